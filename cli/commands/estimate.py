@@ -13,11 +13,11 @@ from packidx.records.layout import PAIRS
 from ..grouped import Group, GroupedCommand
 from ..options import output_option, settings_option, trust_option, worker_options
 from ..show.console import count, print_json, print_marked_text, say
-from ..show.lengths.mistaken import print_mistaken
 from ..show.lengths.table import (
     damaged,
     guessed,
     print_lengths,
+    print_mistaken,
     tell_discarded,
     untrained_sources,
 )

@@ -164,7 +164,7 @@ def _recipe(
     sources: tuple[str, ...], output: str | None, options: dict[str, Any]
 ) -> tuple[Recipe, bool]:
     """The recipe in a file, or made of the options, and whether it is a file."""
-    from packidx.recipe.given import recipe_file, recipe_given
+    from packidx.recipe.recipe import recipe_file, recipe_given
 
     given = {name: value for name, value in options.items() if value not in (None, (), {})}
     if not given["trust_remote_code"]:
@@ -213,7 +213,7 @@ def _show(made: PackSummary, recipe: str | None) -> None:
     from packidx.index import open_index
     from packidx.inspect.verdict import verdict
 
-    from ..show.plan import print_plan
+    from .plan import print_plan
 
     print_plan(made.plan)
     index = open_index(made.index)
@@ -239,11 +239,11 @@ def _tell_lengths(
     Raises:
         SourceError: too much of a source is rejected.
     """
-    from ..show.lengths.mistaken import print_mistaken
     from ..show.lengths.table import (
         damaged,
         guessed,
         print_lengths,
+        print_mistaken,
         tell_discarded,
         untrained_sources,
     )

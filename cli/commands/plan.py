@@ -20,7 +20,6 @@ from packidx.plan.options import (
 from ..grouped import Group, GroupedCommand
 from ..options import json_option, quiet_option, read_state
 from ..show.console import print_json, say, status, warn
-from ..show.plan import print_plan
 
 if TYPE_CHECKING:
     from packidx.index import Index
@@ -32,6 +31,17 @@ from ..show.console import count, number_of, percent, print_table, say_wrapped
 
 if TYPE_CHECKING:
     from packidx.plan.preview import PreviewRow
+import os
+import shlex
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from ..show.console import print_facts
+from ..show.facts import result_facts
+
+if TYPE_CHECKING:
+    from packidx.plan import PlanSummary
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -348,3 +358,23 @@ def _legend(rows: Sequence[PreviewRow]) -> list[str]:
         planned = ", ".join(count(row.planned_capacity) for row in margins)
         lines.append(f"margin: packs of at most {planned} tokens are planned")
     return lines
+
+
+def print_plan(summary: PlanSummary) -> None:
+    """Facts of the plan, where it lies, and a line to type."""
+    output, ident = summary.path, summary.snapshot_id
+    facts = result_facts(summary.snapshot)
+    seconds = f"written in {summary.seconds:.1f} s"
+    state = "exists already, HEAD points at it" if summary.existed else seconds
+    facts["index"] = f"{output}@{ident[:12]} ({state})"
+    query = "SELECT num_samples, count(*) AS packs FROM packs GROUP BY 1 ORDER BY 1"
+    facts["try"] = f'{program()} sql {shlex.quote(output)} "{query}"'
+    print_facts("Plan", facts)
+
+
+def program() -> str:
+    """`packidx` as the user can type it here: with its path if the shell would not find it."""
+    called = sys.argv[0]
+    if shutil.which("packidx") is None and os.path.basename(called) == "packidx":
+        return shlex.quote(called)
+    return "packidx"

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.estimate.again.earlier import Earlier, is_whole
+from packidx.estimate.again.earlier import Earlier, decision_difference, is_same, is_whole
 from packidx.estimate.again.keep import Kept, kept_rows, matches
-from packidx.estimate.again.recipe import decision_difference, is_same
 from packidx.estimate.again.told import TakenOver, all_taken_over, nothing_taken_over, taken_over
 from packidx.estimate.comparison import choose_text_backend, compare
 from packidx.estimate.counter import CounterSettings, check_renders

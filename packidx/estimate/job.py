@@ -30,8 +30,7 @@ from packidx.records.containers.tar.container import TAR
 from packidx.records.ledger import merge_columns
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import LIST_KEYS
-from packidx.records.shard_marks import check_unchanged
-from packidx.records.shard_ranges import stated_ranges
+from packidx.records.shard_marks import check_unchanged, stated_ranges
 from packidx.records.shards import Shard, own_root, short_names
 from packidx.software import software
 

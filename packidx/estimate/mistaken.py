@@ -14,8 +14,7 @@ from packidx.lengths.existing import KIND
 from packidx.lengths.first_rows import rejected_rows
 from packidx.records.hints import described, suggested
 from packidx.records.layout import Layout
-from packidx.records.raw_row import raw_row
-from packidx.records.shards import short_names
+from packidx.records.shards import raw_row, short_names
 
 OF_SHAPE = frozenset(
     ("no_messages", "bad_turn", "unknown_role", "bad_record", "media_mismatch", "bad_json")

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, LimitError, MismatchError, SourceError
-from packidx.estimate.again.keep import Kept
-from packidx.estimate.again.rows import OldRows, read_part, taken_rows
+from packidx.estimate.again.keep import Kept, OldRows, read_part, taken_rows
 from packidx.estimate.counter import CounterSettings, ExaminedRecord, RecordCounter
 from packidx.estimate.examine import BATCH, ShardContext, count_rows, examine_batch, raw_records
 from packidx.estimate.job import EstimateJob, shard_contexts

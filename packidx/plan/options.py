@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from packidx.errors import OptionError
 from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side
-from packidx.io.sizes import parse_size
+from packidx.io.files import parse_size
 from packidx.keywords import known_fields
 
 UNITS = ("repeats", "samples", "tokens", "label_tokens")

@@ -18,7 +18,7 @@ command line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, typed
 from packidx.recipe.keys import ESTIMATE, SECTIONS, SOURCE, VERIFY, named, section
 from packidx.records.layout import Layout
 from packidx.records.sources.mix_entries import DataSet
+from packidx.records.sources.mixes import is_mix
 
 SAMPLED = 16
 """Samples that are encoded for real once a plan is made, unless a recipe says how many."""
@@ -183,3 +184,42 @@ def written_sources(sources: tuple[str | DataSet, ...]) -> Any:
         stated = source.layout.to_json()
         entries[source.name] = {"path": paths, **stated} if stated else paths
     return entries
+
+
+_ENDINGS = (".yaml", ".yml")
+
+
+def recipe_file(path: str) -> Recipe | None:
+    """The recipe at `path`; None where it is a source of records, or a mix of sources.
+
+    Raises:
+        OptionError: it is a recipe that cannot be understood, or another program's file.
+    """
+    if not path.lower().endswith(_ENDINGS) or not storage.is_file(path):
+        return None
+    try:
+        value = load_yaml(storage.read(path))
+    except (OSError, ValueError):
+        return read_recipe(path)  # which says what is wrong
+    if isinstance(value, dict) and value.keys() & {"sources", "estimate"}:
+        return read_recipe(path)
+    if not isinstance(value, dict):
+        return read_recipe(path)
+    if is_mix(value):
+        return None
+    raise OptionError(
+        f"{path} is no recipe, which has {', '.join(f'{name}:' for name in SECTIONS)}, and no mix "
+        "of data sets: what the file of another trainer says is written as docs/recipes.md has it"
+    )
+
+
+def recipe_given(
+    sources: Sequence[str], estimate: Mapping[str, Any], plan: Mapping[str, Any], output: str
+) -> Recipe:
+    """The recipe that a command line comes to, checked as a file's is.
+
+    Raises:
+        OptionError: an option cannot be understood.
+    """
+    asked = Recipe(tuple(sources), dict(estimate), PlanOptions(**plan), None, output)
+    return recipe_of(written(asked), "the command line")

@@ -27,11 +27,31 @@ from packidx.records.containers.tar.samples import KEY, MEMBERS
 from packidx.records.dialects.standard import key_of, standard
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.ledger import Ledger
-from packidx.records.raw_row import raw_row
 from packidx.records.shard_marks import marks_of
 
 if TYPE_CHECKING:
     from packidx.run.progress import Progress
+
+
+def raw_row(
+    path: str,
+    row: int,
+    offset: int | None,
+    nbytes: int | None,
+    *,
+    kind: str,
+    delimiter: str | None,
+) -> dict[str, Any]:
+    """The record, under the file's own names.
+
+    Raises:
+        BadRecord: it cannot be decoded.
+        SourceError: the file is missing, unreadable or has no such record.
+    """
+    is_read_there = "." in kind or (offset is not None and nbytes is not None)
+    with nullcontext(path) if is_read_there else local_shard(path) as local:
+        return container(kind, delimiter).read_row(local, row, offset, nbytes)
+
 
 NAMELESS = ""
 """`RawRecord.key` of a record that has no name in its file, whatever it has become."""

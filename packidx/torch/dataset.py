@@ -20,12 +20,16 @@ from packidx.index.described import Described, Description, plan_facts, short_na
 from packidx.keywords import known_keywords
 from packidx.torch.sample.encoded import Encoded
 from packidx.torch.sample.events import Events, Happened
-from packidx.torch.sample.fitting import extend, pad_tokens, up_to
+from packidx.torch.sample.fitting import (
+    Policy,
+    check_reserve,
+    encode_dummy,
+    extend,
+    pad_tokens,
+    up_to,
+)
 from packidx.torch.sample.join_rules import fills, rules_of
-from packidx.torch.sample.joining import join_media
-from packidx.torch.sample.made_up import check_reserve, encode_dummy
-from packidx.torch.sample.pair_ids import pair_ids
-from packidx.torch.sample.policy import Policy
+from packidx.torch.sample.joining import join_media, pair_ids
 from packidx.torch.sample.reader import Encode, SampleReader
 from packidx.torch.sample.room import Fitted, fit_in, room_of
 

@@ -13,7 +13,7 @@ import torch
 from built_samples import RECORDS, built, image, processor_of, said
 
 from packidx.encode import ProcessorEncoder
-from packidx.encode.any_processor import _check_ids
+from packidx.encode.encoder import _check_ids
 from packidx.encode.whole import NotBuilt, _by_tiles, _tensor
 from packidx.errors import BadRecord, MismatchError, OptionError
 from packidx.records.media.audio import Audio

@@ -37,8 +37,7 @@ from webdataset import tariterators
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError, SourceError
 from packidx.export.wds import WdsSummary, api, export_wds
-from packidx.export.wds.pack import extension
-from packidx.export.wds.texts import is_pairs, messages_of, pairs_of
+from packidx.export.wds.pack import extension, is_pairs, messages_of, pairs_of
 from packidx.index import Index
 from packidx.io import files
 from packidx.records.dialects.parse import parse
@@ -85,7 +84,7 @@ def test_no_turn_is_lost(case: str) -> None:
     else:
         assert parse(json.loads(json.dumps(kept))) == conversation
     if whole:  # what packidx reads of the pairs is the conversation, too
-        from packidx.records.dialects.loongforge import with_texts
+        from packidx.records.dialects.sides import with_texts
 
         asked, answered = zip(*pairs, strict=True)
         media = [medium.ref for medium in conversation.media]

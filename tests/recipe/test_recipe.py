@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from packidx import PlanOptions, estimate_lengths
 from packidx.errors import OptionError
-from packidx.recipe.given import recipe_file, recipe_given
 from packidx.recipe.keys import ESTIMATE, SOURCE
-from packidx.recipe.recipe import Recipe, read_recipe, recipe_of, written
+from packidx.recipe.recipe import Recipe, read_recipe, recipe_file, recipe_given, recipe_of, written
 from packidx.records.layout import Layout
 from packidx.records.sources.mix_entries import DataSet
 

@@ -10,18 +10,19 @@ from packidx.errors import OptionError
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.query import connect
-from packidx.inspect.report.figure import Report, Section
 from packidx.inspect.report.of_lengths import (
     create_counted,
     lengths_figures,
     longest_figure,
     rejected_figure,
 )
-from packidx.inspect.report.of_packs import chosen_packs, packs_figure, pictures
 from packidx.inspect.report.of_plan import (
     STEPS,
+    chosen_packs,
     dropped_figure,
     fill_figure,
+    packs_figure,
+    pictures,
     samples_figure,
     steps_figures,
     tokens_figure,
@@ -33,8 +34,7 @@ from packidx.inspect.report.origin import (
     preview_options,
     sweep_figure,
 )
-from packidx.inspect.report.page import Drawer, page_of
-from packidx.inspect.report.words import Series, count
+from packidx.inspect.report.page import Drawer, Report, Section, Series, count, page_of
 from packidx.inspect.sql import Asked, asked
 from packidx.inspect.stats import RANKS, sample_stats
 from packidx.inspect.verdict import verdict

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from packidx.inspect.report.figure import Spec
+from packidx.inspect.report.page import Spec
 
 PALETTE = (
     *("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d"),

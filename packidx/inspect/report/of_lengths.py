@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from packidx.inspect.report import charts
-from packidx.inspect.report.figure import Figure, Row
-from packidx.inspect.report.words import Series, count, share, short
+from packidx.inspect.report.page import Figure, Row, Series, count, share, short
 
 _PER_OCTAVE = 4
 _MODALITIES = ("text", "images", "video", "audio")

@@ -10,8 +10,7 @@ from packidx.format.index import Options
 from packidx.format.manifest import SourceData
 from packidx.index.reader import Index
 from packidx.inspect.report import charts
-from packidx.inspect.report.figure import Figure
-from packidx.inspect.report.words import count, short
+from packidx.inspect.report.page import Figure, count, short
 from packidx.plan.cost_model import DEFAULT_PRESET
 from packidx.plan.cost_model import parse as parse_cost
 from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, command_line

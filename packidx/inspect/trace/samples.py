@@ -12,8 +12,15 @@ from packidx.index.order import Epochs
 from packidx.index.reader import Index
 from packidx.inspect.places import record_of
 from packidx.inspect.trace import find
-from packidx.inspect.trace.lineage import ancestors, opened_ancestor
-from packidx.inspect.trace.results import Before, Dropped, Place, SampleTrace, SampleTraces
+from packidx.inspect.trace.results import (
+    Before,
+    Dropped,
+    Place,
+    SampleTrace,
+    SampleTraces,
+    ancestors,
+    opened_ancestor,
+)
 from packidx.inspect.trace.run import Run, RunOptions, run_of
 from packidx.inspect.trace.steps import shard_of
 

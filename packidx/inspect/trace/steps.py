@@ -8,8 +8,7 @@ from packidx.errors import OptionError
 from packidx.format.schema import Pack
 from packidx.index.order import Epochs, check_global_batch, check_ranks
 from packidx.index.reader import Index
-from packidx.inspect.trace.lineage import ancestors
-from packidx.inspect.trace.results import StepTrace, TracedPack, TracedSample
+from packidx.inspect.trace.results import StepTrace, TracedPack, TracedSample, ancestors
 from packidx.inspect.trace.run import RunOptions, run_of
 
 

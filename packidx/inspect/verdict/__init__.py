@@ -1,6 +1,5 @@
 """A plan judged in plain sentences."""
 
-from packidx.inspect.verdict.verdict import verdict
-from packidx.inspect.verdict.waiting import is_powerless
+from packidx.inspect.verdict.verdict import is_powerless, verdict
 
 __all__ = ["is_powerless", "verdict"]

@@ -23,9 +23,14 @@ import jinja2.meta
 
 from packidx.errors import BadRecord, LimitError, SourceError
 from packidx.processor.chat_template.asked import MARKS, Asked, asked_by
-from packidx.processor.chat_template.documents import Documents
-from packidx.processor.chat_template.environment import Generation, chat_environment, now
-from packidx.processor.chat_template.limits import check_size, check_unicode, in_time
+from packidx.processor.chat_template.environment import (
+    Generation,
+    chat_environment,
+    check_size,
+    check_unicode,
+    in_time,
+    now,
+)
 from packidx.processor.chat_template.messages import (
     Form,
     Message,
@@ -35,7 +40,7 @@ from packidx.processor.chat_template.messages import (
     structure,
     with_texts,
 )
-from packidx.processor.chat_template.placeholders import Placeholders, any_of
+from packidx.processor.chat_template.placeholders import Documents, Placeholders, any_of
 from packidx.processor.chat_template.skeleton import (
     PLAIN,
     Shape,

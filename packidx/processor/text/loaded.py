@@ -16,8 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from packidx.processor.text import remembered
-from packidx.processor.text.vocabulary import read_tokenizer, vocabulary_of
+from packidx.processor.text.vocabulary import kept, read_tokenizer, vocabulary_of
 from packidx.software import installed
 
 _READERS = ("transformers", "torch", "torchvision", "sentencepiece", "tiktoken", "mistral-common")
@@ -76,7 +75,7 @@ def load_tokenizer(
     if installed("transformers") is None:
         return None
     versions = [f"{name} {installed(name)}" for name in _READERS]
-    made = remembered.kept(
+    made = kept(
         __file__,
         [*versions, str((takes_media, trusts_code)), *content],
         lambda: import_module("packidx.encode.loading").tokenizer_of(

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import itertools
 import json
+import os
 import re
 import unicodedata
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 from tokenizers import Tokenizer
 
+import packidx
+from packidx import digests
 from packidx.arrays import Int64s
 from packidx.digests import digest
+from packidx.io import cache, files
 from packidx.processor import fingerprint
-from packidx.processor.text import remembered
 from packidx.recent import Recent
 from packidx.software import installed
 
@@ -50,7 +57,7 @@ class Vocabulary:
         """What of the tokenizer goes into a processor's fingerprint."""
         if self._content is None:
             return fingerprint.normalise_tokenizer(self.tokenizer.to_str())
-        return remembered.kept(
+        return kept(
             fingerprint.__file__,
             [self._content],
             lambda: fingerprint.normalise_tokenizer(self.tokenizer.to_str()),
@@ -70,7 +77,7 @@ class Vocabulary:
         if self._content is None:
             return self._odd_characters()["characters"]
         parts = [self._content, str(installed("gigatoken"))]
-        odd: str = remembered.kept(__file__, parts, self._odd_characters)["characters"]
+        odd: str = kept(__file__, parts, self._odd_characters)["characters"]
         return odd
 
     def _odd_characters(self) -> dict[str, str]:
@@ -192,3 +199,54 @@ def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
         if kept.tokenizer is tokenizer and kept.is_unchanged:
             return kept
     return Vocabulary(tokenizer)
+
+
+def kept(code: str, parts: Sequence[str], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `make` gives, or gave before.
+
+    A cache that cannot be read or written costs some time, and no more.
+
+    Args:
+        code: the file of what makes it.
+        parts: all else that decides it.
+    """
+    path = _path(code, parts)
+    if path is None:
+        return make()
+    if (content := _read(path)) is not None:
+        return content
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            lock = stack.enter_context(open(os.path.join(os.path.dirname(path), ".lock"), "ab"))
+            fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes one makes it, and others wait
+        if (content := _read(path)) is None:
+            content = make()
+            data = orjson.dumps(content)
+            with contextlib.suppress(OSError):
+                files.write_atomic(path, digests.digest(data).encode() + b"\n" + data)
+    return content
+
+
+def _path(code: str, parts: Sequence[str]) -> str | None:
+    """Where it is kept; None where what decides it is not known."""
+    release = installed("tokenizers")
+    try:
+        of_code = digests.file_digest(code)
+    except OSError:  # not a file, as in an archive
+        return None
+    if release is None:
+        return None
+    name = digests.digest(*map(str.encode, (*parts, release, packidx.__version__, of_code)))
+    return os.path.join(cache.folder(), "tokenizers", f"{name}.json")
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        stated, _, data = Path(path).read_bytes().partition(b"\n")
+        if stated.decode() != digests.digest(data):
+            return None
+        content: dict[str, Any] = orjson.loads(data)
+        return content
+    except (OSError, ValueError):
+        return None

@@ -14,7 +14,7 @@ import numpy as np
 
 from packidx.records.containers.base import BOM, BrokenFile
 from packidx.records.containers.blocks import Gathered, TooLarge
-from packidx.records.containers.json_records import JsonText
+from packidx.records.containers.lines import JsonText
 
 Positions = np.ndarray[Any, np.dtype[Any]]
 

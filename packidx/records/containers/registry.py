@@ -13,13 +13,12 @@ from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import Container as Kind
 from packidx.io import urls
 from packidx.records.containers.array import JsonArray
-from packidx.records.containers.arrow import Arrow
 from packidx.records.containers.base import BOM, Container, named
 from packidx.records.containers.blocks import local_shard
 from packidx.records.containers.compressed import GZIP, ZSTD, Text, text_blocks
 from packidx.records.containers.delimited import Delimited
 from packidx.records.containers.lines import JsonLines, Lines
-from packidx.records.containers.parquet import Parquet
+from packidx.records.containers.parquet import Arrow, Parquet
 from packidx.records.containers.tar.container import Tar, refuse_compressed
 from packidx.records.containers.text import TextContainer
 

@@ -21,8 +21,7 @@ from packidx.records.dialects.documents import (
     with_interleaved,
     with_sentences,
 )
-from packidx.records.dialects.loongforge import TEXTS, is_texts, stated_type, with_texts
-from packidx.records.dialects.sides import take_side
+from packidx.records.dialects.sides import TEXTS, is_texts, stated_type, take_side, with_texts
 from packidx.records.dialects.webdataset import has_placeholder, with_members
 from packidx.records.layout import DEFAULT, TURN_KEYS, Layout
 from packidx.records.media.references import LIST_KEYS, media_entries

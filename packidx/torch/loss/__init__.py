@@ -6,11 +6,12 @@ from packidx.torch.loss.loss import (
     LossWeights,
     batch_weight,
     chosen_rows,
+    correct_gradients,
     label_positions,
     loss_targets,
     packed_loss,
+    seen_denominator,
 )
-from packidx.torch.loss.over_ranks import correct_gradients, seen_denominator
 
 __all__ = [
     "Batch",

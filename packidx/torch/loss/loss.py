@@ -17,13 +17,14 @@ planned D for the one that was seen, once per step.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -193,3 +194,134 @@ def batch_weight(batch: Batch, weights: LossWeights) -> float:
     trained = batch["labels"] != IGNORE
     segments = _segments(batch)[trained]
     return weights.total(torch.bincount(segments).cpu().numpy())
+
+
+# Sums of square roots rounded in another order differ by 1e-15, one token of 2^31 by 5e-10.
+_SAME = 1e-12
+
+
+def seen_denominator(
+    batches: Iterable[Batch], weights: LossWeights, group: dist.ProcessGroup | None = None
+) -> float:
+    """The step's denominator out of this rank's batches of the step, summed over the ranks.
+
+    All data-parallel ranks (`group`, all processes if None) must call it. For plans that do not
+    know label counts: those of bare or guessed lengths.
+    """
+    return _summed_over_ranks([batch_weight(batch, weights) for batch in batches], group)
+
+
+def correct_gradients(
+    parameters: Iterable[Tensor],
+    planned: float,
+    seen: float | Sequence[float],
+    group: dist.ProcessGroup | None = None,
+    *,
+    may_exceed: bool = False,
+) -> float:
+    """Make of gradients over the planned denominator those over the one that was seen.
+
+    To be called by all data-parallel ranks once per step, after the last backward pass, before
+    gradients are clipped. It costs one all-reduce of a number; only after holes does it touch them.
+
+    Args:
+        parameters: of the model, their gradients summed over ranks already.
+        planned: `PackSampler.denominator` of the step.
+        seen: `batch_weight` of this rank's batches of the step, or their sum.
+        group: the data-parallel ranks; all processes if None.
+        may_exceed: whether more may be seen than planned: of packs read with
+            ``on_mismatch="fit"``, whose plan does not know their label tokens. `planned` is then
+            whatever the loss was divided by, 1.0 where the plan knows nothing.
+
+    Returns:
+        the factor, 1.0 where everything planned was there.
+
+    Raises:
+        MismatchError: more was seen than planned, which a hole cannot do.
+    """
+    check_denominator(planned)
+    each = [seen] if isinstance(seen, (int, float)) else seen
+    total = _summed_over_ranks(each, group)
+    if abs(total - planned) <= _SAME * planned or total == 0:
+        return 1.0
+    if total > planned and not may_exceed:
+        raise MismatchError(
+            f"the step's samples weigh {total:g} in the loss but were planned as {planned:g}: pass"
+            " the denominator of this step and of this loss weight"
+        )
+    factor = planned / total
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.mul_(factor)
+    return factor
+
+
+def _summed_over_ranks(parts: Sequence[float], group: dist.ProcessGroup | None) -> float:
+    total = math.fsum(parts)
+    if not (dist.is_available() and dist.is_initialized()):
+        return total
+    on_cpu = dist.get_backend(group) in ("gloo", "mpi")
+    device = None if on_cpu else torch.accelerator.current_accelerator()
+    value = torch.tensor(total, dtype=torch.float64, device=device)
+    dist.all_reduce(value, group=group)
+    return float(value)
+
+
+def loss_by(
+    kind: str,
+    logits: Tensor,
+    batch: Batch,
+    packs: Batch | Sequence[Batch],
+    *,
+    kept: Tensor | None = None,
+) -> dict[int, tuple[float, int]]:
+    """Summed cross-entropy and number of label tokens per sample or per source, without gradients.
+
+    Sums of several batches and ranks may be added; their quotient is the mean loss per token.
+
+    Args:
+        kind: ``'sample'`` or ``'source'``.
+        logits, kept: as in `packed_loss`.
+        batch: what ``collate(packs)`` returned.
+        packs: one pack or those of this batch, with ``sample_ids`` or ``source_ids`` and
+            ``cu_seqlens``.
+
+    Returns:
+        {sample id, or number in the manifest's list of sources: (sum, label tokens)}.
+
+    Raises:
+        OptionError: another `kind`.
+        MismatchError: `packs` are not those of `batch`.
+    """
+    if kind not in ("sample", "source"):
+        raise OptionError(f"loss_by knows 'sample' and 'source', not {kind!r}")
+    packs = [packs] if isinstance(packs, Mapping) else list(packs)
+    targets, _ = loss_targets(batch, LossWeights())
+    chosen = targets != IGNORE
+    with torch.no_grad():
+        losses = torch.zeros(targets.shape, dtype=torch.float64, device=targets.device)
+        rows = chosen_rows(logits.detach(), chosen, kept).float()
+        losses[chosen] = functional.cross_entropy(rows, targets[chosen], reduction="none").double()
+    sums: dict[int, tuple[float, int]] = {}
+    for pack, row, start in _where_packs_are(batch, packs):
+        ids, bounds = pack[f"{kind}_ids"].tolist(), pack["cu_seqlens"].tolist()
+        for ident, begin, end in zip(ids, bounds, bounds[1:], strict=False):
+            span = slice(start + begin, start + end)
+            old = sums.get(ident, (0.0, 0))
+            count = int(chosen[row, span].sum())
+            sums[ident] = (old[0] + float(losses[row, span].sum()), old[1] + count)
+    return sums
+
+
+def _where_packs_are(batch: Batch, packs: Sequence[Batch]) -> list[tuple[Batch, int, int]]:
+    """Each pack with its row of the batch and the position in the row where it begins."""
+    height, width = batch["labels"].shape
+    sizes = [int(pack["cu_seqlens"][-1]) for pack in packs]
+    if height == len(packs) and max(sizes, default=0) <= width:
+        return [(pack, row, 0) for row, pack in enumerate(packs)]
+    if height == 1 and sum(sizes) <= width:
+        starts = np.cumsum([0, *sizes]).tolist()
+        return [(pack, 0, start) for pack, start in zip(packs, starts, strict=False)]
+    raise MismatchError(
+        f"{len(packs)} packs of {sum(sizes)} tokens are not those of a batch of {height} x {width}"
+    )

@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from packidx.errors import MismatchError
-from packidx.torch.sample.encoded import IGNORE, Encoded
-from packidx.torch.sample.join_rules import SEQUENCE_FILL
+from packidx.errors import MismatchError, OptionError
+from packidx.format.index import Options
+from packidx.torch.sample.encoded import IGNORE, Encoded, normalise
+from packidx.torch.sample.join_rules import SEQUENCE_FILL, rules_of
 from packidx.torch.sample.media_rows import TYPES, by_kind, cut_media
+
+ON_MISMATCH = ("error", "drop", "truncate", "fit")
+ON_ERROR = ("raise", "hole")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The options of `PackedDataset` of these names."""
+
+    on_mismatch: str = "error"
+    on_error: str = "raise"
+    retries: int = 3
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("on_mismatch", self.on_mismatch, ON_MISMATCH),
+            ("on_error", self.on_error, ON_ERROR),
+        ):
+            if value not in known:
+                raise OptionError(f"{name} {value!r} is none of {', '.join(known)}")
+        if operator.index(self.retries) < 0:
+            raise OptionError(f"retries is {self.retries}: it must be 0 or more")
+
+    @property
+    def fits(self) -> bool:
+        return self.on_mismatch == "fit"
+
+    @property
+    def makes_holes(self) -> bool:
+        """Whether what stands for a sample must have the shape that was planned for it."""
+        return not self.fits and (self.on_mismatch != "error" or self.on_error == "hole")
 
 
 def cut(sample: Encoded, start: int, stop: int, media_ids: Mapping[str, int] | None) -> Encoded:
@@ -106,3 +140,52 @@ def up_to(length: int, multiple: int) -> int:
 
 def _filled(values: Tensor, count: int, fill: int) -> Tensor:
     return torch.cat([values, values.new_full((count,), fill)])
+
+
+_SIDE = 32  # pixels; processors enlarge it to the least they take
+
+
+def encode_dummy(
+    encode: Callable[[dict[str, Any]], Mapping[str, Any]], record: Mapping[str, Any] | None
+) -> Encoded:
+    """`record`, or a user's turn with a small grey image, as a sample without labels.
+
+    Raises:
+        OptionError: `encode` makes no media of it.
+    """
+    given = encode(made_up("image") if record is None else dict(record))
+    sample = normalise(given, rules_of(encode))
+    if not sample.media:
+        raise OptionError(
+            "encode returned no media for the dummy image: give dummy_image= a record of its own"
+            " kind with one small image in it"
+        )
+    sample.labels.fill_(IGNORE)
+    return sample
+
+
+def check_reserve(dummy: Encoded, options: Options, capacity: int) -> None:
+    """Whether the plan `options` leave room for `dummy` in every pack.
+
+    Raises:
+        OptionError: they do not.
+    """
+    needed = up_to(up_to(dummy.length, options.align), options.pad_pack_to)
+    if options.reserve < needed:
+        raise OptionError(
+            f"the dummy image takes {needed} tokens and the plan reserves {options.reserve} of each"
+            f" pack's {capacity}: plan with --reserve {needed}"
+        )
+
+
+def made_up(kind: str) -> dict[str, Any]:
+    """A record: ``'image'``, a user's turn with a small grey one; ``''``, two words."""
+    if not kind:
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        return {"messages": turns}
+    if kind != "image":
+        raise OptionError(f"no {kind} can be made up: give encode a method hole(length, media)")
+    from PIL import Image
+
+    image = Image.new("RGB", (_SIDE, _SIDE), (127, 127, 127))
+    return {"messages": [{"role": "user", "content": [{"type": "image", "image": image}]}]}

@@ -19,9 +19,9 @@ import torch
 from packidx.errors import MismatchError
 from packidx.index import Index, Sample
 from packidx.torch.sample.encoded import IGNORE, Encoded, PlanMismatch, normalise
+from packidx.torch.sample.fitting import made_up
 from packidx.torch.sample.join_rules import ROWS, SEQUENCE_FILL, rule_of, rules_of
 from packidx.torch.sample.joining import join_media
-from packidx.torch.sample.made_up import made_up
 from packidx.torch.sample.media_rows import TYPES, MediaTensor, Planned, grid_of, media_tensor
 
 _SEARCHED = 64  # packs that are looked through for samples of the same kind

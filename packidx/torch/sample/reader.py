@@ -20,11 +20,10 @@ from packidx.io.stores import is_transient
 from packidx.records.fetch import Fetcher
 from packidx.torch.sample.encoded import ADVICE, IGNORE, Encoded, PlanMismatch, normalise
 from packidx.torch.sample.events import Happened, event
-from packidx.torch.sample.fitting import begins_medium, cut, extend, parts_medium, shift
+from packidx.torch.sample.fitting import Policy, begins_medium, cut, extend, parts_medium, shift
 from packidx.torch.sample.holes import Holes, NoHole
 from packidx.torch.sample.join_rules import rules_of
 from packidx.torch.sample.media_rows import check_media
-from packidx.torch.sample.policy import Policy
 from packidx.torch.sample.room import is_exact
 
 if TYPE_CHECKING:

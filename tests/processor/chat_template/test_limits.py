@@ -13,7 +13,7 @@ import pytest
 from packidx_cli.main import main
 
 from packidx.errors import BadRecord, LimitError
-from packidx.processor.chat_template import limits
+from packidx.processor.chat_template import environment as limits
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Turn
 

@@ -10,7 +10,7 @@ from processors import FEW_RANKS, qwen_folders
 
 from packidx.processor import fingerprint as decided
 from packidx.processor.folder import load_processor
-from packidx.processor.text import remembered, vocabulary
+from packidx.processor.text import vocabulary
 from packidx.recent import Recent
 
 
@@ -43,7 +43,7 @@ def test_it_is_made_once(
     first = fingerprint(folder, monkeypatch)
     num = len(made)
     assert fingerprint(folder, monkeypatch) == first and len(made) == num
-    monkeypatch.setattr(remembered, "_path", lambda code, parts: None)
+    monkeypatch.setattr(vocabulary, "_path", lambda code, parts: None)
     assert fingerprint(folder, monkeypatch) == first and len(made) > num
 
 
@@ -68,7 +68,7 @@ def test_another_file_release_or_code_is_another_entry(
     first = fingerprint(folder, monkeypatch)
     for name, value in (
         ("packidx.__version__", "0.0.9"),
-        ("packidx.processor.text.remembered.installed", lambda name: "0.0.9"),
+        ("packidx.processor.text.vocabulary.installed", lambda name: "0.0.9"),
         ("packidx.processor.fingerprint.__file__", __file__),
     ):
         with monkeypatch.context() as patch:

@@ -34,7 +34,7 @@ from packidx.torch.loss import (
     packed_loss,
     seen_denominator,
 )
-from packidx.torch.loss.by_sample import loss_by
+from packidx.torch.loss.loss import loss_by
 
 BATCH = 8
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from packidx.errors import BadRecord
 from packidx.io.ranges import Extent
-from packidx.records.containers.json_records import decode
+from packidx.records.containers.lines import decode
 from packidx.records.containers.tar.stream import CutMember, Member
 
 MEMBERS = "__members__"
