@@ -17,10 +17,6 @@ class OptionError(PackidxError):
     """An option or a combination of options that has no meaning."""
 
 
-class KeywordError(OptionError, TypeError):
-    """A keyword argument that a function does not have; Python knows it as a TypeError."""
-
-
 class SourceError(PackidxError):
     """A source, shard or media file that cannot be used at all (not one bad record in it)."""
 

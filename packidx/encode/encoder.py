@@ -21,7 +21,6 @@ from packidx.encode.media import (
 )
 from packidx.encode.mrope import MropeMedium, mrope_positions, video_positions
 from packidx.errors import OptionError
-from packidx.keywords import known_keywords
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
 from packidx.processor.folder import load_processor
@@ -73,7 +72,6 @@ class ProcessorEncoder:
             the pixels of a processor given by name).
     """
 
-    @known_keywords()
     def __init__(
         self,
         processor: Any,

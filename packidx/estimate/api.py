@@ -29,7 +29,6 @@ from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
 from packidx.io import files, urls
 from packidx.io.output_folder import discard_abandoned, replacing
-from packidx.keywords import known_keywords
 from packidx.lengths.existing import KIND, existing_manifest
 from packidx.lengths.parts import SourceSums
 from packidx.processor.counts import Compared
@@ -66,7 +65,6 @@ class LengthsSummary(CountSummary):
     """What of an earlier table is in it; None where there was none, or all was to be counted."""
 
 
-@known_keywords()
 def estimate_lengths(
     sources: Sequence[str | DataSet] | str,
     output: str | os.PathLike[str],

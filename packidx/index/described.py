@@ -1,22 +1,8 @@
-"""How objects tell what they are, in a line and in a notebook."""
+"""How objects tell what they are, in a line."""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Mapping
-from typing import NamedTuple
-
 from packidx.format.index import IndexManifest
-from packidx.index.order import Epochs, packs_per_step
-
-
-class Description(NamedTuple):
-    """What an object is."""
-
-    line: str
-    """In a few words, without the name of its class."""
-    facts: Mapping[str, str]
-    """More of it, for a notebook."""
 
 
 class Described:
@@ -24,30 +10,16 @@ class Described:
 
     __slots__ = ()
 
-    def _description(self) -> Description:
+    def _description(self) -> str:
+        """What it is, in a few words, without the name of its class."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({_of(self).line})"
-
-    def _repr_html_(self) -> str:
-        """A small table, in which nothing of the data is markup."""
-        line, facts = _of(self)
-        title = html.escape(f"{type(self).__name__} {line}")
-        rows = "".join(
-            f'<tr><th style="text-align: left">{html.escape(name)}</th>'
-            f'<td style="text-align: left">{html.escape(value)}</td></tr>'
-            for name, value in facts.items()
-        )
-        caption = f'<caption style="text-align: left">{title}</caption>'
-        return f"<table>{caption}<tbody>{rows}</tbody></table>"
-
-
-def _of(described: Described) -> Description:
-    try:
-        return described._description()
-    except Exception:  # an object that was not made to its end is looked at in a debugger, too
-        return Description("not open", {})
+        try:
+            line = self._description()
+        except Exception:  # an object that was not made to its end is looked at in a debugger, too
+            line = "not open"
+        return f"{type(self).__name__}({line})"
 
 
 def short_name(path: str, snapshot: IndexManifest) -> str:
@@ -62,43 +34,8 @@ def plan_line(path: str, snapshot: IndexManifest) -> str:
     return f"{short_name(path, snapshot)} of {capacity}, {100 * result.fill:.2f} % full, {dropped}"
 
 
-def plan_facts(snapshot: IndexManifest) -> dict[str, str]:
-    """What a plan is, by its manifest."""
-    result, options, lengths = snapshot.result, snapshot.options, snapshot.lengths
-    reasons = [f"{name} {number:,}" for name, number in result.dropped.items() if number]
-    of = f" of {lengths.num_samples:,}, {_percent(result.num_dropped, lengths.num_samples)}"
-    why = f": {', '.join(reasons)}" if reasons else ""
-    by = f", by {lengths.encoder.name}" if lengths.encoder and lengths.encoder.name else ""
-    methods = [f"{number:,} {name}" for name, number in lengths.methods.items() if number]
-    sources = f" of {_number(len(snapshot.sources), 'source')}" if snapshot.sources else ""
-    return {
-        "capacity": _number(options.capacity, "token"),
-        "packs": f"{result.num_packs:,}, {100 * result.fill:.2f} % full",
-        "samples": f"{result.num_samples:,}{sources}",
-        "dropped": f"{_number(result.num_dropped, 'sample')}{of}{why}",
-        "lengths": f"{', '.join(methods) or 'taken as given'}{by}",
-        "steps": _steps(snapshot),
-        "snapshot": snapshot.snapshot_id,
-        "planned of": lengths.uri,
-        "created": snapshot.created,
-    }
-
-
-def _steps(snapshot: IndexManifest) -> str:
-    epochs, size = Epochs.of(snapshot), packs_per_step(snapshot)
-    if size is None:
-        return "as the trainer's global batch says"
-    each = {epochs.num_packs(epoch) // size for epoch in range(len(epochs.variants))}
-    numbers = " to ".join(f"{number:,}" for number in sorted({min(each), max(each)}))
-    return f"{numbers} of {_number(size, 'pack')} per epoch"
-
-
 def _number(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _percent(part: int, total: int) -> str:
-    return f"{100 * part / total if total else 0:.2f} %"
 
 
 def without_labels(name: str, num_samples: int) -> str:

@@ -12,7 +12,6 @@ from packidx.format.schema import LENGTHS_FORMAT
 from packidx.index.reader import Index
 from packidx.io import storage, urls
 from packidx.io.copies import overlapped
-from packidx.keywords import known_keywords
 
 
 def snapshot_ids(folder: str | Path, beginning: str = "") -> list[str]:
@@ -42,7 +41,6 @@ def read_head(index: str | Path) -> str | None:
         return None
 
 
-@known_keywords()
 def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None) -> Index:
     """Open the newest snapshot of an index, or ``path@ID`` (a unique beginning of the id serves).
 

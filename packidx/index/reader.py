@@ -14,7 +14,7 @@ import pyarrow as pa
 from packidx.errors import FormatError, OptionError
 from packidx.format.index import OPTIONAL, TABLES, TableFile, read_manifest
 from packidx.format.schema import PACKS, Pack, Sample
-from packidx.index.described import Described, Description, plan_facts, plan_line
+from packidx.index.described import Described, plan_line
 from packidx.index.row_groups import RowGroups
 from packidx.index.tables import StepOptions, Steps, made_table, read_table
 from packidx.io import urls
@@ -56,8 +56,8 @@ class Index(Described):
     def __reduce__(self) -> tuple[type[Index], tuple[str, str, dict[str, str]]]:
         return Index, (self.path, self.id, self.roots)
 
-    def _description(self) -> Description:
-        return Description(plan_line(self.path, self.snapshot), plan_facts(self.snapshot))
+    def _description(self) -> str:
+        return plan_line(self.path, self.snapshot)
 
     @property
     def location(self) -> str:

@@ -10,15 +10,14 @@ from typing import Any
 
 from packidx.errors import OptionError
 from packidx.format.index import IndexManifest
-from packidx.index.described import Described, Description, plan_facts, plan_line
+from packidx.index.described import Described, plan_line
 from packidx.index.reader import Index
 from packidx.io import urls
 from packidx.io.own_files import check_index
-from packidx.keywords import known_keywords
 from packidx.lengths.table import read_lengths
 from packidx.plan.job import prepare
 from packidx.plan.make import make_plan, make_with
-from packidx.plan.options import OPTIONS, PlanOptions
+from packidx.plan.options import PlanOptions
 from packidx.plan.resolved import changed, inherited, merged
 from packidx.plan.write import Progress
 from packidx.run.engines import open_workers
@@ -49,13 +48,11 @@ class PlanSummary(Described):
         """The snapshot's manifest.json (FORMAT.md) as plain JSON, made anew each time."""
         return self.snapshot.to_json()
 
-    def _description(self) -> Description:
+    def _description(self) -> str:
         how = "was there already" if self.existed else f"planned in {self.seconds:.1f} s"
-        line = f"{plan_line(self.path, self.snapshot)}, {how}"
-        return Description(line, plan_facts(self.snapshot))
+        return f"{plan_line(self.path, self.snapshot)}, {how}"
 
 
-@known_keywords(lambda: OPTIONS)
 def plan_packs(
     lengths: str | Path,
     output: str | Path,

@@ -13,7 +13,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 from packidx.errors import OptionError
 from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side
 from packidx.io.files import parse_size
-from packidx.keywords import known_fields
 
 UNITS = ("repeats", "samples", "tokens", "label_tokens")
 """What weights may be: repeats of each sample, or shares of the epoch in one of three units."""
@@ -110,7 +109,6 @@ def dashed(name: str) -> str:
 STRATEGIES = ("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N")
 
 
-@known_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
     """Options of one plan. The help of each says what it is, and the text under it what is more."""

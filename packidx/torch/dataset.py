@@ -16,8 +16,7 @@ from torch.utils.data import Dataset
 
 from packidx.errors import MismatchError
 from packidx.index import Index, Pack, open_index
-from packidx.index.described import Described, Description, plan_facts, short_name, untrained
-from packidx.keywords import known_keywords
+from packidx.index.described import Described, short_name, untrained
 from packidx.torch.sample.encoded import Encoded
 from packidx.torch.sample.events import Events, Happened
 from packidx.torch.sample.fitting import (
@@ -118,7 +117,6 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
         OptionError: a policy that does not exist.
     """
 
-    @known_keywords()
     def __init__(
         self,
         index: str | Path | Index,
@@ -160,12 +158,9 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return self.index.num_packs
 
-    def _description(self) -> Description:
-        snapshot, policy = self.index.snapshot, self._policy
+    def _description(self) -> str:
         name = getattr(self.encode, "__qualname__", type(self.encode).__qualname__)
-        own = {"encode": name, "on_mismatch": policy.on_mismatch, "on_error": policy.on_error}
-        line = f"{short_name(self.index.path, snapshot)}, encode={name}"
-        return Description(line, {**own, **plan_facts(snapshot)})
+        return f"{short_name(self.index.path, self.index.snapshot)}, encode={name}"
 
     def __getitem__(self, k: SupportsIndex) -> dict[str, Any]:
         """Pack `k`, 0 <= k < len(self).

@@ -11,7 +11,7 @@ from torch.utils.data import Sampler
 
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index, open_index
-from packidx.index.described import Described, Description, plan_facts, short_name
+from packidx.index.described import Described, short_name
 from packidx.index.order import (
     SEEDS,
     Dealing,
@@ -20,7 +20,6 @@ from packidx.index.order import (
     check_global_batch,
     check_ranks,
 )
-from packidx.keywords import known_keywords
 from packidx.torch.loss.loss import LossWeights
 
 _CHUNK = 4096  # order positions computed at a time: a fraction of a millisecond, 32 KiB
@@ -53,7 +52,6 @@ class PackSampler(Described, Sampler[int]):
         OptionError: values that make no sense together.
     """
 
-    @known_keywords()
     def __init__(
         self,
         index: str | Path | Index,
@@ -82,19 +80,11 @@ class PackSampler(Described, Sampler[int]):
         order = self._epochs.order(self.index.id, self.seed, self.epoch)
         return Dealing(order, self.global_batch)
 
-    def _description(self) -> Description:
-        index = self.index
-        own = {
-            "rank": f"{self.rank} of {self.world_size}",
-            "global batch": f"{self.global_batch:,}",
-            "epoch": f"{self.epoch}, seed {self.seed}",
-            "position": f"{self._position:,} of {self._dealing.end:,} packs, over all ranks",
-        }
-        line = f"{short_name(index.path, index.snapshot)}, " + ", ".join(
+    def _description(self) -> str:
+        return f"{short_name(self.index.path, self.index.snapshot)}, " + ", ".join(
             f"{name}={getattr(self, name)}"
             for name in ("rank", "world_size", "global_batch", "seed", "epoch")
         )
-        return Description(line, {**own, **plan_facts(index.snapshot)})
 
     @property
     def num_steps(self) -> int:

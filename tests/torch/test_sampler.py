@@ -429,14 +429,7 @@ def test_a_sampler_and_a_data_set_tell_what_they_are(tmp_path: Path) -> None:
     name = f"{index.path}@{index.id[:12]}, 20 packs"
     dealt = "rank=1, world_size=2, global_batch=4, seed=3, epoch=0"
     assert repr(sampler) == f"PackSampler({name}, {dealt})"
-    drawn = iter(sampler)
-    next(drawn)
-    next(drawn)
-    assert (
-        '<td style="text-align: left">4 of 20 packs, over all ranks</td>' in sampler._repr_html_()
-    )
     dataset = PackedDataset(index, SyntheticEncode(), on_error="hole")
     assert repr(dataset) == f"PackedDataset({name}, encode=SyntheticEncode)"
-    assert ">hole</td>" in dataset._repr_html_() and ">16 tokens</td>" in dataset._repr_html_()
     for kind in (PackSampler, PackedDataset):
         assert repr(object.__new__(kind)) == f"{kind.__name__}(not open)"

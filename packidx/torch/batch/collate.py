@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
-from packidx.keywords import known_keywords
 from packidx.torch.sample.encoded import IGNORE, OF_A_PACK, Pack
 from packidx.torch.sample.join_rules import fills
 from packidx.torch.sample.joining import join_media, joined_pair_ids
@@ -25,7 +24,6 @@ _OF_NEMO = ("indexed", "thd")
 _LISTS = (_OF_LISTS, "num_local_patches")
 
 
-@known_keywords()
 def collate(
     packs: Pack | Sequence[Pack],
     attention: str = "sdpa",
