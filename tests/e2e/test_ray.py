@@ -34,7 +34,7 @@ from packidx.export.energon import export_energon
 from packidx.export.wds import api as wds_export
 from packidx.export.wds import export_wds
 from packidx.inspect.verify import verify_snapshot
-from packidx.plan import tasks as ray_windows
+from packidx.plan import make as ray_windows
 from packidx.precompute import precompute
 from packidx.run.engines import ENGINES
 from packidx.run.ray.workers import RayWorkers

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packidx.index.window_files import WindowFiles
-from packidx.plan import tasks
+from packidx.plan import make as tasks
 
 WRITE = tasks._write
 
