@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
@@ -19,29 +24,24 @@ from packidx.plan.options import (
 
 from ..grouped import Group, GroupedCommand
 from ..options import json_option, quiet_option, read_state
-from ..show.console import print_json, say, status, warn
-
-if TYPE_CHECKING:
-    from packidx.index import Index
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING
-
-from ..show.console import count, number_of, percent, print_table, say_wrapped
-
-if TYPE_CHECKING:
-    from packidx.plan.preview import PreviewRow
-import os
-import shlex
-import shutil
-import sys
-from typing import TYPE_CHECKING
-
-from ..show.console import print_facts
+from ..show.console import (
+    count,
+    number_of,
+    percent,
+    print_facts,
+    print_json,
+    print_table,
+    say,
+    say_wrapped,
+    status,
+    warn,
+)
 from ..show.facts import result_facts
 
 if TYPE_CHECKING:
+    from packidx.index import Index
     from packidx.plan import PlanSummary
+    from packidx.plan.preview import PreviewRow
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -208,7 +208,7 @@ def _kind_of(output: str | None) -> str:
 
 
 def _bytes(size: str | None) -> int | None:
-    from packidx.io.files import parse_size
+    from packidx.io.sizes import parse_size
 
     if size is None:
         return None

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..options import json_option, quiet_option, ranks_option
-from ..show.console import print_json, say, status, warn
-
-if TYPE_CHECKING:
-    from packidx.index import Index
-from collections.abc import Mapping
-
 from ..show.console import (
     count,
     percent,
     print_facts,
+    print_json,
     print_table,
+    say,
     say_wrapped,
+    status,
+    warn,
     with_parts,
 )
+
+if TYPE_CHECKING:
+    from packidx.index import Index
 
 
 @click.command()

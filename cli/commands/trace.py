@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,27 +12,22 @@ from packidx.errors import NotFoundInIndex
 
 from ..grouped import Group, GroupedCommand
 from ..options import json_option, quiet_option, read_state, root_option
-from ..show.console import number_of, print_json, status
-
-if TYPE_CHECKING:
-    from packidx.index import Index
-    from packidx.inspect.trace import SampleTraces
-import os
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
-
 from ..show.console import (
     count,
     format_table,
+    number_of,
     print_facts,
+    print_json,
     print_table,
     print_text,
     say,
     shortened,
+    status,
     visible,
 )
 
 if TYPE_CHECKING:
+    from packidx.index import Index
     from packidx.inspect.trace import (
         Ancestor,
         Place,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,14 +11,7 @@ from packidx.errors import MissingExtraError, OptionError, VerificationError
 
 from ..grouped import Group, GroupedCommand
 from ..options import index_options, make_encoder, refuse_two_encoders
-from ..show.console import print_json, status
-
-if TYPE_CHECKING:
-    from packidx.inspect.verify.check import Check
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from ..show.console import count, print_marked, print_table, say
+from ..show.console import count, print_json, print_marked, print_table, say, status
 
 if TYPE_CHECKING:
     from packidx.inspect.verify.check import Check, Difference, SourceSeen

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from packidx.errors import PackidxError
+from packidx.format.index import TABLES
+from packidx.format.schema import ALL_LENGTHS
+from packidx.index.tables import SOURCES, STEPS
 from packidx.io import cache
 
 from ..asking import Asker
 from ..show.console import say, warn
-from .session import Session
+from .session import COMMANDS, MODES, Session
 from .statements import statements
 
 if TYPE_CHECKING:
     from packidx.inspect.sql import Asked
-import re
-from collections.abc import Iterable
-
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
-from prompt_toolkit.document import Document
-
-from packidx.format.index import TABLES
-from packidx.format.schema import ALL_LENGTHS
-from packidx.index.tables import SOURCES, STEPS
-
-from .session import COMMANDS, MODES
 
 _WORDS = {"exit": ".quit", "quit": ".quit", "help": ".help"}
 """Commands that people write without their dot."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
 
 from packidx.errors import OptionError
 
@@ -11,9 +13,6 @@ from ..show.console import count, print_table, say
 
 if TYPE_CHECKING:
     from packidx.inspect.sql import Asked
-import re
-from collections.abc import Collection
-from typing import NamedTuple
 
 MODES = ("table", "csv", "json")
 COMMANDS = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packidx.encode.imports import import_torch
+from packidx.encode.imports import import_torch, transformers_class
 from packidx.encode.loading import files_of, load_part
 from packidx.encode.media import (
     check_patches,
@@ -20,7 +21,11 @@ from packidx.encode.media import (
     video_of,
 )
 from packidx.encode.mrope import MropeMedium, mrope_positions, video_positions
-from packidx.errors import OptionError
+from packidx.encode.positions import model_positions
+from packidx.encode.probe import ProbedVision
+from packidx.encode.whole import NotBuilt, build_sample, ids_of, tensors_of
+from packidx.errors import MismatchError, OptionError
+from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
 from packidx.processor.folder import load_processor
@@ -29,18 +34,6 @@ from packidx.processor.text.sequence import trained_tokens
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.media.video import Video
-
-if TYPE_CHECKING:
-    import torch
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from packidx.encode.imports import transformers_class
-from packidx.encode.positions import model_positions
-from packidx.encode.probe import ProbedVision
-from packidx.encode.whole import NotBuilt, build_sample, ids_of, tensors_of
-from packidx.errors import MismatchError
-from packidx.processor.assemble import ProcessorFiles
 
 if TYPE_CHECKING:
     import torch

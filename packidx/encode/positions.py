@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from packidx.encode.imports import allow_cuda_torchvision, transformers_class
+from packidx.encode.imports import allow_cuda_torchvision, import_torch, transformers_class
 from packidx.errors import MismatchError, OptionError
-
-if TYPE_CHECKING:
-    import torch
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from packidx.encode.imports import import_torch
 
 if TYPE_CHECKING:
     import torch

@@ -26,7 +26,8 @@ from packidx.digests import digest
 from packidx.errors import OptionError
 from packidx.io import storage
 from packidx.io import urls as urls_module
-from packidx.io.files import may_be_dead, parse_size, this_boot
+from packidx.io.files import may_be_dead, this_boot
+from packidx.io.sizes import parse_size
 
 _DEFAULT = "16GB"
 _BEGUN = re.compile(r"\.[0-9a-f]{32}\.(?:([0-9a-f]{12})-)?[0-9a-f]{8}")  # a download's file

@@ -7,12 +7,10 @@ import functools
 import json
 import os
 import platform
-import re
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -125,18 +123,3 @@ def may_be_dead(path: str | Path, boot: str | None) -> bool:
 def remove_tree(path: str | Path) -> None:
     """Delete a folder that packidx made, if it is there."""
     shutil.rmtree(path, ignore_errors=True)
-
-
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", re.IGNORECASE)
-
-
-def parse_size(text: str) -> int | None:
-    """Bytes of ``4GB``, ``500M``, ``2GiB`` or ``1000``; None of what is no size.
-
-    K, M, G and T are powers of 1,000, with an ``i`` of 1,024.
-    """
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        return None
-    power = " KMGT".index(match[2].upper() or " ")
-    return int(Fraction(match[1]) * (1024 if match[3] else 1000) ** power)

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from packidx.errors import OptionError
 from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side
-from packidx.io.files import parse_size
+from packidx.io.sizes import parse_size
 
 UNITS = ("repeats", "samples", "tokens", "label_tokens")
 """What weights may be: repeats of each sample, or shares of the epoch in one of three units."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -29,14 +29,12 @@ from packidx.torch.sample.fitting import (
 )
 from packidx.torch.sample.join_rules import fills, rules_of
 from packidx.torch.sample.joining import join_media, pair_ids
+from packidx.torch.sample.media_rows import Planned, grids_in
 from packidx.torch.sample.reader import Encode, SampleReader
 from packidx.torch.sample.room import Fitted, fit_in, room_of
 
 if TYPE_CHECKING:
     from packidx.user_code.transform import Function
-from collections.abc import Sequence
-
-from packidx.torch.sample.media_rows import Planned, grids_in
 
 _log = logging.getLogger("packidx.torch")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...sources import print_columns, print_sources
@@ -19,15 +20,7 @@ from ..facts import compared_fact
 
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
     from packidx.estimate.again.told import ShardChange, TakenOver
-import shlex
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
     from packidx.estimate.mistaken import Mistaken
 
 

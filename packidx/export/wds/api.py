@@ -26,9 +26,9 @@ from packidx.export.wds.shards import IndexEntry, ShardWriter, WrittenTar, entri
 from packidx.format.outputs import ExportedTar, WdsManifest
 from packidx.index import Index, open_index
 from packidx.io import files
-from packidx.io.files import parse_size
 from packidx.io.output_folder import OutputFolder, replacing
 from packidx.io.own_files import Kind
+from packidx.io.sizes import parse_size
 from packidx.records.fetch import Fetcher
 from packidx.run.engines import open_workers
 from packidx.run.progress import Progress
