@@ -21,7 +21,7 @@ from packidx.records.containers.registry import JSON, SUFFIXES, kind_of, require
 from packidx.records.containers.tar.container import COMPRESSED, TAR, refuse_compressed
 from packidx.records.layout import Layout
 from packidx.records.media.held import kind_of_name
-from packidx.records.media.inside import refuse_outside
+from packidx.records.media.paths import refuse_outside
 from packidx.records.shards import Shard
 from packidx.records.sources import energon
 from packidx.records.sources.mixes import mix_in_file
