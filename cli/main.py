@@ -34,7 +34,7 @@ _COMMANDS = {
     "sql": ("sql", "Ask an index or lengths in SQL; without a query, at a prompt."),
     "export": ("export", "Write packs for Megatron-Energon or as WebDataset tars."),
     "verify": ("verify", "Check a snapshot against its own promises and its data."),
-    "doctor": ("doctor", "Show what is installed, and whether an index can be read."),
+    "doctor": ("doctor", "Show the versions of what is installed here."),
 }
 
 

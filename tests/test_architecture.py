@@ -20,8 +20,6 @@ ABOUT_ALL = {"e2e", "energon", "examples", "helpers", "versions"}
 BESIDES = {
     # Families are held to transformers' own processors, which `encode` loads.
     "tests/processor/families/": "packidx.encode",
-    # Doctor is handed what makes encoders and data sets: here, what the command hands it.
-    "tests/inspect/doctor/": "packidx_cli",
 }
 """Tests, and what they may import besides what their layer may."""
 
