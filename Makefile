@@ -26,6 +26,9 @@ PYARROW := pyarrow==26.0.*
 # What the exports are tested with.
 ENERGON := 7.4.1
 
+# The release of transformers that the tests run with: a newer one is taken when they pass with it.
+LATEST := 5.24.0
+
 # Releases of transformers that trainers pin. Each is a folder that goes before $(VENV) on Python's
 # path: the release, and beside it what it and its Trainer cannot use newer releases of.
 OVERLAYS := .overlays
@@ -135,7 +138,7 @@ $(VENV)/.dev: $(VENV)/.base
 	@echo "installing torch, transformers and the test tools into $(VENV) ..."
 	@$(PIP) torch==2.13.0
 	@$(PIP) --no-deps torchvision==0.28.0
-	@$(PIP) "$(PYARROW)" -e ".[dev,transformers,torch,video,fast,lmdb,ray,s3]"
+	@$(PIP) "$(PYARROW)" transformers==$(LATEST) -e ".[dev,transformers,torch,video,fast,lmdb,ray,s3]"
 	@$(PIP) --no-deps $(PEERS)
 	@touch $@
 
