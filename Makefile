@@ -26,6 +26,9 @@ PYARROW := pyarrow==26.0.*
 # What the exports are tested with.
 ENERGON := 7.4.1
 
+# The release of transformers that the tests run with: a newer one is taken when they pass with it.
+LATEST := 5.24.0
+
 # Releases of transformers that trainers pin. Each is a folder that goes before $(VENV) on Python's
 # path: the release, and beside it what it and its Trainer cannot use newer releases of.
 OVERLAYS := .overlays
@@ -88,8 +91,8 @@ test-transformers-%: $(OVERLAYS)/transformers-%/.ready
 	    $(BIN)/python -m pytest -q tests/versions/test_transformers*.py
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check packidx cli tests examples
-	$(BIN)/ruff format --check packidx cli tests examples
+	$(BIN)/ruff check packidx cli tests examples bench tools
+	$(BIN)/ruff format --check packidx cli tests examples bench tools
 	$(BIN)/mypy
 	$(BIN)/mypy --python-version 3.14
 	$(BIN)/lint-imports
@@ -97,28 +100,28 @@ lint: $(VENV)/.dev
 check: lint test test-slow  ## what CI runs: ruff, mypy, import-linter, then the tests
 
 bench: $(VENV)/.dev plan  ## measure speed as ratios, side by side in one run
-	@$(BIN)/python examples/bench.py --large
-	@$(BIN)/python examples/bench_reader.py
-	@$(BIN)/python examples/bench_packs.py $(DATA)
-	@$(BIN)/python examples/bench_estimate.py $(DATA)
-	@$(BIN)/python examples/bench_again.py $(DATA)
-	@$(BIN)/python examples/bench_probes.py $(DATA)
-	@$(BIN)/python examples/bench_remote.py
+	@$(BIN)/python bench/bench.py --large
+	@$(BIN)/python bench/bench_reader.py
+	@$(BIN)/python bench/bench_packs.py $(DATA)
+	@$(BIN)/python bench/bench_estimate.py $(DATA)
+	@$(BIN)/python bench/bench_again.py $(DATA)
+	@$(BIN)/python bench/bench_probes.py $(DATA)
+	@$(BIN)/python bench/bench_remote.py
 
 train: $(VENV)/.dev plan  ## train a tiny Qwen2.5-VL on the planned packs, on the CPU
 	@$(BIN)/python examples/train_tiny.py --index $(DATA)/index --processor $(DATA)/processors/$(MODEL)
 
 models: $(VENV)/.dev  ## count with a processor of every image-text model of transformers; write docs/models.md
-	@OMP_NUM_THREADS=1 $(BIN)/python examples/models.py docs/models.md
+	@OMP_NUM_THREADS=1 $(BIN)/python tools/models.py docs/models.md
 
 docs: $(VENV)/.dev  ## write docs/cli.md and docs/api.md from what the program says of itself
-	@$(BIN)/python examples/reference.py docs/cli.md docs/api.md
+	@$(BIN)/python tools/reference.py docs/cli.md docs/api.md
 
 trainers: $(UV_VENV)/.ready  ## ask the package index beside which trainers packidx installs; write docs/trainers.md
-	@$(UV_VENV)/bin/python examples/trainers.py docs/trainers.md
+	@$(UV_VENV)/bin/python tools/trainers.py docs/trainers.md
 
 wheels: $(UV_VENV)/.ready  ## ask it for which Pythons there are wheels of what packidx needs; write docs/pythons.md
-	@$(UV_VENV)/bin/python examples/wheels.py docs/pythons.md
+	@$(UV_VENV)/bin/python tools/wheels.py docs/pythons.md
 
 clean:  ## remove the environment and all generated data
 	rm -rf $(VENV) $(PLANNER_VENV) $(ENERGON_VENV) $(UV_VENV) $(OVERLAYS) $(DATA) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
@@ -135,7 +138,7 @@ $(VENV)/.dev: $(VENV)/.base
 	@echo "installing torch, transformers and the test tools into $(VENV) ..."
 	@$(PIP) torch==2.13.0
 	@$(PIP) --no-deps torchvision==0.28.0
-	@$(PIP) "$(PYARROW)" -e ".[dev,transformers,torch,video,fast,lmdb,ray,s3]"
+	@$(PIP) "$(PYARROW)" transformers==$(LATEST) -e ".[dev,transformers,torch,video,fast,lmdb,ray,s3]"
 	@$(PIP) --no-deps $(PEERS)
 	@touch $@
 
@@ -183,10 +186,10 @@ $(OVERLAYS)/pyarrow-%/.ready: Makefile $(VENV)/.dev
 	@$(PIP) --no-deps --no-compile --target $(@D) pyarrow==$*
 	@touch $@
 
-$(DATA)/processors/.done: examples/make_processors.py | $(VENV)/.base
-	@$(BIN)/python examples/make_processors.py $(DATA)/processors
+$(DATA)/processors/.done: tools/make_processors.py | $(VENV)/.base
+	@$(BIN)/python tools/make_processors.py $(DATA)/processors
 	@touch $@
 
-$(DATA)/corpus/.done: examples/make_corpus.py | $(VENV)/.base
-	@$(BIN)/python examples/make_corpus.py $(DATA)/corpus
+$(DATA)/corpus/.done: tools/make_corpus.py | $(VENV)/.base
+	@$(BIN)/python tools/make_corpus.py $(DATA)/corpus
 	@touch $@
