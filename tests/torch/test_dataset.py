@@ -20,8 +20,8 @@ from torch_packs import IMAGE, SyntheticEncode
 from packidx.errors import MismatchError, PackidxError, SourceError
 from packidx.index import Index
 from packidx.torch import PackedDataset, PackSampler
-from packidx.torch.sample.encoded import normalise
-from packidx.torch.sample.fitting import cut
+from packidx.torch.encoded import normalise
+from packidx.torch.media import cut
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
