@@ -239,6 +239,29 @@ def test_numbers_of_segments_are_those_of_the_bounds() -> None:
     assert given[1]["seq_idx"].dtype == torch.int32
 
 
+def test_paligemma_is_refused_for_a_reason() -> None:
+    """Its prefix tokens see those of every sample, which check_isolation finds."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.tensor([IMAGE] * 4 + [5, 6, 7] + [IMAGE] * 4 + [8, 9, 10])
+    pack = {
+        "input_ids": ids,
+        "labels": ids,
+        "position_ids": torch.arange(7).repeat(2),
+        "cu_seqlens": torch.tensor([0, 7, 14], dtype=torch.int32),
+        "max_seqlen": 7,
+        "sample_ids": torch.arange(2),
+        "token_type_ids": torch.tensor([0, 0, 0, 0, 0, 1, 1] * 2),
+        "pixel_values": torch.randn(2, 3, 8, 8, generator=generator),
+    }
+    model = paligemma()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=0.15, generator=generator)
+    with pytest.raises(IsolationError, match="sample 0 at position 0"):
+        check_isolation(model, pack)
+
+
 def test_no_transformers_model() -> None:
     with pytest.raises(OptionError, match="attention .flash. is none of sdpa, eager, flex_attent"):
         prepare_model(fresh("qwen3"), attention="flash")
