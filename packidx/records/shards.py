@@ -22,8 +22,7 @@ from packidx.records.containers.base import TASK_BYTES, RawRecord, RecordRange, 
 from packidx.records.containers.blocks import file_version, local_shard
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container, has_cells
-from packidx.records.containers.tar.container import TAR
-from packidx.records.containers.tar.samples import KEY, MEMBERS
+from packidx.records.containers.tar import KEY, MEMBERS, TAR
 from packidx.records.dialects.standard import key_of, standard
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.ledger import Ledger

@@ -17,7 +17,8 @@ IMPLEMENTATIONS = ("sdpa", "eager", "flex_attention", "flash_attention_2")
 _SET = ("sdpa", "eager", "flex_attention")
 _STATELESS = {"full_attention", "sliding_attention", "chunked_attention"}
 _WINDOWED = {"sliding_attention", "chunked_attention"}
-# Models whose image or prefix tokens see one another across samples, whatever the batch says.
+# Models whose image or prefix tokens see one another across samples, whatever the batch says,
+# before transformers 5.24; in that one PaliGemma alone was measured, and its samples stay apart.
 _PREFIX = {"paligemma", "git", "molmo2", "pi0"}
 _BOTH_WAYS = (True, "all", "vision")
 # Linear attention that takes the bounds of samples, given the kernels.

@@ -35,7 +35,7 @@ from packidx.records.shards import short_names
 from packidx.records.sources.find_shards import find_shards
 from packidx.torch import PackedDataset, PackSampler
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 import bench_remote
 

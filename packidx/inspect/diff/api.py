@@ -25,7 +25,7 @@ from packidx.inspect.diff.results import (
     SourceDiff,
 )
 from packidx.inspect.places import first_ids
-from packidx.inspect.query import connect
+from packidx.inspect.sql import connect
 from packidx.inspect.stats.idle import RANKS, ScheduledPacks, first_epoch, ranks_stats
 
 

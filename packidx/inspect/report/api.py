@@ -9,7 +9,6 @@ from typing import Any
 from packidx.errors import OptionError
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
-from packidx.inspect.query import connect
 from packidx.inspect.report.of_lengths import (
     create_counted,
     lengths_figures,
@@ -35,7 +34,7 @@ from packidx.inspect.report.origin import (
     sweep_figure,
 )
 from packidx.inspect.report.page import Drawer, Report, Section, Series, count, page_of
-from packidx.inspect.sql import Asked, asked
+from packidx.inspect.sql import Asked, asked, connect
 from packidx.inspect.stats import RANKS, sample_stats
 from packidx.inspect.verdict import verdict
 from packidx.io.files import write_atomic

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from packidx.errors import OptionError
 from packidx.index.reader import Index
 from packidx.index.tables import Views
-from packidx.inspect.query import connect
+from packidx.inspect.sql import connect
 
 MOST = 100
 """Samples of one key that are told."""

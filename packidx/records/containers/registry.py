@@ -19,7 +19,7 @@ from packidx.records.containers.compressed import GZIP, ZSTD, Text, text_blocks
 from packidx.records.containers.delimited import Delimited
 from packidx.records.containers.lines import JsonLines, Lines
 from packidx.records.containers.parquet import Arrow, Parquet
-from packidx.records.containers.tar.container import Tar, refuse_compressed
+from packidx.records.containers.tar import Tar, refuse_compressed
 from packidx.records.containers.text import TextContainer
 
 DEFAULT = "jsonl"

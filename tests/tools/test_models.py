@@ -16,7 +16,7 @@ REPO = Path(__file__).parents[2]
 
 def load_example() -> ModuleType:
     """The script that writes the page."""
-    spec = importlib.util.spec_from_file_location("models", REPO / "examples" / "models.py")
+    spec = importlib.util.spec_from_file_location("models", REPO / "tools" / "models.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules["models"] = module

@@ -1,6 +1,6 @@
 """Write docs/cli.md and docs/api.md: what the program says of itself.
 
-    python examples/reference.py docs/cli.md docs/api.md
+    python tools/reference.py docs/cli.md docs/api.md
 
 `make docs` runs this; a test fails where the pages are not what it would write.
 """

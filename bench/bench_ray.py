@@ -1,4 +1,4 @@
-"""What many parts cost the driver of `--engine ray`: ``python examples/bench_ray.py [PARTS]``.
+"""What many parts cost the driver of `--engine ray`: ``python bench/bench_ray.py [PARTS]``.
 
 A part has one record: its time is that of a task, of a Parquet file and of syncing that to disk.
 """

@@ -9,12 +9,12 @@ from typing import Any
 import jinja2
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+TOOLS = Path(__file__).parents[2] / "tools"
 
 
 def load_example(name: str) -> ModuleType:
-    """Import a script of examples/, which is not a package."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    """Import a script of tools/, which is not a package."""
+    spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -5,7 +5,7 @@ questions and answers (`easy-vqa`, MIT) and photographs (`scikit-image`, `scikit
 packages are only read as files, never imported, so none of their dependencies are needed:
 
     pip install --no-deps chitchat-dataset easy-vqa scikit-image scikit-learn
-    python examples/make_corpus.py data/corpus
+    python tools/make_corpus.py data/corpus
 
 The same packages give the same bytes. Image paths are relative to the output folder.
 """

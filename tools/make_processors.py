@@ -6,7 +6,7 @@ load. Nothing here imports torch or transformers: the vocabulary comes from the 
 the settings are the published checkpoints' values, written down below.
 
     pip install --no-deps dashscope
-    python examples/make_processors.py data/processors
+    python tools/make_processors.py data/processors
 """
 
 import argparse

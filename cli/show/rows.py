@@ -1,147 +1,49 @@
-"""The process that `packidx sql` runs a query in: one that takes too long or too much is ended.
-
-No engine lets go of every query when it is told to, and none counts all the memory that functions
-take; the system ends a process and bounds its memory.
-"""
+"""Rows of a query as a table, CSV, JSON or Parquet."""
 
 from __future__ import annotations
 
 import csv
 import decimal
 import io
-import json
 import math
-import os
-import re
-import resource
 import shutil
-import sys
 import textwrap
-import threading
-import traceback
-from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, BinaryIO
 
-from packidx.errors import OptionError, PackidxError
+from packidx.errors import OptionError
 
-from .show.console import format_table, json_text, visible
-from .startup import stated_memory
-
-_BLOCK = 1 << 20  # bytes of a message
+from .console import format_table, json_text, visible
 
 
-def main() -> None:
-    """Answer one request over the socket whose number is the only argument.
+def text_of(relation: Any, kind: str, most: int | None) -> str:
+    """A DuckDB relation in one of the forms `FORMATS`, or a short table of `most` rows.
 
-    A request is a JSON object: ``views``, ``query``, ``kind``, ``most`` rows to show, ``unlocked``
-    and ``memory_limit``. The answer is messages that begin with ``d`` (bytes of the
-    result), and one with ``.`` (done) or ``e`` (why not).
+    Args:
+        relation: None of a statement without rows.
+        most: rows of a table for a terminal; None for all rows.
     """
-    socket = Connection(int(sys.argv[1]))
-    failure = _import_engine()  # while the index is opened
-    try:
-        request = json.loads(socket.recv_bytes())
-    except EOFError:  # there is no such index
-        os._exit(1)
-    threading.Thread(target=_end_with_parent, args=(socket,), daemon=True).start()
-    absent = request["views"]["absent"]
-    try:
-        if failure is not None:
-            raise failure
-        _answer(request, absent, socket)
-        socket.send_bytes(b".")
-    except MemoryError:
-        socket.send_bytes(b"e" + _NO_MEMORY.encode())
-    except Exception as error:
-        if os.environ.get("PACKIDX_TRACEBACK"):
-            traceback.print_exc()
-        socket.send_bytes(
-            b"e" + _words(error, request["query"], absent).encode(errors="backslashreplace")
-        )
-    sys.stdout.flush()
-    os._exit(0)  # threads of the engine may be busy with what nobody wants any more
-
-
-_NO_MEMORY = "the query or its result takes more memory than --memory-limit: ask for less at a time"
-
-
-def _import_engine() -> Exception | None:
-    try:
-        import packidx.inspect.query  # noqa: F401
-    except Exception as error:
-        return error
-    return None
-
-
-def _end_with_parent(socket: Connection) -> None:
-    try:
-        socket.recv_bytes()
-    except (EOFError, OSError):
-        os._exit(1)
-
-
-def _answer(request: dict[str, Any], absent: dict[str, str], socket: Connection) -> None:
-    from packidx.index.tables import Views
-    from packidx.inspect.query import check, connect
-
-    unlocked, limit = request["unlocked"], request["memory_limit"]
-    # The engine's own limit comes first: what it says is of more use.
-    views = Views.read(request["views"])
-    connection = connect(views, unlocked, limit and limit * 3 // 4)
-    absent |= views.absent
-    if limit is not None:
-        _bound_memory(limit)
-    query = request["query"]
-    if not unlocked:
-        query = check(connection, query)
-    relation = connection.sql(query)
-    if request["kind"] == "parquet" and relation is not None:
-        _send_parquet(relation, socket)
-    else:
-        data = memoryview(_text(relation, request["kind"], request["most"]).encode())
-        for start in range(0, len(data), _BLOCK):
-            socket.send_bytes(b"d" + data[start : start + _BLOCK])
-    connection.close()  # what an unlocked query attached is written
-
-
-def _text(relation: Any, kind: str, most: int | None) -> str:
-
-    if relation is None:  # a statement without rows
+    if relation is None:
         return "[]\n" if kind == "json" else ""
     if most is not None:
-        return as_short_table(relation.columns, _rows(relation, most + 1), most)
-    return FORMATS[kind](relation.columns, _rows(relation))
+        return as_short_table(relation.columns, rows_of(relation, most + 1), most)
+    return FORMATS[kind](relation.columns, rows_of(relation))
 
 
-def _bound_memory(limit: int) -> None:
-    """Let this process take `limit` more bytes (Linux; elsewhere the engine's own limit holds)."""
-    taken = stated_memory("VmData")
-    if taken is None:
-        return
-    bound = taken + limit
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    if hard == resource.RLIM_INFINITY or bound < hard:
-        resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+def write_parquet(relation: Any, file: BinaryIO) -> None:
+    """A DuckDB relation as Parquet, batch by batch.
 
-
-def _send_parquet(relation: Any, socket: Connection) -> None:
+    Raises:
+        OptionError: Parquet has no such type.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    class Sink(io.RawIOBase):
-        def writable(self) -> bool:
-            return True
-
-        def write(self, data: Any) -> int:
-            socket.send_bytes(b"d" + bytes(data))
-            return len(data)
 
     try:
         # Older releases of DuckDB have it under its former name alone.
         older = not hasattr(relation, "to_arrow_reader")
         read = relation.fetch_arrow_reader if older else relation.to_arrow_reader
         reader = read(1 << 16)
-        with pq.ParquetWriter(Sink(), reader.schema, compression="zstd") as writer:
+        with pq.ParquetWriter(file, reader.schema, compression="zstd") as writer:
             for batch in reader:
                 writer.write_batch(batch)
     except pa.ArrowNotImplementedError as error:
@@ -150,7 +52,7 @@ def _send_parquet(relation: Any, socket: Connection) -> None:
         raise OptionError(f"the query failed: {error}") from None
 
 
-def _rows(relation: Any, most: int | None = None) -> list[tuple[Any, ...]]:
+def rows_of(relation: Any, most: int | None = None) -> list[tuple[Any, ...]]:
     """Rows as Python values; times with a zone as text, which else need one more package."""
     names = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
     zoned = ["TIME ZONE" in str(kind).upper() for kind in relation.types]
@@ -164,28 +66,9 @@ def _rows(relation: Any, most: int | None = None) -> list[tuple[Any, ...]]:
     return rows
 
 
-def _words(error: Exception, query: str, absent: dict[str, str]) -> str:
-    """What went wrong, as one sentence."""
-    if isinstance(error, PackidxError):
-        words = str(error)
-        for name, why in absent.items():
-            if words.startswith(f"the query asks {name!r}"):
-                return f"the query failed: {why}"
-        return words
-    first = " ".join(str(error).split("\n\n")[0].split())
-    if type(error).__name__ == "OutOfMemoryException":  # DuckDB's
-        return f"the query takes more memory than --memory-limit allows: {first}"
-    for name, why in absent.items():
-        if f"name {name} does not exist" in first:
-            first = why
-    if "syntax error" in first and re.search(r"\b(window|group|offset)\b", query, re.I):
-        first += '; the columns "window", "group" and "offset" need double quotes'
-    return f"the query failed: {first}"
-
-
 _LONGEST = 40  # characters of a value in a table that is too wide
 _FEW = 3  # columns that a terminal has room for, if their values go on below
-_HINT = "For all of it: --format csv or json, at the prompt .mode csv or json."
+_HINT = "For all of it: --format csv or json."
 
 
 def as_json(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
@@ -287,7 +170,3 @@ def _cell(value: Any) -> str:
 
 
 FORMATS = {"json": as_json, "csv": as_csv, "table": as_table}
-
-
-if __name__ == "__main__":
-    main()
