@@ -19,8 +19,8 @@ from packidx.estimate.examine import ShardContext
 from packidx.estimate.job import EstimateJob, check_shards, shard_contexts
 from packidx.estimate.summary import CountSummary, check_rejected, read_limit
 from packidx.estimate.tasks import CounterSetup, count_by
-from packidx.format.decode import decoded
 from packidx.format.manifest import Layout as StatedLayout
+from packidx.format.manifest import decoded
 from packidx.format.outputs import PrecomputedManifest, PrecomputedShard
 from packidx.io import files, urls
 from packidx.io.output_folder import OutputFolder, replacing
@@ -34,10 +34,7 @@ from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shards import Shard, is_large, scan_shards, short_names
 from packidx.records.sources.find_shards import find_shards, not_read, origins
-from packidx.run.engines import open_workers
-from packidx.run.limits import num_workers
-from packidx.run.progress import Progress, silent
-from packidx.run.workers import WorkerDied, Workers
+from packidx.run.workers import Progress, WorkerDied, Workers, num_workers, open_workers, silent
 from packidx.software import software
 
 _COPIED = 4 << 20

@@ -364,7 +364,7 @@ ON_ONE_CPU = """
 import os, resource, sys
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from packidx.export.wds import export_wds
-from packidx.run.limits import num_cpus
+from packidx.run.workers import num_cpus
 export_wds(sys.argv[1], sys.argv[2])
 print(num_cpus(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """

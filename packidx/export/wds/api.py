@@ -30,9 +30,7 @@ from packidx.io.output_folder import OutputFolder, replacing
 from packidx.io.own_files import Kind
 from packidx.io.sizes import parse_size
 from packidx.records.fetch import Fetcher
-from packidx.run.engines import open_workers
-from packidx.run.progress import Progress
-from packidx.run.workers import WorkerDied, Workers
+from packidx.run.workers import Progress, WorkerDied, Workers, open_workers
 from packidx.software import software
 
 KIND = Kind(
