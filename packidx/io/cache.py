@@ -155,8 +155,12 @@ def _make(copy: str, make: Callable[[str], None]) -> None:
         if os.path.exists(copy):
             return
         try:
-            with open(begun, "wb") as held:
-                fcntl.flock(held, fcntl.LOCK_EX)
+            with contextlib.ExitStack() as stack:
+                while True:
+                    held = stack.enter_context(open(begun, "wb"))
+                    fcntl.flock(held, fcntl.LOCK_EX)
+                    if os.path.exists(begun):  # nobody took it for a dead process's meanwhile
+                        break
                 make(begun)
                 _make_room(home)
                 os.rename(begun, copy)

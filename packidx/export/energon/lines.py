@@ -15,7 +15,7 @@ import orjson
 from packidx.errors import SourceError
 from packidx.index import Pack, Sample
 from packidx.io import ranges, urls
-from packidx.io.ranges import Extent, ReadAhead
+from packidx.io.ranges import ReadAhead
 from packidx.records.containers.base import BrokenFile
 from packidx.records.containers.tar import Member, is_record, members, record_of, samples_of
 from packidx.records.conversation import Media, Turn, content_of, to_record
@@ -56,9 +56,9 @@ def read_named(path: str, offset: int, nbytes: int, layout: Layout) -> NamedSamp
     """
     block = ranges.BLOCK if urls.is_url(path) else _LOCAL_BLOCK
     end = offset + nbytes
-    file = Extent(ReadAhead(path, end, block, block), 0, end).open()
+    read = ReadAhead(path, end, block, block).read
     try:
-        run = members(file, offset, end, content=is_record, is_archive=False)
+        run = members(read, offset, end, content=is_record, is_archive=False)
         samples = list(samples_of(run))
     except BrokenFile as error:
         raise _changed(path, str(error)) from None

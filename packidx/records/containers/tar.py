@@ -17,12 +17,11 @@ end, and here both are errors: samples must not vanish because a shard was cut.
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -133,8 +132,8 @@ class Tar:
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hashing, keys, cuts = Hashing(), _Keys(), _Cuts(task_bytes)
         nbytes = file_version(path)[0]
-        file = Extent(ReadAhead(path, nbytes, _SCAN_BLOCK), 0, nbytes).open()
-        archive = members(file, 0, nbytes, content=is_record, is_archive=True, taken=hashing.add)
+        read = ReadAhead(path, nbytes, _SCAN_BLOCK).read
+        archive = members(read, 0, nbytes, content=is_record, is_archive=True, taken=hashing.add)
         last: Sample | None = None
         try:
             for last in samples_of(archive):
@@ -151,10 +150,9 @@ class Tar:
         repeated = frozenset(record_range.repeated if isinstance(record_range, TarRange) else ())
         start, end = record_range.start, record_range.end
         read_ahead = ReadAhead(path, end)
-        file = Extent(read_ahead, 0, end).open()
         row = record_range.first_row
         with named(path, _ADVICE):
-            run = members(file, start, end, content=is_record, is_archive=False)
+            run = members(read_ahead.read, start, end, content=is_record, is_archive=False)
             for sample in samples_of(run):
                 for member in sample.extensions.values():
                     if member.data is None:
@@ -171,9 +169,13 @@ class Tar:
     ) -> dict[str, Any]:
         if offset is None or nbytes is None:
             raise SourceError(f"record {row} of {path} has no byte range: run estimate again")
-        file = io.BytesIO(read_bytes(path, offset, nbytes))
+        data = read_bytes(path, offset, nbytes)
+
+        def read(at: int, size: int) -> bytes:
+            return data[at : at + size]
+
         with named(f"{path}, from byte {offset} on", _ADVICE):
-            samples = list(samples_of(members(file, 0, nbytes, content=None, is_archive=False)))
+            samples = list(samples_of(members(read, 0, nbytes, content=None, is_archive=False)))
         if len(samples) != 1:
             raise SourceError(
                 f"{path} has {len(samples)} samples at bytes {offset} to {offset + nbytes}, where "
@@ -195,20 +197,32 @@ def refuse_compressed(uri: str) -> None:
 # -- members ---------------------------------------------------------------------------------------
 
 
+Read = Callable[[int, int], bytes]
+"""Gives the bytes of an archive from an offset on, so many or fewer where it ends."""
+
+
 class _Headers:
     """A file of which `tarfile` reads headers: none is larger than `_MAX_HEADER`."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.seek, self.tell = file, file.seek, file.tell
+    def __init__(self, read: Read, at: int) -> None:
+        self._read, self._at = read, at
 
     def read(self, nbytes: int) -> bytes:
         if nbytes > _MAX_HEADER:
             raise BrokenFile(f"it has an extended header of {nbytes:,} bytes")
-        return self._file.read(nbytes)
+        data = self._read(self._at, nbytes)
+        self._at += len(data)
+        return data
+
+    def seek(self, at: int) -> None:
+        self._at = at
+
+    def tell(self) -> int:
+        return self._at
 
 
 def members(
-    file: IO[bytes],
+    read: Read,
     start: int,
     end: int,
     *,
@@ -227,14 +241,13 @@ def members(
     Raises:
         BrokenFile: it is cut, or a header is none.
     """
-    file.seek(start)
     at = start
     archive: tarfile.TarFile | None = None
     while True:
         try:
             if archive is None:
                 archive = tarfile.TarFile(
-                    fileobj=_Headers(file),  # type: ignore[arg-type]
+                    fileobj=_Headers(read, start),  # type: ignore[arg-type]
                     encoding="utf-8",
                     errors="surrogateescape",
                 )
@@ -255,14 +268,12 @@ def members(
                 f"bytes are there from byte {info.offset_data} on"
             )
         if taken is not None:
-            file.seek(at)
-            taken(file.read(info.offset_data - at))
+            taken(read(at, info.offset_data - at))
         wants = info.isreg() and (content is None or content(info.name))
         wrong = _wrong(info, wants and content is not None)
         data = None
         if wants and wrong is None:
-            file.seek(info.offset_data)
-            data = file.read(info.size)
+            data = read(info.offset_data, info.size)
             if taken is not None:
                 taken(data)
         at = archive.offset
@@ -271,7 +282,7 @@ def members(
             name = info.pax_headers.get("GNU.sparse.name", info.name)
             yield Member(name, info.offset, at, data, info.offset_data, nbytes, wrong)
     if is_archive:
-        _check_end(file, at, end, taken)
+        _check_end(read, at, end, taken)
     elif at != end:
         raise BrokenFile(f"there is no header of a tar's member at byte {at}")
 
@@ -302,11 +313,10 @@ def _unclosed(at: int) -> str:
     return f"the tar is cut or was not closed: it stops at byte {at} without its end's empty blocks"
 
 
-def _check_end(file: IO[bytes], at: int, end: int, taken: Callable[[bytes], object] | None) -> None:
+def _check_end(read: Read, at: int, end: int, taken: Callable[[bytes], object] | None) -> None:
     """Nothing but zeros may follow the end: tars joined by `cat` hold more than anybody reads."""
-    file.seek(at)
     place = at
-    while data := file.read(1 << 20):
+    while data := read(place, 1 << 20):
         if place == at and len(data) < _BLOCK:
             raise BrokenFile(f"the tar is cut inside the header at byte {at}")
         if place == at and data[:_BLOCK].count(0) < _BLOCK:
