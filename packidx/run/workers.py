@@ -1,12 +1,8 @@
-"""Who does the work: calls of a function, by processes of this machine or by Ray's.
-
-The caller's word alone decides who; the results are the same.
-"""
+"""Who does the work: calls of a function, by processes of this machine or by Ray's."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import pickle
 import signal
@@ -18,10 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, get_context, parent_process
 from typing import Any, Protocol, Self
 
-from packidx.errors import MissingExtraError, OptionError, SourceError
-
-ENGINES = ("local", "ray")
-"""Who runs the tasks; the bytes are the same."""
+from packidx.errors import OptionError, SourceError
 
 Call = Callable[[Any, Any], Any]
 """``call(item, made)``: what is done with an item."""
@@ -210,32 +203,6 @@ class Workers(ABC):
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def open_workers(engine: str, workers: int | None, most: int | None = None) -> Workers:
-    """Those who run the tasks; Ray is loaded when there is something to do.
-
-    Args:
-        engine: one of `ENGINES`.
-        workers: processes, or tasks of Ray at a time; None for all that there is room for.
-        most: processes of this machine that there is enough to do for.
-
-    Raises:
-        OptionError: there is no such engine, or fewer than one worker.
-        MissingExtraError: Ray is not installed.
-    """
-    if engine not in ENGINES:
-        raise OptionError(f"engine is {engine!r}: choose one of {', '.join(ENGINES)}")
-    processes = num_workers(workers)
-    if engine == "local":
-        return LocalWorkers(processes if most is None else min(processes, most))
-    if importlib.util.find_spec("ray") is None:
-        raise MissingExtraError(
-            "--engine ray needs Ray, which is not here: pip install 'packidx[ray]'"
-        )
-    from packidx.run.cluster import RayWorkers
-
-    return RayWorkers(workers)
 
 
 class LocalWorkers(Workers):

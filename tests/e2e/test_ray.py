@@ -36,8 +36,8 @@ from packidx.export.wds import export_wds
 from packidx.inspect.verify import verify_snapshot
 from packidx.plan import make as ray_windows
 from packidx.precompute import precompute
+from packidx.run import ENGINES
 from packidx.run.cluster import RayWorkers
-from packidx.run.workers import ENGINES
 
 pytestmark = pytest.mark.slow
 

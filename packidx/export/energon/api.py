@@ -37,7 +37,8 @@ from packidx.io import files, urls
 from packidx.io.output_folder import OutputFolder, replacing
 from packidx.io.own_files import Kind
 from packidx.records.fetch import Fetcher, check_key
-from packidx.run.workers import Progress, WorkerDied, Workers, open_workers
+from packidx.run import open_workers
+from packidx.run.workers import Progress, WorkerDied, Workers
 
 _PART_PACKS = 256  # thousands of samples: what a killed export does again at most
 

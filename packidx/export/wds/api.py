@@ -30,7 +30,8 @@ from packidx.io.output_folder import OutputFolder, replacing
 from packidx.io.own_files import Kind
 from packidx.io.sizes import parse_size
 from packidx.records.fetch import Fetcher
-from packidx.run.workers import Progress, WorkerDied, Workers, open_workers
+from packidx.run import open_workers
+from packidx.run.workers import Progress, WorkerDied, Workers
 from packidx.software import software
 
 KIND = Kind(
