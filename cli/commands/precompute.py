@@ -62,9 +62,9 @@ _GROUPS = (
 def precompute(max_rejected: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
     """Write the SOURCEs back with _text_tokens and mm_inputs_meta in every record.
 
-    For trainers that pack inside the job: the two sum to the record's exact length. Order and all
-    other bytes stay; a record that cannot be counted is left as it is. Parquet and CSV files get
-    two columns. DIR/.packidx.json says what the counts were made with.
+    For trainers that pack inside the job: the two sum to the record's exact length. JSON becomes
+    JSON Lines, Parquet files get two columns, in the same order; a record that cannot be counted is
+    left as it is. DIR/.packidx.json says what the counts were made with.
     """
     from packidx.estimate.summary import read_limit, rejection_warnings
     from packidx.precompute import precompute as run

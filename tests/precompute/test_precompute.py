@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import csv
-import functools
-import gzip
-import io
 import json
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torchvision_cpu  # noqa: F401
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from PIL import Image
-from record_files import WRITERS, chats, zstd
+from record_files import WRITERS, chats
 
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import estimate_lengths
-from packidx.estimate.counter import CounterSettings, RecordCounter
-from packidx.estimate.examine import ShardContext
 from packidx.precompute import precompute
-from packidx.precompute.slices import make_slices
-from packidx.precompute.text import cell_spans, rewrite_text
 from packidx.records import shards
-from packidx.records.containers import lines
-from packidx.records.layout import Layout
 from packidx.records.media.paths import MediaRoot
 
 FORMS = ("lists", "objects")
-WRITTEN = re.compile(rb',? ?"_text_tokens":\d+(?:,"mm_inputs_meta":\{"images_meta":[^{}]*\})?')
+WRITTEN = re.compile(rb', "_text_tokens":\d+(?:,"mm_inputs_meta":\{"images_meta":[^{}]*\})?')
 
 
 def table(folder: Path) -> pa.Table:
@@ -58,11 +44,6 @@ def pixels(path: Path) -> tuple[int, int]:
 @pytest.fixture
 def processor(processors: Path) -> str:
     return str(processors / "qwen2.5-vl")
-
-
-@functools.cache
-def counter_of(processor: str) -> RecordCounter:
-    return CounterSettings(processor).build()
 
 
 # -- the counts ------------------------------------------------------------------------------------
@@ -122,7 +103,7 @@ def test_again_changes_nothing(processor: str, tmp_path: Path) -> None:
     records = chats(20)
     for record in records:
         Image.new("RGB", (60, 40)).save(tmp_path / "data" / record["images"][0])
-    for kind in ("jsonl", "json", "csv", "parquet"):
+    for kind in ("jsonl", "parquet"):
         (tmp_path / "data" / f"{kind}.{kind}").write_bytes(WRITERS[kind](records))
     options = {"media_root": tmp_path / "data", "workers": 1}
     for form in FORMS:
@@ -130,12 +111,13 @@ def test_again_changes_nothing(processor: str, tmp_path: Path) -> None:
         summary = precompute(
             str(tmp_path / "one"), tmp_path / "two", processor, meta=form, **options
         )
-        assert summary.methods == {"exact": 80}
-        for kind in ("jsonl", "json", "csv", "parquet"):
-            name = f"{kind}.{kind}"
-            first, second = tmp_path / "one" / name, tmp_path / "two" / name
-            assert first.read_bytes() == second.read_bytes()
-            assert first.read_bytes() != (tmp_path / "data" / name).read_bytes()
+        assert summary.methods == {"exact": 40}
+        first, second = (pq.read_table(tmp_path / n / "parquet.parquet") for n in ("one", "two"))
+        assert first.equals(second)
+        lines = [(tmp_path / n / "jsonl.jsonl").read_bytes() for n in ("one", "two")]
+        assert [*map(orjson.loads, lines[0].splitlines())] == [
+            *map(orjson.loads, lines[1].splitlines())
+        ]
 
 
 def test_videos_state_what_they_were_counted_by(processors: Path, tmp_path: Path) -> None:
@@ -175,114 +157,54 @@ def test_videos_state_what_they_were_counted_by(processors: Path, tmp_path: Path
             assert table(lengths)["length"].equals(expected["length"])
 
 
-# -- bytes of text ---------------------------------------------------------------------------------
+# -- what is written -------------------------------------------------------------------------------
 
 GOOD = '{"messages": [{"role": "user", "content": "hello"}]%s}'
-LINES = st.one_of(
-    st.sampled_from(
-        [
-            GOOD % "",
-            GOOD % ', "b": "}  ,{"',
-            '{"messages":[{"role":"user","content":"<image>é\\u00e9"}],"image":{"path":"x","height":30,'
-            '"width":40}}',
-            '{"messages": []}',
-            '{"cut": ',
-            "[1, 2]",
-            '"text"',
-            "   \t",
-            "",
-        ]
-    ).map(str.encode),
-    st.just(b'{"a": "\xff"}'),
-    st.text('ab{}[]\\", é\u2028', max_size=12).map(
-        lambda text: (GOOD % f', "t": {json.dumps(text)} ').encode()
-    ),
-)
 
 
-def rewritten(shard: Path, kind: str, counter: RecordCounter, task_bytes: int) -> bytes:
-    """A shard's bytes with counts, cut into as many pieces as `task_bytes` says."""
-    info = ShardContext(
-        0, shard.name, str(shard), "s", MediaRoot(str(shard.parent)), True, kind, Layout()
-    )
-    with mock.patch.object(lines, "SCAN_BLOCK", 64):
-        scan = shards.container(kind).scan(str(shard), task_bytes)
-    found = b""
-    for piece in make_slices([info], [scan], "lists"):
-        path = shard.with_name("piece")
-        rewrite_text(piece, counter, str(path))
-        data = path.read_bytes()
-        found += gzip.decompress(data) if kind.endswith("gz") else data
-    return found
+def test_lines_keep_every_other_byte(processor: str, tmp_path: Path) -> None:
+    lines = [
+        GOOD % "",
+        GOOD % ', "n": 123456789012345678901234567890, "b": "}  ,{", "c": 1.50 ',
+        "[1, 2]",
+        '{"messages":[{"role":"user","content":"<image>é\\u00e9"}],"image":{"path":"x","height":30,'
+        '"width":40}}',
+        '{"cut": ',
+        '{"messages": []}',
+    ]
+    Image.new("RGB", (40, 30)).save(tmp_path / "x", "png")
+    text = "\n".join(lines).encode() + b'\r\n \n{"a": "\xff"}'
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + text)
+    summary = precompute(str(tmp_path / "a.jsonl"), tmp_path / "out", processor, workers=1)
+    assert (summary.num_samples, summary.num_rejected) == (7, 4)
+    found = (tmp_path / "out" / "a.jsonl").read_bytes().removesuffix(b"\n").split(b"\n")
+    assert [WRITTEN.sub(b"", line) for line in found] == [
+        line.strip() for line in text.split(b"\n") if line.strip()
+    ]
+    counted = [orjson.loads(found[number]) for number in (0, 1, 3)]
+    assert all(record["_text_tokens"] > 5 for record in counted)
+    assert [record.get("mm_inputs_meta") for record in counted] == [
+        *(None, None, {"images_meta": [[30, 40, 6]]})
+    ]
 
 
-def is_good(line: bytes) -> bool:
-    try:
-        record = orjson.loads(line)
-    except ValueError:
-        return False
-    return isinstance(record, dict) and bool(record["messages"])
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    given_lines=st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r\n", b"\n\n \n"]))),
-    bom=st.booleans(),
-    ended=st.booleans(),
-    task_bytes=st.sampled_from([1, 90, 1 << 20]),
-    compressed=st.booleans(),
-)
-def test_lines_keep_every_other_byte(
-    processors: Path,
-    given_lines: list[tuple[bytes, bytes]],
-    bom: bool,
-    ended: bool,
-    task_bytes: int,
-    compressed: bool,
-) -> None:
-    data = (b"\xef\xbb\xbf" if bom else b"") + b"".join(line + end for line, end in given_lines)
-    data = data if ended else data.rstrip(b"\r\n")
-    kind = "jsonl.gz" if compressed else "jsonl"
-    with tempfile.TemporaryDirectory() as folder:
-        shard = Path(folder) / f"a.{kind}"
-        shard.write_bytes(gzip.compress(data) if compressed else data)
-        counter = counter_of(str(processors / "qwen2.5-vl"))
-        found = rewritten(shard, kind, counter, task_bytes)
-    assert WRITTEN.sub(b"", found) == data
-    old, new = data.split(b"\n"), found.split(b"\n")
-    assert len(old) == len(new)
-    for before, after in zip(old, new, strict=True):
-        before, after = before.removeprefix(b"\xef\xbb\xbf"), after.removeprefix(b"\xef\xbb\xbf")
-        if not is_good(before):
-            assert before == after
-            continue
-        record = orjson.loads(after)
-        assert record.pop("_text_tokens") > 5
-        assert ("image" in record) == bool(record.pop("mm_inputs_meta", None))
-        assert record == orjson.loads(before)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    elements=st.lists(LINES.filter(is_good), max_size=6),
-    gaps=st.lists(st.sampled_from([b"", b" ", b"\n  ", b"\r\n\t"]), min_size=14, max_size=14),
-    bom=st.booleans(),
-    task_bytes=st.sampled_from([1, 90, 1 << 20]),
-)
-def test_arrays_keep_every_other_byte(
-    processors: Path, elements: list[bytes], gaps: list[bytes], bom: bool, task_bytes: int
-) -> None:
-    padded = [gaps[2 * i] + element + gaps[2 * i + 1] for i, element in enumerate(elements)]
-    data = b"\xef\xbb\xbf" * bom + gaps[-1] + b"[" + b",".join(padded) + gaps[-2] + b"]" + gaps[-3]
-    with tempfile.TemporaryDirectory() as folder:
-        shard = Path(folder) / "a.json"
-        shard.write_bytes(data)
-        counter = counter_of(str(processors / "qwen2.5-vl"))
-        found = rewritten(shard, "json", counter, task_bytes)
-    assert WRITTEN.sub(b"", found) == data
-    records = orjson.loads(found.removeprefix(b"\xef\xbb\xbf"))
-    assert len(records) == len(elements)
-    assert all(record["_text_tokens"] > 5 for record in records)
+@pytest.mark.parametrize("kind", ["json", "jsonl.gz", "json.zst"])
+def test_json_in_all_its_forms_becomes_lines(processor: str, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "data").mkdir()
+    for record in (records := chats(20)):
+        Image.new("RGB", (60, 40)).save(tmp_path / record["images"][0])
+    (tmp_path / "data" / f"a.{kind}").write_bytes(WRITERS[kind](records))
+    options = {"media_root": tmp_path, "workers": 1}
+    for source, out in (("data", "one"), ("one", "two")):
+        summary = precompute(str(tmp_path / source), tmp_path / out, processor, **options)
+        assert summary.methods == {"exact": 20}
+    lines = (tmp_path / "one" / "a.jsonl").read_bytes()
+    assert (tmp_path / "two" / "a.jsonl").read_bytes() == lines
+    for record, line in zip(records, lines.splitlines(), strict=True):
+        written = orjson.loads(line)
+        assert written.pop("_text_tokens") > 5
+        assert written.pop("mm_inputs_meta") == {"images_meta": [[40, 60, 6]]}
+        assert written == record
 
 
 def test_old_values_give_way_wherever_they_stand(processor: str, tmp_path: Path) -> None:
@@ -292,15 +214,11 @@ def test_old_values_give_way_wherever_they_stand(processor: str, tmp_path: Path)
     Image.new("RGB", (30, 40)).save(tmp_path / "a.png")
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     precompute(str(tmp_path / "a.jsonl"), tmp_path / "out", processor, workers=1)
-    found = (tmp_path / "out" / "a.jsonl").read_text().split("\n")
+    found = (tmp_path / "out" / "a.jsonl").read_text().splitlines()
     values = [json.loads(line) for line in found]
-    tokens = values[0]["_text_tokens"]
-    assert tokens > 10
-    assert values[1]["_text_tokens"] == tokens
-    meta = '{"images_meta":[[40,30,6]]}'
-    expected = '{"_text_tokens":%d, "mm_inputs_meta" : %s ,%s,"_text_tokens": %d}'
-    assert found[0] == expected % (tokens, meta, body, tokens)
-    assert found[1] == f'{lines[1][:-1]},"_text_tokens":{tokens},"mm_inputs_meta":{meta}}}'
+    assert values[0]["_text_tokens"] == values[1]["_text_tokens"] > 10
+    assert all(value["mm_inputs_meta"] == {"images_meta": [[40, 30, 6]]} for value in values)
+    assert all(line.count("text_tokens") == 1 for line in found)
 
 
 def test_rejected_records_stay_and_are_told(processor: str, tmp_path: Path) -> None:
@@ -310,7 +228,7 @@ def test_rejected_records_stay_and_are_told(processor: str, tmp_path: Path) -> N
     text = "\n".join([GOOD % "", *bad, GOOD % ""])
     (tmp_path / "a.jsonl").write_text(text)
     summary = precompute(str(tmp_path / "a.jsonl"), tmp_path / "out", processor, workers=1)
-    found = (tmp_path / "out" / "a.jsonl").read_text().split("\n")
+    found = (tmp_path / "out" / "a.jsonl").read_text().splitlines()
     assert found[1:-1] == bad
     assert json.loads(found[0])["_text_tokens"] == json.loads(found[-1])["_text_tokens"] > 0
     assert (summary.num_samples, summary.num_rejected) == (8, 6)
@@ -319,68 +237,6 @@ def test_rejected_records_stay_and_are_told(processor: str, tmp_path: Path) -> N
     assert summary.rejected["missing_media"] == 1
     (shard,) = json.loads((tmp_path / "out" / ".packidx.json").read_bytes())["shards"]
     assert shard["rejected"] == summary.rejected
-
-
-# -- tables ----------------------------------------------------------------------------------------
-
-
-@given(
-    rows=st.lists(st.lists(st.text('a",;\n\r é', max_size=5), min_size=2, max_size=4), max_size=4),
-    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
-)
-def test_cells_are_found_as_a_reader_finds_them(rows: list[list[str]], quoting: Any) -> None:
-    for row in rows:
-        text = io.StringIO()
-        csv.writer(text, quoting=quoting).writerow(row)
-        raw = text.getvalue().removesuffix("\r\n").encode()
-        cells = [raw[start:end].decode() for start, end in cell_spans(raw, b",")]
-        plain = [c[1:-1].replace('""', '"') if c.startswith('"') else c for c in cells]
-        assert plain == row
-    assert cell_spans(b'a,"b', b",") == []
-
-
-@pytest.mark.parametrize("kind", ["csv", "tsv", "csv.gz", "csv.zst"])
-def test_tables_in_text_get_two_columns(
-    processor: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shards, "TASK_BYTES", 300)
-    comma = "\t" if kind == "tsv" else ","
-    Image.new("RGB", (60, 40)).save(tmp_path / "a.png")
-    chat = '"[{""role"": ""user"", ""content"": ""%s""}]"'
-    mark = '"q""x"'
-    if kind == "tsv":  # it has no quotes
-        chat, mark = '[{"role": "user", "content": "%s"}]', 'q"x'
-    rows = [comma.join(("id", "messages", "image"))]
-    rows += [comma.join((f"{n}", chat % f"one, {n}", "")) for n in range(6)]
-    rows += [comma.join((mark, chat % "<image>", "a.png")), "too", comma.join(("z", "", ""))]
-    data = "\r\n".join(rows).encode() + b"\r\n\r\n"
-    packed = {"gz": gzip.compress, "zst": zstd}.get(kind.partition(".")[2], bytes)(data)
-    (tmp_path / f"a.{kind}").write_bytes(packed)
-    summary = precompute(str(tmp_path / f"a.{kind}"), tmp_path / "out", processor, workers=1)
-    assert summary.rejected == {"bad_row": 1, "no_messages": 1}
-    found = (tmp_path / "out" / f"a.{kind}").read_bytes()
-    if kind.endswith("gz"):
-        found = gzip.decompress(found)
-    elif kind.endswith("zst"):
-        found = pa.CompressedInputStream(pa.BufferReader(found), "zstd").read()
-    lines = found.decode().split("\r\n")
-    assert lines[0] == comma.join((rows[0], "_text_tokens", "mm_inputs_meta"))
-    assert all(line.startswith(row) for line, row in zip(lines, rows, strict=False))
-    assert (lines[8], lines[9], lines[10:]) == ("too", f"{rows[9]}{comma * 2}", ["", ""])
-    quoting = csv.QUOTE_NONE if kind == "tsv" else csv.QUOTE_MINIMAL
-    text = io.StringIO(found.decode(), newline="")
-    read = list(csv.DictReader(text, delimiter=comma, quoting=quoting))
-    assert all(int(row["_text_tokens"]) > 10 for row in read[:7])
-    assert json.loads(read[6]["mm_inputs_meta"]) == {"images_meta": [[40, 60, 6]]}
-    assert read[0]["mm_inputs_meta"] == ""
-    options = {"workers": 1, "media_root": tmp_path}
-    estimate_lengths(str(tmp_path / "out"), tmp_path / "read", **options)
-    again = table(tmp_path / "read")
-    assert again["method"].to_pylist()[:7] == ["precomputed"] * 7
-    estimate_lengths(
-        str(tmp_path / f"a.{kind}"), tmp_path / "exact", processor=processor, **options
-    )
-    assert again["length"].equals(table(tmp_path / "exact")["length"])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -439,12 +295,6 @@ def test_a_mix_names_the_columns(processor: str, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_used_is_said(processor: str, tmp_path: Path) -> None:
-    (tmp_path / "a.arrow").write_bytes(WRITERS["arrow"](chats(2)))
-    with pytest.raises(SourceError, match="Parquet or JSON Lines"):
-        precompute(str(tmp_path / "a.arrow"), tmp_path / "out", processor)
-    (tmp_path / "a.tar").write_bytes(WRITERS["tar"](chats(2)))
-    with pytest.raises(SourceError, match="is a tar, which cannot be given columns in place"):
-        precompute(str(tmp_path / "a.tar"), tmp_path / "out", processor)
     (tmp_path / "a.jsonl").write_text(GOOD % "")
     with pytest.raises(OptionError, match="lists or objects"):
         precompute(str(tmp_path / "a.jsonl"), tmp_path / "out", processor, meta="both")

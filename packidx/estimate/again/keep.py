@@ -24,7 +24,7 @@ from packidx.format import schema
 from packidx.format.parquet import as_arrow, conform
 from packidx.io.copies import StoredFile, local_copy, overlapped
 from packidx.records.containers.base import RecordRange, ShardScan
-from packidx.records.containers.tar.container import TAR
+from packidx.records.containers.tar import TAR
 from packidx.records.media.looked_at import References
 from packidx.records.shard_marks import has_ranges, is_marked
 from packidx.records.shards import Shard

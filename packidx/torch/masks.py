@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from packidx.torch.sample.encoded import Pack
+from packidx.torch.encoded import Pack
 
 BLOCK = 128  # tokens per tile of a BlockMask, flex_attention's own default
 

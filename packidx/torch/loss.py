@@ -9,7 +9,7 @@ every rank and known before the step begins: `PackSampler.denominator(step, weig
 the plan. Each micro-step adds its share of the sum over D, gradients add up to those of L, and
 neither how many packs a rank takes nor which samples share a pack changes them.
 
-Where less was trained than planned (a sample that could not be read became a hole), or something
+Where less was trained than planned (a sample that could not be read was left out), or something
 else (``on_mismatch="fit"`` takes samples as long as they are), `correct_gradients` exchanges the
 planned D for the one that was seen, once per step.
 """
@@ -27,10 +27,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from packidx.errors import MismatchError, OptionError
-from packidx.torch.sample.encoded import IGNORE
+from packidx.torch.encoded import IGNORE
 
 WEIGHTS = ("token", "sample", "square")
 
@@ -78,13 +77,11 @@ def packed_loss(
     *,
     scale: float = 1.0,
     kept: Tensor | None = None,
-    head: torch.nn.Module | None = None,
-    chunk: int = 1024,
 ) -> Tensor:
     """This batch's share of the step's loss, a float32 scalar: Σ w · cross_entropy · scale / D.
 
     Args:
-        logits: [B, T, V]; or with `head` the last hidden states [B, T, H].
+        logits: [B, T, V].
         batch: what `collate` returned: ``labels`` (and ``shift_labels``), ``position_ids``.
         weights: of the label tokens.
         denominator: D of the whole step, over all ranks and micro-steps.
@@ -92,11 +89,9 @@ def packed_loss(
             the number of data-parallel ranks. A trainer that also divides each micro-step's loss by
             the accumulation steps (``accelerator.backward``): times those.
         kept: `label_positions`, where the model got them as ``logits_to_keep``: logits [B, n, V].
-        head: turns hidden states into logits (``model.lm_head``), for label positions only, `chunk`
-            of them at a time and again in the backward pass: logits of a whole pack with a large
-            vocabulary are often the largest tensor of a step.
 
-    Without a label token it is 0, with a gradient of 0 for all that `logits` came from.
+    Without a label token it is 0, with a gradient of 0 for all that `logits` came from. A loss that
+    does without logits (Liger's, cut_cross_entropy) gets `loss_targets` and D.
 
     Raises:
         OptionError: `denominator` is None or below 0, that is to say no denominator.
@@ -105,26 +100,9 @@ def packed_loss(
     check_denominator(denominator)
     targets, per_token = loss_targets(batch, weights)
     chosen = targets != IGNORE
-    rows = chosen_rows(logits, chosen, kept)
-    labels, factors = targets[chosen], per_token[chosen]
-    if head is None:
-        summed = _weighted_sum(None, rows, labels, factors)
-    else:
-        split = (torch.split(values, chunk) for values in (rows, labels, factors))
-        sums = [
-            checkpoint(_weighted_sum, head, *chunks, use_reentrant=False)
-            for chunks in zip(*split, strict=True)
-        ]
-        summed = torch.stack(sums).sum()
-    return summed * (scale / (denominator or 1.0))
-
-
-def _weighted_sum(
-    head: torch.nn.Module | None, rows: Tensor, labels: Tensor, per_token: Tensor
-) -> Tensor:
-    logits = rows if head is None else head(rows)
-    losses = functional.cross_entropy(logits.float(), labels, reduction="none")
-    return (losses * per_token).sum()
+    rows = chosen_rows(logits, chosen, kept).float()
+    losses = functional.cross_entropy(rows, targets[chosen], reduction="none")
+    return (losses * per_token[chosen]).sum() * (scale / (denominator or 1.0))
 
 
 def label_positions(batch: Batch) -> Tensor:
@@ -222,7 +200,7 @@ def correct_gradients(
     """Make of gradients over the planned denominator those over the one that was seen.
 
     To be called by all data-parallel ranks once per step, after the last backward pass, before
-    gradients are clipped. It costs one all-reduce of a number; only after holes does it touch them.
+    gradients are clipped. It costs one all-reduce of a number, and touches them where both differ.
 
     Args:
         parameters: of the model, their gradients summed over ranks already.
@@ -237,7 +215,7 @@ def correct_gradients(
         the factor, 1.0 where everything planned was there.
 
     Raises:
-        MismatchError: more was seen than planned, which a hole cannot do.
+        MismatchError: more was seen than planned, which cannot be of samples left out.
     """
     check_denominator(planned)
     each = [seen] if isinstance(seen, (int, float)) else seen

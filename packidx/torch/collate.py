@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
-from packidx.torch.sample.encoded import IGNORE, OF_A_PACK, Pack
-from packidx.torch.sample.join_rules import fills
-from packidx.torch.sample.joining import join_media, joined_pair_ids
+from packidx.torch.encoded import IGNORE, OF_A_PACK, Pack
+from packidx.torch.joining import fills, join_media, joined_pair_ids
 
 # Where one of these is missing, a trainer has taken away keys that its model does not name, and
 # with them, perhaps, the one that says that the labels are shifted.
@@ -182,7 +181,7 @@ def _flash(packs: Sequence[Pack], _: int) -> dict[str, Any]:
 
 
 def _flex(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
-    from packidx.torch.batch.masks import block_mask, causal_within, segment_numbers
+    from packidx.torch.masks import block_mask, causal_within, segment_numbers
 
     numbers = [segment_numbers(pack, padding=False) for pack in packs]
     mask = block_mask(causal_within(_padded(numbers, 0)))  # the rows' padding is a segment too
@@ -190,14 +189,14 @@ def _flex(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
 
 
 def _indexed(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
-    from packidx.torch.batch.masks import segment_numbers
+    from packidx.torch.masks import segment_numbers
 
     mask = _padded([segment_numbers(pack, padding=True) for pack in packs], 0)
     return {**_three_rows(_rows(packs, pad_token_id)), "attention_mask": mask}
 
 
 def _thd(packs: Sequence[Pack], _: int) -> dict[str, Any]:
-    from packidx.torch.batch.masks import segment_numbers, thd_bounds
+    from packidx.torch.masks import segment_numbers, thd_bounds
 
     lengths, slots = thd_bounds(packs)
     padding = torch.cat([segment_numbers(pack, padding=True) for pack in packs]) == 0

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from packidx.errors import MismatchError
-from packidx.torch.batch.collate import collate as collate_packs
-from packidx.torch.batch.collate import media_of
-from packidx.torch.batch.masks import spans
-from packidx.torch.model.prepare import unprepared, unwrap
-from packidx.torch.sample.encoded import Pack, normalise
-from packidx.torch.sample.join_rules import fills
-from packidx.torch.sample.media_rows import TYPES, Unsplit, by_kind, split_by_sample
+from packidx.torch.collate import collate as collate_packs
+from packidx.torch.collate import media_of
+from packidx.torch.encoded import Encoded, Pack, normalise, shift
+from packidx.torch.joining import fills
+from packidx.torch.masks import spans
+from packidx.torch.media import TYPES
+from packidx.torch.prepare import unprepared, unwrap
 
 # Largest difference that rounding makes, as a share of the largest logit: measured 2e-6 in float32
 # with tiny models; half types carry 8 or 11 bits.
@@ -40,7 +40,7 @@ def check_isolation(
     attention: str = "sdpa",
     tolerance: float | None = None,
     collate: Callable[[Pack], Mapping[str, Any]] | None = None,
-    encoded: Sequence[Mapping[str, Any]] | None = None,
+    encoded: Sequence[Mapping[str, Any] | Encoded] | None = None,
 ) -> float:
     """Run `pack` once packed and once sample by sample; raise if their logits differ.
 
@@ -56,8 +56,8 @@ def check_isolation(
         tolerance: largest difference allowed, as a share of the sample's largest logit (at least
             1); None takes one for the logits' dtype (1e-3 for float32, 5e-2 for bfloat16).
         collate: the run's own collate of one pack, where it is not ours.
-        encoded: what `encode` returns for each sample of the pack; needed only where the media of a
-            pack cannot be told apart, and an error says so.
+        encoded: what `encode` returns for each sample of the pack, where that is a pack with media:
+            which of them are whose it does not say, as the dataset does.
 
     Returns:
         The largest difference found, in logits.
@@ -65,12 +65,13 @@ def check_isolation(
     Raises:
         IsolationError: a sample's logits differ; the first one is named, and likely reasons.
         MismatchError: the pack holds one sample; the model was loaded with another attention than
-            `attention`; or the media of the pack cannot be told apart.
+            `attention`; or `encoded` is missing, or not of this pack.
     """
     inner = unwrap(model)
     if collate is None:
         _check_names(inner, attention)
-    pack = pack if isinstance(pack, Mapping) else _telling_pack(pack)
+    if not isinstance(pack, Mapping):
+        pack, encoded = _telling_pack(pack)
     if len(pack["sample_ids"]) < 2:
         raise MismatchError(
             f"pack {pack.get('pack_id')} holds one sample, so there is nothing to keep apart: give"
@@ -78,7 +79,7 @@ def check_isolation(
         )
     device = next(model.parameters()).device
     batch = dict(collate(pack) if collate is not None else collate_packs([pack], attention))
-    alone = separate(pack, inner.config, encoded)
+    alone = separate(pack, encoded)
     worst = 0.0
     with torch.no_grad(), _evaluating(model):
         compared = [_compared(sample["max_seqlen"]) for sample in alone]
@@ -105,8 +106,8 @@ def check_isolation(
     return worst
 
 
-def _telling_pack(dataset: Any) -> Pack:
-    """A pack of several samples, with images or videos where the plan has some."""
+def _telling_pack(dataset: Any) -> tuple[Pack, list[Encoded]]:
+    """A pack of several samples, with images or videos where the plan has some, and its samples."""
     index, best = dataset.index, None
     for number in range(min(index.num_packs, _SEARCHED)):
         stats = index.stats(number)
@@ -116,8 +117,8 @@ def _telling_pack(dataset: Any) -> Pack:
         if stats["num_images"] or stats["num_videos"]:
             best = number
             break
-    pack: Pack = dataset[0 if best is None else best]
-    return pack
+    told: tuple[Pack, list[Encoded]] = dataset.pack_and_samples(best or 0)
+    return told
 
 
 @contextmanager
@@ -227,24 +228,25 @@ def _reason(model: Any, batch: Mapping[str, Any]) -> str:
 _TOKEN_NAMES = ("{}_token_id", "{}_token_index")  # where configs keep a medium's token
 
 
-def separate(pack: Pack, config: Any, encoded: Sequence[Mapping[str, Any]] | None) -> list[Pack]:
+def separate(pack: Pack, encoded: Sequence[Mapping[str, Any] | Encoded] | None) -> list[Pack]:
     """Each sample of `pack` as a pack of one segment, without alignment padding.
 
     Args:
-        config: the model's, which names the tokens that stand for media.
-        encoded: what `encode` returned for each sample: their media are taken instead of cut out.
+        encoded: the samples by themselves, whose media are taken; not needed where there are none.
 
     Raises:
-        MismatchError: `encoded` does not fit, or which media belong to which sample cannot be told.
+        MismatchError: `encoded` is missing or of other samples.
     """
     slots, lengths = spans(pack)
     starts = slots.cumsum(0) - slots
-    bounds = list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
-    count = len(pack["sample_ids"])
-    if encoded is None:
-        media = _split_media(pack, config, bounds)
-    else:
-        media = _given_media(pack, encoded, bounds[:count])
+    ends, count = (starts + lengths).tolist(), len(pack["sample_ids"])
+    bounds = list(zip(starts.tolist(), ends, strict=True))[:count]
+    media = [{} for _ in bounds] if encoded is None else _given_media(pack, encoded, bounds)
+    if encoded is None and media_of(pack):
+        raise MismatchError(
+            f"pack {pack.get('pack_id')} does not say which of its media belong to which sample:"
+            " give the dataset, or encoded=, what encode returns for each sample of the pack"
+        )
     return [
         {**_tokens(pack, *bounds[at]), **media[at], "sample_ids": pack["sample_ids"][at : at + 1]}
         for at in range(count)
@@ -262,12 +264,17 @@ def _tokens(pack: Pack, start: int, stop: int) -> dict[str, Any]:
 
 
 def _given_media(
-    pack: Pack, encoded: Sequence[Mapping[str, Any]], bounds: list[tuple[int, int]]
+    pack: Pack,
+    encoded: Sequence[Mapping[str, Any] | Encoded],
+    bounds: list[tuple[int, int]],
 ) -> list[dict[str, Tensor]]:
-    samples = [normalise(sample, pack.get("join")) for sample in encoded]
-    shift = 1 if pack.get("shifted") else 0
-    given = [sample.length - shift for sample in samples]
-    wanted = [stop - start for start, stop in bounds]
+    samples = []
+    for each in encoded:
+        if not isinstance(each, Encoded):
+            each = normalise(each, pack.get("join"))
+            each = shift(each) if pack.get("shifted") else each
+        samples.append(each)
+    given, wanted = [sample.length for sample in samples], [stop - start for start, stop in bounds]
     if given != wanted:
         raise MismatchError(
             f"pack {pack.get('pack_id')} holds samples of {wanted} tokens but those of encoded="
@@ -289,20 +296,3 @@ def media_types(pack: Pack, config: Any) -> Tensor:
             if isinstance(token, int):
                 types[ids == token] = value
     return types
-
-
-def _split_media(pack: Pack, config: Any, bounds: list[tuple[int, int]]) -> list[dict[str, Tensor]]:
-    types = media_types(pack, config)
-    media: list[dict[str, Tensor]] = [{} for _ in bounds]
-    for kind, tensors in by_kind(media_of(pack)).items():
-        is_medium = [types[start:stop] == TYPES[kind] for start, stop in bounds]
-        try:
-            parts = split_by_sample(kind, tensors, is_medium, pack.get("join"))
-        except Unsplit as error:
-            raise MismatchError(
-                f"pack {pack.get('pack_id')}: which {kind}s belong to which sample cannot be told"
-                f" ({error}): give encoded=, what encode returns for each sample of the pack"
-            ) from None
-        for segment, part in zip(media, parts, strict=True):
-            segment.update(part)
-    return media

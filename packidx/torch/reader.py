@@ -1,30 +1,39 @@
-"""One sample of a pack: read, encoded, made to fit its plan; or what stands for it."""
+"""One sample of a pack: read, encoded, made to fit its plan; or left out, and told."""
 
 from __future__ import annotations
 
+import operator
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from packidx.errors import (
     BadRecord,
     ChangedSource,
     MismatchError,
+    OptionError,
     PackidxError,
     SourceError,
 )
+from packidx.format.index import IndexManifest
 from packidx.index import Index, Sample
 from packidx.io.stores import is_transient
 from packidx.records.fetch import Fetcher
-from packidx.torch.sample.encoded import ADVICE, IGNORE, Encoded, PlanMismatch, normalise
-from packidx.torch.sample.events import Happened, event
-from packidx.torch.sample.fitting import Policy, begins_medium, cut, extend, parts_medium, shift
-from packidx.torch.sample.holes import Holes, NoHole
-from packidx.torch.sample.join_rules import rules_of
-from packidx.torch.sample.media_rows import check_media
-from packidx.torch.sample.room import is_exact
+from packidx.torch.encoded import (
+    ADVICE,
+    IGNORE,
+    Encoded,
+    PlanMismatch,
+    extend,
+    normalise,
+    shift,
+)
+from packidx.torch.events import Happened, event
+from packidx.torch.joining import rules_of
+from packidx.torch.media import begins_medium, check_media, cut, parts_medium
 
 if TYPE_CHECKING:
     from packidx.user_code.transform import Transform
@@ -32,7 +41,64 @@ if TYPE_CHECKING:
 Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
 T = TypeVar("T")
 
+ON_MISMATCH = ("error", "skip", "truncate", "fit")
+ON_ERROR = ("raise", "skip")
+
 BACKOFF = 0.1  # seconds before the first retry, twice as many before each further one
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The options of `PackedDataset` of these names."""
+
+    on_mismatch: str = "error"
+    on_error: str = "raise"
+    retries: int = 3
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("on_mismatch", self.on_mismatch, ON_MISMATCH),
+            ("on_error", self.on_error, ON_ERROR),
+        ):
+            if value not in known:
+                raise OptionError(f"{name} {value!r} is none of {', '.join(known)}")
+        if operator.index(self.retries) < 0:
+            raise OptionError(f"retries is {self.retries}: it must be 0 or more")
+
+    @property
+    def fits(self) -> bool:
+        return self.on_mismatch == "fit"
+
+
+def room_of(snapshot: IndexManifest) -> int:
+    """Tokens that the samples of one pack may take by ``on_mismatch="fit"``, the margin included.
+
+    Raises:
+        OptionError: the plan has pieces of samples at places that were guessed, or pairs.
+    """
+    if snapshot.has_pairs:
+        raise OptionError(
+            "on_mismatch 'fit' may leave one side of a preference pair out, and this plan has"
+            " pairs: count their lengths exactly, and read them with 'error'"
+        )
+    options, result = snapshot.options, snapshot.result
+    each = result.num_samples * options.epochs
+    is_cut = result.num_pieces != each or bool(options.weights)
+    if options.on_long == "split" and is_cut and not is_exact(snapshot):
+        raise OptionError(
+            "on_mismatch 'fit' cannot read this plan: --on-long split has cut samples of lengths"
+            " that were not counted exactly, so nobody knows where their pieces really begin: plan"
+            " with --on-long drop or truncate"
+        )
+    return (options.capacity - options.reserve) // options.pad_pack_to * options.pad_pack_to
+
+
+def is_exact(snapshot: IndexManifest) -> bool:
+    """Whether all lengths of a plan were counted exactly."""
+    methods = snapshot.lengths.methods
+    return bool(methods.get("exact")) and not any(
+        number for name, number in methods.items() if name != "exact"
+    )
 
 
 def is_of_the_sample(error: Exception) -> bool:
@@ -85,7 +151,6 @@ class SampleReader:
         self._ends_shown = not options.continues
         self._is_exact = is_exact(index.snapshot)
         self._longest = options.planned_capacity // options.align * options.align
-        self._holes = Holes(index, encode, self._read_again, pad_token_id)
 
     @contextmanager
     def together(self, samples: Sequence[Sample], epoch: int) -> Iterator[None]:
@@ -101,7 +166,7 @@ class SampleReader:
 
     def read(self, sample: Sample, epoch: int, events: Happened) -> Encoded | None:
         """The piece of `sample` that its pack holds, of exactly the planned length; by the policy
-        ``fit`` the sample as long as it is, or None where it is left out.
+        ``fit`` the sample as long as it is. None where it is left out.
 
         Args:
             sample: as planned.
@@ -118,15 +183,13 @@ class SampleReader:
             self._note_changes(sample, events)
             if self._policy.on_error == "raise" or not is_of_the_sample(error):
                 raise _located(error, sample, self._index) from error.__cause__
-            if self._policy.fits:  # of what length a hole would have to be nobody knows
-                events.append(event("unreadable", "left_out", sample, error))
-                return None
-            return self._hole("unreadable", sample, error, events)
+            events.append(event("unreadable", "left_out", sample, error))
+            return None
         self._note_changes(sample, events)
         if failed is not None:
             events.append(event("retried", "read", sample, failed, encoded.length))
         try:
-            piece = self._fit(encoded, sample)
+            return self._fit(encoded, sample)
         except PlanMismatch as error:
             if self._policy.on_mismatch == "error":
                 raise _located(error, sample, self._index) from None
@@ -135,20 +198,12 @@ class SampleReader:
             return self._mended(encoded, sample, error, events)
         except MismatchError as error:
             raise _located(error, sample, self._index) from None
-        if self._policy.makes_holes:
-            self._holes.learn(piece, sample)
-        return piece
 
     def _note_changes(self, sample: Sample, events: Happened) -> None:
         """Warn of shards that seem to have changed, of which `sample` is the first to be read."""
         for change in self._fetcher.take_changes():
             warnings.warn(change.text, stacklevel=4)
             events.append(event("changed", "read", sample, ChangedSource(change.text)))
-
-    def _read_again(self, sample: Sample) -> Encoded:
-        """A sample of any pack, as planned or not at all."""
-        epoch = self._index.pack(sample.pack_id).stats["epoch"] or 0
-        return self._fit(self._encoded(sample, epoch), sample)
 
     def _encoded(self, sample: Sample, epoch: int) -> Encoded:
         """The whole sample, as long as it may be."""
@@ -227,40 +282,25 @@ class SampleReader:
 
     def _mended(
         self, encoded: Encoded, sample: Sample, error: PlanMismatch, events: Happened
-    ) -> Encoded:
-        """What stands for a sample that is not what was planned."""
+    ) -> Encoded | None:
+        """A sample that is not what was planned, cut or filled up to the planned length; None where
+        that is not asked for, or a cut falls into media, or these are missing or others."""
         length, start = encoded.length, sample.token_start or 0
-        if not encoded.media and self._holes.expects_media(sample):
-            return self._hole("mismatch", sample, error, events, length)
-        if self._policy.on_mismatch == "truncate" and length > start:
+        is_whole = bool(encoded.media) or not sample.media
+        if self._policy.on_mismatch == "truncate" and length > start and is_whole:
             stop = min(length, start + sample.length)
             try:
                 piece = self._cut(encoded, start, stop) if (start, stop) != (0, length) else encoded
                 check_media(piece.media, sample.media)
-            except MismatchError:  # the cut falls into media, or these are others than planned
+            except MismatchError:
                 pass
             else:
                 keep_labels(piece, sample.label_tokens)
                 done = "truncated" if piece.length == sample.length else "padded"
                 events.append(event("mismatch", done, sample, error, length))
                 return extend(piece, sample.length, self._pad_token_id)
-        return self._hole("mismatch", sample, error, events, length)
-
-    def _hole(
-        self,
-        kind: str,
-        sample: Sample,
-        error: Exception,
-        events: Happened,
-        length: int | None = None,
-    ) -> Encoded:
-        try:
-            hole = self._holes.build(sample)
-        except (NoHole, PlanMismatch) as reason:
-            text = f"{reason}; no hole can stand for it: {error}"
-            raise _located(NoHole(text), sample, self._index) from error
-        events.append(event(kind, "hole", sample, error, length))
-        return hole
+        events.append(event("mismatch", "left_out", sample, error, length))
+        return None
 
 
 def keep_labels(piece: Encoded, planned: int | None) -> None:

@@ -1,16 +1,16 @@
-"""One encoded sample as tensors of known shapes."""
+"""One encoded sample as tensors of known shapes: shifted, padded, cut to a range of its tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError
-from packidx.torch.sample.join_rules import Rules, fills, rule_of
+from packidx.torch.joining import SEQUENCE_FILL, Rules, fills, rule_of
 
 IGNORE = -100  # label of positions that do not contribute to the loss, as in transformers
 
@@ -157,3 +157,49 @@ def _mrope_positions(positions: Tensor | None, length: int) -> Tensor | None:
             " return [3, T] mRoPE positions, or none"
         )
     return None
+
+
+def shift(sample: Encoded) -> Encoded:
+    """`sample` for trainers that do not shift: position t is labelled with token t + 1."""
+    return replace(sample.between(0, sample.length - 1), labels=sample.labels[1:])
+
+
+def extend(sample: Encoded, length: int, pad_token_id: int) -> Encoded:
+    """`sample` followed by pad tokens up to `length`: labels -100, positions that go on counting.
+
+    The pad tokens belong to the sample's segment: they see it, and nothing sees them.
+    """
+    missing = length - sample.length
+    if not missing:
+        return sample
+    positions = sample.mrope_positions
+    if positions is not None:
+        begin = int(positions.max()) + 1 if sample.length else 0
+        positions = torch.cat([positions, (begin + torch.arange(missing)).expand(3, -1)], dim=1)
+    return Encoded(
+        _filled(sample.input_ids, missing, pad_token_id),
+        _filled(sample.labels, missing, IGNORE),
+        positions,
+        {
+            key: _filled(value, missing, SEQUENCE_FILL.get(key, 0))
+            for key, value in sample.sequence.items()
+        },
+        sample.media,
+        sample.rules,
+    )
+
+
+def pad_tokens(length: int, pad_token_id: int, like: Encoded | None = None) -> Encoded:
+    """Nothing but pad tokens, with the per-token tensors and the kind of positions of `like`."""
+    none = torch.zeros(0, dtype=torch.int64)
+    empty = Encoded(none, none, None) if like is None else replace(like.between(0, 0), media={})
+    return extend(empty, length, pad_token_id)
+
+
+def up_to(length: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is at least `length`."""
+    return -(-length // multiple) * multiple
+
+
+def _filled(values: Tensor, count: int, fill: int) -> Tensor:
+    return torch.cat([values, values.new_full((count,), fill)])

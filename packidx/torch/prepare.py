@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -13,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
 from packidx.errors import MismatchError, OptionError
-from packidx.torch.batch.masks import Between, PackBlockMask, block_mask, causal_within
+from packidx.torch.masks import Between, PackBlockMask, block_mask, causal_within
 
 IMPLEMENTATIONS = ("sdpa", "eager", "flex_attention", "flash_attention_2")
 _SET = ("sdpa", "eager", "flex_attention")
@@ -22,6 +20,7 @@ _WINDOWED = {"sliding_attention", "chunked_attention"}
 # Models whose image or prefix tokens see one another across samples, whatever the batch says,
 # before transformers 5.24; in that one PaliGemma alone was measured, and its samples stay apart.
 _PREFIX = {"paligemma", "git", "molmo2", "pi0"}
+_BOTH_WAYS = (True, "all", "vision")
 # Linear attention that takes the bounds of samples, given the kernels.
 _GATED_DELTA = ("qwen3_5", "qwen3_next")
 _KERNELS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv1d"}
@@ -36,6 +35,7 @@ def prepare_model(model: Model, *, attention: str | None = None) -> Model:
     sample. Models whose own masks are wrong for packs get a forward hook that makes right ones
     (Gemma 3, sliding windows under flex_attention) or passes on where samples begin (linear
     attention). Call it before the model is wrapped or compiled; calling it again changes nothing.
+    It refuses what is known not to work; `check_isolation` measures what your model does.
 
     Args:
         attention: what the text model is to attend by from now on: ``'sdpa'``, ``'eager'`` or
@@ -56,9 +56,7 @@ def prepare_model(model: Model, *, attention: str | None = None) -> Model:
     name = type(inner).__name__
     if attention is not None:
         _set_attention(config, attention)
-    _check_attention(name, config)
-    _check_layers(name, inner, config)
-    _check_masks(name, inner, config.get_text_config())
+    _check(name, config)
     for each in _configs(config):
         if hasattr(each, "use_cache"):
             each.use_cache = False
@@ -94,7 +92,8 @@ def _set_attention(config: Any, attention: str) -> None:
     config.get_text_config()._attn_implementation = attention
 
 
-def _check_attention(name: str, config: Any) -> None:
+def _check(name: str, config: Any) -> None:
+    """Refuse what is known to let packed samples see one another; `check_isolation` measures."""
     text = config.get_text_config()
     implementation = getattr(text, "_attn_implementation", None)
     known = isinstance(implementation, str) and "|" not in implementation
@@ -104,38 +103,28 @@ def _check_attention(name: str, config: Any) -> None:
             f" packed samples apart: load it with attn_implementation {', '.join(IMPLEMENTATIONS)}"
         )
     both_ways = getattr(text, "use_bidirectional_attention", None)
-    if config.model_type in _PREFIX or both_ways == "vision":
+    if (
+        config.model_type in _PREFIX
+        or both_ways in _BOTH_WAYS
+        or not getattr(text, "is_causal", True)
+    ):
         raise MismatchError(
-            f"{name} ({config.model_type}) lets image or prefix tokens see one another in both"
-            " directions, across packed samples too: train it on padded batches"
+            f"{name} ({config.model_type}) lets tokens see one another in both directions, across"
+            " packed samples too: train it on padded batches"
         )
-    if not getattr(text, "is_causal", True) or both_ways in (True, "all"):
-        raise MismatchError(
-            f"{name} attends in both directions, and transformers makes no mask for packed samples"
-            " there: train it on padded batches"
-        )
-
-
-def _check_layers(name: str, model: nn.Module, config: Any) -> None:
-    text = config.get_text_config()
-    if config.model_type == "gemma3" and "flash" in text._attn_implementation:
+    if config.model_type == "gemma3" and "flash" in str(implementation):
         raise MismatchError(
             f"{name} sees an image's tokens in both directions, which flash kernels cannot: its"
             " logits would be those of another model: load it with attn_implementation sdpa, eager"
             " or flex_attention"
-        )
-    image, window = getattr(config, "mm_tokens_per_image", 0), getattr(text, "sliding_window", None)
-    if config.model_type == "gemma3" and window and image > window:
-        raise MismatchError(
-            f"{name} has images of {image} tokens and sliding windows of {window}, where releases"
-            " of transformers differ in what an image's tokens see: train it on padded batches"
         )
     if getattr(config, "is_encoder_decoder", False) or getattr(text, "cross_attention_layers", ()):
         raise MismatchError(
             f"{name} has cross-attention, through which packed samples see one another's images or"
             " inputs: train it on padded batches"
         )
-    if any(map(_scales_by_column, model.modules())):
+    # Llama 4: its layers without rotary positions count columns of the row that they are given.
+    if getattr(text, "attn_temperature_tuning", False) and 0 in getattr(text, "no_rope_layers", ()):
         raise MismatchError(
             f"{name} scales attention by where a token is in the pack, not in its sample"
             " (attn_temperature_tuning): load it with that False in its text_config, or train it on"
@@ -153,62 +142,12 @@ def _check_layers(name: str, model: nn.Module, config: Any) -> None:
                 " pip install flash-linear-attention causal-conv1d and run it on a GPU, or train it"
                 " on padded batches"
             )
-        recurrent = {type(module) for module in model.modules() if hasattr(module, "A_log")}
-        if any("cu_seq_lens_q" not in (source := _source(kind)) and source for kind in recurrent):
-            raise MismatchError(
-                f"{name} has linear attention that this release of transformers runs across packed"
-                " samples: pip install 'transformers>=5.11', or train it on padded batches"
-            )
         kinds -= {"linear_attention"}
-    elif not kinds and any(hasattr(module, "A_log") for module in model.modules()):
-        kinds = {"state space"}
     if other := sorted(kinds - _STATELESS):
         raise MismatchError(
             f"{name} has layers of type {', '.join(other)}, which are not known to keep packed"
             " samples apart: train it on padded batches"
         )
-
-
-def _scales_by_column(module: nn.Module) -> bool:
-    """Llama 4: its layers without rotary positions count columns of the row that they are given."""
-    tuned = bool(getattr(module, "attn_temperature_tuning", False))
-    return tuned and not getattr(module, "use_rope", True)
-
-
-# A call that makes a mask, its arguments up to one level of parentheses deep.
-_MASKS = re.compile(r"\b\w*mask\w*\(((?:[^()]|\([^()]*\))*)\)")
-
-
-def _check_masks(name: str, model: nn.Module, text: Any) -> None:
-    """Refuse a decoder whose masks are made without knowing where positions restart.
-
-    That stands in its source alone: transformers' mask functions take `position_ids`, and find the
-    samples of a pack by them, but not every model hands them over. With flash-attn the batch's
-    `cu_seqlens` isolate, and no mask is made.
-    """
-    if "flash" in str(text._attn_implementation):
-        return
-    kinds = {type(module) for module in model.modules() if getattr(module, "config", None) is text}
-    sources = [_source(kind) for kind in kinds]  # takes milliseconds each, and layers are many
-    if "" in sources:  # who makes the masks cannot be seen: `check_isolation` measures it
-        return
-    calls = [(call, source) for source in sources for call in _MASKS.findall(source)]
-    if not any(
-        "position_ids=" in call or ("**" in call and '"position_ids":' in source)
-        for call, source in calls
-    ):
-        raise MismatchError(
-            f"{name} makes its attention masks without position_ids, so packed samples see one"
-            " another: load it with attn_implementation flash_attention_2 if it has that, or train"
-            " it on padded batches"
-        )
-
-
-def _source(kind: type) -> str:
-    try:
-        return inspect.getsource(kind)
-    except (OSError, TypeError):  # made at run time
-        return ""
 
 
 def _layer_types(text: Any) -> set[str]:

@@ -1,0 +1,558 @@
+"""`precompute`: a data set written back with the counts of every record.
+
+For trainers that pack inside the job, on lengths that they read. The lengths table of the data set
+is made first (`packidx.estimate`); then it is joined with the records. ``_text_tokens`` is all of a
+sample that is no medium, template included, so that it and the media's tokens sum to the sample's
+length. NeMo Automodel (0.7 and later) reads the entries of ``mm_inputs_meta`` in two ways: its
+packer and its sampler take numbers by position (`LISTS`), what logs statistics of a data set takes
+``n_tokens`` of an object (`OBJECTS`).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import time
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packidx.digests import digest
+from packidx.errors import OptionError, SourceError
+from packidx.estimate import estimate_lengths
+from packidx.estimate.counter import CounterSettings, RecordCounter
+from packidx.estimate.examine import BATCH, ShardContext, examine_batch
+from packidx.estimate.job import EstimateJob, shard_contexts
+from packidx.estimate.summary import CountSummary, check_rejected, read_limit
+from packidx.format.lengths import LengthsManifest
+from packidx.format.manifest import Shard as CountedShard
+from packidx.format.manifest import load
+from packidx.format.outputs import PrecomputedManifest, PrecomputedShard
+from packidx.io import files, urls
+from packidx.io.output_folder import replacing
+from packidx.io.own_files import Kind, check_free, is_within
+from packidx.lengths.table import Lengths, read_lengths
+from packidx.records.containers.base import RawRecord, RecordRange
+from packidx.records.containers.blocks import local_shard
+from packidx.records.conversation import MediaInfo
+from packidx.records.layout import Layout
+from packidx.records.media.paths import check_folder, check_remote
+from packidx.records.shard_marks import check_unchanged, ranges_of
+from packidx.records.shards import Shard, read_records, short_names
+from packidx.records.sources.find_shards import find_shards
+from packidx.run.engines import open_workers
+from packidx.run.progress import Progress, silent
+from packidx.software import software
+
+LISTS, OBJECTS = "lists", "objects"
+TEXT_TOKENS, META = "_text_tokens", "mm_inputs_meta"
+KIND = Kind(
+    what="data set",
+    manifest=".packidx.json",  # with a dot: nobody who looks for data files takes it for one
+    format="packidx-precomputed",
+    names=lambda stated: [os.path.normpath(shard["name"]) for shard in stated["shards"]],
+)
+_COLUMNS = ["text_tokens", "length", "media", "method", "reason"]
+_IMAGE = {"height": pa.int64(), "width": pa.int64(), "n_tokens": pa.int64()}
+_VIDEO = {
+    "num_frames": pa.int64(),
+    "height": pa.int64(),
+    "width": pa.int64(),
+    "fps": pa.float64(),
+    "duration": pa.float64(),
+    "n_tokens": pa.int64(),
+}
+_AUDIO = {"num_samples": pa.int64(), "sampling_rate": pa.int64(), "n_tokens": pa.int64()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecomputeSummary(CountSummary):
+    """What a data set with counts holds; rejected records are written as they were."""
+
+    num_shards: int
+    encoder: dict[str, Any]
+    """Fingerprint and name of the processor."""
+
+
+def precompute(
+    sources: Sequence[str] | str,
+    output: str | os.PathLike[str],
+    processor: str | os.PathLike[str],
+    *,
+    processor_settings: Mapping[str, Any] | None = None,
+    trust_remote_code: bool = False,
+    meta: str = LISTS,
+    media_root: str | os.PathLike[str] | None = None,
+    remote_media: Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    delimiter: str | None = None,
+    ignore: Sequence[str] = (),
+    workers: int | None = None,
+    engine: str = "local",
+    max_rejected: str | float | None = None,
+    progress: Progress | None = None,
+) -> PrecomputeSummary:
+    """Write every shard of `sources` to `output` with ``_text_tokens`` and ``mm_inputs_meta``.
+
+    ``_text_tokens`` and the media's ``n_tokens`` sum to ``len(input_ids)``. Parquet files get two
+    columns; JSON in all its forms becomes JSON Lines, a line of which keeps its bytes and gets two
+    keys. A record that cannot be counted is written as it is; what is no JSON at all, inside of an
+    array or of a compressed file, is left out and told. `output` is built beside its place and
+    swapped in whole; its bytes do not depend on `workers` and `engine`.
+
+    Args:
+        sources: files, globs, folders or mixes, as for `packidx.estimate_lengths`.
+        output: a folder; one that this has written before is replaced. Each shard is in it under
+            the shortest end of its path that no other shard has.
+        processor: folder or hub name of a Hugging Face processor.
+        other options: as for `packidx.estimate_lengths`.
+        meta: ``'lists'`` (``[height, width, n_tokens]``, ``[frames, height, width, fps, seconds,
+            n_tokens]``) or ``'objects'`` for the entries of ``mm_inputs_meta``.
+        progress: called with how far the work is.
+
+    Raises:
+        SourceError: a source or the processor cannot be used, two sources would be one file, no
+            record could be counted, or, when all is written, more of a source than `max_rejected`.
+        OptionError: an option or `output` cannot be used.
+    """
+    begun = time.monotonic()
+    progress = progress or silent
+    if meta not in (LISTS, OBJECTS):
+        raise OptionError(f"the form of mm_inputs_meta is {meta!r}: choose {LISTS} or {OBJECTS}")
+    limit = read_limit(max_rejected)
+    output = os.fspath(output)
+    root, remote = check_folder(media_root), check_remote(remote_media)
+    given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
+    layout = Layout(columns or {}, tags or {}, delimiter=delimiter, ignore=tuple(ignore))
+    shards = find_shards(given, layout)
+    names = output_names(shards)
+    check_output(output, shards, given)
+    settings = CounterSettings(os.fspath(processor), processor_settings or {}, trust_remote_code)
+    contexts = shard_contexts(EstimateJob(shards, [], settings, RecordCounter(None), root, remote))
+    # One name for all jobs: what a killed run has counted serves the next one, whatever that is.
+    with replacing(output, KIND, digest(b"precompute")) as built:
+        files.remove_tree(built.table)
+        os.makedirs(built.table)
+        lengths = built.scratch("lengths")
+        counted = estimate_lengths(
+            given,
+            lengths,
+            processor=processor,
+            processor_settings=processor_settings,
+            trust_remote_code=trust_remote_code,
+            media_root=root,
+            remote_media=remote_media,
+            columns=columns,
+            tags=tags,
+            delimiter=delimiter,
+            ignore=ignore,
+            workers=workers,
+            engine=engine,
+            progress=progress,
+        )
+        manifest = load(os.path.join(lengths, "manifest.json"), LengthsManifest, "start again")
+        tasks = _tasks(contexts, manifest, names, built.table, meta)
+        totals: list[Totals] = []
+        with open_workers(engine, workers) as pool:
+            setup = functools.partial(read_lengths, lengths)
+            for _, own in pool.run(write_shard, tasks, setup, in_turn=True):
+                totals.append(own)
+        total = sum(totals, Totals())
+        if total.num_samples and total.num_samples == sum(total.rejected.values()):
+            reasons = ", ".join(f"{number} {reason}" for reason, number in total.rejected.items())
+            raise SourceError(
+                f"none of the {total.num_samples} records could be counted ({reasons}), so nothing "
+                "is written: packidx estimate says why, record by record"
+            )
+        options = {"meta": meta, "media_root": root, "remote_media": list(remote)}
+        stated = _manifest(manifest, names, totals, options)
+        files.write_json(os.path.join(built.table, KIND.manifest), stated.to_json())
+        for inner, _, _ in os.walk(built.table):
+            files.fsync_path(inner)
+    of_sources: dict[str, Totals] = {}
+    for shard, own in zip(shards, totals, strict=True):
+        of_sources[shard.source] = of_sources.get(shard.source, Totals()) + own
+    summary = PrecomputeSummary(
+        path=output,
+        num_shards=len(shards),
+        num_samples=total.num_samples,
+        num_rejected=sum(total.rejected.values()),
+        num_tokens=total.num_tokens,
+        methods=dict(sorted(total.methods.items())),
+        rejected=dict(sorted(total.rejected.items())),
+        sources=[{"name": name, **own.to_json()} for name, own in of_sources.items()],
+        encoder={} if manifest.encoder is None else manifest.encoder.to_json(),
+        seconds=time.monotonic() - begun,
+        not_read=counted.not_read,
+        taken_from=counted.taken_from,
+        warnings=counted.warnings,
+    )
+    if limit is not None:
+        check_rejected(summary.sources, limit, output)
+    return summary
+
+
+# -- where it is written ---------------------------------------------------------------------------
+
+
+def check_output(output: str, shards: Sequence[Shard], sources: Sequence[str]) -> None:
+    """Refuse an output that would replace or mix with what is not precompute's own.
+
+    Raises:
+        OptionError: it is, holds or lies in a source, holds other files, or is a URL.
+    """
+    if urls.is_url(output):
+        raise OptionError(
+            f"{output} is a URL, and precompute writes to folders of this machine: name one, and "
+            "copy it to the store then"
+        )
+    for shard in shards:
+        if is_within(shard.path, output):
+            raise OptionError(
+                f"{output} holds the source {shard.uri}: name another folder, no source is ever "
+                "overwritten"
+            )
+    for source in sources:
+        for name in (source, source.partition("=")[2]):
+            folder = name.removeprefix("file://")
+            if folder and os.path.isdir(folder) and is_within(output, folder):
+                raise OptionError(
+                    f"{output} lies in the source {name}, which would then hold the data twice: "
+                    "name a folder outside it"
+                )
+    check_free(output, KIND)
+
+
+def output_names(shards: Sequence[Shard]) -> list[str]:
+    """Each shard's path below the output: the shortest end of its own that tells it from the rest.
+
+    Raises:
+        OptionError: sides of preference pairs are taken, of which a record has two.
+        SourceError: a shard is neither JSON nor Parquet, or two of them would be one file where
+            case, or a letter's way of being written, makes no difference.
+    """
+    for shard in shards:
+        if shard.layout.pair is not None:
+            raise OptionError(
+                f"the mix says `pair` of {shard.source}, and a record that is written back has "
+                "both sides and room for one's count: leave `pair` out, or write each side's "
+                "records yourself"
+            )
+        if shard.container.partition(".")[0] not in ("jsonl", "json", "parquet"):
+            raise SourceError(
+                f"{shard.uri} is a {shard.container} file, and counts are written into JSON and "
+                "Parquet: save the data set as one of them first"
+            )
+    names = []
+    for shard, name in zip(shards, short_names([shard.path for shard in shards]), strict=True):
+        endings = {"jsonl": 0, "parquet": 0, "json": 1}.get(shard.container, 2)
+        stem = name.rsplit(".", endings)[0] if endings else name
+        names.append(f"{stem}.jsonl" if endings else name)
+    taken = {_folded(KIND.manifest): "packidx's own manifest"}
+    for shard, name in zip(shards, names, strict=True):
+        if (other := taken.setdefault(_folded(name), shard.uri)) != shard.uri:
+            raise _clash(shard.uri, other, name)
+    for shard, name in zip(shards, names, strict=True):
+        folder = os.path.dirname(_folded(name))
+        while folder:
+            if folder in taken:
+                raise _clash(shard.uri, taken[folder], folder)
+            folder = os.path.dirname(folder)
+    return names
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def _clash(first: str, other: str, name: str) -> SourceError:
+    return SourceError(
+        f"{first} and {other} would both be {name} in the output: rename one of them, or "
+        "write them to two folders"
+    )
+
+
+# -- the join --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTask:
+    """One shard, and its rows of the lengths table."""
+
+    shard: ShardContext
+    counted: CountedShard
+    first_row: int
+    """Of the table."""
+    path: str
+    """Of the file that is written."""
+    form: str
+    """Of the entries of ``mm_inputs_meta``."""
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What the shard's layout calls ``_text_tokens`` and ``mm_inputs_meta``."""
+        columns = self.shard.layout.columns
+        return columns.get("text_tokens", TEXT_TOKENS), columns.get("mm_inputs_meta", META)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over some records."""
+
+    num_samples: int = 0
+    num_tokens: int = 0
+    methods: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(
+            self.num_samples + other.num_samples,
+            self.num_tokens + other.num_tokens,
+            self.methods + other.methods,
+            self.rejected + other.rejected,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The sums as a manifest has them."""
+        return {
+            "num_samples": self.num_samples,
+            "num_rejected": sum(self.rejected.values()),
+            "rejected": dict(sorted(self.rejected.items())),
+        }
+
+
+def _tasks(
+    contexts: Sequence[ShardContext],
+    manifest: LengthsManifest,
+    names: Sequence[str],
+    folder: str,
+    form: str,
+) -> list[JoinTask]:
+    firsts = itertools.accumulate((shard.rows for shard in manifest.shards), initial=0)
+    return [
+        JoinTask(shard, counted, first, os.path.join(folder, name), form)
+        for shard, counted, first, name in zip(
+            contexts, manifest.shards, firsts, names, strict=False
+        )
+    ]
+
+
+def write_shard(task: JoinTask, lengths: Lengths) -> Totals:
+    """Write one shard with its counts.
+
+    Raises:
+        SourceError: it cannot be read, or changed since it was counted.
+    """
+    shard, totals = task.shard, Totals()
+    os.makedirs(os.path.dirname(task.path), exist_ok=True)
+    joined = _joined(task, lengths, totals)
+    with local_shard(shard.path) as copy:
+        if shard.container == "parquet":
+            _write_parquet(copy, joined, task)
+        else:
+            _write_lines(copy, joined, task)
+    files.fsync_path(task.path)
+    marks = {name: getattr(task.counted, name) for name in ("mtime", "identity", "version")}
+    known = {name: value for name, value in marks.items() if value is not None}
+    check_unchanged(shard.path, task.counted.bytes, known)
+    return totals
+
+
+Joined = tuple[RawRecord, dict[str, Any] | None, dict[str, Any]]
+"""A record in the standard names, as it stands in its file (None where it is none), and the keys
+that it is given (none where it is not counted)."""
+
+
+def _joined(task: JoinTask, lengths: Lengths, totals: Totals) -> Iterator[Joined]:
+    """The records of a shard in order, with what they are given; sums go to `totals`."""
+    shard, first = task.shard, task.first_row
+    originals: dict[int, dict[str, Any]] = {}
+
+    def noted(record: dict[str, Any], row: int) -> dict[str, Any]:
+        originals[row] = record
+        return record
+
+    for part in ranges_of(task.counted) or ():
+        raws = read_records(shard.path, part, shard.container, shard.layout, noted)
+        for raws_of, rows in _batches(raws, part, lengths, first):
+            for raw, (given, reason, row) in zip(raws_of, _given(task, raws_of, rows), strict=True):
+                totals.num_samples += 1
+                if reason is not None:
+                    totals.rejected[reason] += 1
+                else:
+                    totals.num_tokens += row["length"]
+                    totals.methods[row["method"]] += 1
+                yield raw, originals.pop(raw.row, None), given
+
+
+def _batches(
+    raws: Iterator[RawRecord], part: RecordRange, lengths: Lengths, first: int
+) -> Iterator[tuple[list[RawRecord], list[dict[str, Any]]]]:
+    """The records of a range, and their rows."""
+    at = first + part.first_row
+    end = at + part.num_records
+    while at < end:
+        batch = list(itertools.islice(raws, min(BATCH, end - at)))
+        rows = lengths.read(at, at + len(batch), _COLUMNS).frame.to_dicts()
+        if not batch or len(rows) != len(batch):
+            raise SourceError(f"row {at - first} is not there: the source changed; start again")
+        at += len(batch)
+        yield batch, rows
+
+
+def _given(
+    task: JoinTask, raws: Sequence[RawRecord], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[dict[str, Any], str | None, Mapping[str, Any]]]:
+    """For each record the keys that it is given, or why it is given none, and its row."""
+    with_media = [raw for raw, row in zip(raws, rows, strict=True) if row["media"]]
+    looked_at = iter(examine_batch(with_media, task.shard, 0, RecordCounter(None)))
+    tokens, meta = task.names
+    for row in rows:
+        infos = next(looked_at).infos if row["media"] else ()
+        reason = row["reason"]
+        if reason is None and row["method"] == "heuristic":
+            reason = "not_compared"  # not found equal to transformers' own processor
+        if reason is None and (None in infos or len(infos) != len(row["media"] or ())):
+            reason = "unknown_size"
+        if reason is not None:
+            yield {}, reason, row
+            continue
+        given: dict[str, Any] = {tokens: row["text_tokens"]}
+        if infos:
+            given[meta] = _meta(row["media"], infos, task.form)
+        yield given, None, row
+
+
+def _meta(
+    media: Sequence[Mapping[str, Any]], infos: Sequence[MediaInfo | None], form: str
+) -> dict[str, list[Any]]:
+    """``mm_inputs_meta`` of media in order of appearance."""
+    meta: dict[str, list[Any]] = {}
+    for medium, info in zip(media, infos, strict=True):
+        assert info is not None  # see `_given`
+        entry = {**_facts(medium["kind"], info), "n_tokens": medium["tokens"]}
+        entries = meta.setdefault(f"{medium['kind']}s_meta", [])
+        entries.append(entry if form == OBJECTS else list(entry.values()))
+    return meta
+
+
+def _facts(kind: str, info: MediaInfo) -> dict[str, Any]:
+    """A medium's numbers in the order in which NeMo's packer reads a list; 0 is its word for
+    unknown."""
+    if kind == "image":
+        return {"height": info.height, "width": info.width}
+    if kind == "audio":
+        return {"num_samples": info.num_samples, "sampling_rate": info.sampling_rate}
+    fps = info.fps or 0.0
+    return {
+        "num_frames": info.num_frames,
+        "height": info.height,
+        "width": info.width,
+        "fps": fps,
+        "duration": info.num_frames / fps if fps else 0.0,
+    }
+
+
+def _write_lines(copy: str, joined: Iterator[Joined], task: JoinTask) -> None:
+    """The shard as JSON Lines; those that it has already keep their bytes."""
+    has_lines = task.shard.container == "jsonl"
+    with open(copy, "rb") as source, open(task.path, "wb", buffering=1 << 20) as out:
+        for raw, record, given in joined:
+            line = b""
+            if has_lines and raw.offset is not None and raw.nbytes is not None:
+                line = os.pread(source.fileno(), raw.nbytes, raw.offset).strip()
+            elif record is not None:
+                line = orjson.dumps(record)
+            if given and record is not None:
+                if any(name in record for name in given):
+                    line = orjson.dumps({**record, **given})
+                else:
+                    line = b", ".join((line[:-1], orjson.dumps(given)[1:]))
+            if line:
+                out.write(line + b"\n")
+
+
+def _write_parquet(copy: str, joined: Iterator[Joined], task: JoinTask) -> None:
+    """The shard with its two columns, row group by row group."""
+    types = _types(task.form)
+    try:
+        source = pq.ParquetFile(os.path.abspath(copy), pre_buffer=False)
+        schema_of = _with(source.schema_arrow.empty_table(), task.names, types, []).schema
+        codec = "snappy"
+        if source.num_row_groups and source.metadata.num_columns:
+            codec = source.metadata.row_group(0).column(0).compression.lower()
+        codec = codec.replace("uncompressed", "none")
+        with source, pq.ParquetWriter(task.path, schema_of, compression=codec) as out:
+            for number in range(source.num_row_groups):
+                table = source.read_row_group(number, use_threads=False)
+                values = [given for _, _, given in itertools.islice(joined, table.num_rows)]
+                table = _with(table, task.names, types, values)
+                out.write_table(table, row_group_size=max(1, table.num_rows))
+    except pa.ArrowException as error:
+        text = f"{task.shard.path} is a Parquet file that is damaged ({error})"
+        raise SourceError(text) from None
+
+
+def _types(form: str) -> tuple[pa.DataType, pa.DataType]:
+    """The types of the two columns."""
+    if form == LISTS:
+        image, video, audio = pa.list_(pa.int64()), pa.list_(pa.float64()), pa.list_(pa.int64())
+    else:
+        image, video, audio = (pa.struct(names) for names in (_IMAGE, _VIDEO, _AUDIO))
+    lists = {"images_meta": image, "videos_meta": video, "audios_meta": audio}
+    return pa.int64(), pa.struct({name: pa.list_(entry) for name, entry in lists.items()})
+
+
+def _with(
+    table: pa.Table,
+    names: Sequence[str],
+    types: Sequence[pa.DataType],
+    values: Sequence[Mapping[str, Any]],
+) -> pa.Table:
+    """`table` with the two columns, in the places that they have already or behind the others."""
+    for name, kind in zip(names, types, strict=True):
+        column = pa.array([given.get(name) for given in values], kind)
+        at = table.schema.get_field_index(name)
+        put = table.append_column if at < 0 else functools.partial(table.set_column, at)
+        table = put(name, column)
+    return table
+
+
+def _manifest(
+    lengths: LengthsManifest,
+    names: Sequence[str],
+    totals: Sequence[Totals],
+    options: Mapping[str, Any],
+) -> PrecomputedManifest:
+    """The manifest (FORMAT.md) of a finished data set, whose shards have these names."""
+    total = sum(totals, Totals()).to_json()
+    layouts = {source.name: source.layout for source in lengths.sources}
+    return PrecomputedManifest(
+        encoder=lengths.encoder,
+        text_engine=lengths.text_engine,
+        options=options,
+        software=software(),
+        num_samples=total["num_samples"],
+        num_rejected=total["num_rejected"],
+        shards=tuple(
+            PrecomputedShard(
+                name=name,
+                uri=shard.uri,
+                source=shard.source,
+                container=shard.container,
+                bytes=shard.bytes,
+                fingerprint=shard.fingerprint,
+                layout=layouts[shard.source],
+                **own.to_json(),
+            )
+            for name, shard, own in zip(names, lengths.shards, totals, strict=True)
+        ),
+    )
