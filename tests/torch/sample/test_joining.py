@@ -135,9 +135,7 @@ def test_a_sample_is_not_cut_where_its_tensors_are_no_rows_of_media() -> None:
             "image_token_pooling": torch.tensor([[0], [4]]),
         }
     )
-    with pytest.raises(
-        MismatchError, match="which rows of image_token_pooling belong"
-    ):
+    with pytest.raises(MismatchError, match="which rows of image_token_pooling belong"):
         cut(sample, 0, 2, {"image": 92})
 
 
