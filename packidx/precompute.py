@@ -47,8 +47,8 @@ from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shard_marks import check_unchanged, ranges_of
 from packidx.records.shards import Shard, read_records, short_names
 from packidx.records.sources.find_shards import find_shards
-from packidx.run.engines import open_workers
-from packidx.run.progress import Progress, silent
+from packidx.run import open_workers
+from packidx.run.workers import Progress, silent
 from packidx.software import software
 
 LISTS, OBJECTS = "lists", "objects"

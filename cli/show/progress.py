@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from .console import count
 
 if TYPE_CHECKING:
-    from packidx.run.progress import Progress
+    from packidx.run.workers import Progress
 
-# What `packidx.run.progress.Progress` calls it -> what is being done, and what is counted.
+# What `packidx.run.workers.Progress` calls it -> what is being done, and what is counted.
 _WORK = {
     "scan": ("reading shards", "B"),
     "count": ("counting tokens", "records"),

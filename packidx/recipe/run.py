@@ -13,7 +13,7 @@ from packidx.estimate import LengthsSummary, estimate_lengths
 from packidx.io import storage, urls
 from packidx.recipe.done import REPORT, Done, digest_of, identity, is_done, note_done, noted, put
 from packidx.recipe.recipe import SAMPLED, Recipe, written
-from packidx.run.progress import Progress
+from packidx.run.workers import Progress
 from packidx.software import installed
 
 if TYPE_CHECKING:

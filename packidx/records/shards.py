@@ -29,7 +29,7 @@ from packidx.records.ledger import Ledger
 from packidx.records.shard_marks import marks_of
 
 if TYPE_CHECKING:
-    from packidx.run.progress import Progress
+    from packidx.run.workers import Progress
 
 
 def raw_row(

@@ -8,10 +8,12 @@ digest of its content. What records refer to is looked at, too, file by file.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
+
+from msgspec.structs import replace
 
 import packidx
 from packidx.errors import FormatError
