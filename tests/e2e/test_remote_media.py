@@ -187,12 +187,6 @@ def test_prefixes_that_cannot_be_used(tmp_path: Path, shard: str, prefix: str) -
     assert not (tmp_path / "l").exists()
 
 
-@pytest.mark.parametrize("source", ["webhdfs://host/x.jsonl", "hdfs://host/x.jsonl"])
-def test_sources_in_stores_that_cannot_be_used_are_told(tmp_path: Path, source: str) -> None:
-    with pytest.raises((SourceError, MissingExtraError), match=r"hdfs://host/x\.jsonl"):
-        estimate_lengths(source, tmp_path / "l", workers=1)
-
-
 def test_the_option_is_one_of_both_commands(
     store: Store, tmp_path: Path, processors: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from packidx_cli.main import main
 
-from packidx.errors import BadRecord, LimitError
+from packidx.errors import BadRecord
 from packidx.processor.chat_template import environment as limits
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Turn
 
-TALK = Conversation((Turn("user", ("hello\tthere",)), Turn("assistant", ("good day",))))
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 
 
@@ -46,22 +42,6 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS)
-@pytest.mark.parametrize("slowly", [False, True])
-def test_a_template_that_does_not_end_is_no_verdict_on_a_record(
-    source: str, slowly: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "MAX_SECONDS", 0.3)
-    untraceable = "{{ messages[0].content|urlize }}" if slowly else ""
-    template = ChatTemplate(untraceable + CHATML + source)
-    with pytest.raises(LimitError, match=r"has not come to an end after 0\.3 s"):
-        template.render(TALK)
-    monkeypatch.setattr(limits, "MAX_SECONDS", 60.0)
-    until = time.process_time() + 0.5
-    while time.process_time() < until:  # nothing is left that would go off
-        pass
-
-
 def test_the_run_ends_and_names_template_and_record(
     tmp_path: Path,
     processors: Path,
@@ -84,33 +64,6 @@ def test_the_run_ends_and_names_template_and_record(
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{tmp_path}/talk.jsonl, record 2 (number 2): {folder}: the chat template has" in line
     assert not (tmp_path / "out").exists()
-
-
-_HUNGRY = """
-import resource, sys
-from packidx.processor.chat_template.chat_template import ChatTemplate
-from packidx.records.conversation import Conversation, Turn
-template = ChatTemplate(sys.argv[1])
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-most = resource.getrlimit(resource.RLIMIT_AS)[1]
-resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), most))
-try:
-    template.render(Conversation((Turn("user", ("hello",)),)))
-except MemoryError:
-    print("memory")
-"""
-
-
-@pytest.mark.slow
-def test_memory_that_runs_out_is_no_verdict_on_a_record() -> None:
-    hoard = (
-        "{% set n = namespace(x=[]) %}{% for i in range(1000) %}"
-        "{% set n.x = n.x + ['a' * 60000000 ~ i] %}{% endfor %}"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", _HUNGRY, CHATML + hoard], capture_output=True, text=True
-    )
-    assert (done.stdout, done.stderr) == ("memory\n", "")
 
 
 def test_the_run_ends_where_memory_runs_out(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -79,19 +78,3 @@ def test_the_command_names_them(tmp_path: Path) -> None:
     assert f"not read 1 file of {folder} is in a form that" in told
     assert f"warning: 1 file of {folder} looks like data and is not read" in result.stderr
     assert "'shard-001.tar.gz'" in result.stderr
-
-
-def test_precompute_names_them_too(processors: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "set"
-    folder.mkdir()
-    (folder / "a.jsonl").write_bytes(GOOD + b"\n")
-    (folder / "b.jsonl.bz2").write_bytes(b"data")
-    command = ["precompute", str(folder), "-o", str(tmp_path / "out")]
-    command += ["--processor", str(processors / "qwen2.5-vl")]
-    result = CliRunner().invoke(cli, command)
-    assert result.exit_code == 0
-    told = " ".join(result.stdout.split())
-    assert f"not read 1 file of {folder} is in a form that" in told
-    assert f"warning: 1 file of {folder} looks like data and is not read" in result.stderr
-    told = json.loads(CliRunner().invoke(cli, [*command, "--json", "--quiet"]).stdout)
-    assert len(told["not_read"]) == 1 and "'b.jsonl.bz2'" in told["warnings"][0]
