@@ -1,8 +1,4 @@
-"""Damaged records of every dialect, damaged files of every kind and damaged manifests, thousands.
-
-``python tests/helpers/fuzz_records.py 1000000`` runs a million records, and
-``python tests/helpers/fuzz_manifests.py`` twenty thousand manifests.
-"""
+"""Damaged files of every kind, by the thousand."""
 
 from __future__ import annotations
 

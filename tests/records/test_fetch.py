@@ -4,63 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-import lmdb
 import pytest
-from PIL import Image
-from record_files import tar_of, write
+from record_files import tar_of
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import ChangedSource
-from packidx.index import Index
-from packidx.records.containers.registry import KINDS
 from packidx.records.fetch import Fetcher
-
-COUNT = 40
-
-
-def chat(kind: str, number: int) -> dict[str, Any]:
-    return {
-        "uuid": f"{kind}-{number}",
-        "chat": [
-            {"who": "U", "text": f"<image>What, {number}?"},
-            {"who": "A", "text": f"A {kind} of {number}."},
-        ],
-        "pics": [f"{number % 3}.png" if number % 2 else f"db.lmdb::{number % 3}"],
-    }
-
-
-@pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
-    """An index over one source of each kind, named by a mix whose layout is not the default."""
-    monkeypatch.chdir(tmp_path)
-    data = tmp_path / "data"
-    (data / "media").mkdir(parents=True)
-    with lmdb.open(str(data / "media" / "db.lmdb")) as database, database.begin(write=True) as put:
-        for number in range(3):
-            path = data / "media" / f"{number}.png"
-            Image.new("RGB", (30 + number, 20)).save(path)
-            put.put(str(number).encode(), path.read_bytes())
-    meta = {}
-    for kind in KINDS:
-        (data / kind).mkdir()
-        write(data / kind, kind, [chat(kind, number) for number in range(COUNT)])
-        meta[f"set {kind}"] = {
-            "file_name": f"{kind}/data.{kind}",
-            "columns": {"messages": "chat", "images": "pics", "id": "uuid"},
-            "tags": {
-                "role_tag": "who",
-                "content_tag": "text",
-                "user_tag": "U",
-                "assistant_tag": "A",
-            },
-            "media_dir": "media",
-        }
-    (data / "meta.json").write_text(json.dumps(meta))
-    estimate_lengths(["data/meta.json"], "lengths", workers=1)
-    plan_packs("lengths", "index", capacity=4096)
-    return open_index("index")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "tar"])
