@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import lmdb
 import pytest
 from bad_input import chat, pixels, saved
-from hostile import database
 from hub_server import Hub, serving
 from record_files import tar_of
 
@@ -216,6 +216,11 @@ CASES: dict[str, tuple[Make, Any]] = {
 
 def png() -> bytes:
     return saved(pixels("RGB"), "PNG")
+
+
+def database(path: Path) -> None:
+    with lmdb.open(str(path), map_size=1 << 20, subdir=False) as env, env.begin(write=True) as put:
+        put.put(b"k", png())
 
 
 @pytest.fixture(scope="module")

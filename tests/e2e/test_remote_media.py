@@ -15,7 +15,6 @@ from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import BadRecord, MissingExtraError, SourceError
-from packidx.io import storage
 from packidx.precompute import precompute
 from packidx.torch import PackedDataset
 
@@ -107,21 +106,6 @@ def test_what_is_allowed_is_below_the_prefix_by_whole_names(
         for one in store.requests
         if one.path != "/corpus/images"
     )
-
-
-def test_below_the_folder_of_a_remote_shard_nothing_needs_a_word(
-    store: Store, tmp_path: Path
-) -> None:
-    refs = ["in/a.png", f"{URL}/chats/in/a.png", f"{IMAGES}/in/a.png", "../images/in/a.png"]
-    path = write(tmp_path / "x.jsonl", *refs)
-    storage.write(f"{URL}/chats/x.jsonl", Path(path).read_bytes())
-    estimate_lengths(f"{URL}/chats/x.jsonl", tmp_path / "l", workers=1)
-    assert reasons(tmp_path / "l") == [None, None, "media_remote", "media_outside_root"]
-    options: dict[str, Any] = {"media_root": f"{URL}/chats", "workers": 1}
-    estimate_lengths(path, tmp_path / "l", **options)
-    assert reasons(tmp_path / "l") == [None, None, "media_remote", "media_outside_root"]
-    estimate_lengths(path, tmp_path / "l", remote_media=[IMAGES], **options)
-    assert reasons(tmp_path / "l") == [None, None, None, "media_outside_root"]
 
 
 def encode(opened: Any) -> dict[str, Any]:

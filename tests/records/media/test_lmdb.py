@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import multiprocessing
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from packidx.records.media.opener import (
     resolve,
 )
 from packidx.records.media.paths import MediaRoot
-from packidx.records.media.video import Video
 
 
 def png(width: int = 30, height: int = 20, orientation: int = 0) -> bytes:
@@ -121,27 +119,6 @@ def test_links_are_followed_to_what_is_allowed(root: Path) -> None:
         assert media_size(
             media, MediaRoot(str(root), elsewhere=(f"{root.parent}/outside.lmdb",))
         ) == (20, 30)
-
-
-def test_videos_in_a_database_are_handed_over_as_bytes(root: Path) -> None:
-    place = "in/x.lmdb::cut"
-    content = [
-        {"type": "video", "video": place, "fps": 2},
-        {"type": "video_url", "video_url": place},
-    ]
-    record = {
-        "messages": [{"role": "user", "content": [*content, "<video><video><video>"]}],
-        "videos": [place, {"path": place, "num_frames": 4}, "plain.mp4"],
-    }
-    media = parse(open_media(record, MediaRoot(str(root), True))).media
-    assert all(isinstance(medium.ref, Video) for medium in media)
-    assert [medium.ref.source for medium in media[:4]] == [png()[:40]] * 4
-    assert os.fspath(media[4].ref.source) == str(root / "plain.mp4")
-    assert [medium.fps for medium in media] == [2.0, None, None, None, None]
-    assert media[3].num_frames == 4
-    media_size(Media("video", place), MediaRoot(str(root), True))
-    with pytest.raises(BadRecord, match="missing_media"):
-        media_size(Media("video", "none.lmdb::x"), MediaRoot(str(root), True))
 
 
 def sizes_in_child(root: str, queue: Any) -> None:
