@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import os
 import shutil
-import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from processors import FEW_RANKS, qwen_folders
+from record_files import WRITERS
 
 from packidx.estimate import LengthsSummary, estimate_lengths, tasks
 from packidx.estimate.again.told import TakenOver
@@ -37,11 +34,8 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "SCAN_BLOCK", TASK_BYTES // 2)
 
 
-def chat(text: str, image: str | None = None, **more: Any) -> dict[str, Any]:
+def chat(text: str, **more: Any) -> dict[str, Any]:
     turns = [{"role": "user", "content": text}, {"role": "assistant", "content": f"{text}!"}]
-    if image is not None:
-        turns[0]["content"] = f"<image>{text}"
-        more["images"] = [image]
     return {"messages": turns, **more}
 
 
@@ -51,52 +45,11 @@ def records(name: str, number: int = PER_SHARD) -> list[dict[str, Any]]:
     for n in range(0, number, 3):
         made[n]["id"] = f"{name}-{n}"
     for n in range(5, number, 17):
-        made[n] = {"messages": "none"}
+        made[n] = {"messages": []}
     return made
 
 
-def as_lines(made: Sequence[dict[str, Any]]) -> bytes:
-    return b"".join(json.dumps(record).encode() + b"\n" for record in made)
-
-
-def as_tar(made: Sequence[dict[str, Any]]) -> bytes:
-    target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w") as tar:
-        for number, record in enumerate(made):
-            data = json.dumps(record).encode()
-            member = tarfile.TarInfo(f"{number:04d}.json")
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return target.getvalue()
-
-
-def as_parquet(made: Sequence[dict[str, Any]]) -> bytes:
-    target = io.BytesIO()
-    rows = [
-        {name: record.get(name) for name in ("id", "messages", "images")}
-        for record in made
-        if record["messages"] != "none"
-    ]
-    pq.write_table(pa.Table.from_pylist(rows), target, row_group_size=16)
-    return target.getvalue()
-
-
-def as_csv(made: Sequence[dict[str, Any]]) -> bytes:
-    rows = ["id,messages"]
-    for record in made:
-        chats = json.dumps(record["messages"]).replace('"', '""')
-        rows.append(f'{record.get("id", "")},"{chats}"')
-    return "\n".join(rows).encode() + b"\n"
-
-
-WRITERS: dict[str, Callable[[Sequence[dict[str, Any]]], bytes]] = {
-    "jsonl": as_lines,
-    "jsonl.gz": lambda made: gzip.compress(as_lines(made), mtime=0),
-    "json": lambda made: json.dumps(list(made)).encode(),
-    "csv": as_csv,
-    "parquet": as_parquet,
-    "tar": as_tar,
-}
+KINDS = ("jsonl", "jsonl.gz", "json", "csv", "parquet", "tar")
 
 
 class Corpus:
@@ -162,7 +115,7 @@ def replace(corpus: Corpus, name: str, old: bytes, new: bytes) -> None:
     path.write_bytes(path.read_bytes().replace(old, new, 1))
 
 
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_containers(tmp_path: Path, kind: str) -> None:
     corpus = Corpus(tmp_path, kind)
     rows = corpus.count().num_samples
@@ -396,7 +349,7 @@ def apply(corpus: Corpus, step: str, name: str, number: int) -> None:
         return
     elif step == "append":
         with path.open("ab") as file:
-            file.write(as_lines(records("more", number)))
+            file.write(WRITERS["jsonl"](records("more", number)))
     elif step == "remove":
         path.unlink()
     elif step == "rename":
