@@ -28,7 +28,6 @@ from packidx.inspect.report.figures import (
 from packidx.inspect.report.origin import (
     columns_figure,
     origin_figures,
-    pictures,
     preview_options,
 )
 from packidx.inspect.report.page import Drawer, Report, Section, Series, count, page_of
@@ -48,7 +47,6 @@ def write_report(
     path: str,
     output: str | os.PathLike[str],
     *,
-    thumbnails: int = 0,
     ranks: Sequence[int] = RANKS,
     roots: Mapping[str, str] | None = None,
     progress: Callable[[str], None] = lambda doing: None,
@@ -61,7 +59,6 @@ def write_report(
     Args:
         path: ``INDEX``, ``INDEX@ID``, or a lengths table.
         output: the file, which is replaced as a whole.
-        thumbnails: images of samples to show, from the packs that are drawn.
         ranks: numbers of data-parallel ranks that the schedule is looked at for.
         roots: ``{old: new}`` path prefixes, for data that has moved.
         progress: told what is being done.
@@ -87,7 +84,7 @@ def write_report(
             if question.index is None:
                 report = _of_lengths(question, connection)
             else:
-                report = _of_index(question.index, connection, absent, thumbnails, ranks, progress)
+                report = _of_index(question.index, connection, absent, ranks, progress)
         finally:
             connection.close()
     progress("drawing")
@@ -151,7 +148,6 @@ def _of_index(
     index: Index,
     connection: Any,
     absent: Mapping[str, str],
-    thumbnails: int,
     ranks: Sequence[int],
     progress: Callable[[str], None],
 ) -> Report:
@@ -177,11 +173,10 @@ def _of_index(
         table = index.resolve(snapshot.lengths.uri)
         plans = sweep_figure(table, options.capacity, preview_options(options), notes)
     drawn = chosen_packs(connection)
-    shown = [*pictures(index, drawn, thumbnails, notes)] if thumbnails else []
     sections = [
         Section("Packs", [*packs, *([dropped] if dropped else [])]),
         Section("Training", steps),
-        Section("A closer look", [packs_figure(index, drawn, series)] if drawn else [], shown),
+        Section("A closer look", [packs_figure(index, drawn, series)] if drawn else []),
         Section("Lengths", lengths),
         Section("Other plans", [plans] if plans else []),
         Section("Where it is from", origin_figures(index)),
