@@ -11,7 +11,7 @@ from packidx.index.reader import Index
 from packidx.inspect.report.page import Figure, count, short
 from packidx.plan.cost_model import DEFAULT_PRESET
 from packidx.plan.cost_model import parse as parse_cost
-from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, command_line
+from packidx.plan.options import DEFAULTS, command_line
 from packidx.plan.resolved import inherited
 from packidx.records.ledger import by_use
 
@@ -30,14 +30,6 @@ def asked_for(options: Options) -> dict[str, Any]:
         for name, value in values.items()
         if name == "capacity" or value not in (DEFAULTS[name], None, ())
     }
-
-
-def preview_options(options: Options) -> PlanOptions:
-    """The plan's options that a preview of another capacity looks at, padding left aside."""
-    values = inherited(options)
-    names = [name for name, said in OPTIONS.items() if said.is_previewed and name in values]
-    kept = {name: values[name] for name in names if name not in ("align", "pad_pack_to", "reserve")}
-    return PlanOptions(**kept)
 
 
 def columns_figure(sources: Sequence[SourceData]) -> Figure | None:
