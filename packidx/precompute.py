@@ -39,8 +39,7 @@ from packidx.io import files, urls
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind, check_free, is_within
 from packidx.lengths.table import Lengths, read_lengths
-from packidx.records.containers.base import RawRecord, RecordRange
-from packidx.records.containers.blocks import local_shard
+from packidx.records.containers.base import RawRecord, RecordRange, local_shard
 from packidx.records.conversation import MediaInfo
 from packidx.records.layout import Layout
 from packidx.records.media.paths import check_folder, check_remote
