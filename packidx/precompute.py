@@ -475,7 +475,7 @@ def _write_lines(copy: str, joined: Iterator[Joined], task: JoinTask) -> None:
                 if any(name in record for name in given):
                     line = orjson.dumps({**record, **given})
                 else:
-                    line = b", ".join((line[:-1], orjson.dumps(given)[1:]))
+                    line = b",".join((line[:-1], orjson.dumps(given)[1:]))
             if line:
                 out.write(line + b"\n")
 

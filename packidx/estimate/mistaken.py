@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,9 +63,10 @@ def mistaken_sources(path: str, sources: Sequence[Mapping[str, Any]]) -> list[Mi
     if manifest.transform is not None:  # what it returned is in no file
         return []
     rows = rejected_rows(path, manifest, set(wanted), OF_SHAPE, _EXAMPLES)
-    told = [
-        _of_source(manifest, name, *wanted[name], rows[name]) for name in wanted if name in rows
-    ]
+    told = []
+    for name in [name for name in wanted if name in rows]:
+        with contextlib.suppress(RecursionError):  # records that are nested too deeply to look at
+            told.append(_of_source(manifest, name, *wanted[name], rows[name]))
     return [entry for entry in told if entry is not None]
 
 

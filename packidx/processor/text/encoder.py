@@ -21,7 +21,7 @@ from tokenizers import Encoding, Tokenizer
 
 from packidx.arrays import Int64s
 from packidx.errors import MismatchError
-from packidx.processor.chat_template.turns.rendering import Span
+from packidx.processor.chat_template.rendering import Span
 from packidx.processor.text.vocabulary import Vocabulary, vocabulary_of
 
 _CHECK_EVERY = 1024

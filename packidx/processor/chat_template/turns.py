@@ -1,9 +1,10 @@
-"""Where each trained turn is in a template's words.
+"""Where each trained turn is in a rendering.
 
-A rendering that was traced is a row of the template's own words (*literals*) and what it made of
-the record's texts (*holes*), each of which belongs to one turn. A turn's region begins after the
-words that the template ends a prompt with (``<|im_start|>assistant\\n``) and ends with the token
-that it ends a turn with; both are learned from small renderings, once per template.
+A rendering of marks is a row of the template's own words (*literals*) and what it made of the
+record's texts (*holes*), each of which belongs to one turn. A turn's region begins after the words
+that the template ends a prompt with (``<|im_start|>assistant\\n``) and ends with the token that it
+ends a turn with; both are learned from small renderings, once per template. Where marks do not show
+a turn, it is what follows the rendering of all before it (`by_prefix`), or an error: never a guess.
 """
 
 from __future__ import annotations
@@ -11,20 +12,24 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 
-from packidx.processor.chat_template.turns.rendering import (
+from packidx.errors import BadRecord
+from packidx.processor.chat_template.rendering import (
     THINKING,
+    TOOL_CALLS,
     CharPosition,
     CharStretch,
     Hole,
     Lost,
     Region,
+    Render,
     Rendering,
     Words,
     skip_space,
 )
 from packidx.processor.labels import LabelPolicy
-from packidx.records.conversation import Turn
+from packidx.records.conversation import Conversation, Turn
 
 
 def find_turns(
@@ -65,6 +70,8 @@ class _Finder:
         """A region per block; blocks without a text of their own go by order."""
         regions: list[Region[CharPosition]] = []
         turn = -1
+        if not self.rendering.holes and len(self.rendering.blocks) != len(self.mine):
+            raise Lost("it is not clear whose a block is")
         spoken = {hole.turn for hole in self.rendering.holes if hole}
         for start, end in self.rendering.blocks:
             inside = [
@@ -284,3 +291,50 @@ def without_thinking(header: str) -> str:
         if bare.endswith(opening):
             return bare.removesuffix(opening)
     return header
+
+
+def by_prefix(
+    render: Render,
+    conversation: Conversation,
+    text: str,
+    wanted: Sequence[bool],
+    control: re.Pattern[str] | None,
+    policy: LabelPolicy,
+) -> list[Region[int]]:
+    """The wanted turns of the rendering `text`, each found by rendering the turns before it with
+    the generation prompt: what follows, up to the next special token, the model would generate.
+
+    Args:
+        render: conversations as the template writes them.
+        wanted: per turn whether it is trained on.
+        control: any special token.
+
+    Raises:
+        BadRecord: ``template`` if the text does not show that.
+    """
+    turns, regions = conversation.turns, list[Region[int]]()
+    for number, turn in enumerate(turns):
+        if not wanted[number]:
+            continue
+        prefix = render(replace(conversation, turns=turns[:number]), prompt=True)
+        start = len(prefix)
+        late = bool(regions) and start < regions[-1].end
+        texts = [part for part in turn.parts if isinstance(part, str)]
+        said = any(part.strip() for part in texts)
+        forged = any(control and control.search(part) for part in texts)
+        token = control.search(text, start) if control else None
+        silent = token is not None and said and token.start() == start
+        if token is not None and turn.extra.get("tool_calls"):
+            # It must end there, and its calls must be told from what else it says.
+            until = render(replace(conversation, turns=turns[: number + 1])).rstrip()
+            told = policy.tool_calls or any(tag in until for tag, _ in TOOL_CALLS)
+            silent |= not (told and len(until) == token.end() and text.startswith(until))
+        if late or forged or token is None or silent or not text.startswith(prefix):
+            raise BadRecord(
+                "template",
+                "the chat template does not show which tokens "
+                f"turn {number} ({turn.role}) is made of",
+            )
+        past = skip_space(text, token.end(), len(text)) if policy.newline else token.end()
+        regions.append(Region(number, start, token.start(), stop=(token.start(), past)))
+    return regions

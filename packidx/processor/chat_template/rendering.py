@@ -21,6 +21,8 @@ THINKING = (
     ("<|think|>", "<|/think|>"),
     ("◁think▷", "◁/think▷"),
 )
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Keys of an assistant's message that hold its thoughts."""
 TOOL_CALLS = (("<tool_call>", "</tool_call>"), ("<|tool_call>", "<tool_call|>"))
 
 
