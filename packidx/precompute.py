@@ -27,8 +27,13 @@ import pyarrow.parquet as pq
 from packidx.digests import digest
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import estimate_lengths
-from packidx.estimate.counter import CounterSettings, RecordCounter
-from packidx.estimate.examine import BATCH, ShardContext, examine_batch
+from packidx.estimate.counter import (
+    BATCH,
+    CounterSettings,
+    RecordCounter,
+    ShardContext,
+    examine_batch,
+)
 from packidx.estimate.job import EstimateJob, shard_contexts
 from packidx.estimate.summary import CountSummary, check_rejected, read_limit
 from packidx.format.lengths import LengthsManifest

@@ -10,9 +10,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.estimate.again.earlier import Earlier, decision_difference, is_same, is_whole
-from packidx.estimate.again.keep import Kept, kept_rows, matches
-from packidx.estimate.again.told import TakenOver, all_taken_over, nothing_taken_over, taken_over
+from packidx.estimate.again import (
+    Earlier,
+    Kept,
+    TakenOver,
+    all_taken_over,
+    decision_difference,
+    is_same,
+    is_whole,
+    kept_rows,
+    matches,
+    nothing_taken_over,
+    taken_over,
+)
 from packidx.estimate.comparison import choose_text_backend, compare
 from packidx.estimate.counter import CounterSettings, check_renders
 from packidx.estimate.job import (
@@ -22,8 +32,7 @@ from packidx.estimate.job import (
     make_manifest,
     shard_contexts,
 )
-from packidx.estimate.mistaken import mistaken_sources
-from packidx.estimate.summary import CountSummary, check_rejected, read_limit
+from packidx.estimate.summary import CountSummary, check_rejected, mistaken_sources, read_limit
 from packidx.estimate.tasks import CounterSetup, make_parts
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
@@ -32,7 +41,7 @@ from packidx.io.output_folder import discard_abandoned, replacing
 from packidx.lengths.existing import KIND, existing_manifest
 from packidx.lengths.parts import SourceSums
 from packidx.processor.counts import Compared
-from packidx.processor.text import backends
+from packidx.processor.text import encoder as backends
 from packidx.records.layout import Layout
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
@@ -43,7 +52,7 @@ from packidx.run.engines import open_workers
 from packidx.run.limits import num_workers
 from packidx.run.progress import Progress, silent
 from packidx.run.workers import Workers
-from packidx.user_code.transform import Function
+from packidx.user_code import Function
 
 
 @dataclass(frozen=True, kw_only=True)

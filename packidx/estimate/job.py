@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from packidx import digests as digests_module
-from packidx.estimate.counter import CounterSettings, RecordCounter
-from packidx.estimate.examine import BATCH, ShardContext
+from packidx.estimate.counter import BATCH, CounterSettings, RecordCounter, ShardContext
 from packidx.format import manifest as format_manifest
 from packidx.format import schema
 from packidx.format.decode import decoded

@@ -23,11 +23,11 @@ from PIL import Image
 from processors import FEW_RANKS, qwen_folders
 
 from packidx import estimate_lengths
+from packidx.encode.loading import load_processor
 from packidx.encode.probe.learn import _least_pixels
 from packidx.encode.proof import compare
 from packidx.encode.whole import NotBuilt, build_sample
 from packidx.processor.counts import NEEDS_TORCHVISION
-from packidx.processor.folder import load_processor
 from packidx.records.dialects.parse import parse
 
 TRANSFORMERS = f"transformers {transformers.__version__}"

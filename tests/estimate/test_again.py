@@ -21,7 +21,7 @@ from PIL import Image
 from processors import FEW_RANKS, qwen_folders
 
 from packidx.estimate import LengthsSummary, estimate_lengths, tasks
-from packidx.estimate.again.told import TakenOver
+from packidx.estimate.again import TakenOver
 from packidx.estimate.comparison import compared_with
 from packidx.processor.counts import Compared
 from packidx.records import shards

@@ -20,8 +20,8 @@ from ..facts import compared_fact
 
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary
-    from packidx.estimate.again.told import ShardChange, TakenOver
-    from packidx.estimate.mistaken import Mistaken
+    from packidx.estimate.again import ShardChange, TakenOver
+    from packidx.estimate.summary import Mistaken
 
 
 def print_lengths(summary: LengthsSummary) -> None:

@@ -64,7 +64,7 @@ def choose(index: Index, given: Given, environment: Environment) -> Chosen:
 def _processor(
     index: Index, given: Given, stated: Encoder | None, environment: Environment
 ) -> Chosen:
-    from packidx.processor.folder import load_processor
+    from packidx.encode.loading import load_processor
     from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 
     stated = stated or Encoder(fingerprint=None, name=None)
@@ -129,7 +129,7 @@ def _folder_of(index: Index, name: str | None) -> str | None:
 
 
 def _own(spec: str, stated: Encoder | None) -> Chosen:
-    from packidx.user_code.named import fingerprint_of, load_named
+    from packidx.user_code import fingerprint_of, load_named
 
     encode = load_named(spec, "--encode")
     mine = fingerprint_of(encode)
@@ -167,7 +167,7 @@ def check_transform(index: Index, given: str | None) -> Finding:
     if stated is not None and given is None:
         detail = _not_loaded(stated.name, f"{stated.name} (seed {stated.seed})")
         return Finding("transform", "unknown", detail, f"give --transform {stated.name}")
-    from packidx.user_code.transform import planned_transform
+    from packidx.user_code import planned_transform
 
     transform = planned_transform(stated, given, index.path)
     if transform is None:

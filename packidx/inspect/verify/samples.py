@@ -15,7 +15,7 @@ from packidx.inspect.verify.check import Check, Difference, SourceSeen, few, num
 from packidx.inspect.verify.snapshot import windows
 from packidx.permutation import permutation
 from packidx.records.fetch import Fetcher
-from packidx.user_code.transform import Transform
+from packidx.user_code import Transform
 
 NAME = "samples"
 _EXAMPLES = 3

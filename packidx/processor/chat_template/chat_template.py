@@ -39,16 +39,6 @@ from packidx.processor.chat_template.messages import (
     with_texts,
 )
 from packidx.processor.chat_template.placeholders import Documents, Placeholders, any_of
-from packidx.processor.chat_template.rendering import (
-    CharPosition,
-    Hole,
-    Lost,
-    Region,
-    Span,
-    Words,
-    learn_words,
-    trained_spans,
-)
 from packidx.processor.chat_template.skeleton import (
     PLAIN,
     Learnt,
@@ -60,7 +50,18 @@ from packidx.processor.chat_template.skeleton import (
     region_at,
     shapes_of,
 )
-from packidx.processor.chat_template.turns import by_prefix, find_turns
+from packidx.processor.chat_template.turns import (
+    CharPosition,
+    Hole,
+    Lost,
+    Region,
+    Span,
+    Words,
+    by_prefix,
+    find_turns,
+    learn_words,
+    trained_spans,
+)
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation
 

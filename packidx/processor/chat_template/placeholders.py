@@ -8,7 +8,7 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.environment import check_unicode
-from packidx.processor.chat_template.rendering import CharPosition, Rendering, Span
+from packidx.processor.chat_template.turns import CharPosition, Rendering, Span
 from packidx.processor.labels import LabelPolicy
 from packidx.records.conversation import Conversation, Media, Turn
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import accumulate, product
 
 from packidx.processor.chat_template.asked import MARKS, Asked
-from packidx.processor.chat_template.rendering import (
+from packidx.processor.chat_template.turns import (
     CharPosition,
     CharStretch,
     Hole,

@@ -23,8 +23,8 @@ from packidx.processor.families.base import (
     Settings,
     VisionFamily,
 )
-from packidx.processor.families.shared.resize import must_resize
-from packidx.processor.families.shared.tiles import (
+from packidx.processor.families.shared import (
+    must_resize,
     needed,
     patches_per_side,
     positive_sizes,

@@ -27,7 +27,7 @@ from packidx.torch.sample.media_rows import check_media
 from packidx.torch.sample.room import is_exact
 
 if TYPE_CHECKING:
-    from packidx.user_code.transform import Transform
+    from packidx.user_code import Transform
 
 Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
 T = TypeVar("T")
