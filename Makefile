@@ -26,10 +26,14 @@ PYARROW := pyarrow==26.0.*
 # What the exports are tested with.
 ENERGON := 7.4.1
 
+# The release of transformers that the tests run with. A newer one is taken when they pass with it:
+# 5.24.0 does not run Llama 4.
+LATEST := 5.23.0
+
 # Releases of transformers that trainers pin. Each is a folder that goes before $(VENV) on Python's
 # path: the release, and beside it what it and its Trainer cannot use newer releases of.
 OVERLAYS := .overlays
-TRANSFORMERS := 4.57.6 5.0.0 5.6.2 5.11.0 5.18.0 5.23.0
+TRANSFORMERS := 4.57.6 5.0.0 5.6.2 5.11.0 5.18.0 5.24.0
 BESIDE_4 := huggingface-hub==0.36.2 tokenizers==0.22.2 datasets==4.4.1 httpx==0.28.1 httpcore==1.0.9
 BESIDE_5 := huggingface-hub==1.33.0 tokenizers==0.22.2 httpx==0.28.1 httpcore==1.0.9
 BESIDE_4.57.6 := $(BESIDE_4)
@@ -88,8 +92,8 @@ test-transformers-%: $(OVERLAYS)/transformers-%/.ready
 	    $(BIN)/python -m pytest -q tests/versions/test_transformers*.py
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check packidx cli tests examples
-	$(BIN)/ruff format --check packidx cli tests examples
+	$(BIN)/ruff check packidx cli tests examples bench tools
+	$(BIN)/ruff format --check packidx cli tests examples bench tools
 	$(BIN)/mypy
 	$(BIN)/mypy --python-version 3.14
 	$(BIN)/lint-imports
@@ -97,28 +101,28 @@ lint: $(VENV)/.dev
 check: lint test test-slow  ## what CI runs: ruff, mypy, import-linter, then the tests
 
 bench: $(VENV)/.dev plan  ## measure speed as ratios, side by side in one run
-	@$(BIN)/python examples/bench.py --large
-	@$(BIN)/python examples/bench_reader.py
-	@$(BIN)/python examples/bench_packs.py $(DATA)
-	@$(BIN)/python examples/bench_estimate.py $(DATA)
-	@$(BIN)/python examples/bench_again.py $(DATA)
-	@$(BIN)/python examples/bench_probes.py $(DATA)
-	@$(BIN)/python examples/bench_remote.py
+	@$(BIN)/python bench/bench.py --large
+	@$(BIN)/python bench/bench_reader.py
+	@$(BIN)/python bench/bench_packs.py $(DATA)
+	@$(BIN)/python bench/bench_estimate.py $(DATA)
+	@$(BIN)/python bench/bench_again.py $(DATA)
+	@$(BIN)/python bench/bench_probes.py $(DATA)
+	@$(BIN)/python bench/bench_remote.py
 
 train: $(VENV)/.dev plan  ## train a tiny Qwen2.5-VL on the planned packs, on the CPU
 	@$(BIN)/python examples/train_tiny.py --index $(DATA)/index --processor $(DATA)/processors/$(MODEL)
 
 models: $(VENV)/.dev  ## count with a processor of every image-text model of transformers; write docs/models.md
-	@OMP_NUM_THREADS=1 $(BIN)/python examples/models.py docs/models.md
+	@OMP_NUM_THREADS=1 $(BIN)/python tools/models.py docs/models.md
 
 docs: $(VENV)/.dev  ## write docs/cli.md and docs/api.md from what the program says of itself
-	@$(BIN)/python examples/reference.py docs/cli.md docs/api.md
+	@$(BIN)/python tools/reference.py docs/cli.md docs/api.md
 
 trainers: $(UV_VENV)/.ready  ## ask the package index beside which trainers packidx installs; write docs/trainers.md
-	@$(UV_VENV)/bin/python examples/trainers.py docs/trainers.md
+	@$(UV_VENV)/bin/python tools/trainers.py docs/trainers.md
 
 wheels: $(UV_VENV)/.ready  ## ask it for which Pythons there are wheels of what packidx needs; write docs/pythons.md
-	@$(UV_VENV)/bin/python examples/wheels.py docs/pythons.md
+	@$(UV_VENV)/bin/python tools/wheels.py docs/pythons.md
 
 clean:  ## remove the environment and all generated data
 	rm -rf $(VENV) $(PLANNER_VENV) $(ENERGON_VENV) $(UV_VENV) $(OVERLAYS) $(DATA) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
@@ -135,7 +139,7 @@ $(VENV)/.dev: $(VENV)/.base
 	@echo "installing torch, transformers and the test tools into $(VENV) ..."
 	@$(PIP) torch==2.13.0
 	@$(PIP) --no-deps torchvision==0.28.0
-	@$(PIP) "$(PYARROW)" -e ".[dev,transformers,torch,video,fast,lmdb,ray,s3]"
+	@$(PIP) "$(PYARROW)" transformers==$(LATEST) -e ".[dev,transformers,torch,video,fast,lmdb,ray,s3]"
 	@$(PIP) --no-deps $(PEERS)
 	@touch $@
 
@@ -183,10 +187,10 @@ $(OVERLAYS)/pyarrow-%/.ready: Makefile $(VENV)/.dev
 	@$(PIP) --no-deps --no-compile --target $(@D) pyarrow==$*
 	@touch $@
 
-$(DATA)/processors/.done: examples/make_processors.py | $(VENV)/.base
-	@$(BIN)/python examples/make_processors.py $(DATA)/processors
+$(DATA)/processors/.done: tools/make_processors.py | $(VENV)/.base
+	@$(BIN)/python tools/make_processors.py $(DATA)/processors
 	@touch $@
 
-$(DATA)/corpus/.done: examples/make_corpus.py | $(VENV)/.base
-	@$(BIN)/python examples/make_corpus.py $(DATA)/corpus
+$(DATA)/corpus/.done: tools/make_corpus.py | $(VENV)/.base
+	@$(BIN)/python tools/make_corpus.py $(DATA)/corpus
 	@touch $@

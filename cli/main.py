@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import signal
 import sys
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import import_module
 from typing import Any
 
 from packidx.errors import PackidxError, missing_package
@@ -16,9 +18,7 @@ try:
 except ModuleNotFoundError as _error:  # an image in which packs are only read
     sys.exit(f"packidx: {missing_package('the command line', _error)}")
 
-from .lazy import LazyGroup
 from .show.console import say
-from .startup import LEAST, address_space, finished, is_near_limit, no_memory, prepare
 
 # command -> (module, one line of help); the order is the order of work.
 _COMMANDS = {
@@ -34,8 +34,44 @@ _COMMANDS = {
     "sql": ("sql", "Ask an index or lengths in SQL; without a query, at a prompt."),
     "export": ("export", "Write packs for Megatron-Energon or as WebDataset tars."),
     "verify": ("verify", "Check a snapshot against its own promises and its data."),
-    "doctor": ("doctor", "Show what is installed, and whether an index can be read."),
+    "doctor": ("doctor", "Show the versions of what is installed here."),
 }
+
+
+class LazyGroup(click.Group):
+    """Commands in the order of the help: name -> module in `packidx_cli.commands`, line of help."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._lazy:
+            return None
+        command = getattr(
+            import_module(f"packidx_cli.commands.{self._lazy[cmd_name][0]}"), cmd_name
+        )
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is named; of one that there is not, the error names the near one."""
+        name = args[0]
+        if name in self._lazy or ctx.resilient_parsing or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        near = get_close_matches(name, self._lazy, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        return ctx.fail(f"No such command {name!r}.{hint}")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Names and lines of help, without importing a single command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
 
 
 @click.group(
@@ -52,31 +88,10 @@ def cli() -> None:
     packidx plan lengths/ -o index/ --capacity 8192
     packidx stats index/
     """
-    if (address_space() or LEAST) < LEAST:  # Arrow would print a traceback of its own
-        raise MemoryError
 
 
 def main(args: list[str] | None = None) -> Any:
     """Run the command line; a user's error is one sentence on stderr, never a traceback."""
-    if args is not None:
-        return _main(args)
-    status = prepare()
-    if status is None:
-        status = _main(None)
-        _give_up_stdout()
-        finished(status or 0)
-    return status
-
-
-def _give_up_stdout() -> None:
-    """Where what is left cannot be written, let the interpreter end without a word about it."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _main(args: list[str] | None) -> Any:
     try:
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # since modules were loaded
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -96,29 +111,18 @@ def _main(args: list[str] | None) -> Any:
         return 0
     except PackidxError as error:
         return _failed(str(error), error.exit_code)
-    except ModuleNotFoundError as error:
-        if os.environ.get("PACKIDX_TRACEBACK"):
-            raise
-        return _failed(str(missing_package("this command", error)))
-    except MemoryError:
-        return _failed(no_memory())
-    except OSError as error:
-        if error.errno == errno.EBADF and error.filename is None:
-            return _failed(
-                "stdout is closed: what was to be written is, but what is to be said has "
-                "nowhere to go; send it to a file, or to /dev/null"
-            )
-        if error.errno == errno.ENOMEM:
-            return _failed(no_memory())
-        where = f"{error.filename}: " if error.filename else ""
-        return _failed(f"{where}{error.strerror or error}")
     except SystemExit:
         raise
     except BaseException as error:  # of which a panic in Rust is one, and no Exception
+        if isinstance(error, OSError):
+            where = f"{error.filename}: " if error.filename else ""
+            return _failed(f"{where}{error.strerror or error}")
         if os.environ.get("PACKIDX_TRACEBACK"):
             raise
-        if is_near_limit():  # libraries fail in any way where they get no memory
-            return _failed(f"{no_memory()} ({type(error).__name__})")
+        if isinstance(error, ModuleNotFoundError):
+            return _failed(str(missing_package("this command", error)))
+        if isinstance(error, MemoryError):
+            return _failed("not enough memory: plan fewer samples at a time")
         words = " ".join(str(error).split())[:300]
         return _failed(
             f"unexpected {type(error).__name__}: {words}; this is a defect of packidx,"

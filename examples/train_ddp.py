@@ -37,6 +37,7 @@ from packidx.torch.loss import (
     LossWeights,
     batch_weight,
     correct_gradients,
+    label_positions,
     packed_loss,
     seen_denominator,
 )
@@ -52,10 +53,11 @@ class WithLoss(torch.nn.Module):
 
     def forward(self, batch: dict[str, Any], denominator: float) -> torch.Tensor:
         inputs = {key: batch[key] for key in batch if key not in ("labels", "shift_labels")}
-        hidden = self.model.model(**inputs).last_hidden_state
+        kept = label_positions(batch)  # the logits of a whole pack would be gigabytes
+        logits = self.model(**inputs, logits_to_keep=kept).logits
         # DDP averages gradients over ranks: times their number, they add up again.
-        head, scale = self.model.lm_head, self.world_size
-        return packed_loss(hidden, batch, self.weights, denominator, scale=scale, head=head)
+        scale = self.world_size
+        return packed_loss(logits, batch, self.weights, denominator, scale=scale, kept=kept)
 
 
 def train_step(

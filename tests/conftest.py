@@ -27,13 +27,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def _once(tmp_path_factory: pytest.TempPathFactory, script: str, name: str) -> Path:
-    """Run an example script once per session, also when several workers want its output."""
+    """Run a generator once per session, also when several workers want its output."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if base.name.startswith("popen-") else base
     output = shared / name
     with open(shared / f"{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        command = [sys.executable, str(REPO / "examples" / script), str(output)]
+        command = [sys.executable, str(REPO / "tools" / script), str(output)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return output
 

@@ -152,11 +152,11 @@ def test_every_option_is_in_the_reference() -> None:
 
 
 def test_the_references_are_what_the_program_says() -> None:
-    sys.path.insert(0, str(REPO / "examples"))
+    sys.path.insert(0, str(REPO / "tools"))
     try:
         reference = importlib.import_module("reference")
     finally:
-        sys.path.remove(str(REPO / "examples"))
+        sys.path.remove(str(REPO / "tools"))
     assert reference.cli_page() == text_of("docs/cli.md"), "run `make docs`"
     assert reference.api_page() == text_of("docs/api.md"), "run `make docs`"
 

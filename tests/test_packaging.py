@@ -29,7 +29,7 @@ def test_every_folder_of_code_is_installed() -> None:
 
 def test_every_file_is_code_of_the_oldest_python_that_is_declared() -> None:
     oldest = _declared()[0]
-    for folder in ("packidx", "cli", "examples"):
+    for folder in ("packidx", "cli", "examples", "bench", "tools"):
         for file in (REPO / folder).rglob("*.py"):
             ast.parse(file.read_text(), str(file), feature_version=oldest)
 

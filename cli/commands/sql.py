@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from packidx.errors import OptionError
+from packidx.errors import OptionError, PackidxError
 
-from ..asking import Asker, Limits
 from ..grouped import Group, GroupedCommand
 from ..options import quiet_option, root_option
-from ..show.console import status
+from ..show.console import print_text, status, visible
 
 if TYPE_CHECKING:
     from packidx.inspect.sql import Asked
 
+_MOST_ROWS = 100  # of a table on a terminal
 _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
 _TIMEOUT, _MEMORY = 60.0, "4GB"  # of a locked query
 _LONGEST = 1e6  # seconds; the system waits no longer than 2^31 milliseconds at once
@@ -136,65 +139,126 @@ def sql(
     ends in a semicolon, and where there is none, columns are listed. Of what is in an object store,
     only the tables that QUERY names are fetched.
     """
+    from packidx.inspect.sql import asked as opened
+
     kind = kind or _kind_of(output)
     if kind == "parquet" and not output:
         raise click.UsageError("--format parquet needs -o FILE")
     file = _file_of(output)
-    limits = Limits(
+    with status(quiet):
+        asked = opened(index, roots, **steps)
+    asker = Asker(
+        asked,
         unlocked,
         timeout or (None if unlocked else _TIMEOUT),
         _bytes(memory_limit or (None if unlocked else _MEMORY)),
+        quiet,
     )
-    with Asker(limits, quiet) as asker:  # its process starts while the index is opened
-        from packidx.inspect.sql import asked as opened
+    if query is None and output is None and sys.stdin.isatty() and sys.stdout.isatty():
+        from ..prompt import prompt
 
-        with status(quiet):
-            asked = opened(index, roots, **steps)
-        if query is None and output is None and sys.stdin.isatty() and sys.stdout.isatty():
-            from ..prompt.loop import prompt
-
-            prompt(asker, asked, kind)
-            return
-        queries = _queries(query)
-        if output is not None:
-            _write(asker, asked, queries, kind, output, file)
-            return
-        from ..prompt.session import Session
-
-        session = Session(asker, asked, kind)
-        for text in queries:
-            session.run(text)
+        prompt(lambda text: asker.show(text, kind, several=True), asked.names, asked.title)
+        return
+    is_read = query == "-" or (query is None and not sys.stdin.isatty())
+    text = (sys.stdin.read() if is_read else query or "").strip()
+    if output is not None:
+        asker.write(text or _ALL_COLUMNS, kind, output, file)
+    else:
+        asker.show(text or _ALL_COLUMNS, kind, several=is_read)
 
 
-def _queries(query: str | None) -> list[str]:
-    """Those that are given, or stand in stdin, or else one that lists the columns."""
-    from ..prompt.session import ALL_COLUMNS
-    from ..prompt.statements import statements
-
-    if query == "-" or (query is None and not sys.stdin.isatty()):
-        listed, rest = statements(sys.stdin.read(), is_all=True)
-        return listed or [ALL_COLUMNS]
-    return [query] if query and query.strip() else [ALL_COLUMNS]
+_ALL_COLUMNS = (
+    "SELECT table_name AS view, column_name, data_type FROM information_schema.columns "
+    "WHERE table_schema = 'main'"
+)
 
 
-def _write(
-    asker: Asker, asked: Asked, queries: list[str], kind: str, output: str, file: Path | None
-) -> None:
-    """Write a query's result into the file, or into what `output` names that is no file."""
-    from packidx.io.files import atomic_file
+@dataclass(frozen=True)
+class Asker:
+    """Runs queries over an index or a lengths table, and prints or writes what they give."""
 
-    if len(queries) > 1:
-        raise OptionError(f"-o {output}: there are {len(queries)} queries: give one at a time")
-    with status(asker.quiet) as doing:
-        doing("running the query")
-        answer = asker.answer(asked, queries[0], kind)
-        if file is not None:
-            with atomic_file(file) as out:
-                out.writelines(answer)
-        else:
-            text = b"".join(answer)
-            with open(output, "wb") as device:
-                device.write(text)
+    asked: Asked
+    unlocked: bool
+    timeout: float | None
+    """Seconds of a query."""
+    memory: int | None
+    """Bytes that a query may take."""
+    quiet: bool
+
+    def show(self, text: str, kind: str, several: bool) -> None:
+        """Print what queries give, up to the first that fails; of a table on a terminal, the first
+        rows.
+
+        Args:
+            text: one query or, with `several`, queries with a semicolon behind each.
+            kind: ``table``, ``csv`` or ``json``.
+
+        Raises:
+            OptionError: why there is no result.
+            FormatError, OSError: what is asked cannot be read.
+        """
+        from packidx.inspect.sql import statements
+
+        from ..show.rows import text_of
+
+        is_terminal = sys.stdout.isatty()  # while it is no proxy of the status
+        most = _MOST_ROWS if kind == "table" and is_terminal else None
+        with self._connection(text) as connection:
+            listed = (statements(connection, text) or [_ALL_COLUMNS]) if several else [text]
+            for query in listed:
+                with status(self.quiet) as doing, self._limited(connection, query) as relation:
+                    doing("running the query")
+                    shown = text_of(relation, kind, most)
+                # CSV is data: a program gets it as it is, and has no escape to undo. A terminal
+                # does not.
+                print_text(visible(shown, lines=True) if kind == "csv" and is_terminal else shown)
+
+    def write(self, query: str, kind: str, output: str, file: Path | None) -> None:
+        """Write what a query gives into the file, or into what `output` names that is no file.
+
+        Raises:
+            OptionError: why there is no result.
+            FormatError, OSError: what is asked cannot be read.
+        """
+        from packidx.io.files import atomic_file
+
+        from ..show.rows import text_of, write_parquet
+
+        with self._connection(query) as connection, status(self.quiet) as doing:
+            doing("running the query")
+            with (
+                self._limited(connection, query) as relation,
+                atomic_file(file) if file is not None else open(output, "wb") as out,
+            ):
+                if kind == "parquet" and relation is not None:
+                    write_parquet(relation, out)
+                else:
+                    out.write(text_of(relation, kind, None).encode())
+
+    @contextmanager
+    def _connection(self, text: str) -> Iterator[Any]:
+        """A connection with the views that a text names; its errors are sentences."""
+        import duckdb
+
+        from packidx.inspect.sql import connect, failure
+
+        with self.asked.views(text) as views:
+            try:
+                connection = connect(views, self.unlocked, self.memory and self.memory * 3 // 4)
+                try:
+                    yield connection
+                finally:
+                    connection.close()  # what an unlocked query attached is written
+            except (duckdb.Error, PackidxError) as error:
+                raise OptionError(failure(error, text, views.absent)) from error
+
+    @contextmanager
+    def _limited(self, connection: Any, query: str) -> Iterator[Any]:
+        """What a query gives, within its limits of time and memory."""
+        from packidx.inspect.sql import limited, one_select
+
+        with limited(connection, self.timeout, self.memory):
+            yield connection.sql(query if self.unlocked else one_select(connection, query))
 
 
 def _kind_of(output: str | None) -> str:

@@ -23,6 +23,7 @@ from ..show.console import (
     say,
     shortened,
     status,
+    terminal_width,
     visible,
 )
 
@@ -151,7 +152,7 @@ def _absent(found: SampleTraces, index: Index) -> str:
 
 
 _ORIGINS = {"given": "as given", "state": "the state's", "plan": "the plan's"}
-_LEAST = 8  # letters of a name that are shown
+_LETTERS = 16  # of a name that are shown
 
 
 def print_step(traced: StepTrace) -> None:
@@ -180,7 +181,7 @@ def print_step(traced: StepTrace) -> None:
     header += ["pack", "position", "sample", "tokens", "source", "key"]
     rows = [row for pack in traced.packs for row in _pack_rows(pack, is_dealt)]
     is_number = [name not in ("source", "key") for name in header]
-    print_text(format_table(header, _fitted(header, rows), is_number))
+    print_text(format_table(header, rows, is_number, terminal_width()))
 
 
 def _pack_rows(pack: TracedPack, is_dealt: bool) -> Iterable[list[str]]:
@@ -198,7 +199,9 @@ def _cells(sample: TracedSample) -> list[str]:
     if sample.piece or sample.token_start:
         tokens += f" from {count(sample.token_start)}"
     key = _record(sample.shard, sample.row) if sample.key is None else sample.key
-    return [str(sample.position), ident, tokens, visible(sample.source or "–"), visible(key)]
+    source, key = (visible(name) for name in (sample.source or "–", key))
+    shown = [shortened(source, _LETTERS), shortened(key, 2 * _LETTERS)]
+    return [str(sample.position), ident, tokens, *shown]
 
 
 def print_samples(traced: SampleTraces) -> None:
@@ -281,12 +284,3 @@ def _record(shard: str | None, row: int | None) -> str:
     if shard is None:
         return "–" if row is None else f"#{row}"
     return f"{os.path.basename(shard)}#{row}"
-
-
-def _fitted(header: Sequence[str], rows: list[list[str]], width: int = 100) -> list[list[str]]:
-    """`rows` with their last two cells, names, shortened where the table is wider than `width`."""
-    sizes = [max(map(len, cells)) for cells in zip(header, *rows, strict=True)]
-    room = max(2 * _LEAST, width - sum(sizes[:-2]) - 3 * (len(header) - 1) - 2)
-    last = max(room // 2, room - sizes[-2])
-    first = max(room - last, room - sizes[-1])
-    return [[*row[:-2], shortened(row[-2], first), shortened(row[-1], last)] for row in rows]

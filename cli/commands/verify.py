@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from packidx.inspect.verify.check import Check, Difference, SourceSeen
 
 _GROUPS = (
-    Group("what to look at", "--sample 64", ("num_sampled", "seed", "roots")),
+    Group("what to look at", "--sample 64", ("quick", "num_sampled", "seed", "roots")),
     Group(
         "how the lengths were counted",
         "--processor Qwen/Qwen2.5-VL-7B-Instruct",
@@ -29,6 +29,7 @@ _GROUPS = (
 
 @click.command(cls=GroupedCommand, groups=_GROUPS)
 @click.argument("index")
+@click.option("--quick", is_flag=True, help="Look at sizes of files and shards alone.")
 @click.option("--sample", "num_sampled", default=0, metavar="N", help="Encode N samples for real.")
 @click.option("--seed", default=0, show_default=True, help="Which samples.")
 @index_options
@@ -39,6 +40,7 @@ def verify(
     trust_remote_code: bool,
     encode: str | None,
     transform: str | None,
+    quick: bool,
     num_sampled: int,
     seed: int,
     roots: dict[str, str],
@@ -56,6 +58,8 @@ def verify(
 
     if num_sampled < 0:
         raise OptionError(f"--sample is {num_sampled}: give the number of samples to encode")
+    if quick and (num_sampled or processor or encode):
+        raise OptionError("--quick reads nothing: leave --sample, --processor and --encode out")
     refuse_two_encoders(processor, encode)
     opened = open_index(index, roots)
     encoder: Any = None
@@ -68,9 +72,13 @@ def verify(
         )
     elif encode is not None:
         encoder = load_named(encode, "--encode")
-    checks, lacking = _run_all(
-        run(opened, encoder=encoder, transform=transform, num_sampled=num_sampled, seed=seed), quiet
-    )
+    looked_at: dict[str, Any] = {
+        "transform": transform,
+        "num_sampled": num_sampled,
+        "seed": seed,
+        "quick": quick,
+    }
+    checks, lacking = _run_all(run(opened, encoder=encoder, **looked_at), quiet)
     failed = [check for check in checks if not check.ok]
     if as_json:
         print_json({"snapshot_id": opened.id, "ok": not failed, "checks": list(map(_json, checks))})

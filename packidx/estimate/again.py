@@ -35,8 +35,7 @@ from packidx.io.copies import StoredFile, are_whole, local_copy, overlapped
 from packidx.io.storage import reading
 from packidx.lengths.parts import read_media
 from packidx.records.containers.base import RecordRange, ShardScan
-from packidx.records.containers.tar.container import TAR
-from packidx.records.containers.tar.samples import DUPLICATE
+from packidx.records.containers.tar import DUPLICATE, TAR
 from packidx.records.media.looked_at import NOTHING, References
 from packidx.records.media.paths import MediaRoot
 from packidx.records.shard_marks import has_ranges, is_marked, ranges_of, unread_marks

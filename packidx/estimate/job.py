@@ -25,7 +25,7 @@ from packidx.io.copies import overlapped
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.counts import Compared
 from packidx.records.containers.base import TASK_BYTES, ShardScan
-from packidx.records.containers.tar.container import TAR
+from packidx.records.containers.tar import TAR
 from packidx.records.ledger import merge_columns
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import LIST_KEYS

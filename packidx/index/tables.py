@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol, TypedDict, Unpack
 
@@ -52,7 +52,7 @@ class StepOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of an index's epochs. Plain numbers alone, so that another process can be told."""
+    """The steps of an index's epochs."""
 
     snapshot_id: str
     epochs: Epochs
@@ -90,12 +90,6 @@ class Steps:
                 raise OptionError(f"{name} is {value}: it must be at least 0 and below 2^63")
         numbers = tuple(range(len(epochs.variants))) if epoch is None else (epoch,)
         return cls(snapshot.snapshot_id, epochs, numbers, seed, global_batch, world_size)
-
-    @classmethod
-    def read(cls, stated: Mapping[str, Any]) -> Steps:
-        """Of JSON that `dataclasses.asdict` gave."""
-        steps = cls(**stated)
-        return replace(steps, epochs=Epochs(**stated["epochs"]))
 
     def table(self) -> pa.Table:
         """A row per pack and epoch (schema `ORDER`), in the order of training.
@@ -280,21 +274,10 @@ OF_LENGTHS = ("lengths", "rejected", "sources")
 VIEWS = (*TABLE_NAMES, *OF_LENGTHS, "steps")
 """All there are; a lengths table has those `OF_LENGTHS`."""
 
-ABOUT = {
-    "packs": "a row per pack: its length, and the sums of its samples",
-    "samples": "a row per sample, or piece of one, in a pack, and where its record lies",
-    "dropped": "a row per sample that is in no pack, and why",
-    "lengths": "a row per sample that was counted",
-    "rejected": "the rows of lengths that could not be counted, and why",
-    "sources": "a row per data set of the mix",
-    "steps": "a row per pack in the order of training: when, and the columns of packs",
-}
-"""What a row of each is."""
-
 
 @dataclass(frozen=True)
 class Views:
-    """What the views read: plain data, so that another process can make them."""
+    """What the views read."""
 
     files: dict[str, list[str]] = field(default_factory=dict)
     """Of this machine, by the view that reads them."""
@@ -302,16 +285,6 @@ class Views:
     steps: Steps | None = None
     absent: dict[str, str] = field(default_factory=dict)
     """Why a view is not there."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return asdict(self)
-
-    @classmethod
-    def read(cls, stated: Mapping[str, Any]) -> Views:
-        """The inverse of `to_json`."""
-        steps = stated["steps"]
-        return cls(**{**stated, "steps": None if steps is None else Steps.read(steps)})
 
 
 def views_of_lengths(stack: contextlib.ExitStack, table: KnownTable, uri: str) -> Views:

@@ -34,15 +34,14 @@ from packidx.io.files import (
     fsync_path,
     locked,
     remove_tree,
-    this_boot,
     write_atomic,
     write_json,
 )
-from packidx.io.output_folder import OutputFolder, local_home, remove_abandoned
+from packidx.io.output_folder import OutputFolder, local_home
 from packidx.io.own_files import check_index
 from packidx.software import software
 
-_STAGING = re.compile(r"\.tmp-([0-9a-f]{12})-\d+")  # boot and process
+_STAGING = re.compile(r"\.tmp-.*")
 
 
 class SnapshotWriter:
@@ -202,9 +201,10 @@ def writing(
     home = local_home(location)
     snapshots = os.path.join(home, "snapshots")
     os.makedirs(snapshots, exist_ok=True)
-    output = OutputFolder(os.path.join(snapshots, f".tmp-{this_boot()}-{os.getpid()}"))
+    output = OutputFolder(os.path.join(snapshots, f".tmp-{os.getpid()}"))
     with locked(home, wait=True), ThreadPoolExecutor(1) as thread:
-        remove_abandoned(snapshots, _STAGING)
+        for name in filter(_STAGING.fullmatch, os.listdir(snapshots)):  # of killed writers
+            remove_tree(os.path.join(snapshots, name))
         os.makedirs(output.table)
         writer = SnapshotWriter(location, output, thread, uploaded)
         try:

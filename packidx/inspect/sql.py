@@ -1,24 +1,32 @@
-"""What SQL asks: an index or a lengths table, and the views that one query has of it."""
+"""SQL over views of an index or a lengths table, locked by DuckDB itself.
+
+A query is one SELECT. The engine opens no file but those of the views, writes none, loads no
+extension and takes no setting any more; a timer interrupts it, and its memory is bounded.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
+import resource
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
-from packidx.errors import FormatError, NotFoundInIndex, SourceError
+import duckdb
+
+from packidx.errors import NotFoundInIndex, OptionError, PackidxError, SourceError
 from packidx.format.lengths import KnownTable, known_table
+from packidx.format.parquet import pattern_of, quoted
 from packidx.index import Index, open_index
+from packidx.index.frames import create_views
 from packidx.index.tables import (
-    ABOUT,
     OF_LENGTHS,
     VIEWS,
     StepOptions,
     Steps,
     Views,
-    planned_lengths,
     views_of_index,
     views_of_lengths,
 )
@@ -43,46 +51,7 @@ class Asked:
     @property
     def title(self) -> str:
         """What it is, in a few words."""
-        if self.index is not None:
-            return repr(self.index)
-        return f"lengths table {self.path}"
-
-    def about(self) -> list[tuple[str, int | None, str]]:
-        """Name of each view, its number of rows, where it is known, and what a row is; of one that
-        is absent, why."""
-        rows, absent = self._rows(), {}
-        if self.index is not None:
-            try:
-                planned_lengths(self.index)
-            except (SourceError, FormatError) as error:
-                absent = dict.fromkeys(("lengths", "rejected"), str(error))
-        return [
-            (name, None, f"absent: {absent[name]}")
-            if name in absent
-            else (name, rows.get(name), ABOUT[name])
-            for name in self.names
-        ]
-
-    def _rows(self) -> dict[str, int | None]:
-        """Rows of the views, by what manifests say."""
-        table = None if self.lengths is None else self.lengths.manifest
-        if self.index is None:
-            if table is None:
-                return {}
-            sizes = {"lengths": table.num_samples, "rejected": table.num_rejected}
-            return {**sizes, "sources": len(table.sources)}
-        snapshot = self.index.snapshot
-        rejected = [source.num_rejected for source in snapshot.sources]
-        steps = self.steps
-        return {
-            "packs": snapshot.result.num_packs,
-            "samples": snapshot.result.num_pieces,
-            "dropped": snapshot.result.num_dropped,
-            "lengths": snapshot.lengths.num_samples,
-            "rejected": None if None in rejected else sum(n or 0 for n in rejected),
-            "sources": len(snapshot.sources),
-            "steps": None if steps is None else sum(map(steps.epochs.num_packs, steps.numbers)),
-        }
+        return f"lengths table {self.path}" if self.index is None else repr(self.index)
 
     @contextlib.contextmanager
     def views(self, query: str) -> Iterator[Views]:
@@ -126,3 +95,152 @@ def asked(path: str, roots: Mapping[str, str], **steps: Unpack[StepOptions]) -> 
             return Asked(path, None, known_table(urls.local_path(path)), None)
         raise
     return Asked(path, index, None, Steps.of(index.snapshot, **steps))
+
+
+def connect(
+    views: Views, unlocked: bool = True, memory_limit: int | None = None
+) -> duckdb.DuckDBPyConnection:
+    """A database with `views`, of which it tells in `absent` those that cannot be.
+
+    Args:
+        unlocked: leave the engine as DuckDB has it, but for Python's objects in this process.
+        memory_limit: bytes.
+
+    Raises:
+        duckdb.Error: a file cannot be read.
+    """
+    config: dict[str, Any] = {"python_enable_replacements": False}
+    if memory_limit is not None:
+        config["memory_limit"] = f"{memory_limit}B"
+    if not unlocked:
+        # Nothing on disk: queries that outgrow the memory are told so.
+        config |= {"temp_directory": "", "max_temp_directory_size": "0KB"}
+        config |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+    connection = duckdb.connect(config=config)
+    create_views(connection, views)
+    if not unlocked:
+        files = [file for listed in views.files.values() for file in listed]
+        allowed = dict.fromkeys([*files, *map(pattern_of, files)])
+        connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+    return connection
+
+
+UNLOCKED = "--unlocked lets the query do all that DuckDB can"
+_EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
+
+
+def statements(connection: duckdb.DuckDBPyConnection, text: str) -> list[str]:
+    """The statements in a text, each as the engine reads it.
+
+    Raises:
+        duckdb.ParserException: the text is no SQL.
+    """
+    return [statement.query for statement in connection.extract_statements(text)]
+
+
+def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
+    """The text to run of a query that is one SELECT, or EXPLAIN of one: DuckDB would write to the
+    files that it may read.
+
+    Args:
+        connection: a locked one (`connect`), as releases of DuckDB compute arguments of a PRAGMA
+            when they take a query apart.
+        query: what is to be run.
+
+    Raises:
+        OptionError: with what is refused.
+        duckdb.ParserException: the query is no SQL.
+    """
+    found, before = connection.extract_statements(query), ""
+    explained = _EXPLAIN.match(query)
+    if len(found) == 1 and found[0].type.name == "EXPLAIN" and explained is not None:
+        # Only a whole statement is read here as the engine reads it: none with EXPLAIN's options.
+        with contextlib.suppress(duckdb.ParserException):
+            found = connection.extract_statements(query[explained.end() :])
+            before = "EXPLAIN ANALYZE " if explained[1] else "EXPLAIN "
+    pivot = re.search(r"\bPIVOT\b", query, re.I)  # which may be several statements
+    hint = "; a PIVOT needs ON column IN ('a', 'b')" if pivot else ""
+    if len(found) != 1:
+        raise OptionError(f"the query holds {len(found)} statements: give one at a time{hint}")
+    if (kind := found[0].type.name) != "SELECT":
+        raise OptionError(f"the query is no SELECT but {kind}, which is locked: {UNLOCKED}{hint}")
+    return f"{before}{found[0].query}"
+
+
+@contextlib.contextmanager
+def limited(
+    connection: duckdb.DuckDBPyConnection, seconds: float | None, memory: int | None
+) -> Iterator[None]:
+    """Interrupt what `connection` runs in the block after so long, and bound what it takes.
+
+    Args:
+        seconds: None for no end.
+        memory: bytes that this process may take besides what it has; None for no bound. Functions
+            take memory that the engine does not count. Where the system states none (other than
+            Linux), the engine's own limit holds.
+
+    Raises:
+        OptionError: the time or the memory was over.
+    """
+    is_over = threading.Event()
+
+    def interrupt() -> None:
+        is_over.set()
+        connection.interrupt()
+
+    timer = None if seconds is None else threading.Timer(seconds, interrupt)
+    before, taken = resource.getrlimit(resource.RLIMIT_DATA), _data_bytes()
+    if memory is not None and taken is not None:
+        hard = before[1]
+        bound = taken + memory
+        if hard == resource.RLIM_INFINITY or bound < hard:
+            resource.setrlimit(resource.RLIMIT_DATA, (bound, hard))
+    try:
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
+        yield
+    except (duckdb.InterruptException, RuntimeError) as error:
+        if not is_over.is_set():
+            raise
+        raise OptionError(
+            f"the query was stopped after {seconds:g} seconds: ask for less, or give it more with "
+            "--timeout SECONDS"
+        ) from error
+    except (duckdb.OutOfMemoryException, MemoryError) as error:
+        first = " ".join(str(error).split("\n\n")[0].split())
+        raise OptionError(
+            f"the query or its result takes more memory than --memory-limit allows: {first}"
+        ) from None
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+        if timer is not None:
+            timer.cancel()
+
+
+def _data_bytes() -> int | None:
+    """Bytes of data that this process has, as Linux states them; None elsewhere."""
+    with contextlib.suppress(OSError, StopIteration), open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmData:"))
+    return None
+
+
+def failure(error: duckdb.Error | PackidxError, query: str, absent: Mapping[str, str]) -> str:
+    """Why there is no result, as one sentence.
+
+    Args:
+        error: what was raised.
+        query: what was asked.
+        absent: why a view is not there.
+    """
+    if isinstance(error, PackidxError):
+        return str(error)
+    first = " ".join(str(error).split("\n\n")[0].split())
+    for name, why in absent.items():
+        if f"name {name} does not exist" in first:
+            first = why
+    if "syntax error" in first and re.search(r"\b(window|group|offset)\b", query, re.I):
+        first += '; the columns "window", "group" and "offset" need double quotes'
+    return f"the query failed: {first}"

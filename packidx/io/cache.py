@@ -2,9 +2,9 @@
 
 All processes share them.
 
-<cache>/files/<digest>-<name>    a copy; the digest is of its source and version: it never changes
+<cache>/files/<digest>-<name> a copy; the digest is of its source and version: it never changes
 <cache>/files/<digest>.lock      held by the process that is making it
-<cache>/files/.<digest>.<boot>-<token>   what it has of it so far, locked, too
+<cache>/files/.<digest>       what it has of it so far, locked, too
 
 A copy in use is locked (shared) and not removed. Where the bound is reached, what was used longest
 ago goes first; what a killed process had begun to download goes at once. ``PACKIDX_CACHE`` names
@@ -17,8 +17,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 
@@ -26,11 +24,9 @@ from packidx.digests import digest
 from packidx.errors import OptionError
 from packidx.io import storage
 from packidx.io import urls as urls_module
-from packidx.io.files import may_be_dead, this_boot
 from packidx.io.sizes import parse_size
 
 _DEFAULT = "16GB"
-_BEGUN = re.compile(r"\.[0-9a-f]{32}\.(?:([0-9a-f]{12})-)?[0-9a-f]{8}")  # a download's file
 
 
 def folder() -> str:
@@ -152,40 +148,26 @@ def _make(copy: str, make: Callable[[str], None]) -> None:
     """Make a copy, unless another process has done it meanwhile."""
     home, name = os.path.split(copy)
     os.makedirs(home, exist_ok=True)
-    lock = os.path.join(home, name.partition("-")[0] + ".lock")
+    digest_of = name.partition("-")[0]
+    lock, begun = (os.path.join(home, each) for each in (f"{digest_of}.lock", f".{digest_of}"))
     with open(lock, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if os.path.exists(copy):
             return
         try:
-            with _begun(home, name.partition("-")[0]) as temporary:
-                make(temporary)
+            with contextlib.ExitStack() as stack:
+                while True:
+                    held = stack.enter_context(open(begun, "wb"))
+                    fcntl.flock(held, fcntl.LOCK_EX)
+                    if os.path.exists(begun):  # nobody took it for a dead process's meanwhile
+                        break
+                make(begun)
                 _make_room(home)
-                os.rename(temporary, copy)
+                os.rename(begun, copy)
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(lock)
-
-
-@contextlib.contextmanager
-def _begun(home: str, name: str) -> Iterator[str]:
-    """An empty hidden file for a download, locked for as long as the block, or the process, lives.
-
-    At the end of the block it is gone, unless it has another name by then.
-    """
-    while True:
-        path = os.path.join(home, f".{name}.{this_boot()}-{secrets.token_hex(4)}")
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        if os.fstat(handle).st_nlink:  # nobody took it for a dead process's before it was locked
-            break
-        os.close(handle)
-    try:
-        yield path
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        os.close(handle)
+            for path in (begun, lock):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
 
 
 def _make_room(home: str) -> None:
@@ -195,20 +177,14 @@ def _make_room(home: str) -> None:
     """
     copies, excess = [], -limit()
     for entry in os.scandir(home):
-        if entry.name.endswith(".lock"):
-            continue
-        with contextlib.suppress(FileNotFoundError):
-            status = entry.stat()
-            if begun := _BEGUN.fullmatch(entry.name):
-                gone = may_be_dead(entry.path, begun[1]) and _removed(entry.path)
-                excess += 0 if gone else status.st_size
-            elif not entry.name.startswith("."):
+        if not entry.name.endswith(".lock"):
+            with contextlib.suppress(FileNotFoundError):
+                status = entry.stat()
                 excess += status.st_size
-                copies.append((status.st_atime_ns, status.st_size, entry.path))
-    for _, size, path in sorted(copies):
-        if excess <= 0:
-            return
-        if _removed(path):
+                is_copy = not entry.name.startswith(".")
+                copies.append((is_copy, status.st_atime_ns, status.st_size, entry.path))
+    for is_copy, _, size, path in sorted(copies):
+        if (excess > 0 or not is_copy) and _removed(path):
             excess -= size
 
 

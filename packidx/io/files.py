@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
-import platform
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
-
-from packidx.digests import digest
 
 
 def fsync_path(path: str | Path) -> None:
@@ -83,41 +78,6 @@ def locked(folder: str | Path, *, wait: bool = False) -> Iterator[bool]:
         yield ours
     finally:
         os.close(handle)
-
-
-ABANDONED = 2 * 24 * 3600.0
-"""Seconds without a change after which what another machine was making is nobody's any more."""
-
-
-@functools.cache
-def this_boot() -> str:
-    """A name of this machine from its start to its end: locks taken under it are seen under it."""
-    try:
-        text = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:  # no Linux
-        text = platform.node()
-    return digest(text.encode())[:12]
-
-
-def is_older(path: str | Path, seconds: float) -> bool:
-    """Whether a file, or a folder with all that is in it, has not changed for so long."""
-    paths = [os.fspath(path)]
-    for here, folders, names in os.walk(path):
-        paths += (os.path.join(here, name) for name in (*folders, *names))
-    last = 0.0
-    for each in paths:
-        with contextlib.suppress(FileNotFoundError):
-            last = max(last, os.stat(each).st_mtime)
-    return time.time() - last > seconds
-
-
-def may_be_dead(path: str | Path, boot: str | None) -> bool:
-    """Whether what nobody has locked is abandoned: locks of other machines may not be seen.
-
-    Args:
-        boot: `this_boot` of the machine that it ran on; None: of this one.
-    """
-    return boot in (None, this_boot()) or is_older(path, ABANDONED)
 
 
 def remove_tree(path: str | Path) -> None:

@@ -25,8 +25,6 @@ from packidx.io.urls import is_url
 
 _PART = 8 << 20  # bytes of a request of a download, of which so many are under way
 _DOWNLOADS = 4
-_UPLOAD = 50 << 20  # bytes of a part of an upload to S3, where it has no more than so many of them
-_MOST_PARTS = 10_000
 
 THREADS = 16
 """Requests under way at a time where many are made: what they wait for is the store."""
@@ -214,19 +212,7 @@ def write(path: str, data: bytes) -> None:
 def upload(source: str, path: str) -> None:
     """Copy a file of this machine to a store, whole or not at all."""
     system, name = opened(path)
-    part = upload_part(path, os.path.getsize(source))
-    options = {} if part is None else {"chunksize": part}
-    retried(path, lambda: system.put_file(source, name, **options))
-
-
-def upload_part(path: str, nbytes: int) -> int | None:
-    """Bytes of a part where `upload` puts a large file in parts; None where it is the library's.
-
-    We tell S3 how large they are, since what it calls the file's content depends on it.
-    """
-    if path.partition("://")[0].lower() not in ("s3", "s3a"):
-        return None
-    return max(_UPLOAD, -(-nbytes // _MOST_PARTS))
+    retried(path, lambda: system.put_file(source, name))
 
 
 def download(path: str, target: str) -> None:

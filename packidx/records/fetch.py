@@ -196,8 +196,7 @@ class Fetcher:
             given: the folder of its shard when it was counted.
             own: that folder now.
         """
-        from packidx.records.media.inside import is_inside
-        from packidx.records.media.paths import MediaRoot
+        from packidx.records.media.paths import MediaRoot, is_inside
 
         stated, elsewhere = self._media_roots.get(source), self._remote_media.get(source, ())
         allowed = [urls.absolute(place) for place in (stated or given, *elsewhere)]

@@ -21,7 +21,7 @@ from packidx.errors import BadRecord, OptionError
 from packidx.format.terms import PAIR_SIDES
 from packidx.io.ranges import Extent
 from packidx.records.containers.registry import has_cells
-from packidx.records.containers.tar.samples import KEY, MEMBERS, Members
+from packidx.records.containers.tar import KEY, MEMBERS, Members
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.columns import CAPTIONS
 from packidx.records.dialects.media_lists import UNUSED

@@ -153,9 +153,8 @@ def has_ranges(shard: format_manifest.Shard, scan: ShardScan) -> bool:
 
 
 def _is_one(container: str, nbytes: int) -> bool:
-    """Whether a shard is one range, unless something else is said: a compressed one is never cut,
-    and short lines are not either."""
-    return "." in container or (container == JSONL and nbytes <= TASK_BYTES)
+    """Whether a shard is one range, unless something else is said, as a small one is."""
+    return container == JSONL and nbytes <= TASK_BYTES
 
 
 def _one(nbytes: int, rows: int) -> tuple[RecordRange, ...]:

@@ -21,9 +21,8 @@ from packidx.io import storage, urls
 from packidx.records.containers.base import TASK_BYTES, RawRecord, RecordRange, ShardScan
 from packidx.records.containers.blocks import file_version, local_shard
 from packidx.records.containers.registry import DEFAULT as JSONL
-from packidx.records.containers.registry import container, has_cells
-from packidx.records.containers.tar.container import TAR
-from packidx.records.containers.tar.samples import KEY, MEMBERS
+from packidx.records.containers.registry import container, has_cells, is_converted
+from packidx.records.containers.tar import KEY, MEMBERS, TAR
 from packidx.records.dialects.standard import key_of, standard
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.ledger import Ledger
@@ -48,7 +47,7 @@ def raw_row(
         BadRecord: it cannot be decoded.
         SourceError: the file is missing, unreadable or has no such record.
     """
-    is_read_there = "." in kind or (offset is not None and nbytes is not None)
+    is_read_there = is_converted(kind) or (offset is not None and nbytes is not None)
     with nullcontext(path) if is_read_there else local_shard(path) as local:
         return container(kind, delimiter).read_row(local, row, offset, nbytes)
 
@@ -217,8 +216,9 @@ def own_root(path: str, kind: str) -> str:
 
 
 def _whole(path: str, kind: str) -> AbstractContextManager[str]:
-    """Where a shard is read through: a tar at its place, since most of it is passed over."""
-    return nullcontext(path) if kind == TAR else local_shard(path)
+    """Where a shard is read through: a tar at its place, since most of it is passed over, and what
+    has a copy of its own there as well."""
+    return nullcontext(path) if kind == TAR or is_converted(kind) else local_shard(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,24 +22,24 @@ except ModuleNotFoundError as error:
         'packidx.torch needs PyTorch: run pip install "packidx[torch]"'
     ) from None
 
-from packidx.torch.batch.collate import collate
+from packidx.torch.collate import collate
 from packidx.torch.dataset import PackedDataset
 from packidx.torch.sampler import PackSampler
 
 if TYPE_CHECKING:
-    from packidx.torch.loss.loss import LossWeights, packed_loss
-    from packidx.torch.model.isolation import IsolationError, check_isolation
-    from packidx.torch.model.prepare import prepare_model
+    from packidx.torch.isolation import IsolationError, check_isolation
+    from packidx.torch.loss import LossWeights, packed_loss
+    from packidx.torch.prepare import prepare_model
     from packidx.torch.ranks import check_ranks
 
 # What the process that trains needs, and a worker that reads packs need not wait for.
 _LATER = {
-    "IsolationError": "model.isolation",
+    "IsolationError": "isolation",
     "LossWeights": "loss",
-    "check_isolation": "model.isolation",
+    "check_isolation": "isolation",
     "check_ranks": "ranks",
     "packed_loss": "loss",
-    "prepare_model": "model.prepare",
+    "prepare_model": "prepare",
 }
 
 __all__ = [

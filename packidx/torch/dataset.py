@@ -6,6 +6,7 @@ import logging
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -14,24 +15,22 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from packidx.errors import MismatchError
+from packidx.errors import MismatchError, OptionError
 from packidx.index import Index, Pack, open_index
 from packidx.index.described import Described, short_name, untrained
-from packidx.torch.sample.encoded import Encoded
-from packidx.torch.sample.events import Events, Happened
-from packidx.torch.sample.fitting import (
-    Policy,
-    check_reserve,
-    encode_dummy,
+from packidx.torch.encoded import (
+    IGNORE,
+    Encoded,
+    PlanMismatch,
     extend,
+    normalise,
     pad_tokens,
     up_to,
 )
-from packidx.torch.sample.join_rules import fills, rules_of
-from packidx.torch.sample.joining import join_media, pair_ids
-from packidx.torch.sample.media_rows import Planned, grids_in
-from packidx.torch.sample.reader import Encode, SampleReader
-from packidx.torch.sample.room import Fitted, fit_in, room_of
+from packidx.torch.events import Events, Happened, event
+from packidx.torch.joining import fills, join_media, pair_ids, rules_of
+from packidx.torch.media import Planned, grids_in
+from packidx.torch.reader import Encode, Policy, SampleReader, room_of
 
 if TYPE_CHECKING:
     from packidx.user_code import Function
@@ -59,7 +58,7 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
       list of sources
     - ``pair_ids`` int64 [n], only where there are preference pairs (``--pair both``): 0, 1, … the
       same for both sides of a pair, of which the chosen one stands first; -1 for samples of no
-      pair, and for both sides where one is a hole
+      pair, and for a side whose other one was left out
     - ``num_images``, ``num_videos`` int: of the samples, without the dummy image; each only where
       it is known
     - ``has_dummy`` True, only where the dummy image is in it
@@ -78,27 +77,27 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
             least. Labels default to the ids. With a ``fingerprint()`` it is checked against the
             plan. An attribute ``media_token_ids`` (``{"image": id}``) tells where the media of a
             sample are that the plan cuts; ``mm_token_type_ids`` among its tensors do as well. An
-            attribute ``pad_token_id`` (0 without) fills what is padded; a method ``hole(length,
-            media)``, if there is one, makes holes. Whole numbers beside the tokens are joined by
-            their name; for names of its own, an attribute ``join`` states how: ``{name: rule}``,
-            a rule being ``'rows'`` (dimension 0), ``'last'`` (the last dimension), ``'tokens'``
-            (one number for each token) or ``'index:NAME'`` (numbers of NAME's rows).
+            attribute ``pad_token_id`` (0 without) fills what is padded. Whole numbers beside the
+            tokens are joined by their name; for names of its own, an attribute ``join`` states how:
+            ``{name: rule}``, a rule being ``'rows'`` (dimension 0), ``'last'`` (the last
+            dimension), ``'tokens'`` (one number for each token) or ``'index:NAME'`` (numbers of
+            NAME's rows).
         roots: old prefix -> new prefix of shard and media paths.
         transform: ``f(record, rng) -> record`` or ``module:NAME`` of it, where the lengths were
             counted with one: applied to every record as it stands in its file. Its
             random numbers are the plan's: of its seed, the pack's epoch, sample and copy.
-        on_mismatch: about a sample that is not what was planned: ``'error'`` raises; ``'drop'``
-            makes it a hole; ``'truncate'`` cuts a longer one, fills a shorter one with pad tokens,
-            and makes a hole where a cut would fall into media or its media are not the planned;
-            ``'fit'``, for plans on guessed lengths, takes every sample as long as it is, as far as
-            the capacity goes (less the plan's ``--reserve``): what has no room is left out, as few
-            tokens as can be, and is told by `events`, whose ``left_out`` counts it. A pack is then
-            padded to a multiple of the plan's ``--pad-pack-to`` alone; one of which nothing is left
-            is pad tokens. Of a plan with ``--on-long truncate`` a sample longer than a pack is cut.
-        on_error: about a sample that cannot be read: ``'raise'``, or ``'hole'``. A hole has the
-            shapes of a healthy sample: pad tokens (and media tokens) of the planned length, no
-            labels, pixels of zero at the planned grid. With ``on_mismatch='fit'`` there is none,
-            and the sample is left out.
+        on_mismatch: about a sample that is not what was planned: ``'error'`` raises; ``'skip'``
+            leaves it out; ``'truncate'`` cuts a longer one, fills a shorter one with pad tokens,
+            and leaves it out where a cut would fall into media or its media are not the planned;
+            ``'fit'``, for plans on guessed lengths, takes every sample as long as it is, in order,
+            as far as the capacity goes (less the plan's ``--reserve``). A pack is then padded to a
+            multiple of the plan's ``--pad-pack-to`` alone. Of a plan with ``--on-long truncate`` a
+            sample longer than a pack is cut.
+        on_error: about a sample that cannot be read: ``'raise'``, or ``'skip'``, which leaves it
+            out. The pack is padded as planned, with pad tokens for what was left out; one of which
+            nothing is left is pad tokens alone. `events` tells of each. Ranks that read the same
+            pack for themselves (tensor, context or pipeline parallelism) may leave out different
+            samples: let those raise.
         retries: how often reading is tried again, after 0.1 s and then twice as long each time,
             where an input or output error may be transient. A missing file or a bad record is not.
         dummy_image: True: a pack without media gets one small image as a segment of its own, seen
@@ -149,9 +148,9 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
         self._reader = SampleReader(self.index, encode, checked, policy, self._pad_token_id)
         self._room = room_of(self.index.snapshot) if policy.fits else None
         self._dummy_image = dummy_image
-        self._dummy: Encoded | None = None
+        self._like: Encoded | None = None  # the last first sample, for packs that keep none
         if dummy_image and not self._options.reserve:
-            self._encoded_dummy()  # to say now how much the plan must reserve
+            _ = self._encoded_dummy  # says how much the plan must reserve
 
     def __len__(self) -> int:
         return self.index.num_packs
@@ -169,36 +168,57 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
             BadRecord, SourceError: a record, its media or its shard cannot be read.
             OptionError: the plan does not reserve the dummy image's tokens.
         """
+        return self.pack_and_samples(k)[0]
+
+    def pack_and_samples(self, k: SupportsIndex) -> tuple[dict[str, Any], list[Encoded]]:
+        """Pack `k` and what it is made of: its samples, each by itself, without padding.
+
+        Raises:
+            IndexError, MismatchError, BadRecord, SourceError, OptionError: as `__getitem__`.
+        """
         number = operator.index(k)
         if not 0 <= number < len(self):
             raise IndexError(f"pack {number} is outside [0, {len(self)}) of {self.index.path}")
-        pack = self.index.pack(number)
-        epoch = pack.stats["epoch"] or 0
+        planned = self.index.pack(number)
+        epoch = planned.stats["epoch"] or 0
         happened: Happened = []
-        with self._reader.together(pack.samples, epoch):
-            read = [self._reader.read(sample, epoch, happened) for sample in pack.samples]
-        fitted = self._fitted(pack, read, happened)
-        result = self._join(fitted) | media_counts(fitted.samples, fitted.pack, happened)
-        if (ids := pair_ids(pack, happened)) is not None:
+        with self._reader.together(planned.samples, epoch):
+            read = [self._reader.read(sample, epoch, happened) for sample in planned.samples]
+        whole = {place: sample for place, sample in enumerate(read) if sample is not None}
+        samples = whole if self._room is None else self._fitting(planned, whole, happened)
+        kept = replace(planned, samples=[planned.samples[place] for place in samples])
+        own = list(samples.values())
+        result = self._joined(kept, own)
+        result |= media_counts(own, kept, happened)
+        if (ids := pair_ids(planned, samples.keys())) is not None:
             result["pair_ids"] = ids
         if happened:
-            for event in happened:
-                self.events.add(event)
+            for each in happened:
+                self.events.add(each)
             result["events"] = happened
-        return result
+        return result, own
 
-    def _fitted(self, pack: Pack, read: list[Encoded | None], happened: Happened) -> Fitted:
-        """What the pack holds, in order: all that was read, or what there is room for."""
-        if self._room is not None:
-            align, pad = self._options.align, self._pad_token_id
-            return fit_in(pack, read, self._room, align, pad, happened)
-        samples = [sample for sample in read if sample is not None]  # all: else it had raised
-        padded = [planned.padded_length or planned.length for planned in pack.samples]
-        return Fitted(pack, samples, padded)
+    def _fitting(
+        self, planned: Pack, read: Mapping[int, Encoded], happened: Happened
+    ) -> dict[int, Encoded]:
+        """The samples, by their place, that there is room for, each as long as it is."""
+        fitting, left = {}, self._room or 0
+        for place, sample in read.items():
+            taken = up_to(sample.length, self._options.align)
+            if taken <= left:
+                fitting[place], left = sample, left - taken
+                continue
+            of_plan = planned.samples[place]
+            error = PlanMismatch(
+                f"encoded to {sample.length} tokens but planned as {of_plan.length}: of the"
+                f" {self._room} of its pack {left} are left"
+            )
+            happened.append(event("no_room", "left_out", of_plan, error, sample.length))
+        return fitting
 
-    def _join(self, fitted: Fitted) -> dict[str, Any]:
-        segments, lengths = self._segments(fitted)
-        pack = fitted.pack
+    def _joined(self, pack: Pack, samples: list[Encoded]) -> dict[str, Any]:
+        """The samples of `pack`, which are all that is left of it, as one dict."""
+        segments, lengths = self._segments(pack, samples)
         sizes = [segment.length for segment in segments]
         joined: dict[str, Any] = {
             "input_ids": torch.cat([segment.input_ids for segment in segments]),
@@ -217,7 +237,7 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
         joined["pack_id"] = pack.pack_id
         joined["sample_ids"] = torch.tensor(ids, dtype=torch.int64)
         joined["source_ids"] = torch.tensor(sources, dtype=torch.int64)
-        if self._needs_dummy(fitted.samples):
+        if self._needs_dummy(samples):
             joined["has_dummy"] = True
         if self._options.shift:
             joined["shifted"] = True
@@ -225,44 +245,50 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
             joined["join"] = self._rules
         return joined
 
-    def _segments(self, fitted: Fitted) -> tuple[list[Encoded], list[int]]:
+    def _segments(self, pack: Pack, samples: list[Encoded]) -> tuple[list[Encoded], list[int]]:
         """All that the pack holds, padded as planned, and the tokens of each without padding."""
-        pad, samples = self._pad_token_id, fitted.samples
+        pad, align = self._pad_token_id, self._options.align
         lengths = [sample.length for sample in samples]
-        padded_lengths = zip(samples, fitted.padded, strict=True)
-        segments = [extend(sample, padded, pad) for sample, padded in padded_lengths]
+        planned = [sample.padded_length or sample.length for sample in pack.samples]
+        if self._room is not None:
+            planned = [up_to(length, align) for length in lengths]
+        segments = [extend(sample, to, pad) for sample, to in zip(samples, planned, strict=True)]
         if self._needs_dummy(samples):
-            dummy = self._encoded_dummy()
-            aligned = up_to(dummy.length, self._options.align)
+            dummy = self._encoded_dummy
+            # A worker moves what it returns into shared memory: each pack has its own.
+            dummy = replace(dummy, media={key: own.clone() for key, own in dummy.media.items()})
             lengths.append(dummy.length)
-            segments.append(extend(dummy, aligned, pad))
-        elif fitted.filler is not None:
-            lengths.append(0)
-            segments.append(fitted.filler)
+            segments.append(extend(dummy, up_to(dummy.length, align), pad))
         total = sum(segment.length for segment in segments)
-        padded = up_to(total, self._options.pad_pack_to)
+        padded = up_to(max(total, align), self._options.pad_pack_to)
         if self._room is None:
-            padded = max(padded, fitted.pack.stats["padded_length"] or 0)
+            padded = max(padded, pack.stats["padded_length"] or 0)
+        if samples:
+            self._like = samples[0]
         if rest := padded - total:
             lengths.append(0)
-            segments.append(pad_tokens(rest, pad))
+            segments.append(pad_tokens(rest, pad, None if samples else self._like))
         return segments, lengths
 
     def _needs_dummy(self, samples: list[Encoded]) -> bool:
         return bool(self._dummy_image) and not any(sample.media for sample in samples)
 
+    @cached_property
     def _encoded_dummy(self) -> Encoded:
-        if self._dummy is None:
-            record = self._dummy_image if isinstance(self._dummy_image, Mapping) else None
-            dummy = encode_dummy(self.encode, record)
-            check_reserve(dummy, self._options, self.index.capacity)
-            self._dummy = dummy
-        # A worker moves what it returns into shared memory: each pack has its own.
-        media = {key: value.clone() for key, value in self._dummy.media.items()}
-        return replace(self._dummy, media=media)
+        record = self._dummy_image if isinstance(self._dummy_image, Mapping) else None
+        dummy = _encode_dummy(self.encode, record)
+        options = self._options
+        needed = up_to(up_to(dummy.length, options.align), options.pad_pack_to)
+        if options.reserve < needed:
+            raise OptionError(
+                f"the dummy image takes {needed} tokens and the plan reserves {options.reserve} of"
+                f" each pack's {self.index.capacity}: plan with --reserve {needed}"
+            )
+        return dummy
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_dummy": None}
+        small = {key: value for key, value in self.__dict__.items() if key != "_encoded_dummy"}
+        return {**small, "_like": None}
 
 
 def _positions(segments: list[Encoded]) -> Tensor:
@@ -271,6 +297,30 @@ def _positions(segments: list[Encoded]) -> Tensor:
         return text
     three = torch.cat([segment.three_positions for segment in segments], dim=1)
     return torch.cat([text[None], three])
+
+
+_SIDE = 32  # pixels; processors enlarge it to the least they take
+
+
+def _encode_dummy(encode: Encode, record: Mapping[str, Any] | None) -> Encoded:
+    """`record`, or a user's turn with a small grey image, as a sample without labels.
+
+    Raises:
+        OptionError: `encode` makes no media of it.
+    """
+    if record is None:
+        from PIL import Image
+
+        image = Image.new("RGB", (_SIDE, _SIDE), (127, 127, 127))
+        record = {"messages": [{"role": "user", "content": [{"type": "image", "image": image}]}]}
+    sample = normalise(encode(dict(record)), rules_of(encode))
+    if not sample.media:
+        raise OptionError(
+            "encode returned no media for the dummy image: give dummy_image= a record of its own"
+            " kind with one small image in it"
+        )
+    sample.labels.fill_(IGNORE)
+    return sample
 
 
 def _check_fingerprint(index: Index, encode: Encode) -> None:
@@ -308,15 +358,16 @@ def media_counts(
     """``num_images`` and ``num_videos`` of a pack, each as far as it is known.
 
     Args:
-        samples: as they were read, holes among them; without the dummy image.
+        samples: as they were read, without the dummy image.
         pack: as planned, without samples that were left out.
         happened: the events of reading it.
     """
     # The plan says nothing of a sample that is another and was taken all the same.
-    others = {
-        event["position"]
-        for event in happened
-        if event["kind"] == "mismatch" and event["done"] != "hole"
+    others = {event["position"] for event in happened if event["kind"] == "mismatch"}
+    others |= {
+        planned.position
+        for sample, planned in zip(samples, pack.samples, strict=True)
+        if sample.length != planned.length
     }
     counts = {}
     for kind, name in COUNTED.items():

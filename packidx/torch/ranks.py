@@ -13,7 +13,7 @@ from packidx.torch.sampler import PackSampler
 
 Facts = Mapping[str, Any]
 
-_SHOWN = 8  # processes, or ranks, that an error lists
+_SHOWN = 8  # values or ranks that an error lists
 
 # What must be the same on all ranks, and its name in the error.
 _SAME = {
@@ -46,8 +46,7 @@ def check_ranks(
     if together:
         mine, gathered = gathered[0], [None] * dist.get_world_size(group)
         dist.all_gather_object(gathered, mine, group=group)
-    faults = [*_within(gathered), *_between(gathered), *(_shares(gathered) if together else ())]
-    if faults:
+    if faults := list(_faults(gathered, together)):
         raise MismatchError(
             f"the ranks do not agree: {'; '.join(faults)}: give all of them the same INDEX@ID,"
             " options, state and encoder, and each its own rank"
@@ -66,46 +65,33 @@ def _facts(dataset: PackedDataset, sampler: PackSampler) -> Facts:
     }
 
 
-def _within(gathered: Sequence[Facts]) -> Iterable[str]:
-    """Processes whose sampler orders another snapshot's packs than their dataset reads."""
+def _faults(gathered: Sequence[Facts], together: bool) -> Iterable[str]:
     for number, facts in enumerate(gathered):
         if facts["order_of"] != facts["snapshot_id"]:
             yield (
                 f"the sampler's snapshot {facts['order_of']} on process {number}, whose dataset has"
                 f" {facts['snapshot_id']}"
             )
-
-
-def _between(gathered: Sequence[Facts]) -> Iterable[str]:
     for key, name in _SAME.items():
-        where = _grouped(gathered, key)
-        if len(where) > 1:
-            held = [f"{value} on {_processes(numbers)}" for value, numbers in where.items()]
-            yield f"{name} {_few(held)}"
+        held = _grouped(gathered, key)
+        if len(held) > 1:
+            yield f"{name} " + _few([f"{value} on {_named(on)}" for value, on in held.items()])
+    world_size, held = gathered[0]["world_size"], _grouped(gathered, "rank")
+    if together and (len(held) != world_size or len({len(on) for on in held.values()}) > 1):
+        shares = [f"rank {rank} on {_named(held[rank])}" for rank in sorted(held)]
+        yield f"of {world_size} ranks there are {_few(shares)}"
 
 
-def _shares(gathered: Sequence[Facts]) -> Iterable[str]:
-    """Data-parallel ranks that are missing, or there more often than others."""
-    world_size = gathered[0]["world_size"]
-    if any(facts["world_size"] != world_size for facts in gathered):
-        return  # which `_between` says
-    held = _grouped(gathered, "rank")
-    if len(held) == world_size and len({len(numbers) for numbers in held.values()}) == 1:
-        return
-    shares = [f"rank {rank} on {_processes(held[rank])}" for rank in sorted(held)]
-    yield f"of {world_size} ranks there are {_few(shares)}"
-
-
-def _grouped(gathered: Sequence[Facts], key: str) -> dict[Any, list[int]]:
+def _grouped(gathered: Sequence[Facts], key: str) -> dict[Any, list[str]]:
     """Numbers of the processes by what they have under `key`."""
-    where: dict[Any, list[int]] = {}
+    where: dict[Any, list[str]] = {}
     for number, facts in enumerate(gathered):
-        where.setdefault(facts[key], []).append(number)
+        where.setdefault(facts[key], []).append(str(number))
     return where
 
 
-def _processes(numbers: Sequence[int]) -> str:
-    return f"process{'es' * (len(numbers) > 1)} {_few([str(number) for number in numbers])}"
+def _named(numbers: Sequence[str]) -> str:
+    return f"process{'es' * (len(numbers) > 1)} {_few(numbers)}"
 
 
 def _few(words: Sequence[str]) -> str:

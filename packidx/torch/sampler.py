@@ -20,7 +20,7 @@ from packidx.index.order import (
     check_global_batch,
     check_ranks,
 )
-from packidx.torch.loss.loss import LossWeights
+from packidx.torch.loss import LossWeights
 
 _CHUNK = 4096  # order positions computed at a time: a fraction of a millisecond, 32 KiB
 

@@ -20,24 +20,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from packidx_cli.asking import Asker, Limits
+from packidx_cli.commands.sql import Asker
 from packidx_cli.main import main
-from packidx_cli.prompt.loop import Words, is_complete, prompt
-from packidx_cli.prompt.session import COMMANDS, EXAMPLES, Session
-from packidx_cli.prompt.statements import statements
-from packidx_cli.query import as_short_table
+from packidx_cli.prompt import completer, is_complete, prompt
+from packidx_cli.show.rows import as_short_table
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from packidx import plan_packs
-from packidx.inspect.query import check, connect
 from packidx.inspect.sql import Asked, asked
 
 ENDLESS = "SELECT count(*) FROM range(100000) a, range(100000) b, range(100000) c"
-LIMITS = Limits(unlocked=False, timeout=60.0, memory=1 << 30)
 PLENTY = 60.0  # seconds: an answer that never comes fails the test
 
 
@@ -67,107 +61,17 @@ def index(made: Path) -> Asked:
     return asked(str(made / "index"), {})
 
 
-# What a query ends in, and what only looks like it.
-
-WHOLE = ["SELECT 1;", "SELECT ';' AS \";\" -- ;\n;", "SELECT $$;$$, $a$ ; $$ $a$;",
-         "SELECT /* ; /* ; */ ; */ 1;", r"SELECT E'\';';", "SELECT 'it''s;';", ".tables",
-         "SELECT date'2026-01-01';", ".mode csv"]  # fmt: skip
-
-
-@given(st.lists(st.sampled_from(WHOLE)), st.lists(st.sampled_from(["", "\n", " ; ", "-- a;\n"])))
-def test_queries_are_told_apart(listed: list[str], between: list[str]) -> None:
-    gaps = [*between, *[""] * len(listed)]
-    text = "".join(f"\n{gap}{query}\n" for gap, query in zip(gaps, listed, strict=False))
-    assert statements(text) == ([*listed], "")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["SELECT 1", "SELECT ';", 'SELECT ";', "SELECT $$ ;", "SELECT $a$ ; $$", "SELECT /* ; /* */ ;",
-     "SELECT 1 -- ;", r"SELECT E'a\' ;"],
-)  # fmt: skip
-def test_what_has_no_end_goes_on(text: str) -> None:
-    assert statements(text) == ([], text)
-    assert statements(f"SELECT 2;\n{text}") == (["SELECT 2;"], text)
-    assert statements(text, is_all=True) == ([text], "")
-    assert not is_complete(text) and not is_complete(f"SELECT 2;\n{text}")
-
-
-@pytest.mark.parametrize("text", ["", " ", "-- nothing", ".tables", "quit", "HELP", "SELECT 1;"])
+@pytest.mark.parametrize("text", ["", " ", "quit", "EXIT", "SELECT 1;", "SELECT 1; SELECT\n2 ; "])
 def test_enter_ends_what_is_complete(text: str) -> None:
     assert is_complete(text)
-
-
-# Commands and examples.
-
-
-@pytest.mark.parametrize("table", ["index", "lengths"])
-def test_every_example_is_answered(
-    table: str, made: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    index = asked(str(made / table), {})
-    with Asker(LIMITS, quiet=True) as asker:
-        session = Session(asker, index, "json")
-        session.run(".examples")
-        listed = capfd.readouterr().out
-        session.run(".examples 2")
-        out = capfd.readouterr().out
-    query = session.examples[1].query
-    assert out.startswith(query + "\n") and json.loads(out.removeprefix(query))
-    for example in session.examples:
-        assert example.question in listed and example.query in listed
-        with index.views(example.query) as views:
-            connection = connect(views, False, None)
-            rows = connection.sql(check(connection, example.query)).fetchall()
-        assert rows or re.search("pieces|left out|leave out", example.question), example
-    assert len(session.examples) == (len(EXAMPLES) if table == "index" else 5)
-    assert len(EXAMPLES) >= 12
-
-
-def test_commands_say_what_there_is(
-    made: Path, index: Asked, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def says(*texts: str) -> str:
-        capfd.readouterr()
-        assert all(session.run(text) for text in texts)
-        return capfd.readouterr().out
-
-    with Asker(LIMITS, quiet=True) as asker:
-        session = Session(asker, index, "table")
-        assert index.index is not None
-        listed = says(".tables")
-        for view, table in (
-            ("packs", "packs"),
-            ("samples", "samples"),
-            ("dropped", "dropped"),
-            ("lengths", "lengths"),
-            ("rejected", "rejected"),
-            ("steps", "steps"),
-        ):
-            rows = index.index.to_arrow(table).num_rows
-            assert re.search(rf"^ *{view} .* {rows}$", listed, re.M), view
-        assert re.findall(r"^ (\w+) ", says(".schema sources"), re.M)[1:3] == [
-            "name",
-            "num_samples",
-        ]
-        assert says(".schema").count("steps ") == index.index.to_arrow("steps").num_columns
-        assert all(command in says(".help") for command in COMMANDS)
-        assert json.loads(says(".mode json", "SELECT 7 AS n;")) == [{"n": 7}]
-        assert says(".mode csv", "SELECT 7 AS n;") == "n\n7\n"
-        assert not session.run(".quit")
+    assert not is_complete(f"{text} SELECT 1")
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (".tabels", "there is no command .tabels: see .help"),
-        (".schema pack", "there is no view 'pack': there are packs, samples"),
-        (".schema x; COPY packs TO 'a'", "there is no view"),
-        (".mode parquet", ".mode parquet: choose from table, csv, json"),
-        (".examples 99", "give a number from 1 to"),
-        (".quit now", ".quit takes nothing behind it, not 'now'"),
         ("COPY packs TO 'a.csv';", "is no SELECT but COPY, which is locked"),
-        ("SELECT * FROM read_text('/etc/passwd');", "calls read_text(), which is locked"),
+        ("SELECT * FROM read_text('/etc/passwd');", "Cannot access file"),
         ("SELECT lenght FROM packs;", 'Candidate bindings: "length"'),
     ],
 )
@@ -178,11 +82,11 @@ def test_queries_from_stdin_are_locked_and_end_at_the_first_error(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    given = f".mode csv\nSELECT 1 AS one;\n{text}\nSELECT 3 AS three;"
+    given = f"SELECT ';' AS one; -- ;\n{text}\nSELECT 3 AS three;"
     monkeypatch.setattr(sys, "stdin", io.StringIO(given))
-    assert main(["sql", str(made / "index")]) == 1
+    assert main(["sql", str(made / "index"), "--format", "csv"]) == 1
     out, err = capfd.readouterr()
-    assert out == "one\n1\n" and says in err and err.count("\n") == 1
+    assert out == "one\n;\n" and says in err and err.count("\n") == 1
 
 
 def test_stdin_is_read_where_it_is_no_terminal(
@@ -195,54 +99,36 @@ def test_stdin_is_read_where_it_is_no_terminal(
         assert capfd.readouterr().out == "n\nTrue\nn\n2\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     assert main(["sql", str(made / "index"), "-o", str(tmp_path / "a.csv")]) == 1
-    assert "there are 2 queries: give one at a time" in capfd.readouterr().err
+    assert "the query holds 2 statements: give one at a time" in capfd.readouterr().err
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n-- nothing\n"))
     assert main(["sql", str(made / "index"), "--format", "csv"]) == 0
     assert "steps,micro_step,INTEGER\n" in capfd.readouterr().out
 
 
-# Completion.
+def test_views_columns_and_words_are_completed(index: Asked) -> None:
+    def offered(text: str) -> list[str]:
+        found = completer(index.names).get_completions(Document(text), None)  # type: ignore
+        return [word.text for word in found]
 
-
-def offered(words: Words, text: str) -> list[str]:
-    return [word.text for word in words.get_completions(Document(text), None)]  # type: ignore
-
-
-def test_views_columns_words_and_commands_are_completed(index: Asked) -> None:
-    words = Words(index.names)
-    assert offered(words, "SELECT * FROM st") == ["steps"]
-    assert offered(words, "SELECT * FROM sources WHERE num_dr") == ["num_dropped"]
-    assert offered(words, "FROM dropped SELECT de") == ["detail", "desc", "describe"]
-    assert offered(words, "FROM samples SELECT st") == ["start", "steps"]
-    assert offered(words, "SELECT steps.mi") == ["steps.micro_step"]
-    assert offered(words, "SEL") == ["SELECT"] and offered(words, "sel") == ["select"]
-    assert offered(words, "SELECT quan") == ["quantile_cont("]
-    assert offered(words, ".sch") == [".schema"] and offered(words, ".mode c") == ["csv"]
-    assert offered(words, ".schema rej") == ["rejected"]
-    assert offered(words, "SELECT ") == [] and offered(words, "SELECT nosuch") == []
-    assert offered(Words(("lengths",)), "SELECT pa") == ["pair", "partition by"]
-
-
-def test_every_completed_column_is_taken_as_it_is(
-    index: Asked, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with Asker(LIMITS, quiet=True) as asker:
-        session = Session(asker, index, "json")
-        for view, columns in Words(index.names).columns.items():
-            if view in ("lengths", "rejected"):  # their files may lack some
-                columns = [name for name in columns if name not in ("label_spans", "pair")]
-            session.run(f"SELECT {', '.join(columns)} FROM {view} LIMIT 1;")
-            rows = json.loads(capfd.readouterr().out)
-            assert not rows or len(rows[0]) == len(columns)
+    assert offered("SELECT * FROM st") == ["steps", "start", "status", "step"]
+    assert offered("SELECT * FROM sources WHERE num_dr") == ["num_dropped"]
+    assert offered("SEL") == ["SELECT"] and offered("SELECT steps.mi") == ["micro_step"]
+    assert offered("SELECT nosuch") == []
 
 
 # The prompt, first through prompt_toolkit's own pipe.
 
 
 def typed(asked_index: Asked, text: str) -> None:
-    with create_pipe_input() as keys, Asker(LIMITS, quiet=True) as asker:
+    asker = Asker(asked_index, unlocked=False, timeout=PLENTY, memory=1 << 30, quiet=True)
+    with create_pipe_input() as keys:
         keys.send_text(text)
-        prompt(asker, asked_index, "csv", input=keys, output=DummyOutput())
+        prompt(
+            lambda text: asker.show(text, "csv", several=True),
+            *(asked_index.names, asked_index.title),
+            input=keys,
+            output=DummyOutput(),
+        )
 
 
 def test_lines_are_typed_until_they_are_complete(
@@ -340,7 +226,7 @@ def test_a_query_on_a_terminal_is_stopped_and_the_prompt_stays(terminal: Termina
     terminal.send("SELECT 1 + 1\r")
     terminal.until("...>")
     terminal.send("AS two, * FROM packs;\r")
-    shown = terminal.until("columns are not shown", ".mode csv or json.", "packidx>")
+    shown = terminal.until("columns are not shown", "--format csv or json.", "packidx>")
     assert "vision_cost" in shown and max(map(len, shown.splitlines())) <= 100
     assert terminal.ended() == 0
 

@@ -64,7 +64,6 @@ def test_code_in_a_processors_folder_is_not_run(
         assert estimated == 0
         assert main(["plan", "lengths", "-o", "index", "--capacity", "99", "--quiet"]) == 0
         assert main(["verify", "index", "--processor", "processor", "--sample", "1"]) == 0
-        main(["doctor", "index", "--quiet"])
     else:
         assert estimated == 1 and "custom code" in capsys.readouterr().err
     assert not pwned.exists()
@@ -84,7 +83,7 @@ def test_no_code_runs_because_a_manifest_names_it(
     assert main(["plan", "lengths", "-o", "index", "--capacity", "99", "--quiet"]) == 0
     (here / "own_code.py").write_text(EVIL.format(place=str(here / "pwned")))
     commands = [
-        *(["stats", "index"], ["log", "index"], ["verify", "index"], ["doctor", "index"]),
+        *(["stats", "index"], ["log", "index"], ["verify", "index"]),
         ["sql", "index", "SELECT * FROM samples"],
         ["plan", "lengths", "-o", "again", "--capacity", "99"],
     ]

@@ -27,7 +27,7 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceError
 from packidx.index import Index, snapshot_ids
 from packidx.inspect.verify import verify, verify_snapshot
-from packidx.inspect.verify.snapshot import check_files
+from packidx.inspect.verify.api import check_files
 from packidx.io import storage, urls
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import LIST, Kind

@@ -20,7 +20,6 @@ from PIL import Image
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import LengthsSummary, estimate_lengths, tasks
 from packidx.format import schema
-from packidx.io import output_folder
 from packidx.processor.counter import ConversationCounter
 from packidx.records import shards
 from packidx.records.shards import read_row
@@ -225,13 +224,8 @@ def test_foreign_folders_are_not_touched(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "notes.txt").read_text() == "x"
 
 
-@pytest.mark.parametrize("exchange", [True, False])
-def test_a_failure_leaves_the_old_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
-) -> None:
+def test_a_failure_leaves_the_old_table(tmp_path: Path) -> None:
     shard = write(tmp_path / "a.jsonl", [chat()])
-    if not exchange:
-        monkeypatch.setattr(output_folder, "_exchange", lambda one, other: False)
     estimate_lengths(str(shard), tmp_path / "out", workers=1)
     old = contents(tmp_path / "out")
     write(shard, [chat(), chat()])

@@ -17,7 +17,7 @@ from tiny_vlms import tiny_vlm
 from packidx.encode.positions import model_positions
 from packidx.errors import MismatchError
 from packidx.torch import PackedDataset, check_isolation, prepare_model
-from packidx.torch.model.isolation import IsolationError
+from packidx.torch.isolation import IsolationError
 
 HOLDS = (
     *("aria", "aya_vision", "cohere2_vision", "cohere_compass", "cosmos3_edge", "cosmos3_omni"),

@@ -1,4 +1,4 @@
-"""Processor folders for tests, made as `examples/make_processors.py` makes them."""
+"""Processor folders for tests, made as `tools/make_processors.py` makes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _made: dict[int | None, dict[str, Path]] = {}
 
 
 def _script() -> ModuleType:
-    path = Path(__file__).resolve().parents[2] / "examples" / "make_processors.py"
+    path = Path(__file__).resolve().parents[2] / "tools" / "make_processors.py"
     spec = importlib.util.spec_from_file_location("make_processors", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

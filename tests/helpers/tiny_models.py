@@ -18,7 +18,7 @@ import transformers
 from small_packs import make_index, record
 from torch_packs import IMAGE, VIDEO, VISION_END, VISION_START, VOCABULARY, SyntheticEncode
 
-from packidx.torch import PackedDataset
+from packidx.torch import PackedDataset, check_isolation
 
 FAMILIES = (
     "qwen2_vl",
@@ -280,6 +280,11 @@ def encoded_samples(family: str, pack: dict[str, Any]) -> list[dict[str, Any]]:
     return [encode(RECORDS[family][sample]) for sample in pack["sample_ids"].tolist()]
 
 
+def checked(family: str, model: Any, pack: dict[str, Any], **options: Any) -> float:
+    """`check_isolation` of a pack with what encode returned for each of its samples."""
+    return check_isolation(model, pack, encoded=encoded_samples(family, pack), **options)
+
+
 def worst_difference(
     model: Any, family: str, packs: list[dict[str, Any]], logits: torch.Tensor
 ) -> float:
@@ -304,7 +309,7 @@ def worst_difference(
 
 def video_pack(family: str) -> dict[str, Any]:
     """Two samples of a Qwen-VL, a video and an image in each, as one pack."""
-    samples = [_with_video(family, seed) for seed in range(2)]
+    samples = [with_video(family, seed) for seed in range(2)]
     lengths = torch.tensor([len(one["input_ids"]) for one in samples], dtype=torch.int32)
     rows = [rope_rows(tiny(family).model, one) for one in samples]
     text = [torch.arange(length) for length in lengths.tolist()]
@@ -320,7 +325,7 @@ def video_pack(family: str) -> dict[str, Any]:
     }
 
 
-def _with_video(family: str, seed: int) -> dict[str, Any]:
+def with_video(family: str, seed: int) -> dict[str, Any]:
     """4 tokens of an image, then 2 + seed times of 6 tokens; Qwen3-VL has text between them."""
     times, generator = 2 + seed, torch.Generator().manual_seed(seed)
     image, frame = [IMAGE] * 4, [VIDEO] * 6

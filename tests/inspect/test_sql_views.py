@@ -206,7 +206,7 @@ def test_what_is_absent_is_said(
         told = ask(capfd, tmp_path / "index", f"FROM {view}", status=1)
         assert f"there is no view {view}: {bare} does not exist" in told
         assert "--root OLD=NEW" in told
-    assert "asks 'packs'" in ask(capfd, made / "lengths", "FROM packs", status=1)
+    assert "name packs does not exist" in ask(capfd, made / "lengths", "FROM packs", status=1)
     assert "asks 'steps'" in ask(capfd, made / "lengths", "FROM steps", status=1)
 
 

@@ -372,3 +372,19 @@ def test_of_tars_is_told_how_much_was_hashed(tmp_path: Path) -> None:
     seen = checks["shards"].numbers
     assert checks["shards"].ok and seen["bytes"] == (tmp_path / "t.tar").stat().st_size > 50_000
     assert len(files["a.json"]) + 2 * 512 <= seen["bytes_hashed"] < 15_000
+
+
+def test_quick_looks_at_sizes_and_reads_nothing(
+    planned: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checks = {check.name: check for check in verify(planned, quick=True)}
+    assert list(checks) == ["files", "shards"] and all(check.ok for check in checks.values())
+    assert checks["files"].numbers["bytes_hashed"] == 0
+    flipped(planned.folder)
+    assert main(["verify", planned.path, "--quick"]) == 0
+    shorter(planned.folder)
+    (tmp_path / "talk.jsonl").write_bytes((tmp_path / "talk.jsonl").read_bytes()[:-1])
+    assert set(failed(planned, quick=True)) == {"files", "shards"}
+    capsys.readouterr()
+    assert main(["verify", planned.path, "--quick"]) == 3
+    assert main(["verify", planned.path, "--quick", "--sample", "1"]) == 1

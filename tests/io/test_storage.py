@@ -278,28 +278,6 @@ def test_what_a_killed_download_leaves_is_counted_and_removed(
         ]
 
 
-@pytest.mark.usefixtures("store")
-def test_a_download_of_another_machine_counts_until_it_is_old(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its lock may not be seen here."""
-    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path))
-    monkeypatch.setenv("PACKIDX_CACHE_SIZE", "40KB")
-    urls = [f"{URL}/others/{number}.bin" for number in range(3)]
-    for url in urls:
-        storage.write(url, bytes(10_000))
-    theirs = tmp_path / "files" / f".{'0' * 32}.{'0' * 12}-12345678"
-    theirs.parent.mkdir()
-    theirs.write_bytes(bytes(25_000))
-    for url in urls[:2]:
-        with cache.local(url):
-            pass
-    assert len(list(theirs.parent.iterdir())) == 2 and theirs.exists()
-    os.utime(theirs, (0, 0))
-    with cache.local(urls[2]):
-        assert not theirs.exists()
-
-
 def test_a_copy_in_use_does_not_look_changed(store: Store) -> None:
     """Readers keep what they know of a file for as long as its time of change is the same."""
     storage.write(f"{URL}/steady", b"x")

@@ -20,8 +20,8 @@ from torch_packs import IMAGE, SyntheticEncode
 from packidx.errors import MismatchError, PackidxError, SourceError
 from packidx.index import Index
 from packidx.torch import PackedDataset, PackSampler
-from packidx.torch.sample.encoded import normalise
-from packidx.torch.sample.fitting import cut
+from packidx.torch.encoded import normalise
+from packidx.torch.media import cut
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -324,7 +324,7 @@ def test_cutting_images_and_videos_apart() -> None:
     with pytest.raises(MismatchError, match="token 4, inside one of its videos"):
         cut(sample, 0, 4, ids)
     sample.media["pixel_values"] = torch.zeros(5, 1)
-    with pytest.raises(MismatchError, match="pixel_values has 5 rows"):
+    with pytest.raises(MismatchError, match="which rows of pixel_values belong to which image"):
         cut(sample, 0, 5, ids)
     del sample.media["image_grid_thw"]
     with pytest.raises(MismatchError, match="no image_grid_thw"):

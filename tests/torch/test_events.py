@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import pickle
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,11 @@ import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from small_packs import length_of, make_index, record
 from torch.utils.data import DataLoader
-from torch_packs import Failing, SyntheticEncode, shapes
+from torch_packs import IMAGE, Failing, SyntheticEncode, shapes
 
 from packidx.errors import BadRecord, MismatchError, OptionError, SourceError
 from packidx.index import Index
-from packidx.torch import PackedDataset
-from packidx.torch.sample import events, reader
+from packidx.torch import PackedDataset, events, reader
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(5)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -40,7 +40,7 @@ BAD = BadRecord("broken_media", "an image cannot be decoded")
 
 
 def test_a_healthy_read_tells_nothing(index: Index) -> None:
-    options: Any = {"on_error": "hole", "on_mismatch": "truncate"}
+    options: Any = {"on_error": "skip", "on_mismatch": "truncate"}
     dataset = PackedDataset(index, SyntheticEncode(), **options)
     assert not any("events" in dataset[k] for k in range(len(dataset)))
     assert len(dataset.events) == 0 and dataset.events.counts == {} and not list(dataset.events)
@@ -74,8 +74,8 @@ def test_input_that_fails_for_good(index: Index, retries: int) -> None:
     assert f"pack 0, sample {sample.sample_id} (key {sample.key!r})" in str(caught.value.__notes__)
     assert encode.asked[str(sample.key)] == 1 + retries
     encode.error = stale()
-    dataset = PackedDataset(index, encode, retries=retries, on_error="hole")
-    assert dataset[0]["events"][0]["done"] == "hole"
+    dataset = PackedDataset(index, encode, retries=retries, on_error="skip")
+    assert dataset[0]["events"][0]["done"] == "left_out"
 
 
 LASTING = [
@@ -94,7 +94,7 @@ def test_what_will_fail_again_is_not_tried_again(index: Index, error: Exception)
         PackedDataset(index, encode)[0]
     assert encode.asked[key] == 1
     encode = Failing({key}, error)
-    PackedDataset(index, encode, on_error="hole")[0]
+    PackedDataset(index, encode, on_error="skip")[0]
     assert encode.asked[key] == 1
 
 
@@ -143,7 +143,7 @@ def test_errors_that_are_raised_name_the_sample(index: Index, tmp_path: Path) ->
 def test_what_concerns_the_whole_plan_is_raised_whatever_the_policy(
     index: Index, tmp_path: Path
 ) -> None:
-    options: Any = {"on_error": "hole", "on_mismatch": "drop"}
+    options: Any = {"on_error": "skip", "on_mismatch": "skip"}
     with pytest.raises(MismatchError, match="but not input_ids\nwhile reading"):
         PackedDataset(index, lambda record: {"labels": [1]}, **options)[0]
     for error in (MemoryError(), ModuleNotFoundError("no module named av")):
@@ -162,8 +162,8 @@ def test_what_concerns_the_whole_plan_is_raised_whatever_the_policy(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"on_mismatch": "ignore"}, "on_mismatch 'ignore' is none of error, drop, truncate"),
-        ({"on_error": "skip"}, "on_error 'skip' is none of raise, hole"),
+        ({"on_mismatch": "ignore"}, "on_mismatch 'ignore' is none of error, skip, truncate, fit"),
+        ({"on_error": "hole"}, "on_error 'hole' is none of raise, skip"),
         ({"retries": -1}, "retries is -1: it must be 0 or more"),
     ],
 )
@@ -196,6 +196,24 @@ def at(index: Index, key: str) -> tuple[int, slice]:
     raise AssertionError(key)
 
 
+def check_left_out(pack: dict[str, Any], healthy: dict[str, Any], key: str) -> None:
+    """All other samples stand as they do in a healthy read, and pad tokens fill the pack up."""
+    ids, number = healthy["sample_ids"].tolist(), int(key[4:])
+    sample = number if number < 100 else len(TEXTS) + number - 100
+    assert pack["sample_ids"].tolist() == [each for each in ids if each != sample]
+    assert len(pack["input_ids"]) == len(healthy["input_ids"])
+    spans = pairwise(healthy["cu_seqlens"].tolist())
+    kept = [slice(*span) for each, span in zip(ids, spans, strict=False) if each != sample]
+    for name in ("input_ids", "labels"):
+        left = torch.cat([healthy[name][span] for span in kept] or [healthy[name][:0]])
+        assert torch.equal(pack[name][: len(left)], left)
+        assert pack["labels"][len(left) :].eq(-100).all()
+    rest = pack["cu_seqlens"][len(kept)]
+    assert torch.equal(pack["position_ids"][0, rest:], torch.arange(len(pack["input_ids"]) - rest))
+    tokens = sum(int(t * h * w) // 4 for t, h, w in pack.get("image_grid_thw", []))
+    assert tokens == int((pack["input_ids"] == IMAGE).sum())
+
+
 CASES = [
     # key, other parts, what truncate does: IMAGES[1] is [3, (4, 4), 4, (2, 2), 3]
     ("key-2", [9], "truncated"),
@@ -203,9 +221,9 @@ CASES = [
     ("key-101", [3, (4, 4), 4, (2, 2), 6], "truncated"),
     ("key-101", [3, (4, 4), 4, (2, 2), 1], "padded"),
     ("key-101", [5, (4, 4), 4, (2, 2), 3], "truncated"),
-    ("key-101", [3, (4, 4), 4, 6, (2, 2)], "hole"),  # the cut falls into the last image
-    ("key-101", [3, (4, 8), 4, (2, 2), 3], "hole"),  # whole after the cut, but twice as large
-    ("key-101", [3, (4, 4), 4], "hole"),  # an image less
+    ("key-101", [3, (4, 4), 4, 6, (2, 2)], "left_out"),  # the cut falls into the last image
+    ("key-101", [3, (4, 8), 4, (2, 2), 3], "left_out"),  # whole after the cut, but twice as large
+    ("key-101", [3, (4, 4), 4], "left_out"),  # an image less
 ]
 
 
@@ -219,22 +237,20 @@ def test_a_sample_of_another_length(index: Index, key: str, parts: Any, done: st
         MismatchError, match=rf"encoded to ({length_of(parts)} tokens|images of .*) but planned as"
     ):
         PackedDataset(index, encode)[k]
-    dropped = PackedDataset(index, encode, on_mismatch="drop")
-    pack = dropped[k]
-    assert shapes(pack) == shapes(healthy)
-    assert pack["labels"][inside].eq(-100).all()
-    assert dropped.events.records[0]["done"] == "hole"
-    assert dropped.events.counts == {"mismatch": 1}
+    skipped = PackedDataset(index, encode, on_mismatch="skip")
+    check_left_out(skipped[k], healthy, key)
+    assert skipped.events.records[0]["done"] == "left_out"
+    assert skipped.events.counts == {"mismatch": 1}
 
     dataset = PackedDataset(index, encode, on_mismatch="truncate")
     pack = dataset[k]
-    assert shapes(pack) == shapes(healthy)
     (told,) = pack["events"]
     found = (told["done"], told["planned"], told["found"], told["key"])
     assert found == (done, planned, length_of(parts), key)
-    if done == "hole":
-        assert pack["labels"][inside].eq(-100).all()
+    if done == "left_out":
+        check_left_out(pack, healthy, key)
         return
+    assert shapes(pack) == shapes(healthy)
     whole = encode({"id": key, "seed": int(key[4:]), "parts": parts})
     kept = min(planned, length_of(parts))
     assert torch.equal(pack["input_ids"][inside][:kept], whole["input_ids"][:kept])
@@ -246,19 +262,18 @@ def test_a_sample_of_another_length(index: Index, key: str, parts: Any, done: st
         assert all(row.tolist() in rows for row in whole["pixel_values"])
 
 
-@pytest.mark.parametrize("on_mismatch", ["error", "drop", "truncate"])
+@pytest.mark.parametrize("on_mismatch", ["error", "skip", "truncate"])
 def test_media_of_another_size_at_the_same_length(index: Index, on_mismatch: str) -> None:
     """A 2 x 8 image has the tokens of a 4 x 4 one: length alone would not tell."""
-    k, inside = at(index, "key-101")
+    k, _ = at(index, "key-101")
     encode = Resized("key-101", [3, (2, 8), 4, (2, 2), 3])
     dataset = PackedDataset(index, encode, on_mismatch=on_mismatch)
     if on_mismatch == "error":
         with pytest.raises(MismatchError, match="images of 1x2x8, 1x2x2 patches.*1x4x4, 1x2x2"):
             dataset[k]
         return
-    pack = dataset[k]
-    assert shapes(pack) == shapes(PackedDataset(index, SyntheticEncode())[k])
-    assert pack["labels"][inside].eq(-100).all() and len(dataset.events) == 1
+    check_left_out(dataset[k], PackedDataset(index, SyntheticEncode())[k], "key-101")
+    assert len(dataset.events) == 1
 
 
 # -- seen everywhere -------------------------------------------------------------------------------
@@ -267,7 +282,7 @@ def test_media_of_another_size_at_the_same_length(index: Index, on_mismatch: str
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_what_workers_meet_is_seen_in_the_process_that_trains(index: Index, context: str) -> None:
     keys = {"key-1", "key-3", "key-102"}
-    dataset = PackedDataset(index, Failing(keys, BAD), on_error="hole")
+    dataset = PackedDataset(index, Failing(keys, BAD), on_error="skip")
     options: dict[str, Any] = {"multiprocessing_context": context, "num_workers": 2}
     loader = DataLoader(dataset, batch_size=None, **options)
     told = [one for pack in loader for one in pack.get("events", [])]
@@ -280,7 +295,7 @@ def test_what_workers_meet_is_seen_in_the_process_that_trains(index: Index, cont
 
 
 def test_copies_have_events_of_their_own(index: Index) -> None:
-    dataset = PackedDataset(index, Failing({"key-1"}, BAD), on_error="hole")
+    dataset = PackedDataset(index, Failing({"key-1"}, BAD), on_error="skip")
     copy = pickle.loads(pickle.dumps(dataset))
     k, _ = at(index, "key-1")
     copy[k]
@@ -297,7 +312,7 @@ def test_events_are_bounded_and_leave_nothing_behind(
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     monkeypatch.setattr(events, "LIMIT", 5)
-    dataset = PackedDataset(index, Failing({"key-1"}, BAD), on_error="hole")
+    dataset = PackedDataset(index, Failing({"key-1"}, BAD), on_error="skip")
     k, _ = at(index, "key-1")
     with caplog.at_level(logging.WARNING, "packidx.torch"):
         for _ in range(8):
@@ -317,6 +332,6 @@ def test_a_full_disk_ends_no_training(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
-    dataset = PackedDataset(index, Failing({"key-1"}, BAD), on_error="hole")
+    dataset = PackedDataset(index, Failing({"key-1"}, BAD), on_error="skip")
     dataset[at(index, "key-1")[0]]
     assert dataset.events.counts == {"unreadable": 1}

@@ -211,7 +211,7 @@ def test_what_is_not_there_is_named_with_the_command_that_brings_it(
 
 @pytest.mark.parametrize(
     ("package", "module"),
-    [("av", "packidx.records.media.video_headers"), ("lmdb", "packidx.records.media.lmdb_store")],
+    [("av", "packidx.records.media.video"), ("lmdb", "packidx.records.media.lmdb_store")],
 )
 def test_a_medium_of_an_extra_names_the_extra(
     reader: Environment, package: str, module: str

@@ -429,7 +429,7 @@ def test_a_sampler_and_a_data_set_tell_what_they_are(tmp_path: Path) -> None:
     name = f"{index.path}@{index.id[:12]}, 20 packs"
     dealt = "rank=1, world_size=2, global_batch=4, seed=3, epoch=0"
     assert repr(sampler) == f"PackSampler({name}, {dealt})"
-    dataset = PackedDataset(index, SyntheticEncode(), on_error="hole")
+    dataset = PackedDataset(index, SyntheticEncode(), on_error="skip")
     assert repr(dataset) == f"PackedDataset({name}, encode=SyntheticEncode)"
     for kind in (PackSampler, PackedDataset):
         assert repr(object.__new__(kind)) == f"{kind.__name__}(not open)"

@@ -5,7 +5,6 @@ The proofs are those of the newest release; their files run under it with more c
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import test_models as models
 import test_trainer as trainers
 import torch
 from plain_flash import NAME, plain_flash, use_flash
-from tiny_models import FAMILIES, fresh, packs_of, video_pack
+from tiny_models import FAMILIES, checked, fresh, packs_of, video_pack, with_video
 from torch_packs import VIDEO
 from trained_packs import largest_difference, trained_index
 
@@ -56,7 +55,7 @@ def test_leaks_show_and_are_found(tmp_path: Path, family: str, broken: Any) -> N
 @pytest.mark.parametrize("family", FAMILIES)
 def test_whole_packs_pass_the_check(tmp_path: Path, family: str, attention: str) -> None:
     (pack,) = packs_of(tmp_path, family)
-    worst = check_isolation(proof.model_of(family, attention), pack)
+    worst = checked(family, proof.model_of(family, attention), pack)
     print(f"{family} {attention}: {worst:.1e}")
     assert worst < TOLERANCE
 
@@ -77,7 +76,7 @@ class Adapted(torch.nn.Module):
 
 def test_a_model_in_an_adapter_passes_the_check(tmp_path: Path) -> None:
     (pack,) = packs_of(tmp_path, "qwen3_vl")
-    assert check_isolation(Adapted(proof.model_of("qwen3_vl", "sdpa")), pack) < TOLERANCE
+    assert checked("qwen3_vl", Adapted(proof.model_of("qwen3_vl", "sdpa")), pack) < TOLERANCE
 
 
 @pytest.mark.parametrize("family", QWEN)
@@ -89,7 +88,8 @@ def test_videos_stay_apart(family: str, attention: str) -> None:
         by_flash = attention == NAME
         prepare_model(use_flash(model) if by_flash else model)
         mode = "flash" if by_flash else "sdpa"
-        assert check_isolation(model, pack, attention=mode) < TOLERANCE
+        samples = [with_video(family, seed) for seed in range(2)]
+        assert check_isolation(model, pack, attention=mode, encoded=samples) < TOLERANCE
 
 
 def test_a_step_of_the_trainer_is_that_of_one_loop(tmp_path: Path) -> None:
@@ -120,20 +120,3 @@ def test_models_that_cannot_isolate_are_refused(says: str) -> None:
 def test_layers_with_a_state_are_refused() -> None:
     with pytest.raises(MismatchError, match="MambaForCausalLM has layers of type"):
         prepare_model(models.mamba())
-
-
-CARRY_STATE_OVER = ("4.57.1", "4.57.6", "5.0.0", "5.6.2")
-
-
-def test_linear_attention_is_refused_where_it_takes_no_bounds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With its kernels and a GPU, too: these releases never tell them where samples begin."""
-    monkeypatch.setattr("packidx.torch.model.prepare._KERNELS", {})
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    model = models.qwen3_next()
-    if os.environ["PACKIDX_TRANSFORMERS"] in CARRY_STATE_OVER:
-        with pytest.raises(MismatchError, match=r"across packed samples: .*transformers>=5\.11"):
-            prepare_model(model)
-    else:
-        prepare_model(model)

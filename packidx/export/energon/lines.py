@@ -17,8 +17,7 @@ from packidx.index import Pack, Sample
 from packidx.io import ranges, urls
 from packidx.io.ranges import ReadAhead
 from packidx.records.containers.base import BrokenFile
-from packidx.records.containers.tar.samples import is_record, record_of, samples_of
-from packidx.records.containers.tar.stream import Member, SkippingStream, members
+from packidx.records.containers.tar import Member, is_record, members, record_of, samples_of
 from packidx.records.conversation import Media, Turn, content_of, to_record
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
@@ -56,13 +55,15 @@ def read_named(path: str, offset: int, nbytes: int, layout: Layout) -> NamedSamp
         SourceError: the shard cannot be read or has something else there.
     """
     block = ranges.BLOCK if urls.is_url(path) else _LOCAL_BLOCK
-    stream = SkippingStream(ReadAhead(path, offset + nbytes, block, block), offset)
+    end = offset + nbytes
+    read = ReadAhead(path, end, block, block).read
     try:
-        samples = list(samples_of(members(stream, content=is_record, is_archive=False)))
+        run = members(read, offset, end, content=is_record, is_archive=False)
+        samples = list(samples_of(run))
     except BrokenFile as error:
         raise _changed(path, str(error)) from None
     if len(samples) != 1 or "json" not in samples[0].extensions:
-        raise _changed(path, f"it has no sample at bytes {offset} to {offset + nbytes}")
+        raise _changed(path, f"it has no sample at bytes {offset} to {end}")
     files = list(samples[0].extensions.values())
     for extension, member in samples[0].extensions.items():
         if extension != "json":

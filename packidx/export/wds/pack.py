@@ -23,8 +23,7 @@ from packidx.records.conversation import Conversation, Media, Turn, content_of, 
 from packidx.records.dialects.parse import parse
 from packidx.records.fetch import Fetcher
 from packidx.records.media.held import ending_of
-from packidx.records.media.image_files import read_image
-from packidx.records.media.inside import InRoot
+from packidx.records.media.images import read_image
 from packidx.records.media.opener import MediaOpener
 from packidx.records.media.paths import MediaRoot
 
@@ -239,8 +238,7 @@ class _Collector(MediaOpener):
         if not data:
             raise BadRecord("broken_media", "a medium in the record is empty")
         stand_in = f"#{len(self.files)}"
-        path = located.path if isinstance(located, InRoot) else located
-        self.files[stand_in] = os.path.basename(path) if isinstance(path, str) else "", data
+        self.files[stand_in] = os.path.basename(located) if isinstance(located, str) else "", data
         return stand_in
 
 

@@ -9,33 +9,30 @@ from typing import Any
 from packidx.errors import OptionError
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
-from packidx.inspect.query import connect
-from packidx.inspect.report.of_lengths import (
-    create_counted,
-    lengths_figures,
-    longest_figure,
-    rejected_figure,
-)
-from packidx.inspect.report.of_plan import (
+from packidx.inspect.report.figures import (
     STEPS,
     chosen_packs,
+    create_counted,
     dropped_figure,
     fill_figure,
+    lengths_figures,
+    longest_figure,
     packs_figure,
-    pictures,
+    rejected_figure,
     samples_figure,
     steps_figures,
+    sweep_figure,
     tokens_figure,
     waiting_figure,
 )
 from packidx.inspect.report.origin import (
     columns_figure,
     origin_figures,
+    pictures,
     preview_options,
-    sweep_figure,
 )
 from packidx.inspect.report.page import Drawer, Report, Section, Series, count, page_of
-from packidx.inspect.sql import Asked, asked
+from packidx.inspect.sql import Asked, asked, connect
 from packidx.inspect.stats import RANKS, sample_stats
 from packidx.inspect.verdict import verdict
 from packidx.io.files import write_atomic
@@ -84,7 +81,7 @@ def write_report(
         )
     question = _asked(path, roots or {})
     with question.views(" ".join(question.names)) as views:
-        connection = connect(views, True, None)
+        connection = connect(views)
         try:
             absent = dict(views.absent)
             if question.index is None:
@@ -94,7 +91,7 @@ def write_report(
         finally:
             connection.close()
     progress("drawing")
-    write_atomic(os.fspath(output), page_of(report, drawer.draw).encode())
+    write_atomic(os.fspath(output), page_of(report, drawer).encode())
 
 
 def _is_page(path: str | os.PathLike[str]) -> bool:
@@ -197,6 +194,8 @@ def _of_index(
         ("in no pack", count(result.num_dropped)),
         ("over the bound", f"{result.gap_percent:.3f} %"),
     ]
-    said = verdict(index, of_samples)
+    said = [
+        f"{words[:1].upper()}{words[1:]}".rstrip(".") + "." for words in verdict(index, of_samples)
+    ]
     subtitle = f"packidx report of {index.path}@{index.id}, planned {snapshot.created}"
     return Report(f"Plan {index.path}@{index.id[:12]}", subtitle, said, numbers, sections, notes)

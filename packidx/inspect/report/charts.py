@@ -1,11 +1,11 @@
-"""Vega-Lite specifications: each of rows as dictionaries, with what a mark tells in `told`.
+"""Vega-Lite specifications of charts, each of rows; a mark tells in words what it stands for.
 
 Grammar: Satyanarayan et al., "Vega-Lite: A Grammar of Interactive Graphics", 2017.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from packidx.inspect.report.page import Spec
@@ -15,218 +15,143 @@ PALETTE = (
     "#8c8c8c",
 )
 """Of sources, the smaller ones together in grey; readable on white and on black."""
-GOOD, BAD, QUIET = "#4c78a8", "#e45756", "#9aa5b1"
-Values = Sequence[dict[str, Any]]
+GOOD, BAD = "#4c78a8", "#e45756"
+_TOLD = {"description": {"field": "told"}}
+_TICKS = {"tickCount": {"expr": "ticks"}}
 
 
-def colours(names: Sequence[str]) -> Spec:
-    """A scale that gives each of `names`, at most eight, the same colour in every chart."""
-    return {"domain": list(names), "range": list(PALETTE[: len(names)])}
+def _number(name: str, title: str | None, axis: Spec, **channel: Any) -> Spec:
+    """A quantitative axis of a field."""
+    axis = {"title": title, "format": "~s", "tickCount": 4, **axis}
+    return {"field": name, "type": "quantitative", "axis": axis, **channel}
 
 
-def _series(field: str, names: Sequence[str]) -> Spec:
+def _names(rows: Iterable[Sequence[Any]], axis: Spec, **channel: Any) -> Spec:
+    """An axis of names, the first of each row, in their order."""
+    order = list(dict.fromkeys(row[0] for row in rows))
+    axis = {"title": None, **axis}
+    return {"field": "name", "type": "ordinal", "sort": order, "axis": axis, **channel}
+
+
+def _series(names: Sequence[str]) -> Spec:
+    """The colours of series, at most eight, the same in every chart."""
     legend: Spec = {"title": None, "orient": "top", "labelLimit": 150, "columnPadding": 22}
     legend["columns"] = {"expr": "columns"}
     return {
-        "field": field,
+        "field": "series",
         "type": "nominal",
-        "scale": colours(names),
+        "scale": {"domain": list(names), "range": list(PALETTE[: len(names)])},
         "sort": list(names),
         "legend": legend if len(names) > 1 else None,
     }
 
 
+def _chart(fields: str, rows: Iterable[Sequence[Any]], mark: Spec, **encoding: Spec) -> Spec:
+    """One mark for each row, whose cells are the `fields`."""
+    values = [dict(zip(fields.split(), row, strict=True)) for row in rows]
+    return {"data": {"values": values}, "mark": mark, "encoding": {**encoding, **_TOLD}}
+
+
 def histogram(
-    values: Values, x: str, y: str, names: Sequence[str], mark: float | None = None
+    rows: Sequence[Sequence[Any]], x: str, y: str, names: Sequence[str], mark: float | None = None
 ) -> Spec:
-    """Bars from ``low`` to ``high`` on a logarithmic axis, and from ``bottom`` to ``top``.
+    """Bars on a logarithmic axis, one series upon the other.
 
     Args:
-        names: of the series, the field ``series``.
+        rows: low, high, bottom, top, series, told.
+        x: title of the axis.
+        y: title of the axis.
+        names: of the series.
         mark: where a line stands, such as the capacity.
     """
-    axis = {"title": x, "format": "~s", "grid": False, "tickCount": {"expr": "ticks"}}
-    bars: Spec = {
-        "data": {"values": list(values)},
-        "mark": {"type": "rect", "stroke": "var(--panel)", "strokeWidth": 0.5},
-        "encoding": {
-            "x": {
-                "field": "low",
-                "type": "quantitative",
-                "scale": {"type": "log", "nice": False},
-                "axis": axis,
-            },
-            "x2": {"field": "high"},
-            "y": {
-                "field": "bottom",
-                "type": "quantitative",
-                "axis": {"title": y, "format": "~s", "tickCount": 4},
-            },
-            "y2": {"field": "top"},
-            "color": _series("series", names),
-            "description": {"field": "told"},
-        },
-    }
+    bars = _chart(
+        "low high bottom top series told",
+        rows,
+        {"type": "rect", "stroke": "var(--panel)", "strokeWidth": 0.5},
+        x=_number("low", x, {"grid": False, **_TICKS}, scale={"type": "log", "nice": False}),
+        x2={"field": "high"},
+        y=_number("bottom", y, {}),
+        y2={"field": "top"},
+        color=_series(names),
+    )
     if mark is None:
         return bars
-    line: Spec = {
-        "data": {"values": [{"at": mark, "told": f"capacity: {mark:,.0f} tokens"}]},
-        "mark": {"type": "rule", "strokeDash": [4, 3], "color": BAD, "size": 2},
-        "encoding": {
-            "x": {"field": "at", "type": "quantitative"},
-            "description": {"field": "told"},
-        },
-    }
-    text = {**line, "mark": {"type": "text", "color": BAD, "align": "right", "dx": -4, "dy": 8}}
-    text["encoding"] = {
-        **line["encoding"],
-        "y": {"value": 0},
-        "text": {"value": "capacity"},
-    }
-    return {"layer": [bars, line, text]}
+    at = [(mark, f"capacity: {mark:,.0f} tokens")]
+    line = {"type": "rule", "strokeDash": [4, 3], "color": BAD, "size": 2}
+    text = {"type": "text", "color": BAD, "align": "right", "dx": -4, "dy": 8}
+    where: Spec = {"field": "at", "type": "quantitative"}
+    label = _chart("at told", at, text, x=where, y={"value": 0}, text={"value": "capacity"})
+    return {"layer": [bars, _chart("at told", at, line, x=where), label]}
 
 
-def bars(values: Values, y: str, colour: str = GOOD) -> Spec:
-    """Upright bars of ``value`` for each ``name``, in this order."""
-    order = list(dict.fromkeys(row["name"] for row in values))
-    return {
-        "data": {"values": list(values)},
-        "mark": {"type": "bar", "color": colour},
-        "encoding": {
-            "x": {
-                "field": "name",
-                "type": "ordinal",
-                "sort": order,
-                "axis": {"title": None, "labelAngle": -40, "labelOverlap": True},
-            },
-            "y": {
-                "field": "value",
-                "type": "quantitative",
-                "axis": {"title": y, "format": "~s", "tickCount": 4},
-            },
-            "description": {"field": "told"},
-        },
-    }
+def bars(rows: Sequence[Sequence[Any]], y: str) -> Spec:
+    """Upright bars; rows are name, value, told."""
+    mark = {"type": "bar", "color": GOOD}
+    x = _names(rows, {"labelAngle": -40, "labelOverlap": True})
+    return _chart("name value told", rows, mark, x=x, y=_number("value", y, {}))
 
 
-def _lines(values: Values) -> Spec:
-    """A line for each ``name``, in this order."""
-    order = list(dict.fromkeys(row["name"] for row in values))
-    axis = {"title": None, "labelLimit": 130, "ticks": False, "domain": False}
-    return {"field": "name", "type": "nominal", "sort": order, "axis": axis}
+def _lines(rows: Sequence[Sequence[Any]]) -> Spec:
+    return _names(rows, {"labelLimit": 130, "ticks": False, "domain": False})
 
 
-def lying(values: Values, x: str) -> Spec:
-    """Lying bars of ``value`` for each ``name``, ``label`` at their ends; red where ``bad``."""
-    shared: Spec = {
-        "y": _lines(values),
-        "x": {
-            "field": "value",
-            "type": "quantitative",
-            "axis": {"title": x, "format": "~s", "tickCount": {"expr": "ticks"}},
-            "scale": {"domain": [0, 1.45 * max((row["value"] for row in values), default=1)]},
-        },
-        "description": {"field": "told"},
-    }
+def lying(rows: Sequence[Sequence[Any]], x: str) -> Spec:
+    """Lying bars, labels at their ends; rows are name, value, label, whether it is red, told."""
+    end = 1.45 * max((row[1] for row in rows), default=1)
+    shared = {"y": _lines(rows), "x": _number("value", x, _TICKS, scale={"domain": [0, end]})}
     scale = {"domain": [False, True], "range": [GOOD, BAD]}
     colour: Spec = {"field": "bad", "type": "nominal", "legend": None, "scale": scale}
+    text = {"type": "text", "align": "left", "dx": 4}
+    label: Spec = {"field": "label", "type": "nominal"}
+    fields = "name value label bad told"
     return {
-        "data": {"values": list(values)},
         "layer": [
-            {"mark": "bar", "encoding": {**shared, "color": colour}},
-            {
-                "mark": {"type": "text", "align": "left", "dx": 4},
-                "encoding": {**shared, "text": {"field": "label", "type": "nominal"}},
-            },
-        ],
+            _chart(fields, rows, {"type": "bar"}, **shared, color=colour),
+            _chart(fields, rows, text, **shared, text=label),
+        ]
     }
 
 
-def shares(values: Values, names: Sequence[str], x: str, y: str) -> Spec:
-    """Upright bars, each filled by the shares of its series: ``name``, ``series``, ``value``."""
-    order = list(dict.fromkeys(row["name"] for row in values))
-    return {
-        "data": {"values": list(values)},
-        "mark": {"type": "bar", "binSpacing": 0},
-        "encoding": {
-            "x": {
-                "field": "name",
-                "type": "ordinal",
-                "sort": order,
-                "scale": {"paddingInner": 0},
-                "axis": {"title": x, "labelAngle": 0, "labelOverlap": True, "ticks": False},
-            },
-            "y": {
-                "field": "value",
-                "type": "quantitative",
-                "stack": "normalize",
-                "axis": {"title": y, "format": "%", "tickCount": 4},
-            },
-            "color": _series("series", names),
-            "order": {"field": "order"},
-            "description": {"field": "told"},
-        },
-    }
+def shares(rows: Sequence[Sequence[Any]], names: Sequence[str], x: str, y: str) -> Spec:
+    """Upright bars, each filled by its series; rows are name, series, value, order, told."""
+    axis = {"title": x, "labelAngle": 0, "labelOverlap": True, "ticks": False}
+    return _chart(
+        "name series value order told",
+        rows,
+        {"type": "bar", "binSpacing": 0},
+        x=_names(rows, axis, scale={"paddingInner": 0}),
+        y=_number("value", y, {"format": "%"}, stack="normalize"),
+        color=_series(names),
+        order={"field": "order"},
+    )
 
 
-def grouped(values: Values, names: Sequence[str], y: str) -> Spec:
-    """Bars beside each other for each ``name``: ``series``, ``value``, a share."""
-    order = list(dict.fromkeys(row["name"] for row in values))
-    return {
-        "data": {"values": list(values)},
-        "mark": "bar",
-        "encoding": {
-            "x": {
-                "field": "name",
-                "type": "ordinal",
-                "sort": order,
-                "axis": {"title": None, "labelAngle": 0},
-            },
-            "xOffset": {"field": "series", "sort": list(names)},
-            "y": {
-                "field": "value",
-                "type": "quantitative",
-                "scale": {"domain": [0, 1]},
-                "axis": {"title": y, "format": "%", "tickCount": 4},
-            },
-            "color": _series("series", names),
-            "description": {"field": "told"},
-        },
-    }
+def grouped(rows: Sequence[Sequence[Any]], names: Sequence[str], y: str) -> Spec:
+    """Bars beside each other; rows are name, series, value (a share), told."""
+    return _chart(
+        "name series value told",
+        rows,
+        {"type": "bar"},
+        x=_names(rows, {"labelAngle": 0}),
+        xOffset={"field": "series", "sort": list(names)},
+        y=_number("value", y, {"format": "%"}, scale={"domain": [0, 1]}),
+        color=_series(names),
+    )
 
 
-def strips(values: Values, names: Sequence[str], capacity: int) -> Spec:
-    """A row per ``name``: samples from ``start`` to ``end`` in their sources' colours."""
-    return {
-        "data": {"values": list(values)},
-        "mark": {"type": "bar", "height": {"band": 0.8}, "stroke": "var(--panel)"},
-        "encoding": {
-            "y": _lines(values),
-            "x": {
-                "field": "start",
-                "type": "quantitative",
-                "scale": {"domain": [0, capacity], "nice": False},
-                "axis": {
-                    "title": "tokens",
-                    "format": "~s",
-                    "grid": False,
-                    "tickCount": {"expr": "ticks"},
-                },
-            },
-            "x2": {"field": "end"},
-            "color": _series("series", names),
-            "strokeDash": {
-                "field": "cut",
-                "type": "nominal",
-                "legend": None,
-                "scale": {"domain": [False, True], "range": [[1, 0], [3, 2]]},
-            },
-            "strokeWidth": {
-                "field": "cut",
-                "type": "nominal",
-                "legend": None,
-                "scale": {"domain": [False, True], "range": [0.5, 2.5]},
-            },
-            "description": {"field": "told"},
-        },
-    }
+def strips(rows: Sequence[Sequence[Any]], names: Sequence[str], capacity: int) -> Spec:
+    """A strip per name; rows are name, series, first and last token, whether it is cut, told."""
+    scale = {"domain": [0, capacity], "nice": False}
+    cut: Spec = {"field": "cut", "type": "nominal", "legend": None}
+    both = [False, True]
+    return _chart(
+        "name series start end cut told",
+        rows,
+        {"type": "bar", "height": {"band": 0.8}, "stroke": "var(--panel)"},
+        y=_lines(rows),
+        x=_number("start", "tokens", {"grid": False, **_TICKS}, scale=scale),
+        x2={"field": "end"},
+        color=_series(names),
+        strokeDash={**cut, "scale": {"domain": both, "range": [[1, 0], [3, 2]]}},
+        strokeWidth={**cut, "scale": {"domain": both, "range": [0.5, 2.5]}},
+    )

@@ -1,22 +1,26 @@
-"""Where a plan is from: its certificate, its options, and what else could have been planned."""
+"""Where a plan is from: its certificate, its options, its columns, and images of its samples."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from packidx.errors import PackidxError
 from packidx.format.index import Options
 from packidx.format.manifest import SourceData
+from packidx.format.schema import Pack
 from packidx.index.reader import Index
-from packidx.inspect.report import charts
-from packidx.inspect.report.page import Figure, count, short
+from packidx.inspect.report.page import Figure, Picture, count, short
 from packidx.plan.cost_model import DEFAULT_PRESET
 from packidx.plan.cost_model import parse as parse_cost
 from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, command_line
-from packidx.plan.preview import preview
 from packidx.plan.resolved import inherited
 from packidx.records.ledger import by_use
+
+_EDGE = 160
+"""Pixels of a thumbnail's longer side."""
 
 
 def asked_for(options: Options) -> dict[str, Any]:
@@ -33,55 +37,6 @@ def asked_for(options: Options) -> dict[str, Any]:
         for name, value in values.items()
         if name == "capacity" or value not in (DEFAULTS[name], None, ())
     }
-
-
-def sweep_figure(
-    lengths: str, around: int, options: PlanOptions, notes: list[str]
-) -> Figure | None:
-    """What plans of other capacities would be; None where the lengths cannot be asked.
-
-    Args:
-        lengths: the table.
-        around: the capacity in the middle.
-        options: the others, whose preview is shown.
-    """
-    capacities = [capacity for capacity in (around // 4, around // 2, around) if capacity]
-    capacities += [2 * around, 4 * around]
-    try:
-        rows = preview(lengths, capacities, options)
-    except PackidxError as error:
-        notes.append(f"other capacities: {error}")
-        return None
-    values = []
-    names = ["full", "out: too long"]
-    for row in rows:
-        whole = max(row.num_tokens + row.dropped_tokens, 1)
-        for name, part in ((names[0], row.fill), (names[1], row.dropped_tokens / whole)):
-            told = f"capacity {row.capacity:,}: {100 * part:.2f} % {name}"
-            values.append(
-                {"name": f"{row.capacity:,}", "series": name, "value": part, "told": told}
-            )
-    table = [
-        (
-            count(row.capacity),
-            count(row.num_packs),
-            f"{100 * row.fill:.2f} %",
-            f"{row.gap_percent:.2f} %",
-            count(row.num_dropped),
-            count(row.dropped_tokens),
-            f"{100 * row.saved:.1f} %",
-        )
-        for row in rows
-    ]
-    return Figure(
-        "Other capacities",
-        "By best fit, from the histogram of the lengths alone. “Saved” is the share of positions "
-        "that batches of as many samples, padded to the longest, would spend on padding.",
-        ("capacity", "packs", "fill", "over the bound", "too long", "their tokens", "saved"),
-        table,
-        charts.grouped(values, names, "share"),
-        is_open=True,
-    )
 
 
 def preview_options(options: Options) -> PlanOptions:
@@ -141,3 +96,54 @@ def origin_figures(index: Index) -> list[Figure]:
         rows = [(line,) for line in snapshot.recipe.rstrip("\n").split("\n")[:200]]
         figures.append(Figure("Its recipe", "", ("",), rows))
     return figures
+
+
+def pictures(
+    index: Index, packs: list[tuple[str, int]], wanted: int, notes: list[str]
+) -> Iterator[Picture]:
+    """Up to `wanted` images of the packs' samples, small; what cannot be read goes to `notes`."""
+    from packidx.records.fetch import Fetcher
+
+    if index.snapshot.lengths.transform is not None:
+        notes.append("thumbnails: the plan has a transform, which a report does not run")
+        return
+    fetcher = Fetcher(index)
+    made, failed = 0, 0
+    for _, number in packs:
+        pack: Pack = index.pack(number)
+        for sample in pack.samples:
+            if made >= wanted or failed >= 3:
+                return
+            if sample.media is not None and not sample.media:
+                continue
+            try:
+                record = fetcher.read(sample, pack.stats["epoch"] or 0)
+            except (PackidxError, OSError) as error:
+                failed += 1
+                notes.append(f"thumbnail of {short(sample.key, 60)}: {error}")
+                continue
+            for image in _images(record)[:1]:
+                made += 1
+                yield Picture(f"pack {number}, {short(sample.key, 60)}", _small(image))
+
+
+def _images(value: Any) -> list[Any]:
+    """Opened images of a record, wherever they are in it."""
+    from PIL.Image import Image
+
+    if isinstance(value, Image):
+        return [value]
+    if isinstance(value, dict):
+        return [image for member in value.values() for image in _images(member)]
+    if isinstance(value, list | tuple):
+        return [image for member in value for image in _images(member)]
+    return []
+
+
+def _small(image: Any) -> str:
+    """A WebP file in base64."""
+    small = image.convert("RGB")
+    small.thumbnail((_EDGE, _EDGE))
+    buffer = io.BytesIO()
+    small.save(buffer, "WEBP", quality=60)
+    return base64.b64encode(buffer.getvalue()).decode()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape as escaped
+from html import escape
+from importlib.resources import files
 from typing import Any
+
+import jinja2
 
 from packidx.errors import missing_package
 
@@ -103,11 +105,11 @@ class Picture:
 
     Attributes:
         caption: whose it is.
-        data: of a WebP file.
+        data: of a WebP file, in base64.
     """
 
     caption: str
-    data: bytes
+    data: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,141 +135,28 @@ class Report:
     """What could not be shown, and why."""
 
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1b2733; --soft: #5c6b7a; --paper: #ffffff;
-  --panel: #f6f8fa; --grid: #d8dee4; --accent: #4c78a8; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9aa7b4; --paper: #0f151b;
-  --panel: #18212a; --grid: #33404d; --accent: #79a8d8; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 92rem; color: var(--ink);
-  background: var(--paper); font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; margin: 0; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
-h3 { font-size: 1rem; margin: 0 0 .2rem; }
-p { margin: .2rem 0 .7rem; color: var(--soft); overflow-wrap: anywhere; }
-.verdict { margin: 1rem 0; padding: .8rem 1rem .8rem 2rem; background: var(--panel);
-  border-left: 4px solid var(--accent); border-radius: 4px; }
-.verdict li { margin: .2rem 0; overflow-wrap: anywhere; }
-.verdict li:first-child { font-weight: 600; }
-.numbers { display: flex; flex-wrap: wrap; gap: .6rem; margin: 1rem 0 0; }
-.numbers div { background: var(--panel); border-radius: 4px; padding: .5rem .9rem; }
-.numbers dt { color: var(--soft); font-size: .8rem; }
-.numbers dd { margin: 0; font-size: 1.2rem; }
-.figures { display: grid; gap: 1rem;
-  grid-template-columns: repeat(auto-fill, minmax(min(100%, 34rem), 1fr)); }
-.across { grid-column: 1 / -1; }
-code { background: var(--grid); border-radius: 3px; padding: 0 .25em; }
-figure { margin: 0; padding: 1rem; background: var(--panel); border-radius: 6px; min-width: 0; }
-svg { display: block; width: 100%; height: auto; overflow: visible; }
-.narrow { display: none; }
-@media (max-width: 600px) { .wide { display: none; } .narrow { display: block; }
-  body { padding: 1rem .6rem 3rem; } figure { padding: .7rem; } }
-details { margin-top: .6rem; } summary { cursor: pointer; color: var(--soft); font-size: .85rem; }
-.rows { overflow-x: auto; max-height: 22rem; }
-table { border-collapse: collapse; font-size: .85rem; width: 100%; }
-th { text-align: left; color: var(--soft); font-weight: normal; }
-th, td { padding: .15rem .8rem .15rem 0; border-bottom: 1px solid var(--grid); vertical-align: top;
-  }
-td.long { overflow-wrap: anywhere; min-width: 9rem; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.pictures { display: flex; flex-wrap: wrap; gap: .6rem; }
-.pictures img { display: block; max-width: 160px; border-radius: 3px; }
-.pictures figcaption { font-size: .7rem; color: var(--soft); max-width: 160px;
-  overflow-wrap: anywhere; }
-.pictures figure { padding: .5rem; }
-"""
-
-
-def escape(text: str) -> str:
-    """Text for HTML."""
-    return escaped(visible(text))
-
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-Draw = Callable[[Figure], tuple[str, str]]
-
-
-def page_of(report: Report, draw: Draw) -> str:
-    """The whole file.
-
-    Args:
-        draw: makes of a figure its wide and its narrow picture, as SVG.
-    """
-    title = escape(report.title)
-    verdict = "".join(f"<li>{_sentence(each)}</li>" for each in report.verdict)
-    numbers = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
-        for name, value in report.numbers
+def page_of(report: Report, drawer: Drawer) -> str:
+    """The whole file; what comes from the data is escaped by the template."""
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
-    parts = [
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
-        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n",
-        f"<h1>{title}</h1>\n<p>{escape(report.subtitle)}</p>\n",
-        f'<ul class="verdict">{verdict}</ul>\n' if verdict else "",
-        f'<dl class="numbers">{numbers}</dl>\n',
-        *(_section(section, draw) for section in report.sections if section.figures),
-    ]
-    if report.notes:
-        notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
-        parts.append(f"<h2>Not shown</h2>\n<ul>{notes}</ul>\n")
-    return "".join([*parts, "</body>\n</html>\n"])
+    environment.filters["kind"] = _kind
+    template = environment.from_string(files(__package__).joinpath("page.html").read_text())
+    return template.render(report=report, draw=drawer.draw)
 
 
-def _sentence(words: str) -> str:
-    """Words with a capital and a full stop, what is between backticks as code."""
-    text = escape(f"{words[:1].upper()}{words[1:]}".rstrip(".") + ".")
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", text)
-
-
-def _section(section: Section, draw: Draw) -> str:
-    figures = "".join(_figure(figure, draw) for figure in section.figures)
-    pictures = "".join(map(_picture, section.pictures))
-    below = f'<div class="pictures">{pictures}</div>\n' if pictures else ""
-    heading = escape(section.heading)
-    return f'<h2>{heading}</h2>\n<div class="figures">{figures}</div>\n{below}'
-
-
-def _figure(figure: Figure, draw: Draw) -> str:
-    chart = ""
-    if figure.spec is not None:
-        wide, narrow = draw(figure)
-        chart = f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
-    says = f"<p>{escape(figure.says)}</p>" if figure.says else ""
-    table = _table(figure)
-    if not figure.is_open and figure.rows:
-        table = f"<details><summary>as a table</summary>{table}</details>"
-    across = ' class="across"' if figure.is_wide else ""
-    return f"<figure{across}><h3>{escape(figure.title)}</h3>{says}{chart}{table}</figure>\n"
-
-
-def _table(figure: Figure) -> str:
-    if not figure.rows:
-        return ""
-    head = "".join(f"<th>{escape(name)}</th>" for name in figure.columns)
-    rows = "".join(
-        "<tr>" + "".join(_cell(str(value)) for value in row) + "</tr>" for row in figure.rows
-    )
-    header = f"<thead><tr>{head}</tr></thead>" if any(figure.columns) else ""
-    return f'<div class="rows"><table>{header}<tbody>{rows}</tbody></table></div>'
-
-
-def _cell(text: str) -> str:
+def _kind(cell: Any) -> str:
+    """The style's class of a table's cell."""
+    text = str(cell)
     bare = text.removesuffix(" %").replace(",", "").replace(".", "").replace("-", "")
-    kind = ' class="long"' if len(text) > 24 else ""
     if bare.isascii() and bare.isdigit() and len(text) < 20:
-        kind = ' class="number"'
-    return f"<td{kind}>{escape(text)}</td>"
-
-
-def _picture(picture: Picture) -> str:
-    data = base64.b64encode(picture.data).decode()
-    caption = escape(picture.caption)
-    return (
-        f'<figure><img alt="" src="data:image/webp;base64,{data}">'
-        f"<figcaption>{caption}</figcaption></figure>"
-    )
+        return "number"
+    return "long" if len(text) > 24 else ""
 
 
 WIDE, WIDER, NARROW = 560, 1180, 235
@@ -345,8 +234,7 @@ def _themed(svg: str, title: str) -> str:
     svg = _MARK.sub(_titled, svg)
     head, begin, rest = svg.partition(">")
     head = re.sub(r' (xmlns:xlink|class|version)="[^"]*"', "", head)
-    label = title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    return f'{head} role="img" aria-label="{label}"{begin}{rest}'
+    return f'{head} role="img" aria-label="{escape(title)}"{begin}{rest}'
 
 
 def _titled(match: re.Match[str]) -> str:

@@ -1,6 +1,5 @@
 """Checks of a snapshot against itself and against its data."""
 
-from packidx.inspect.verify.api import verify
-from packidx.inspect.verify.snapshot import verify_snapshot
+from packidx.inspect.verify.api import verify, verify_snapshot
 
 __all__ = ["verify", "verify_snapshot"]

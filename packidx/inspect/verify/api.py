@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,12 +16,12 @@ from packidx.format.parquet import conform
 from packidx.format.schema import ALL_LENGTHS, LENGTHS
 from packidx.index import Index
 from packidx.inspect.verify.check import Check, few, not_checked, number_of, short
+from packidx.inspect.verify.rows import Found
 from packidx.inspect.verify.samples import NAME as SAMPLES
 from packidx.inspect.verify.samples import check_samples
-from packidx.inspect.verify.snapshot import digest_fault, size_fault, verify_snapshot
 from packidx.io import storage, urls
 from packidx.io.copies import Content, StoredFile, content_of, local_copy, overlapped, sizes
-from packidx.records.containers.tar.container import TAR
+from packidx.records.containers.tar import TAR
 from packidx.records.shards import scan
 from packidx.user_code import Function, fingerprint_of, planned_transform
 
@@ -33,6 +33,7 @@ def verify(
     transform: str | Function | None = None,
     num_sampled: int = 0,
     seed: int = 0,
+    quick: bool = False,
 ) -> Iterator[Check]:
     """Run every check that this machine's data allows, cheapest first; what is not checked is told.
 
@@ -41,6 +42,8 @@ def verify(
         encoder: callable(record) -> {"input_ids", ...}, with ``fingerprint()`` if it has one.
         transform: the plan's, where it names one: it is applied to samples before `encoder`.
         num_sampled: encode so many samples, drawn by `seed`, and compare their lengths.
+        seed: which samples.
+        quick: look at the sizes of the index's files and of the shards alone, and read nothing.
 
     Raises:
         OptionError: samples are to be encoded and there is nothing to encode, or to do it with.
@@ -55,6 +58,10 @@ def verify(
             f"{index.path} was planned from bare lengths and does not say where its samples are: "
             "leave --sample out"
         )
+    if quick:
+        yield check_files(index, quick=True)
+        yield check_shards(index, quick=True)
+        return
     planned = index.snapshot.lengths.transform
     given = planned_transform(planned, transform, index.path) if num_sampled or transform else None
     is_sound = True
@@ -79,8 +86,69 @@ def verify(
 BARE = "planned from bare lengths, which name no shards"
 
 
-def check_shards(index: Index) -> Check:
-    """Every shard is there with the bytes and the content that were counted."""
+def verify_snapshot(index: Index) -> Iterator[Check]:
+    """Check one snapshot; later checks are left out when its files cannot be read."""
+    files = check_files(index)
+    yield files
+    if files.ok:
+        found = Found(index)
+        for number, stated in enumerate(index.snapshot.result.windows):
+            found.look(number, stated)
+        yield from found.checks()
+
+
+def check_files(index: Index, quick: bool = False) -> Check:
+    """Every file is there with the bytes, rows and SHA-256 that the manifest names; `quick`: with
+    the bytes alone."""
+    files = index.snapshot.files
+    parts = [file.within(index.location) for file in files]
+    faults, hashed = _faults(parts, quick)
+    rows = 0
+    for part, file in zip(parts, files, strict=True):
+        if quick or faults[part.path]:
+            continue
+        with local_copy(part) as copy:
+            own: int = pq.read_metadata(copy).num_rows
+        rows += own
+        if own != file.rows:
+            faults[part.path] = f"{part.path} has {own:,} rows, the manifest says {file.rows:,}"
+    numbers = {"files": len(files), "bytes_hashed": hashed, "rows": rows}
+    listed = f"{number_of(len(files), 'files')}, {hashed:,} bytes hashed, {number_of(rows, 'rows')}"
+    if quick:
+        listed = f"{number_of(len(files), 'files')} of the sizes that the manifest states"
+    wrong = list(filter(None, faults.values()))
+    return Check("files", not wrong, few(wrong) or listed, numbers)
+
+
+def _faults(parts: Sequence[StoredFile], quick: bool = False) -> tuple[dict[str, str | None], int]:
+    """What is wrong with files by their paths, and how many bytes were hashed.
+
+    Args:
+        parts: with the bytes and SHA-256 that a manifest names.
+        quick: look at the sizes alone.
+    """
+    faults: dict[str, str | None] = {}
+    sound = []
+    for part, size in zip(parts, sizes([part.path for part in parts]), strict=True):
+        faults[part.path] = None
+        if size is None:
+            faults[part.path] = f"{part.path} is missing"
+        elif size != part.nbytes:
+            said = f"{size:,} bytes, the manifest says {part.nbytes:,}"
+            faults[part.path] = f"{part.path} has {said}"
+        elif not quick:
+            sound.append(part)
+    contents = overlapped(content_of, [part.path for part in sound])
+    for part, content in zip(sound, contents, strict=True):
+        if part.sha256 is not None and content.sha256 != part.sha256:
+            said = f"{short(content.sha256)}…, the manifest says {short(part.sha256)}…"
+            faults[part.path] = f"{part.path} has SHA-256 {said}"
+    return faults, sum(content.nbytes for content in contents)
+
+
+def check_shards(index: Index, quick: bool = False) -> Check:
+    """Every shard is there with the bytes and the content that were counted; `quick`: with the
+    bytes alone."""
     shards = index.snapshot.shards
     if not shards:
         return not_checked("shards", BARE)
@@ -91,7 +159,7 @@ def check_shards(index: Index) -> Check:
         for path, size, shard in zip(paths, there_now, shards, strict=True)
         if size == shard.bytes
     ]
-    contents = overlapped(_content, sized)
+    contents = [] if quick else overlapped(_content, sized)
     wrong = [
         f"{path} is missing (name its new place with --root OLD=NEW)"
         if size is None
@@ -99,7 +167,7 @@ def check_shards(index: Index) -> Check:
         for path, size, shard in zip(paths, there_now, shards, strict=True)
         if size != shard.bytes
     ]
-    for (path, shard), content in zip(sized, contents, strict=True):
+    for (path, shard), content in zip(sized, contents, strict=not quick):
         if isinstance(content, SourceError):
             wrong.append(str(content))
         elif content.sha256 != shard.fingerprint:
@@ -108,6 +176,9 @@ def check_shards(index: Index) -> Check:
     hashed = sum(read.nbytes for read in contents if isinstance(read, Content))
     numbers = {"shards": len(sized), "bytes_hashed": hashed}
     parts = ", ".join([number_of(len(sized), "shards"), f"{hashed:,} bytes hashed"])
+    if quick:
+        said = f"{number_of(len(sized), 'shards')} of the sizes that were counted"
+        return Check("shards", not wrong, few(wrong) or said, {"shards": len(sized)})
     if any(shard.container == TAR for shard in shards):
         size = sum(size or 0 for size in there_now)
         numbers["bytes"] = size
@@ -193,14 +264,9 @@ def _other(folder: str, actual: str, planned: str) -> Check:
 def _check_files(folder: str, manifest: LengthsManifest) -> Check:
     """The table's files have the bytes and the values that its manifest, the planned one, says."""
     parts = [file.within(folder) for file in manifest.files]
-    there = sizes([part.path for part in parts])
-    faults = [size_fault(part, size) for part, size in zip(parts, there, strict=True)]
-    if not any(faults):
-        contents = overlapped(content_of, [part.path for part in parts])
-        hashed = sum(content.nbytes for content in contents)
-        faults = [digest_fault(part, read) for part, read in zip(parts, contents, strict=True)]
-    if any(faults):
-        return Check(_NAME, False, f"{few(filter(None, faults))}: estimate again")
+    faults, hashed = _faults(parts)
+    if wrong := list(filter(None, faults.values())):
+        return Check(_NAME, False, f"{few(wrong)}: estimate again")
     digests, rows = [], 0
     for part in parts:
         try:

@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from packidx.arrays import Int64s
-from packidx.format import index as plan
-from packidx.index.reader import Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,50 +53,6 @@ class SourceSeen:
     examples: tuple[Difference, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The tables of one window, what the manifest says of it, and where it begins."""
-
-    number: int
-    stated: plan.Window
-    first_row: int
-    packs: pa.Table
-    samples: pa.Table
-    dropped: pa.Table
-
-
-class Looker(ABC):
-    """One check: `look` at every window, then the verdict. Only the first few faults are told."""
-
-    name = ""
-
-    def __init__(self, index: Index) -> None:
-        self.index = index
-        self.options, self.result = index.snapshot.options, index.snapshot.result
-        self.wrong: list[str] = []
-        self.numbers: Counter[str] = Counter()
-
-    @abstractmethod
-    def look(self, window: Window) -> None:
-        """Look at the next window; complaints go to `wrong`, what was looked at to `numbers`."""
-
-    @abstractmethod
-    def done(self) -> str:
-        """What holds, where there is no complaint."""
-
-    def verdict(self) -> Check:
-        detail = few(self.wrong) or self.done()
-        return Check(self.name, not self.wrong, detail, dict(self.numbers))
-
-    def unless(self, holds: Any, complaint: str | Callable[[], str]) -> None:
-        if not holds:
-            self.wrong.append(complaint if isinstance(complaint, str) else complaint())
-
-    def counted(self, name: str, what: str = "") -> str:
-        """One of `numbers` in words: ``725 packs``."""
-        return number_of(self.numbers[name], what or name)
-
-
 def not_checked(name: str, why: str) -> Check:
     return Check(name, True, f"not checked: {why}", checked=False)
 
@@ -126,8 +72,3 @@ def few(complaints: Iterable[str]) -> str:
     listed = list(complaints)
     more = f"; and {len(listed) - 5:,} more" if len(listed) > 5 else ""
     return "; ".join(listed[:5]) + more
-
-
-def ints(table: pa.Table, name: str) -> Int64s:
-    values: Int64s = pc.fill_null(table[name].cast(pa.int64()), 0).to_numpy()
-    return values

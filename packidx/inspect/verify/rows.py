@@ -1,352 +1,435 @@
-"""Checks of the rows, window by window."""
+"""Checks of the rows, window by window: SQL that gives the rows that offend, with a sentence.
+
+Each window's tables are read once, so a snapshot of any size is checked in the memory of one.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from packidx.arrays import Int64s
+from packidx.format import index as plan
 from packidx.format.index import snapshot_id
 from packidx.format.terms import LOST, lost_percent
 from packidx.index.reader import Index
 from packidx.index.window_files import WindowDigest
-from packidx.inspect.verify.check import Check, Looker, Window, ints, number_of, short
+from packidx.inspect.verify.check import Check, few, number_of, short
+
+TABLES = ("packs", "samples", "dropped")
 
 
-class Ids(Looker):
-    """The id is the digest of what the tables hold."""
+class Rule(NamedTuple):
+    """Rows that offend."""
 
-    name = "id"
+    sentence: str
+    """What is said of the first one: a format of its columns, the last of which is their number."""
+    counted: str
+    """What the rows are, in plural."""
+    sql: str
+    """In which `placed` are the samples with the row of their pack in its window, by `first_row`;
+    the last column is `n`, the number of rows that offend."""
+
+
+_BEFORE = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+_PLACED = (
+    "CREATE OR REPLACE TEMP VIEW placed AS SELECT samples.*, packs.place AS in_pack, "
+    "packs.first_row - $first_row AS first, coalesce(packs.epoch, 0) AS epoch "
+    "FROM samples ASOF JOIN packs ON samples.place >= packs.first_row - $first_row"
+)
+# Name, table, the pack's row, and what follows from the rows before.
+_FOLLOWING = (
+    ("pack_id", "packs", "place", "$first_pack + place"),
+    ("window", "packs", "place", "$number"),
+    (
+        "first_row",
+        "packs",
+        "place",
+        f"$first_row + coalesce(sum(num_samples) OVER (ORDER BY place {_BEFORE}), 0)",
+    ),
+    ("pack_id", "placed", "in_pack", "$first_pack + in_pack"),
+    ("position", "placed", "in_pack", "place - first"),
+    (
+        "start",
+        "placed",
+        "in_pack",
+        f"coalesce(sum(padded_length) OVER (PARTITION BY in_pack ORDER BY place {_BEFORE}), 0)",
+    ),
+)
+_ORDER = [
+    Rule(
+        f"{name}{' of a sample' if (name, table) == ('pack_id', 'placed') else ''} in pack {{}} is "
+        "{}, not {} as by the rows before ({})",
+        "rows",
+        f'SELECT $first_pack + {pack}, "{name}", expected, count(*) OVER () AS n '
+        f"FROM (SELECT *, {expected} AS expected FROM {table}) "
+        f'WHERE "{name}" IS DISTINCT FROM expected ORDER BY place LIMIT 1',
+    )
+    for name, table, pack, expected in _FOLLOWING
+]
+_TABLE_ROWS = Rule(
+    "packs hold {:,} samples, the table has {:,}",
+    "rows",
+    "SELECT held, there, 1 AS n FROM (SELECT coalesce(sum(num_samples), 0) AS held FROM packs), "
+    "(SELECT count(*) AS there FROM samples) WHERE held <> there",
+)
+_SUMS = {
+    "length": "sum(length)",
+    "label_tokens": "sum(label_tokens)",
+    "padded_length": "(sum(padded_length) + $unit - 1) // $unit * $unit",
+    "attention_cost": "sum(CAST(length AS BIGINT) * length)",
+}
+_ALWAYS = ("padded_length", "attention_cost")  # others may be unknown
+_MEDIA = {"num_images": "image", "num_videos": "video"}
+_HELD = "SELECT in_pack, {total} AS total FROM placed GROUP BY in_pack"
+_HELD_MEDIA = (
+    "SELECT in_pack, count(*) FILTER (medium.kind = '{kind}' AND coalesce(medium.at, 0) >= 0 "
+    "AND coalesce(medium.at, 0) < length) AS total "
+    "FROM (SELECT in_pack, length, unnest(media) AS medium FROM placed) GROUP BY in_pack"
+)
+_ONCE = [
+    Rule(
+        "sample {} is dropped more than once ({})",
+        "cases",
+        "SELECT sample_id, sum(count(*) - 1) OVER () AS n FROM dropped GROUP BY sample_id "
+        "HAVING count(*) > 1 ORDER BY sample_id LIMIT 1",
+    ),
+    Rule(
+        "sample {} is dropped without a reason or an id ({})",
+        "samples",
+        "SELECT min(sample_id), count(*) AS n FROM dropped "
+        "WHERE reason IS NULL OR sample_id IS NULL HAVING n > 0",
+    ),
+    Rule(
+        "sample {} has no id, copy or piece ({})",
+        "samples",
+        "SELECT min(sample_id), count(*) AS n FROM samples "
+        "WHERE sample_id IS NULL OR copy IS NULL OR piece IS NULL HAVING n > 0",
+    ),
+    Rule(
+        "sample {} is packed more than once ({})",
+        "cases",
+        "SELECT sample_id, sum(count(*) - 1) OVER () AS n FROM placed "
+        "GROUP BY epoch, sample_id, copy, piece HAVING count(*) > 1 ORDER BY sample_id LIMIT 1",
+    ),
+    Rule(
+        "sample {} is in {} of $epochs epochs ({})",
+        "cases",
+        "SELECT sample_id, num_epochs, count(*) OVER () AS n FROM (SELECT sample_id, copy, piece, "
+        "count(DISTINCT epoch) FILTER (epoch BETWEEN 0 AND $epochs - 1) AS num_epochs FROM placed "
+        "GROUP BY ALL) WHERE num_epochs <> $epochs ORDER BY sample_id LIMIT 1",
+    ),
+    Rule(
+        "sample {} is both packed and dropped ({})",
+        "samples",
+        "SELECT sample_id, count(*) OVER () AS n FROM (SELECT DISTINCT sample_id FROM dropped "
+        "WHERE sample_id IN (SELECT sample_id FROM samples)) ORDER BY sample_id LIMIT 1",
+    ),
+    Rule(
+        "{:,} packed + {:,} dropped, the manifest says $num_rows samples of window $number",
+        "samples",
+        "SELECT packed, gone, 1 AS n FROM (SELECT count(*) AS gone FROM dropped), "
+        "(SELECT count(DISTINCT sample_id) AS packed FROM samples) "
+        "WHERE packed + gone <> $num_rows",
+    ),
+]
+_SIDES = (
+    "(SELECT *, lead(pair) OVER (ORDER BY place) AS following, "
+    "lag(pair) OVER (ORDER BY place) AS before, {leads} "
+    "FROM samples)"
+)
+_TOGETHER = ("pack_id", "copy", "shard", "row")
+_PAIRS = [
+    Rule(
+        "sample {} is the {} side of a pair without the other one beside it ({})",
+        "sides",
+        f"SELECT sample_id, pair, count(*) OVER () AS n FROM {_SIDES.format(leads='1')} "
+        "WHERE (pair = 'chosen' AND following IS DISTINCT FROM 'rejected') "
+        "OR (pair = 'rejected' AND before IS DISTINCT FROM 'chosen') ORDER BY place LIMIT 1",
+    ),
+    *(
+        Rule(
+            f"sample {{}} has another value of {name} than the other side of its pair ({{}})",
+            "pairs",
+            "SELECT sample_id, count(*) OVER () AS n FROM "
+            + _SIDES.format(leads=f"lead({name}) OVER (ORDER BY place) AS other")
+            + " WHERE pair = 'chosen' AND following = 'rejected' "
+            f"AND {name} IS DISTINCT FROM other ORDER BY place LIMIT 1",
+        )
+        for name in _TOGETHER
+    ),
+    Rule(
+        "sample {}, a side of a pair, is cut ({})",
+        "sides",
+        "SELECT sample_id, count(*) OVER () AS n FROM samples "
+        "WHERE pair IS NOT NULL AND (piece > 0 OR token_start > 0) ORDER BY place LIMIT 1",
+    ),
+]
+
+
+def _sum_rules(connection: duckdb.DuckDBPyConnection) -> dict[str, Rule]:
+    """By counter of packs: it is, where it is known, what it is over the samples."""
+    held = {name: _HELD.format(total=total) for name, total in _SUMS.items()}
+    are_told = "SELECT count(*) = count(media) FROM samples"
+    if connection.execute(are_told).fetchall() == [(True,)]:
+        held |= {name: _HELD_MEDIA.format(kind=kind) for name, kind in _MEDIA.items()}
+    rules = {}
+    for name, sql in held.items():
+        known = f"coalesce({name}, 0)" if name in _ALWAYS else name
+        rules[name] = Rule(
+            f"pack {{}}: {name} is {{:,}}, over its samples {{:,}} ({{}})",
+            "packs",
+            f"SELECT pack_id, {known}, coalesce(total, 0), count(*) OVER () AS n "
+            f"FROM packs LEFT JOIN ({sql}) ON in_pack = place "
+            f"WHERE {known} <> coalesce(total, 0) ORDER BY place LIMIT 1",
+        )
+    return rules
+
+
+def _limit_rules(options: plan.Options) -> list[Rule]:
+    """No pack holds more than planned; copies of a sample never share one."""
+    caps = {
+        "padded_length": options.planned_capacity,
+        "num_images": options.max_images,
+        "vision_patches": options.max_vision_patches,
+        "num_samples": options.max_samples,
+    }
+    rules = [
+        Rule(
+            f"pack {{}} has {name} {{:,}}, at most are {cap:,} ({{}})",
+            "packs",
+            f"SELECT pack_id, {name}, count(*) OVER () AS n FROM packs WHERE {name} > {cap} "
+            "ORDER BY place LIMIT 1",
+        )
+        for name, cap in caps.items()
+        if cap is not None
+    ]
+    copies = Rule(
+        "pack {} holds {} copies of sample {} ({})",
+        "cases",
+        "SELECT pack_id, count(DISTINCT copy), sample_id, count(*) OVER () AS n FROM samples "
+        "GROUP BY pack_id, sample_id HAVING count(DISTINCT copy) > 1 ORDER BY ALL LIMIT 1",
+    )
+    return [*rules, copies]
+
+
+class Found:
+    """What was seen so far of a snapshot: complaints and numbers of each check, and sums."""
 
     def __init__(self, index: Index) -> None:
-        super().__init__(index)
-        self._digests: list[str] = []
+        self.index = index
+        self.options, self.result = index.snapshot.options, index.snapshot.result
+        names = ("id", "order", "sums", "capacity", "every sample once", "result", "pairs")
+        self.wrong: dict[str, list[str]] = {name: [] for name in names}
+        self.numbers: dict[str, Counter[str]] = {name: Counter() for name in names}
+        self.totals: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.epochs: list[list[tuple[int, int]]] = [[] for _ in range(self.options.epochs)]
+        self.digests: list[str] = []
+        self._first_row = 0
+        self._last: int | None = None
 
-    def look(self, window: Window) -> None:
+    def look(self, number: int, stated: plan.Window) -> None:
+        """Look at the next window."""
+        tables = {name: self.index.window(name, number) for name in TABLES}
+        self._hash(number, stated, tables)
+        with duckdb.connect(config={"python_enable_replacements": False}) as connection:
+            for name, rows in tables.items():
+                place = pa.array(np.arange(rows.num_rows))
+                connection.register(name, rows.append_column("place", place))
+            values = {
+                "first_row": self._first_row,
+                "first_pack": stated.first_pack,
+                "number": number,
+                "num_rows": stated.num_rows,
+                "epochs": self.options.epochs,
+                "unit": self.options.pad_pack_to or 1,
+            }
+            connection.execute(_bound(_PLACED, values))
+            sums, limits = _sum_rules(connection), _limit_rules(self.options)
+            for check, rules in {
+                "order": [_TABLE_ROWS, *_ORDER],
+                "sums": list(sums.values()),
+                "capacity": limits,
+                "every sample once": [_TABLE_ROWS, *_ONCE],
+                "pairs": _PAIRS,
+            }.items():
+                self.wrong[check] += _offending(connection, rules, values)
+            self._count(connection, stated, sums, len(limits) - 1)
+        self._first_row += tables["samples"].num_rows
+
+    def _hash(self, number: int, stated: plan.Window, tables: dict[str, pa.Table]) -> None:
         digest = WindowDigest()
-        for name in ("packs", "samples", "dropped"):
-            table = getattr(window, name)
-            digest.update(name, table)
-            self.numbers["rows_hashed"] += table.num_rows
-        own, stated = digest.hexdigest(), window.stated.digest
-        self._digests.append(own)
-        self.numbers["windows"] += 1
-        said = f"digest {short(own)}…, the manifest says {short(stated)}…"
-        self.unless(own == stated, f"window {window.number} has {said}")
+        for name, rows in tables.items():
+            digest.update(name, rows)
+        self.digests.append(digest.hexdigest())
+        if self.digests[-1] != stated.digest:
+            said = f"{short(self.digests[-1])}…, the manifest says {short(stated.digest)}…"
+            self.wrong["id"].append(f"window {number} has digest {said}")
 
-    def verdict(self) -> Check:
-        pairs = zip(self.result.windows, self._digests, strict=True)
+    def _count(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        stated: plan.Window,
+        summed: Iterable[str],
+        caps: int,
+    ) -> None:
+        """What the window adds to the manifest's numbers."""
+        lost = ", ".join(f"'{reason}'" for reason in LOST)
+        counted = connection.execute(
+            f"""SELECT * FROM
+            (SELECT count(*) AS num_packs, sum(length) AS num_tokens,
+                max(padded_length) AS fullest FROM packs),
+            (SELECT count(*) AS num_pieces, count(DISTINCT sample_id) AS num_samples,
+                count(*) FILTER (pair = 'chosen') AS num_pairs,
+                min(sample_id) AS least, max(sample_id) AS most FROM samples),
+            (SELECT count(*) AS num_dropped, sum(greatest(length, 0)) AS num_tokens_dropped,
+                sum(greatest(coalesce(length, 0), 0) - {int(self.options.shift)})
+                FILTER (reason IN ({lost})) AS lost,
+                min(sample_id) AS least_dropped, max(sample_id) AS most_dropped FROM dropped)"""
+        )
+        names = [column[0] for column in counted.description]
+        [row] = counted.fetchall()
+        told = dict(zip(names, row, strict=True))
+        ends = [told.pop(name) for name in ("least", "least_dropped", "most", "most_dropped")]
+        least = min((end for end in ends[:2] if end is not None), default=None)
+        if least is not None:
+            if self._last is not None and least <= self._last:
+                said = f"the window from pack {stated.first_pack} on has samples of the one before"
+                self.wrong["every sample once"].append(said)
+            self._last = max(end for end in ends[2:] if end is not None)
+        fullest, pairs = told.pop("fullest") or 0, told.pop("num_pairs")
+        self.totals.update({name: int(value or 0) for name, value in told.items()})
+        packs, pieces = told["num_packs"], told["num_pieces"]
+        rows = packs + pieces + told["num_dropped"]
+        self.numbers["id"].update(rows_hashed=rows, windows=1)
+        self.numbers["order"].update(packs=packs, samples=pieces)
+        known = " + ".join(f"count({name})" for name in summed)
+        [(sums,)] = connection.execute(f"SELECT {known} FROM packs").fetchall()
+        self.numbers["sums"].update(packs=packs, samples=pieces, sums=sums)
+        self.numbers["capacity"].update(packs=packs, compared=caps * packs)
+        self.numbers["capacity"]["fullest"] = max(self.numbers["capacity"]["fullest"], fullest)
+        self.numbers["every sample once"].update(
+            packed=told["num_samples"], dropped=told["num_dropped"]
+        )
+        self.numbers["result"]["rows"] += rows
+        self.numbers["pairs"]["pairs"] += pairs
+        reasons = connection.execute("SELECT reason, count(*) FROM dropped GROUP BY reason")
+        self.reasons.update(dict(reasons.fetchall()))
+        epochs = connection.execute(
+            "SELECT coalesce(epoch, 0) AS e, min(place), count(*) FROM packs GROUP BY e ORDER BY e"
+        )
+        for epoch, first, number in epochs.fetchall():
+            if epoch < len(self.epochs):
+                self.epochs[epoch].append((stated.first_pack + first, number))
+
+    def checks(self) -> Iterator[Check]:
+        """The verdicts; that of pairs where there is one."""
+        self._identify()
+        self._compare_result()
+        numbers = self.numbers
+        packs, samples = (number_of(numbers["order"][name], name) for name in ("packs", "samples"))
+        hashed = number_of(numbers["id"]["rows_hashed"], "rows")
+        windows = numbers["id"]["windows"]
+        most = self.options.planned_capacity
+        caps = ("max_images", "max_vision_patches", "max_samples")
+        more = "".join(
+            f", {cap} {name[4:]}" for name in caps if (cap := getattr(self.options, name))
+        )
+        packed, dropped = (numbers["every sample once"][name] for name in ("packed", "dropped"))
+        sums, compared = numbers["sums"]["sums"], numbers["result"]["compared"]
+        rows = number_of(numbers["result"]["rows"], "rows")
+        right = {
+            "id": f"{f'{windows:,} windows of ' if windows > 1 else ''}{hashed} hashed: "
+            f"{short(self.index.id)}… is the id of this content",
+            "order": f"{packs} from 0 on, {samples} without a gap or an overlap",
+            "sums": f"{number_of(sums, 'sums')} of {packs}, as added up over {samples}",
+            "capacity": f"{packs}, the fullest has {numbers['capacity']['fullest']:,} tokens of at "
+            f"most {most:,}{more}",
+            "every sample once": f"{packed:,} packed + {dropped:,} dropped = "
+            f"{number_of(packed + dropped, 'samples')}, each once",
+            "result": f"{number_of(compared, 'numbers')} of the manifest, as counted over {rows}",
+            "pairs": f"{number_of(numbers['pairs']['pairs'], 'pairs')}, the sides of each beside "
+            "each other",
+        }
+        for name, said in right.items():
+            wrong = self.wrong[name]
+            if name != "pairs" or wrong or numbers["pairs"]["pairs"]:
+                yield Check(name, not wrong, few(wrong) or said, dict(numbers[name]))
+
+    def _identify(self) -> None:
+        """Compare the id with the digest of what the tables hold."""
+        pairs = zip(self.result.windows, self.digests, strict=True)
         windows = tuple(replace(stated, digest=digest) for stated, digest in pairs)
         snapshot = replace(self.index.snapshot, result=replace(self.result, windows=windows))
         own = snapshot_id(snapshot.to_json())
-        same = f"the content gives id {short(own)}…, the folder says {short(self.index.id)}…"
-        self.unless(own == self.index.id, same)
-        return super().verdict()
+        if own != self.index.id:
+            said = f"{short(own)}…, the folder says {short(self.index.id)}…"
+            self.wrong["id"].append(f"the content gives id {said}")
 
-    def done(self) -> str:
-        windows = self.counted("windows") + " of " if self.numbers["windows"] > 1 else ""
-        rows = self.counted("rows_hashed", "rows")
-        return f"{windows}{rows} hashed: {short(self.index.id)}… is the id of this content"
-
-
-class Order(Looker):
-    """Packs and positions are dense, samples follow each other."""
-
-    name = "order"
-
-    def look(self, window: Window) -> None:
-        packs, samples = window.packs, window.samples
-        first, sizes = ints(packs, "first_row") - window.first_row, ints(packs, "num_samples")
-        self.numbers["packs"] += packs.num_rows
-        self.numbers["samples"] += samples.num_rows
-        begin = window.stated.first_pack
-        dense = np.arange(begin, begin + packs.num_rows)
-        self._follow("pack_id", ints(packs, "pack_id"), dense, dense)
-        own = np.full(packs.num_rows, window.number)
-        self._follow("window", ints(packs, "window"), own, dense)
-        rows = f"packs hold {sizes.sum():,} samples, the table has {samples.num_rows:,}"
-        self.unless(sizes.sum() == samples.num_rows, rows)
-        tiled = self._follow("first_row", first, np.cumsum(sizes) - sizes, dense)
-        if not tiled or sizes.sum() != samples.num_rows or not len(sizes):
-            return
-        packs_of = np.repeat(dense, sizes)
-        self._follow("pack_id of a sample", ints(samples, "pack_id"), packs_of, packs_of)
-        position = np.arange(samples.num_rows) - np.repeat(first, sizes)
-        self._follow("position", ints(samples, "position"), position, packs_of)
-        padded = ints(samples, "padded_length")
-        start = np.cumsum(padded) - padded
-        start -= np.repeat(start[first], sizes)
-        self._follow("start", ints(samples, "start"), start, packs_of)
-
-    def _follow(self, name: str, actual: Int64s, expected: Int64s, packs: Int64s) -> bool:
-        """Whether rows have the values that follow from those before; complains of the first."""
-        wrong = np.flatnonzero(actual != expected)
-        if len(wrong):
-            at = int(wrong[0])
-            self.wrong.append(
-                f"{name} in pack {packs[at]} is {actual[at]}, not {expected[at]} as by the rows "
-                f"before ({len(wrong):,} rows)"
-            )
-        return not len(wrong)
-
-    def done(self) -> str:
-        packs, samples = self.counted("packs"), self.counted("samples")
-        return f"{packs} from 0 on, {samples} without a gap or an overlap"
-
-
-class Sums(Looker):
-    """Counters of packs are the sums over their samples."""
-
-    name = "sums"
-
-    def look(self, window: Window) -> None:
-        packs, samples = window.packs, window.samples
-        if not packs.num_rows:
-            return
-        self.numbers["packs"] += packs.num_rows
-        self.numbers["samples"] += samples.num_rows
-        first = np.clip(ints(packs, "first_row") - window.first_row, 0, samples.num_rows - 1)
-        for name in ("length", "label_tokens"):
-            if not packs[name].null_count:
-                self._compare(name, np.add.reduceat(ints(samples, name), first), packs)
-        unit = self.options.pad_pack_to or 1
-        padded = np.add.reduceat(ints(samples, "padded_length"), first)
-        self._compare("padded_length", -(-padded // unit) * unit, packs)
-        squares = np.add.reduceat(ints(samples, "length") ** 2, first)
-        self._compare("attention_cost", squares, packs)
-        if samples["media"].null_count:  # somebody's are unknown
-            return
-        for kind in ("image", "video"):
-            if not packs[f"num_{kind}s"].null_count:
-                sums = np.add.reduceat(_media_inside(samples, kind), first)
-                self._compare(f"num_{kind}s", sums, packs)
-
-    def _compare(self, name: str, total: Int64s, packs: pa.Table) -> None:
-        self.numbers["sums"] += len(total)
-        stated = ints(packs, name)
-        bad = np.flatnonzero(total != stated)
-        if len(bad):
-            at = int(bad[0])
-            self.wrong.append(
-                f"pack {packs['pack_id'][at]}: {name} is {stated[at]:,}, over its samples "
-                f"{total[at]:,} ({number_of(len(bad), 'packs')})"
-            )
-
-    def done(self) -> str:
-        packs, samples = self.counted("packs"), self.counted("samples")
-        return f"{self.counted('sums')} of {packs}, as added up over {samples}"
-
-
-def _media_inside(samples: pa.Table, kind: str) -> Int64s:
-    """Media of a kind that stand inside each piece, int64 [n]."""
-    media = samples["media"].combine_chunks()
-    values = media.flatten()
-    piece = np.repeat(np.arange(len(media)), media.value_lengths().to_numpy())
-    at = values.field("at").fill_null(0).to_numpy()
-    own = pc.equal(values.field("kind"), kind).fill_null(False).to_numpy(zero_copy_only=False)
-    inside = own & (at >= 0) & (at < ints(samples, "length")[piece])
-    return np.bincount(piece[inside], minlength=len(media)).astype(np.int64)
-
-
-class Limits(Looker):
-    """No pack holds more than planned; copies of a sample never share one."""
-
-    name = "capacity"
-
-    def look(self, window: Window) -> None:
-        caps = {
-            "padded_length": self.options.planned_capacity,
-            "num_images": self.options.max_images,
-            "vision_patches": self.options.max_vision_patches,
-            "num_samples": self.options.max_samples,
-        }
-        for name, cap in caps.items():
-            if cap is None:
-                continue
-            values = ints(window.packs, name)
-            self.numbers["compared"] += len(values)
-            over = np.flatnonzero(values > cap)
-            if len(over):
-                pack = window.packs.slice(int(over[0]), 1)
-                self.wrong.append(
-                    f"pack {pack['pack_id'][0]} has {name} {pack[name][0].as_py():,}, "
-                    f"at most are {cap:,} ({number_of(len(over), 'packs')})"
-                )
-        fullest = pc.max(window.packs["padded_length"]).as_py() or 0
-        self.numbers["packs"] += window.packs.num_rows
-        self.numbers["fullest"] = max(self.numbers["fullest"], fullest)
-        if pc.any(pc.greater(window.samples["copy"], 0)).as_py():
-            rows = window.samples.select(["pack_id", "sample_id", "copy"])
-            apart = rows.group_by(["pack_id", "sample_id"]).aggregate([("copy", "count_distinct")])
-            together = apart.filter(pc.greater(apart["copy_count_distinct"], 1))
-            if together.num_rows:
-                first = together.slice(0, 1)
-                self.wrong.append(
-                    f"pack {first['pack_id'][0]} holds {first['copy_count_distinct'][0]} copies of "
-                    f"sample {first['sample_id'][0]} ({number_of(together.num_rows, 'cases')})"
-                )
-
-    def done(self) -> str:
-        caps = ("max_images", "max_vision_patches", "max_samples")
-        more = "".join(
-            f", {getattr(self.options, name)} {name[4:]}"
-            for name in caps
-            if getattr(self.options, name)
-        )
-        fullest, most = self.numbers["fullest"], self.options.planned_capacity
-        packs = self.counted("packs")
-        return f"{packs}, the fullest has {fullest:,} tokens of at most {most:,}{more}"
-
-
-class Once(Looker):
-    """Every sample is in the packs of each epoch or dropped for a reason."""
-
-    name = "every sample once"
-
-    def __init__(self, index: Index) -> None:
-        super().__init__(index)
-        self._last: int | None = None
-
-    def look(self, window: Window) -> None:
-        dropped = np.sort(ints(window.dropped, "sample_id"))
-        again = dropped[1:][np.diff(dropped) == 0]
-        self.unless(not len(again), lambda: f"sample {again[0]} is dropped {_more(again)}")
-        reasons = window.dropped["reason"].null_count
-        self.unless(not reasons, f"{reasons:,} samples are dropped without a reason")
-        epochs = np.repeat(ints(window.packs, "epoch"), ints(window.packs, "num_samples"))
-        if len(epochs) != window.samples.num_rows:
-            self.wrong.append(
-                f"packs hold {len(epochs):,} samples, the table has {window.samples.num_rows:,}"
-            )
-            return
-        names = ("sample_id", "copy", "piece")
-        rows = np.stack([ints(window.samples, name) for name in names], axis=1)
-        first = None
-        for epoch in range(self.options.epochs):
-            mine = rows[epochs == epoch]
-            mine = mine[np.lexsort(mine.T[::-1])]
-            twice = mine[1:][(mine[1:] == mine[:-1]).all(axis=1)] if len(mine) else mine
-            if len(twice):
-                self.wrong.append(f"sample {twice[0, 0]} is packed {_more(twice)}")
-            first = mine if first is None else first
-            if not np.array_equal(mine, first):
-                self.wrong.append(
-                    f"epoch {epoch} has {len(mine):,} samples, others than epoch 0's {len(first):,}"
-                )
-        placed = np.unique(rows[:, 0])
-        both = np.intersect1d(placed, dropped)
-        if len(both):
-            said = f"both packed and dropped ({number_of(len(both), 'samples')})"
-            self.wrong.append(f"sample {both[0]} is {said}")
-        self._count(window, placed, dropped)
-
-    def _count(self, window: Window, placed: Int64s, dropped: Int64s) -> None:
-        self.numbers["packed"] += len(placed)
-        self.numbers["dropped"] += len(dropped)
-        ids = np.concatenate([placed, dropped])
-        if len(ids) != window.stated.num_rows:
-            self.wrong.append(
-                f"{len(placed):,} packed + {len(dropped):,} dropped, the manifest says "
-                f"{window.stated.num_rows:,} samples of window {window.number}"
-            )
-        if len(ids):
-            self.unless(
-                self._last is None or ids.min() > self._last,
-                f"window {window.number} has samples of the one before",
-            )
-            self._last = int(ids.max())
-
-    def done(self) -> str:
-        packed, dropped = self.numbers["packed"], self.numbers["dropped"]
-        total = number_of(packed + dropped, "samples")
-        return f"{packed:,} packed + {dropped:,} dropped = {total}, each once"
-
-
-def _more(rows: Any) -> str:
-    """How often what stands in `rows` is there again."""
-    return f"more than once ({number_of(len(rows), 'cases')})"
-
-
-class Result(Looker):
-    """The manifest's result is what the tables hold."""
-
-    name = "result"
-
-    def __init__(self, index: Index) -> None:
-        super().__init__(index)
-        keys = ["num_packs", "num_tokens", "num_dropped", "num_samples", "num_pieces"]
-        keys.append("num_tokens_dropped")
-        self._lost = 0
-        self._found: Counter[str] = Counter(dict.fromkeys(keys, 0))
-        self._epochs: list[list[tuple[int, int]]] = [[] for _ in range(self.options.epochs)]
-        self._reasons: Counter[str] = Counter()
-
-    def look(self, window: Window) -> None:
-        first, epochs = window.stated.first_pack, ints(window.packs, "epoch")
-        for epoch, ranges in enumerate(self._epochs):
-            at = np.flatnonzero(epochs == epoch)
-            if len(at):
-                ranges.append((first + int(at[0]), len(at)))
-        self.numbers["rows"] += sum(t.num_rows for t in (window.packs, window.samples))
-        self.numbers["rows"] += window.dropped.num_rows
-        self._reasons.update(window.dropped["reason"].to_pylist())
-        self._found["num_packs"] += window.packs.num_rows
-        self._found["num_tokens"] += int(ints(window.packs, "length").sum())
-        self._found["num_dropped"] += window.dropped.num_rows
-        length = ints(window.dropped, "length").clip(0)
-        self._found["num_tokens_dropped"] += int(length.sum())
-        lost = pc.is_in(window.dropped["reason"], pa.array(LOST)).to_numpy()
-        self._lost += int((length[lost] - bool(self.options.shift)).sum())
-        self._found["num_pieces"] += window.samples.num_rows
-        self._found["num_samples"] += len(np.unique(ints(window.samples, "sample_id")))
-
-    def verdict(self) -> Check:
-        for name, value in self._found.items():
-            self._compare(name, value, getattr(self.result, name))
-        bound, packs = self.result.lower_bound, self._found["num_packs"]
-        self.unless(bound <= packs, f"lower bound {bound} is above {packs} packs")
-        self._derived()
-        rows = sum(window.num_rows for window in self.result.windows)
-        total = self.index.snapshot.lengths.num_samples
-        self.unless(rows == total, f"windows have {rows:,} samples, the lengths {total:,}")
-        self.numbers["compared"] += 2
-        return super().verdict()
-
-    def _compare(self, name: str, actual: Any, stated: Any) -> None:
-        self.numbers["compared"] += 1
-        self.unless(actual == stated, f"{name} is {actual}, the manifest says {stated}")
-
-    def _derived(self) -> None:
-        """What the manifest makes of the numbers."""
-        packs, bound = self._found["num_packs"], self.result.lower_bound
-        tokens = packs * self.options.capacity
-        wanted: dict[str, Any] = {
+    def _compare_result(self) -> None:
+        """Compare the manifest's result with what the tables hold."""
+        totals, result, options = self.totals, self.result, self.options
+        packs, bound = totals["num_packs"], result.lower_bound
+        tokens = packs * options.capacity
+        wanted: dict[str, Any] = {name: totals[name] for name in _COUNTED}
+        wanted |= {
             "gap": packs - bound,
             "gap_percent": 100 * (packs - bound) / max(bound, 1),
-            "fill": self._found["num_tokens"] / tokens if tokens else 0,
-            "dropped": dict(self._reasons),
-            "lost_percent": lost_percent(
-                self.result.num_tokens_lost, self.result.num_tokens_eligible
-            ),
+            "fill": totals["num_tokens"] / tokens if tokens else 0,
+            "dropped": dict(self.reasons),
+            "lost_percent": lost_percent(result.num_tokens_lost, result.num_tokens_eligible),
         }
-        cut = self.result.num_tokens_cut  # of every copy, and what is lost is counted once
-        if not self.options.continues and not (cut and self.options.weights):
-            wanted["num_tokens_lost"] = self._lost + cut
-        if self.result.epochs is not None:
-            wanted["epochs"] = tuple(map(tuple, self._epochs))
+        cut = result.num_tokens_cut  # of every copy, and what is lost is counted once
+        if not options.continues and not (cut and options.weights):
+            wanted["num_tokens_lost"] = totals["lost"] + cut
+        if result.epochs is not None:
+            wanted["epochs"] = tuple(map(tuple, self.epochs))
+        wrong = self.wrong["result"]
+        if bound > packs:
+            wrong.append(f"lower bound {bound} is above {packs} packs")
         for name, value in wanted.items():
-            self._compare(name, value, getattr(self.result, name))
-        block, asked = self.result.schedule_block, self.options.global_batch
-        self.unless(
-            asked is None or self.options.schedule == "random" or block == asked,
-            f"schedule_block is {block}, planned for was a global batch of {asked}",
-        )
+            if value != (stated := getattr(result, name)):
+                wrong.append(f"{name} is {value}, the manifest says {stated}")
+        rows = sum(window.num_rows for window in result.windows)
+        total = self.index.snapshot.lengths.num_samples
+        if rows != total:
+            wrong.append(f"windows have {rows:,} samples, the lengths {total:,}")
+        block, asked = result.schedule_block, options.global_batch
+        if asked is not None and options.schedule != "random" and block != asked:
+            wrong.append(f"schedule_block is {block}, planned for was a global batch of {asked}")
+        self.numbers["result"]["compared"] = len(wanted) + 2
 
-    def done(self) -> str:
-        numbers, rows = self.counted("compared", "numbers"), self.counted("rows")
-        return f"{numbers} of the manifest, as counted over {rows}"
+
+_COUNTED = (
+    "num_packs",
+    "num_tokens",
+    "num_dropped",
+    "num_samples",
+    "num_pieces",
+    "num_tokens_dropped",
+)
+
+
+def _bound(text: str, values: dict[str, int]) -> str:
+    """A text with the numbers in the place of ``$name``."""
+    for name in sorted(values, key=len, reverse=True):
+        text = text.replace(f"${name}", str(values[name]))
+    return text
+
+
+def _offending(
+    connection: duckdb.DuckDBPyConnection, rules: list[Rule], values: dict[str, int]
+) -> Iterator[str]:
+    """A sentence for each rule that rows break."""
+    for rule in rules:
+        row = connection.execute(_bound(rule.sql, values)).fetchone()
+        if row is not None:
+            *cells, number = row
+            told = number_of(int(number), rule.counted)
+            yield _bound(rule.sentence, values).format(*cells, told)

@@ -12,7 +12,6 @@ from packidx.errors import MissingExtraError, PackidxError
 from packidx.hashing import derive_key
 from packidx.index import Index, Sample
 from packidx.inspect.verify.check import Check, Difference, SourceSeen, few, number_of
-from packidx.inspect.verify.snapshot import windows
 from packidx.permutation import permutation
 from packidx.records.fetch import Fetcher
 from packidx.user_code import Transform
@@ -128,16 +127,17 @@ def _drawn(index: Index, wanted: int, seed: int) -> Iterator[tuple[Sample, int]]
     files = index.snapshot.files
     num_pieces = sum(file.rows for file in files if file.path.startswith("samples-"))
     rows = np.sort(permutation(num_pieces, derive_key(seed, "verify"))[:wanted])
-    for window in windows(index):
-        stop = window.first_row + window.samples.num_rows
-        own = rows[(rows >= window.first_row) & (rows < stop)] - window.first_row
-        first_pack = window.stated.first_pack
-        epochs = window.packs["epoch"]
-        for row in window.samples.take(own).to_pylist():
+    first_row = 0
+    for number, stated in enumerate(index.snapshot.result.windows):
+        samples, epochs = index.window("samples", number), index.window("packs", number)["epoch"]
+        stop = first_row + samples.num_rows
+        own = rows[(rows >= first_row) & (rows < stop)] - first_row
+        for row in samples.take(own).to_pylist():
             sample = Sample(**row)
-            pack = sample.pack_id - first_pack
+            pack = sample.pack_id - stated.first_pack
             epoch = epochs[pack].as_py() if 0 <= pack < len(epochs) else None
             yield sample, epoch or 0
+        first_row = stop
 
 
 def _seen(name: str, encoded: list[Encoded]) -> SourceSeen:

@@ -22,7 +22,7 @@ class RecordRange:
     """A run of whole records of a shard, which a task reads."""
 
     start: int
-    """Where it begins, in the container's own units: bytes, or the number of a row group."""
+    """Where it begins, in the container's own units: bytes, or numbers of row groups or records."""
     end: int
     """One past its end, in the same units."""
     first_row: int

@@ -110,54 +110,6 @@ def local_shard(path: str) -> Iterator[str]:
             raise BadRecord(error.reason, error.detail.replace(copy, path)) from error
 
 
-class Stream:
-    """Bytes of a file in order, taken or skipped.
-
-    Args:
-        at: offset of the first one in the file.
-    """
-
-    def __init__(self, blocks: Iterator[bytes], at: int = 0) -> None:
-        self.at = at
-        self._blocks = blocks
-        self._block, self._used = b"", 0
-
-    def take(self, nbytes: int) -> bytes:
-        """The next `nbytes`; fewer where the stream ends."""
-        block, used = self._block, self._used
-        if used + nbytes <= len(block):
-            self._used += nbytes
-            self.at += nbytes
-            return block[used : used + nbytes]
-        return b"".join(self._pieces(nbytes))
-
-    def skip(self, nbytes: int) -> int:
-        """Pass over the next `nbytes`; how many there were."""
-        if self._used + nbytes <= len(self._block):
-            self._used += nbytes
-            self.at += nbytes
-            return nbytes
-        return sum(map(len, self._pieces(nbytes)))
-
-    def rest(self) -> Iterator[bytes]:
-        """All that is left, block by block."""
-        return self._pieces(None)
-
-    def _pieces(self, nbytes: int | None) -> Iterator[bytes]:
-        left = nbytes
-        while left is None or left > 0:
-            if self._used == len(self._block):
-                self._block, self._used = next(self._blocks, b""), 0
-                if not self._block:
-                    return
-            end = len(self._block) if left is None else self._used + left
-            piece = self._block[self._used : end]
-            self._used += len(piece)
-            self.at += len(piece)
-            left = None if left is None else left - len(piece)
-            yield piece
-
-
 class TooLarge(bytes):
     """What stands for a record of `nbytes`, too large to be held: some of its first bytes, `head`.
 

@@ -32,21 +32,6 @@ from packidx.records.containers.blocks import (
     size_of,
     too_large,
 )
-from packidx.records.containers.compressed import Text
-
-
-class JsonText(Text):
-    """Text whose items are JSON, each by itself."""
-
-    def records(
-        self, blocks: Iterator[bytes], at: int, begun: bool, header: None
-    ) -> Iterator[tuple[int, int, dict[str, Any] | BadRecord]]:
-        for offset, raw in self.items(blocks, at, begun):
-            yield offset, size_of(raw), attempted(decode, raw)
-
-    def decode(self, raw: bytes, where: str, header: None) -> dict[str, Any]:
-        return decode(raw, where)
-
 
 SCAN_BLOCK = 4 << 20
 _SHORT = 16  # bytes of a line: records are longer, so shorter ones are mostly blank
@@ -96,8 +81,7 @@ def read_lines(
     """
     end = file_version(path)[0] if end is None else end
     if end - start > max_record:  # what is shorter has no line that is too long, and is read fast
-        blocks = file_blocks(path, start, end)
-        yield from JsonLines(max_record).items(blocks, start, start > 0)
+        yield from filled_lines(file_blocks(path, start, end), start, start > 0, max_record)
         return
     with reading(path), open(path, "rb", buffering=1 << 20) as file:
         if start == 0 and file.read(len(BOM)) == BOM:
@@ -111,16 +95,15 @@ def read_lines(
             start += len(line)
 
 
-class JsonLines(JsonText):
-    """Lines in a stream of blocks; what compressed files are read with."""
-
-    def items(self, blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
-        """(offset, bytes) of every line that is not blank; `at` is the first block's offset."""
-        for offset, line in whole_lines(blocks, at, begun, self.max_record):
-            if not isinstance(line, TooLarge):
-                line = line.removesuffix(b"\n").removesuffix(b"\r")
-            if line and not line.isspace():
-                yield offset, line
+def filled_lines(
+    blocks: Iterator[bytes], at: int, begun: bool, max_record: int = MAX_RECORD
+) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes without newline) of every line that is not blank, as `whole_lines`."""
+    for offset, line in whole_lines(blocks, at, begun, max_record):
+        if not isinstance(line, TooLarge):
+            line = line.removesuffix(b"\n").removesuffix(b"\r")
+        if line and not line.isspace():
+            yield offset, line
 
 
 def whole_lines(

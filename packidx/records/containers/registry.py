@@ -12,34 +12,24 @@ import orjson
 from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import Container as Kind
 from packidx.io import urls
-from packidx.records.containers.array import JsonArray
 from packidx.records.containers.base import BOM, Container, named
 from packidx.records.containers.blocks import local_shard
-from packidx.records.containers.compressed import GZIP, ZSTD, Text, text_blocks
-from packidx.records.containers.delimited import Delimited
-from packidx.records.containers.lines import JsonLines, Lines
+from packidx.records.containers.convert import CODECS, Converted, text_blocks
+from packidx.records.containers.lines import Lines
 from packidx.records.containers.parquet import Arrow, Parquet
-from packidx.records.containers.tar.container import Tar, refuse_compressed
-from packidx.records.containers.text import TextContainer
+from packidx.records.containers.tar import Tar, refuse_compressed
 
 DEFAULT = "jsonl"
 """The kind of a shard whose manifest does not say."""
 
-_TEXTS: dict[str, Callable[[], Text]] = {
-    "jsonl": JsonLines,
-    "json": JsonArray,
-    "csv": functools.partial(Delimited, ","),
-    "tsv": functools.partial(Delimited, "\t", quoted=False),
-}
 _BINARY: dict[str, Callable[[], Container]] = {"parquet": Parquet, "arrow": Arrow, "tar": Tar}
-_CODECS = (GZIP, ZSTD)
 KINDS: tuple[str, ...] = get_args(Kind)
 """Every kind of container."""
 
 _ENDINGS = {"jsonl": "jsonl", "ndjson": "jsonl", "json": "json", "csv": "csv", "tsv": "tsv"}
 SUFFIXES = (
     *(f".{ending}" for ending in _ENDINGS),
-    *(f".{ending}.{codec}" for ending in _ENDINGS for codec in _CODECS),
+    *(f".{ending}.{codec}" for ending in _ENDINGS for codec in CODECS),
     *(f".{kind}" for kind in _BINARY),
 )
 """Endings of file names that hold records."""
@@ -62,18 +52,15 @@ def container(kind: str, delimiter: str | None = None) -> Container:
     """
     if kind not in KINDS:
         raise SourceError(f"no container of kind {kind!r}: known are {', '.join(KINDS)}")
-    text, _, codec = kind.partition(".")
+    text = kind.partition(".")[0]
     if delimiter is not None:
         if text not in ("csv", "tsv"):
             raise OptionError(f"a delimiter is for csv and tsv files, not for {kind}")
         if len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii():
             raise OptionError(f"the delimiter is {delimiter!r}: give one ASCII character")
-        return TextContainer(Delimited(delimiter), codec or None)
     if kind == "jsonl":
         return Lines()
-    if text in _TEXTS:
-        return TextContainer(_TEXTS[text](), codec or None)
-    return _BINARY[kind]()
+    return _BINARY[kind]() if kind in _BINARY else Converted(kind, delimiter)
 
 
 def strip_suffix(name: str) -> str:
@@ -120,7 +107,7 @@ def kind_of(path: str) -> str | None:
         if name.endswith(f".{kind}"):
             return kind
     stem, codec = name, ""
-    for ending in (f".{codec}" for codec in _CODECS):
+    for ending in (f".{codec}" for codec in CODECS):
         if name.endswith(ending):
             stem, codec = name.removesuffix(ending), ending
     text = _ENDINGS.get(stem.rpartition(".")[2]) if "." in stem else None
@@ -155,6 +142,11 @@ def _is_object(text: bytes) -> bool:
         return isinstance(orjson.loads(text), dict)
     except ValueError:
         return False
+
+
+def is_converted(kind: str) -> bool:
+    """Whether a kind is read through a copy in JSON Lines."""
+    return kind != DEFAULT and kind not in _BINARY
 
 
 def has_cells(kind: str) -> bool:

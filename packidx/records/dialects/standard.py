@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.containers.tar.container import TAR
-from packidx.records.containers.tar.samples import KEY, MEMBERS, Members
+from packidx.records.containers.tar import KEY, MEMBERS, TAR, Members
 from packidx.records.dialects.columns import is_pairs, with_columns, with_pairs
 from packidx.records.dialects.documents import (
     TEXT_LIST,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from packidx.io.ranges import Extent
-from packidx.records.containers.tar.samples import MEMBERS, Members
+from packidx.records.containers.tar import MEMBERS, Members
 from packidx.records.layout import TURN_KEYS
 from packidx.records.media.held import kind_of_name
 from packidx.records.media.references import (

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import IO, Any
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +19,14 @@ from numpy.typing import NDArray
 from packidx.errors import BadRecord
 from packidx.io.ranges import Extent
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.media.image_files import Source, label_of, open_file
+from packidx.records.media.images import Source, is_cut_riff, label_of, open_file
 from packidx.records.media.paths import MediaRoot, resolve
-from packidx.records.media.video_headers import local, opened, remembered_info
+from packidx.records.media.video import local, opened, remembered_info
 
 Samples = NDArray[np.float32]
 
-_MOST_CHUNKS = 1 << 10  # of a WAV, before its samples
 _FLAC_PER_BYTE = 1 << 13  # samples of silence: frames of 65,535 in a dozen bytes
-_UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # of a WAV that was written to a pipe
-_PLAIN, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE  # formats of a WAV
+_UNKNOWN_SIZE = b"\xff" * 4  # of a WAV that was written to a pipe
 _PIECE = 1 << 16
 _LOUDEST = {"u8": 1 << 7, "s16": 1 << 15, "s32": 1 << 31, "s64": 1 << 63}
 
@@ -139,56 +138,24 @@ def _info(num_samples: int, rate: int, label: str) -> MediaInfo:
     return MediaInfo(0, 0, num_samples=num_samples, sampling_rate=rate)
 
 
-# -- headers ---------------------------------------------------------------------------------------
-
-
 def _stated_by_header(source: Source, label: str) -> MediaInfo | None:
     """What the header of a WAV or a FLAC counts; None of any other file, or where it does not."""
     file, nbytes = open_file(source, label)
     with file:
-        head = file.read(42)
-        if head[:4] == b"fLaC":
-            return _flac(head, nbytes, label)
-        if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
-            return _wav(file, nbytes, label)
-    return None
-
-
-def _flac(head: bytes, nbytes: int, label: str) -> MediaInfo | None:
-    """Of its first block, STREAMINFO (RFC 9639, 8.2)."""
-    if len(head) < 42 or head[4] & 0x7F:
+        head = file.read(12)
+    is_wave = head[:4] == b"RIFF" and head[8:] == b"WAVE"
+    if not is_wave and head[:4] != b"fLaC":
         return None
-    rate = int.from_bytes(head[18:21], "big") >> 4
-    num_samples = int.from_bytes(head[21:26], "big") & (1 << 36) - 1
-    if num_samples > nbytes * _FLAC_PER_BYTE:
-        text = f"{label} claims {num_samples} samples in {nbytes} bytes"
-        raise BadRecord("broken_media", text)
-    return _info(num_samples, rate, label) if num_samples and rate else None
-
-
-def _wav(file: IO[bytes], nbytes: int, label: str) -> MediaInfo | None:
-    """Of its chunks ``fmt`` and ``data``, where samples are stored as they are."""
-    at, rate, width = 12, 0, 0
-    for _ in range(_MOST_CHUNKS):
-        file.seek(at)
-        head = file.read(8)
-        if len(head) < 8:
+    if is_wave and head[4:8] != _UNKNOWN_SIZE and is_cut_riff(head, nbytes):
+        raise BadRecord("broken_media", f"{label} is truncated: restore the file")
+    with opened(source, label, "audio") as (container, stream):
+        rate, num_samples = int(stream.rate), int(stream.duration or 0)
+        is_counted = stream.time_base == Fraction(1, rate or 1) and num_samples > 0
+        if container.format.name == "wav" and not stream.codec_context.name.startswith("pcm_"):
             return None
-        size = int.from_bytes(head[4:], "little")
-        if head[:4] == b"fmt ":
-            stated = file.read(16)
-            is_plain = int.from_bytes(stated[:2], "little") in (_PLAIN, _FLOAT, _EXTENSIBLE)
-            rate = int.from_bytes(stated[4:8], "little")
-            width = int.from_bytes(stated[12:14], "little") if is_plain else 0
-        elif head[:4] == b"data":
-            if not width or not rate or size in _UNKNOWN_SIZES:
-                return None
-            if at + 8 + size > nbytes:
-                text = f"its samples reach to byte {at + 8 + size}, it has {nbytes}"
-                raise BadRecord("broken_media", f"{label} is truncated: {text}; restore the file")
-            return _info(size // width, rate, label)
-        at += 8 + size + size % 2
-    return None
+    if is_counted and num_samples > nbytes * _FLAC_PER_BYTE:
+        raise BadRecord("broken_media", f"{label} claims {num_samples} samples in {nbytes} bytes")
+    return _info(num_samples, rate, label) if is_counted else None
 
 
 # -- samples ---------------------------------------------------------------------------------------

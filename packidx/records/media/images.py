@@ -1,4 +1,4 @@
-"""Image files: their sizes, and the opened image.
+"""Image files, wherever they are: their bytes, their sizes, and the opened image.
 
 Sizes come from headers alone. `image_size` and `open_image` apply the EXIF orientation alike, so
 that a planned size is the size that training sees. Of an image in an object store, or inside a tar,
@@ -7,25 +7,34 @@ a block from its beginning is read, and its end; it is opened from one request f
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import io
+import os
 import re
+import stat
 import warnings
+from collections.abc import Iterator
 from typing import IO, Any
 
 import PIL
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from packidx.errors import BadRecord, PackidxError
-from packidx.io import ranges
-from packidx.records.media.image_files import Source, content_of, label_of, open_file
+from packidx.io import ranges, storage, urls
+from packidx.io.ranges import Extent, ReadAhead
+from packidx.io.storage import unreadable
+from packidx.records.media.lmdb_store import read_value, split_reference
 from packidx.records.media.paths import shortened
 from packidx.records.media.references import is_opened
 
 MAX_PIXELS = 178_956_970  # Pillow's default limit for a decompression bomb: an error beyond it
 _SWAPPED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 _ORIENTATION = 0x0112
-_TIFF_WIDTH, _TIFF_HEIGHT = 0x0100, 0x0101
+_GAP = 1 << 12  # bytes of an object that are read rather than skipped
+_TAIL = 1 << 13  # bytes from the end in which a PNG may have an orientation
+_LATE = (b"eXIf", b"XML:com.adobe.xmp", b"Raw profile type")
 
 # Pixels only: Pillow also "opens" stubs whose size is made up, and PostScript.
 _FORMATS = (
@@ -33,17 +42,138 @@ _FORMATS = (
     *("ICO", "TGA", "PCX", "SGI", "QOI"),
 )
 
+Source = str | bytes | Extent
+"""A path, a URL, a file's bytes, or where they lie."""
 
-def image_size(source: Source) -> tuple[int, int]:
+
+def read_image(source: Source, label: str | None = None) -> bytes:
+    """All of an image's file, from a store by one request.
+
+    Args:
+        label: how errors name it; by default the path.
+
+    Raises:
+        BadRecord: ``missing_media`` or ``broken_media``.
+        SourceError: an object store, or the tar that it is in, cannot be read.
+    """
+    label = label or label_of(source)
+    if isinstance(source, bytes):
+        return source
+    if isinstance(source, Extent):
+        return source.read()
+    if urls.is_url(source) and split_reference(source) is None:
+        with _asked(source, label):
+            data = storage.read(source)
+        if not data:
+            raise BadRecord("broken_media", f"{label} is empty")
+        return data
+    file, _ = open_file(source, label)
+    with file:
+        try:
+            return file.read()
+        except OSError as error:
+            raise BadRecord("broken_media", f"{label} cannot be read: {error.strerror}") from None
+
+
+def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
+    """The source as a file that can seek, and its size in bytes.
+
+    Raises:
+        BadRecord: ``missing_media`` or ``broken_media``: there is nothing to read.
+        SourceError: an object store, or the tar that it is in, cannot be read.
+    """
+    content = stored_value(source, label)
+    source = source if content is None else content
+    file: IO[bytes]
+    if isinstance(source, bytes):
+        file, nbytes = io.BytesIO(source), len(source)
+    elif isinstance(source, Extent):
+        small = source.nbytes <= ranges.BLOCK // 2
+        file = io.BytesIO(source.peek()) if small else source.open()
+        nbytes = source.nbytes
+    elif urls.is_url(source):
+        file, nbytes = _open_url(source, label)
+    else:
+        try:
+            status = os.stat(source)
+            if not stat.S_ISREG(status.st_mode):  # to open a pipe or a device may have effects
+                raise BadRecord("broken_media", f"{label} cannot be read: it is no regular file")
+            file, nbytes = open(source, "rb"), status.st_size  # noqa: SIM115, the caller's
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            raise BadRecord("missing_media", f"{label} does not exist") from None
+        except OSError as error:
+            reason = "missing_media" if error.errno == errno.ENAMETOOLONG else "broken_media"
+            raise BadRecord(reason, f"{label} cannot be read: {error.strerror}") from None
+    if not nbytes:
+        file.close()
+        raise BadRecord("broken_media", f"{label} is empty")
+    return file, nbytes
+
+
+def stored_value(source: Source, label: str) -> bytes | None:
+    """The bytes of a source that is a value of a database; None of any other."""
+    entry = split_reference(source) if isinstance(source, str) else None
+    return None if entry is None else read_value(*entry, label)
+
+
+def _open_url(url: str, label: str) -> tuple[IO[bytes], int]:
+    """An object by its first block; its size is asked for where that is not all of it."""
+    with _asked(url, label):
+        head = storage.read_range(url, 0, ranges.BLOCK)
+        if len(head) < ranges.BLOCK:
+            return io.BytesIO(head), len(head)
+        nbytes = storage.stat(url).nbytes
+    return Extent(ReadAhead(url, nbytes, gap=_GAP, head=head), 0, nbytes).open(), nbytes
+
+
+@contextlib.contextmanager
+def _asked(url: str, label: str) -> Iterator[None]:
+    """Errors of a store: an object that is not there is a record's, all else is everybody's.
+
+    Raises:
+        BadRecord: ``missing_media``.
+        SourceError: the store cannot be read.
+    """
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError):
+        raise BadRecord("missing_media", f"{label} does not exist") from None
+    except OSError as error:
+        raise unreadable(url, error) from error
+
+
+def label_of(source: Source, medium: str = "an image") -> str:
+    """How errors name a medium."""
+    return repr(shortened(source)) if isinstance(source, str) else f"{medium} in the record"
+
+
+def image_size(source: Source, label: str | None = None) -> tuple[int, int]:
     """(height, width) in pixels of an image file or its bytes, EXIF orientation applied.
 
     Only the header is read, unless the end of the file looks cut off: such an image is decoded
     once, to tell a truncated one from one that is merely unusual.
 
+    Args:
+        label: how errors name it; by default the path.
+
     Raises:
         BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
     """
-    return labelled_size(source, label_of(source))
+    label = label or label_of(source)
+    file, nbytes = open_file(source, label)
+    with file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = _identify(file, label)
+        try:
+            _load_if_cut(image, file, nbytes)
+            width, height = image.size
+            # That of a TIFF has its orientation applied already.
+            swapped = image.format != "TIFF" and _orientation(image) in _SWAPPED
+        except Exception as error:
+            raise _broken(label, error) from None
+    if width < 1 or height < 1:
+        raise BadRecord("broken_media", f"{label} has {height} x {width} pixels")
+    return (width, height) if swapped else (height, width)
 
 
 def open_image(source: Any, label: str | None = None) -> Image.Image:
@@ -70,30 +200,11 @@ def open_image(source: Any, label: str | None = None) -> Image.Image:
 
 def _opened_file(source: Source, label: str) -> Image.Image:
     # From memory: an image that waits to be decoded must not hold a file open.
-    data = content_of(source, label)
+    data = read_image(source, label)
     file = io.BytesIO(data)
     image = _identify(file, label)
     _load_if_cut(image, file, len(data))
     return image
-
-
-def labelled_size(source: Source, label: str) -> tuple[int, int]:
-    """`image_size`, with errors that call the image `label`."""
-    file, nbytes = open_file(source, label)
-    with file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if nbytes > ranges.BLOCK and (size := webp_size(file, nbytes)) is not None:
-            return size
-        image = _identify(file, label)
-        try:
-            _load_if_cut(image, file, nbytes)
-            width, height = _stored_size(image)
-            swapped = _orientation(image) in _SWAPPED
-        except Exception as error:
-            raise _broken(label, error) from None
-    if width < 1 or height < 1:
-        raise BadRecord("broken_media", f"{label} has {height} x {width} pixels")
-    return (width, height) if swapped else (height, width)
 
 
 def _identify(file: IO[bytes], label: str) -> Image.Image:
@@ -137,153 +248,33 @@ def _orientation(image: Image.Image) -> int:
     return value if isinstance(value, int) else 1
 
 
-def _stored_size(image: Image.Image) -> tuple[int, int]:
-    """(width, height) as stored, before any orientation; TIFF's `size` has it applied already."""
-    tags = getattr(image, "tag_v2", None)
-    if image.format == "TIFF" and tags is not None:
-        return int(tags[_TIFF_WIDTH]), int(tags[_TIFF_HEIGHT])
-    return image.size
-
-
 def _load_if_cut(image: Image.Image, file: IO[bytes], nbytes: int) -> None:
     """Decode an image whose end looks cut off, or whose orientation may stand after its pixels."""
     at = file.tell()
-    ends_well = is_whole(image, file, nbytes)
+    ends_well = _ends_well(image.format, file, nbytes)
     file.seek(at)
-    if ends_well:
-        return
-    if image.format == "TIFF":  # decoding would turn it upright, which `_stored_size` knows not of
-        image = Image.open(file, formats=("TIFF",))
-    image.load()
+    if not ends_well:
+        image.load()
 
 
-_TAIL = 64
-_TIFF_RANGES = ((0x0111, 0x0117), (0x0144, 0x0145))  # of strips, of tiles: offsets, sizes
-_LATE_CHUNKS = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")  # may hold an orientation
-_WEBP_HEAD = 30
-_WEBP_PIXELS = 1 << 27  # of more, Pillow says whether they are too many
-_WEBP_ODD = 0x0E  # flags of a VP8X chunk: EXIF and XMP, which may turn it, and animation
+def _ends_well(form: str | None, file: IO[bytes], nbytes: int) -> bool:
+    """Whether a file certainly has all its pixels, and no orientation after them.
 
-
-def is_whole(image: Image.Image, file: IO[bytes], nbytes: int) -> bool:
-    """Whether a file certainly ends as it should, with no orientation after its pixels.
-
-    Args:
-        file: what it was opened from; it is left anywhere.
+    It is left anywhere. Kinds that have no mark at their end are rare, or quick to decode.
     """
-    if image.format == "PNG":
-        return _png_is_plain(file, nbytes)
-    if image.format in ("JPEG", "MPO", "JPEG2000"):
-        end = _read_at(file, max(0, nbytes - _TAIL), _TAIL)
-        return end.rstrip(b"\0\r\n").endswith(b"\xff\xd9")
-    if image.format == "WEBP":
-        return int.from_bytes(_read_at(file, 4, 4), "little") + 8 <= nbytes
-    if image.format == "AVIF":
-        return _boxes_are_whole(file, nbytes)
-    if image.format == "TIFF":
-        return _tiff_is_whole(image, nbytes)
-    return False  # kinds that are rare, or quick to decode
-
-
-def webp_size(file: IO[bytes], nbytes: int) -> tuple[int, int] | None:
-    """(height, width) of a WebP without orientation, which Pillow would read whole to say.
-
-    None for any other file, which is then where it was: at its beginning. Format: RFC 9649.
-    """
-    head = _read_at(file, 0, _WEBP_HEAD)
-    file.seek(0)
-    if len(head) < _WEBP_HEAD or head[:4] != b"RIFF" or head[8:12] != b"WEBP":
-        return None
-    size = int.from_bytes(head[16:20], "little")
-    is_one_chunk = 20 + size + size % 2 == nbytes
-    if int.from_bytes(head[4:8], "little") + 8 != nbytes:
-        return None
-    if head[12:16] == b"VP8 " and is_one_chunk:
-        sides = _vp8_size(head[20:], size)
-    elif head[12:16] == b"VP8L" and is_one_chunk:
-        sides = _vp8l_size(head[20:])
-    elif head[12:16] == b"VP8X" and not head[20] & _WEBP_ODD:
-        sides = 1 + int.from_bytes(head[27:30], "little"), 1 + int.from_bytes(head[24:27], "little")
-    else:
-        return None
-    if sides is None or not 0 < sides[0] * sides[1] <= _WEBP_PIXELS:
-        return None
-    return sides
-
-
-def _vp8_size(frame: bytes, size: int) -> tuple[int, int] | None:
-    """Of a lossy key frame (RFC 6386, 9.1)."""
-    tag = int.from_bytes(frame[:3], "little")
-    if tag & 1 or tag >> 5 >= size or frame[3:6] != b"\x9d\x01\x2a":
-        return None
-    width, height = (int.from_bytes(frame[at : at + 2], "little") & 0x3FFF for at in (6, 8))
-    return height, width
-
-
-def _vp8l_size(stream: bytes) -> tuple[int, int] | None:
-    """Of a lossless image (RFC 9649, 3.4)."""
-    bits = int.from_bytes(stream[1:5], "little")
-    if stream[0] != 0x2F or bits >> 29:
-        return None
-    return 1 + (bits >> 14 & 0x3FFF), 1 + (bits & 0x3FFF)
-
-
-def _boxes_are_whole(file: IO[bytes], nbytes: int) -> bool:
-    """Whether the outermost boxes of an ISO base media file (ISO 14496-12, 4.2) end with it."""
-    at = 0
-    while at + 8 <= nbytes:
-        head = _read_at(file, at, 16)
-        size = int.from_bytes(head[:4], "big")
-        if size == 0:  # up to the end
-            return True
-        at += int.from_bytes(head[8:], "big") if size == 1 else size
-        if size < 8 and size != 1:
-            return False
-    return at == nbytes
-
-
-def _tiff_is_whole(image: Image.Image, nbytes: int) -> bool:
-    """Whether a TIFF's directory says where its pixels are, and the file has them all."""
-    tags: Any = getattr(image, "tag_v2", {})
-    for offsets, sizes in _TIFF_RANGES:
-        if offsets in tags and sizes in tags:
-            stored = zip(tags[offsets], tags[sizes], strict=False)
-            return all(offset + size <= nbytes for offset, size in stored)
+    if form == "WEBP":
+        file.seek(0)
+        return not is_cut_riff(file.read(8), nbytes)
+    file.seek(max(0, nbytes - _TAIL))
+    tail = file.read(_TAIL)
+    if form in ("JPEG", "MPO", "JPEG2000"):
+        return tail.rstrip(b"\0\r\n").endswith(b"\xff\xd9")
+    if form == "PNG":
+        behind = tail.rpartition(b"IDAT")[2]
+        return b"IEND" in tail[-12:] and not any(word in behind for word in _LATE)
     return False
 
 
-def _png_is_plain(file: IO[bytes], nbytes: int) -> bool:
-    """Whether a PNG's chunks reach IEND with no text or EXIF chunk after the pixels.
-
-    Chunks are walked through; in a large file only up to the pixels, and from their last chunk on
-    where that stands as far behind the first one as chunks of one size, which encoders write, do.
-    """
-    at, pixels = 8, False
-    while at + 12 <= nbytes:
-        head = _read_at(file, at, 8)
-        kind, size = head[4:8], int.from_bytes(head[:4], "big")
-        if kind == b"IEND":
-            return True
-        if kind == b"IDAT":
-            if not pixels and nbytes > ranges.BLOCK and _ends_in_pixels(file, nbytes, at, size):
-                return True
-            pixels = True
-        elif pixels and kind in _LATE_CHUNKS:
-            return False
-        at += 12 + size
-    return False
-
-
-def _ends_in_pixels(file: IO[bytes], nbytes: int, first: int, size: int) -> bool:
-    """Whether a PNG, whose first chunk of pixels is at `first`, ends in such a chunk and IEND."""
-    end = nbytes - 12  # of the pixels
-    last = first + max(0, end - first - 1) // (12 + size) * (12 + size)
-    head = _read_at(file, last, 8)
-    if head[4:] != b"IDAT" or last + 12 + int.from_bytes(head[:4], "big") != end:
-        return False
-    return _read_at(file, end, 8) == b"\0\0\0\0IEND"
-
-
-def _read_at(file: IO[bytes], at: int, nbytes: int) -> bytes:
-    file.seek(at)
-    return file.read(nbytes)
+def is_cut_riff(head: bytes, nbytes: int) -> bool:
+    """Whether a RIFF file (a WebP, a WAV) of so many bytes states that it has more."""
+    return int.from_bytes(head[4:8], "little") + 8 > nbytes

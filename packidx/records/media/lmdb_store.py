@@ -15,13 +15,11 @@ from typing import Any
 from packidx.errors import BadRecord, MissingExtraError, SourceError
 from packidx.io import cache, storage, urls
 from packidx.io.storage import unreadable
-from packidx.records.media.inside import open_regular
 
 SEPARATOR = "::"
 
 _REFERENCE = re.compile(r"(.*?\.l?mdb)::(.*)", re.DOTALL | re.IGNORECASE)
 _DATA = "data.mdb"  # the file of a database that is a folder
-_OPENED_AS = re.compile("/dev/fd/[0-9]+")
 
 
 class _Opened:
@@ -59,14 +57,11 @@ def data_file(path: str) -> str:
     return urls.join(path, _DATA) if storage.is_folder(path) else path
 
 
-def read_value(path: str, key: str, label: str, root: str | None = None) -> bytes:
+def read_value(path: str, key: str, label: str) -> bytes:
     """A value of a database, by its key.
 
-    Args:
-        root: the folder that the database must lie in; None where it may lie anywhere.
-
     Raises:
-        BadRecord: ``missing_media``, ``broken_media``, ``media_outside_root``.
+        BadRecord: ``missing_media`` or ``broken_media``.
         SourceError: other code of this process has the database open.
         MissingExtraError: the package lmdb is not installed.
     """
@@ -74,7 +69,7 @@ def read_value(path: str, key: str, label: str, root: str | None = None) -> byte
     if urls.is_url(path):
         return _remote_value(path, key, label)
     try:
-        with _database(lmdb, path, label, root).begin(buffers=False) as transaction:
+        with _database(lmdb, path, label).begin(buffers=False) as transaction:
             value = transaction.get(key.encode())
     except lmdb.BadValsizeError:
         value = None  # an empty key, or one that is longer than any in a database
@@ -82,8 +77,8 @@ def read_value(path: str, key: str, label: str, root: str | None = None) -> byte
         if "already open in this process" in str(error):
             text = f"{path} was opened by other code of this process: close it there"
             raise SourceError(text) from None
-        text = f"{label} cannot be read: {_OPENED_AS.sub('the database', str(error))}"
-        raise BadRecord("broken_media", text) from None
+        text = str(error).replace(data_file(path), "the database")
+        raise BadRecord("broken_media", f"{label} cannot be read: {text}") from None
     if value is None:
         raise BadRecord("missing_media", f"{label}: the database has no such key")
     return bytes(value)
@@ -114,31 +109,18 @@ def forget_databases() -> None:
     _file_of.cache_clear()
 
 
-def _database(lmdb: Any, path: str, label: str, root: str | None) -> Any:
+def _database(lmdb: Any, path: str, label: str) -> Any:
+    file = data_file(path)
+    if "\0" in file or not os.path.isfile(file):
+        raise BadRecord("missing_media", f"{label}: there is no such database")
+    status = os.stat(file)
+    identity = (status.st_dev, status.st_ino)
     with _opened.lock:  # a process must not open a database twice, by whatever name
-        try:
-            handle, status = open_regular(data_file(path), root, label)
-        except (FileNotFoundError, NotADirectoryError, ValueError):
-            raise BadRecord("missing_media", f"{label}: there is no such database") from None
-        except OSError as error:
-            text = f"{label}: the database cannot be read: {error.strerror}"
-            raise BadRecord("broken_media", text) from None
-        try:
-            identity = (status.st_dev, status.st_ino)
-            database = _opened.databases.get(identity)
-            if database is None:
-                # The very file that was looked at: by its path another one might be opened.
-                database = _opened.databases[identity] = lmdb.open(
-                    f"/dev/fd/{handle}",
-                    subdir=False,
-                    readonly=True,
-                    lock=False,
-                    readahead=False,
-                    create=False,
-                    max_spare_txns=1,
-                )
-        finally:
-            os.close(handle)
+        database = _opened.databases.get(identity)
+        if database is None:
+            options = {"subdir": False, "readonly": True, "lock": False, "create": False}
+            database = lmdb.open(file, readahead=False, max_spare_txns=1, **options)
+            _opened.databases[identity] = database
         return database
 
 

@@ -71,10 +71,9 @@ def _identity(
 ) -> bytes | None:
     """Of the file that a reference leads to; None where it may change unseen."""
     try:
-        located = resolve(ref, root)
-        if isinstance(located, bytes):
+        path = resolve(ref, root)
+        if isinstance(path, bytes):
             return b""
-        path = located if isinstance(located, str) else located.path
         if (entry := split_reference(path)) is not None:
             path = data_file(entry[0])
         if urls.is_url(path):

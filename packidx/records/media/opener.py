@@ -17,16 +17,20 @@ from packidx.io.storage import reading
 from packidx.records.conversation import Media
 from packidx.records.layout import TURN_KEYS
 from packidx.records.media.audio import Audio
-from packidx.records.media.image_files import read_image, stored_value
-from packidx.records.media.images import MAX_PIXELS, image_size, labelled_size, open_image
-from packidx.records.media.inside import InRoot, reach, real_folder
+from packidx.records.media.images import (
+    MAX_PIXELS,
+    image_size,
+    open_image,
+    read_image,
+    stored_value,
+)
 from packidx.records.media.lmdb_store import (
     SEPARATOR,
     forget_databases,
     split_reference,
 )
 from packidx.records.media.looked_at import LookedAt, forget_looked_at
-from packidx.records.media.paths import MediaRoot, absolute_folder, data_uri, resolve, shortened
+from packidx.records.media.paths import MediaRoot, data_uri, forget_paths, resolve, shortened
 from packidx.records.media.references import (
     LIST_KEYS,
     frames_of,
@@ -35,8 +39,7 @@ from packidx.records.media.references import (
     reference_of,
     refs_of,
 )
-from packidx.records.media.video import Video
-from packidx.records.media.video_headers import forget_infos
+from packidx.records.media.video import Video, forget_infos
 
 Moved = Callable[[str], str]
 
@@ -69,7 +72,7 @@ def media_size(media: Media, root: MediaRoot) -> tuple[int, int] | None:
     if not isinstance(media.ref, str):
         raise BadRecord("bad_media", "an image without a path, bytes or stated size")
     if media.ref.startswith("data:"):
-        return labelled_size(data_uri(media.ref), "a data: URI")
+        return image_size(data_uri(media.ref), "a data: URI")
     answer = _remembered_size(media.ref, root)
     if isinstance(answer, tuple):
         return answer
@@ -89,8 +92,9 @@ def check_reference(media: Media, root: MediaRoot) -> None:
 
 def forget_media() -> None:
     """Forget what is remembered of media by their paths: files may have changed since."""
-    for remembered in (_remembered_size, _exists, reach, real_folder, absolute_folder):
-        remembered.cache_clear()
+    _remembered_size.cache_clear()
+    _exists.cache_clear()
+    forget_paths()
     forget_infos()
     forget_databases()
     forget_looked_at()
@@ -263,8 +267,7 @@ class _Looker(MediaOpener):
 
 def _check_exists(ref: Any, root: MediaRoot) -> None:
     if isinstance(ref, str):
-        location = resolve(ref, root)
-        path = location.path if isinstance(location, InRoot) else location
+        path = resolve(ref, root)
         if isinstance(path, str) and not _exists(path):
             raise BadRecord("missing_media", f"{shortened(ref)!r} does not exist")
 
@@ -280,6 +283,6 @@ def _exists(path: str) -> bool:
 def _remembered_size(ref: str, root: MediaRoot) -> tuple[int, int] | BadRecord:
     try:
         # The reference, not the path, goes into the detail: it is the same on every machine.
-        return labelled_size(resolve(ref, root), repr(shortened(ref)))
+        return image_size(resolve(ref, root), repr(shortened(ref)))
     except BadRecord as error:
         return error.with_traceback(None)

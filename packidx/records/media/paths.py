@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from packidx.errors import BadRecord, SourceError
 from packidx.io import storage, stores, urls
 from packidx.io.storage import reading
-from packidx.records.media.inside import InRoot, is_inside, reach, real_path
 from packidx.records.media.lmdb_store import SEPARATOR, data_file, split_reference
 
+_SNAPSHOT = re.compile(r"(.*/(?:datasets|models|spaces)--[^/]+)/snapshots/[^/]+(?:/|$)", re.DOTALL)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 _STORES = frozenset(
     ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "obs", "cos", "tos")
@@ -42,7 +42,7 @@ ANYWHERE = MediaRoot(".", elsewhere=("/",))
 """Of records that the user hands over, and not a data set."""
 
 
-def resolve(ref: str, root: MediaRoot) -> str | bytes | InRoot:
+def resolve(ref: str, root: MediaRoot) -> str | bytes:
     """Where a media reference leads.
 
     Args:
@@ -78,7 +78,7 @@ def _check_name(ref: str) -> None:
         raise BadRecord("missing_media", f"{shortened(ref)!r} is no path")
 
 
-def _located(ref: str, key: str | None, root: MediaRoot) -> str | InRoot:
+def _located(ref: str, key: str | None, root: MediaRoot) -> str:
     """A path, or what a relative one means below a URL, with the key in a database."""
     path = urls.join(root.folder, ref)
     suffix = "" if key is None else SEPARATOR + key
@@ -88,9 +88,8 @@ def _located(ref: str, key: str | None, root: MediaRoot) -> str | InRoot:
             return path + suffix
     else:
         file = path if key is None else data_file(path)
-        folder = _confining(file, root)
-        if folder is not None and (key is None or _confining(path, root) is not None):
-            return InRoot(path + suffix, folder)
+        if _is_confined(file, root):
+            return path + suffix
         path = file
     raise BadRecord("media_outside_root", _outside(ref, path, root))
 
@@ -108,19 +107,53 @@ def _outside(ref: str, path: str, root: MediaRoot) -> str:
     return f"{text}: allow it with {option} {shortened(place)} if the data is trusted"
 
 
-def _confining(path: str, root: MediaRoot) -> str | None:
-    """Which of the folders that may be read a file lies in."""
+def _is_confined(path: str, root: MediaRoot) -> bool:
+    """Whether a file lies, links resolved, in one of the folders that may be read."""
+    real = _real_path(path)
     places = (root.folder, *root.elsewhere)
-    folders = [place for place in places if not urls.is_url(place)]
-    for real_of in (real_path, os.path.realpath):  # what is remembered may have changed since
-        try:
-            real = real_of(path)
-        except OSError:  # a link that goes away while it is followed
-            raise BadRecord("missing_media", f"{shortened(path)!r} is not there") from None
-        for folder in folders:
-            if is_inside(real, reach(folder)):
-                return folder
-    return None
+    return any(is_inside(real, reach(place)) for place in places if not urls.is_url(place))
+
+
+def is_inside(path: str, root: str) -> bool:
+    """Whether a real path is a folder or below it."""
+    return path == root or path.startswith(root if root.endswith(os.sep) else root + os.sep)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def reach(folder: str) -> str:
+    """The real folder that what belongs to `folder` lies in: itself, or the repository whose
+    snapshot in the Hub's cache it is in, where files are links to the repository's blobs."""
+    match = _SNAPSHOT.match(os.path.abspath(folder))
+    return os.path.realpath(match[1] if match else folder)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _real_folder(path: str) -> str:
+    """`os.path.realpath` of a folder, remembered."""
+    return os.path.realpath(path)
+
+
+def _real_path(path: str) -> str:
+    """`os.path.realpath` of a file, its folder's remembered."""
+    folder, _, name = path.rpartition("/")
+    if not folder or name in ("", ".", "..") or os.path.islink(path):
+        return os.path.realpath(path)
+    return f"{_real_folder(folder)}/{name}"
+
+
+def refuse_outside(path: str, folder: str) -> None:
+    """Raise a SourceError where a file that a data set names leads out of its folder by a link."""
+    if not urls.is_url(path) and not is_inside(os.path.realpath(path), reach(folder)):
+        raise SourceError(
+            f"{path} leads out of {folder} by a link, to {os.path.realpath(path)}: if it is to be "
+            "read, name it as a source yourself"
+        )
+
+
+def forget_paths() -> None:
+    """Resolve links anew from now on."""
+    for remembered in (reach, _real_folder, _absolute_folder):
+        remembered.cache_clear()
 
 
 def _remote(ref: str, root: MediaRoot) -> str:
@@ -148,7 +181,7 @@ def _not_allowed(url: str) -> str:
 
 
 def _is_below(url: str, above: str) -> bool:
-    return urls.is_url(above) and f"{url}/".startswith(absolute_folder(above).rstrip("/") + "/")
+    return urls.is_url(above) and f"{url}/".startswith(_absolute_folder(above).rstrip("/") + "/")
 
 
 def data_uri(ref: str) -> bytes:
@@ -184,7 +217,7 @@ def _path_of_url(ref: str) -> str:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def absolute_folder(folder: str) -> str:
+def _absolute_folder(folder: str) -> str:
     return urls.absolute(folder)
 
 

@@ -20,7 +20,7 @@ from packidx.errors import SourceError
 from packidx.io import storage, urls
 from packidx.io.storage import unreadable
 from packidx.io.unique_keys import load_json, load_yaml
-from packidx.records.media.inside import is_inside, reach, refuse_outside
+from packidx.records.media.paths import is_inside, reach, refuse_outside
 
 FOLDER = ".nv-meta"
 TRAIN = "train"

@@ -18,10 +18,10 @@ from packidx.errors import SourceError
 from packidx.io import storage, urls
 from packidx.io.storage import unreadable
 from packidx.records.containers.registry import JSON, SUFFIXES, kind_of, required_kind, strip_suffix
-from packidx.records.containers.tar.container import COMPRESSED, TAR, refuse_compressed
+from packidx.records.containers.tar import COMPRESSED, TAR, refuse_compressed
 from packidx.records.layout import Layout
 from packidx.records.media.held import kind_of_name
-from packidx.records.media.inside import refuse_outside
+from packidx.records.media.paths import refuse_outside
 from packidx.records.shards import Shard
 from packidx.records.sources import energon
 from packidx.records.sources.mixes import mix_in_file

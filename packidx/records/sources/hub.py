@@ -21,7 +21,7 @@ from packidx.errors import SourceError
 from packidx.io import urls
 from packidx.records.containers.registry import SUFFIXES, required_kind
 from packidx.records.layout import Layout
-from packidx.records.media.inside import refuse_outside
+from packidx.records.media.paths import refuse_outside
 from packidx.records.shards import Shard
 from packidx.records.sources import energon
 from packidx.records.sources.hub_library import (

@@ -19,9 +19,9 @@ from training import Training
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import MismatchError, OptionError, PackidxError
 from packidx.index import Index
+from packidx.inspect import trace
 from packidx.inspect.diff import diff
-from packidx.inspect.trace import find, trace_samples, trace_step
-from packidx.inspect.trace.results import SampleTrace
+from packidx.inspect.trace import SampleTrace, trace_samples, trace_step
 
 CAPACITY = 256
 
@@ -86,7 +86,7 @@ def test_a_key_of_too_many_samples_is_refused(tmp_path: Path) -> None:
     index = planned(tmp_path, write(tmp_path / "l.parquet", key=["k"] * 600))
     with pytest.raises(OptionError, match="the key 'k' names 600 samples of .*give the source, or"):
         trace_samples(index, key="k")
-    assert find.MOST < 600
+    assert trace.MOST < 600
 
 
 def test_what_is_dropped_says_why(tmp_path: Path) -> None:

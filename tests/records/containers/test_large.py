@@ -16,12 +16,10 @@ from record_files import zstd
 
 from packidx import estimate_lengths
 from packidx.errors import BadRecord, SourceError
-from packidx.records.containers.array import JsonArray
 from packidx.records.containers.base import BOM, Container
 from packidx.records.containers.blocks import TooLarge, size_of
-from packidx.records.containers.delimited import Delimited
-from packidx.records.containers.lines import JsonLines, Lines, whole_lines
-from packidx.records.containers.text import TextContainer
+from packidx.records.containers.convert import Converted
+from packidx.records.containers.lines import Lines, filled_lines, whole_lines
 
 LIMIT = 3 << 20
 RECORDS = [b'{"id": "a"}', b'{"id": "' + b"x" * LIMIT + b'"}', b'{"id": "b"}', b" " * LIMIT + b"5"]
@@ -40,7 +38,7 @@ def test_a_record_over_the_limit_is_rejected_alone(tmp_path: Path, kind: str) ->
     Path(path).write_bytes(packed(data, codec) if codec else data)
     container: Container = Lines(LIMIT)
     if kind != "jsonl":
-        container = TextContainer(JsonArray(LIMIT) if is_array else JsonLines(LIMIT), codec or None)
+        container = Converted(kind, max_record=LIMIT)
     found = container.scan(path, 1 << 20)
     assert found.num_records == 4
     rows = [raw for part in found.ranges for raw in container.read(path, part)]
@@ -51,7 +49,7 @@ def test_a_record_over_the_limit_is_rejected_alone(tmp_path: Path, kind: str) ->
         assert isinstance(error, BadRecord)
         assert error.reason == "record_too_large"
         assert "bytes, over 3 MiB" in error.detail
-    if not codec:
+    if kind == "jsonl":
         assert rows[1].offset == data.index(b'{"id": "x')
         assert rows[1].nbytes in (len(RECORDS[1]), len(RECORDS[1]) + 1)  # with its newline
     else:
@@ -64,7 +62,7 @@ def test_a_row_over_the_limit_ends_a_tables_scan(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(b"a,b\n1,2\n" + b"x" * LIMIT + b",\n3,4\n")
     with pytest.raises(SourceError, match=r"x\.csv: the row at byte 8 takes 3,145,730 bytes"):
-        TextContainer(Delimited(",", LIMIT), None).scan(str(path))
+        Converted("csv", max_record=LIMIT).scan(str(path))
 
 
 LINES = st.lists(st.sampled_from([b"", b" ", b"\t\r", b"\r", b"{}", b"[1, 2]", b" a ", b"x" * 40]))
@@ -83,7 +81,7 @@ def test_lines_are_those_of_the_file_however_it_is_cut(
     whole = (BOM if marked else b"") + data
     first = max(size, len(BOM))
     blocks = [whole[:first], *(whole[n : n + size] for n in range(first, len(whole), size))]
-    found = list(JsonLines(limit).items(iter(blocks), 0, False))
+    found = list(filled_lines(iter(blocks), 0, False, limit))
     assert [offset for offset, _ in found] == [offset for offset, _ in expected]
     for (_, line), (_, raw) in zip(expected, found, strict=True):
         if isinstance(raw, TooLarge):
@@ -97,13 +95,12 @@ def test_blank_lines_are_not_taken_one_by_one() -> None:
     block = b"\n" * (1 << 20)
     for blank in (block, b" \n" * (1 << 19), b"\r\n" * (1 << 19)):
         assert len(list(whole_lines(iter([blank] * 4), 0, True))) <= 2 * 4
-    assert not list(JsonLines().items(iter([block] * 4), 0, True))
 
 
 def test_blank_lines_in_a_cell_stay(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(b'a,b\n\n\n \n1,"\n\n \n\n"\n\n\n2,3\n' + b"\n" * 3000)
-    container = TextContainer(Delimited(","), None)
+    container = Converted("csv")
     found = container.scan(str(path))
     rows = [raw.record for part in found.ranges for raw in container.read(str(path), part)]
     assert rows == [{"a": "1", "b": "\n\n \n\n"}, {"a": "2", "b": "3"}]
@@ -152,7 +149,7 @@ def test_a_task_counts_no_more_lines_than_fit_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Each of the shortest is a row, of which a worker holds 500 bytes until its part is done."""
-    for module in ("lines", "text"):
+    for module in ("lines", "convert"):
         monkeypatch.setattr(f"packidx.records.containers.{module}.TASK_RECORDS", 1000)
     monkeypatch.setattr("packidx.estimate.tasks.TASK_RECORDS", 1000)
     (tmp_path / name).write_bytes(b"x\n" * 10_501)

@@ -19,7 +19,7 @@ import webdataset
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from record_files import tar_of, zstd
+from record_files import tar_of
 from tar_chats import (
     CHATS,
     Files,
@@ -36,8 +36,8 @@ from packidx import estimate_lengths
 from packidx.errors import BadRecord, SourceError
 from packidx.io.ranges import Extent, ReadAhead
 from packidx.records import shards
+from packidx.records.containers import tar
 from packidx.records.containers.base import RawRecord
-from packidx.records.containers.tar import container
 from packidx.records.shards import read_records, read_row, scan
 from packidx.records.sources.find_shards import find_shards
 
@@ -169,7 +169,7 @@ def test_every_member_is_in_one_row(
             expected.append([])
         expected[-1].append(name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(container, "_SCAN_BLOCK", block)
+        patch.setattr(tar, "_SCAN_BLOCK", block)
         patch.setattr(ReadAhead.__init__, "__defaults__", (block, block, b""))
         patch.setattr(shards, "TASK_BYTES", task_bytes)
         ranges = scan(str(path), "tar").ranges
@@ -364,13 +364,12 @@ BAD_FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", "it is empty; no sample is whole"),
     "no tar": (lambda: b"plain text", "it is no tar"),
     "no tar, long": (lambda: b"text " * 500, "no header of a tar's member at byte 0"),
-    "gzip inside": (lambda: gzip.compress(bytes(range(256)) * 40), "gunzip it"),
-    "zstd inside": (lambda: zstd(os.urandom(2000)), "unzstd it"),
+    "gzip inside": (lambda: gzip.compress(os.urandom(2000)), "no header of a tar's member at byte 0"),
     "no end": (lambda: WHOLE, "is cut or was not closed: it stops at byte 3072"),
-    "cut between samples": (lambda: WHOLE[:2048], "the last whole sample is 'a'"),
-    "cut in a header": (lambda: WHOLE[:2060], "cut inside the header at byte 2048; the last whole sample is 'a'"),
+    "cut between samples": (lambda: WHOLE[:2048], "sample 'a' is whole"),
+    "cut in a header": (lambda: WHOLE[:2060], "cut inside the header at byte 2048; sample 'a' is whole"),
     "cut in a member": (lambda: WHOLE[:2600], "cut inside member 'c.json'"),
-    "cut in padding": (lambda: WHOLE[:-1], "cut behind member 'c.json'; the last whole sample is 'b'"),
+    "cut in padding": (lambda: WHOLE[:-1], "cut behind member 'c.json'; sample 'a' is whole"),
     "cut in the end": (lambda: WHOLE + END[:-1], "cut inside its end"),
     "damaged header": (damaged, "no header of a tar's member at byte 1024"),
     "two by cat": (lambda: WHOLE + END + WHOLE + END, "something follows the tar's end"),
@@ -459,7 +458,7 @@ def test_a_place_that_holds_no_sample(tmp_path: Path) -> None:
     path = str(put(tmp_path / "x.tar", SAMPLES))
     with pytest.raises(SourceError, match="has 2 samples at bytes 0 to 2048, where one was"):
         read_row(path, 0, 0, 2048, kind="tar")
-    with pytest.raises(SourceError, match="no header of a tar's member at byte 7"):
+    with pytest.raises(SourceError, match="from byte 7 on: there is no header of a tar"):
         read_row(path, 0, 7, 1024, kind="tar")
     with pytest.raises(SourceError, match="cut inside member"):
         read_row(path, 0, 0, 600, kind="tar")

@@ -89,7 +89,7 @@ def test_what_is_broken_is_named(tmp_path: Path) -> None:
     for data, words in [
         (b"", "empty"),
         (b"nothing at all, and certainly no sound", "cannot be read as audio"),
-        (wav[:-100], "truncated: its samples reach to byte"),
+        (wav[:-100], "truncated: restore"),
         (clip, "no audio stream"),
         (corrupted(flac, 21, b"\xff\xff\xff\xff\xff"), "claims"),
         (wav[:100], "truncated"),

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 from range_reads import Reads
 
 from packidx.errors import BadRecord, SourceError
 from packidx.io import ranges
 from packidx.io.ranges import Extent, ReadAhead
-from packidx.records.media.images import image_size, open_image, webp_size
+from packidx.records.media.images import image_size, open_image
 
 EXIF = Image.Exif()
 EXIF[0x0112] = 6
@@ -68,11 +66,11 @@ IMAGES = {
     "PNG, one chunk": (rewritten(1 << 30), (300, 333), 3),
     "PNG, many chunks": (rewritten(8192), (300, 333), 3),
     "PNG, a chunk filled up": (rewritten(len(encoded("PNG")) // 100 * 10), (300, 333), 4),
-    "WebP": (encoded("WEBP", quality=100), (300, 333), 1),
-    "WebP, lossless": (encoded("WEBP", lossless=True), (300, 333), 1),
-    "WebP, with a profile": (encoded("WEBP", quality=100, icc_profile=b"x" * 99), (300, 333), 1),
+    "WebP": (encoded("WEBP", quality=100), (300, 333), 2),
+    "WebP, lossless": (encoded("WEBP", lossless=True), (300, 333), 2),
+    "WebP, with a profile": (encoded("WEBP", quality=100, icc_profile=b"x" * 99), (300, 333), 2),
     "BMP": (encoded("BMP"), (300, 333), 99),
-    "TIFF": (encoded("TIFF"), (300, 333), 4),
+    "TIFF": (encoded("TIFF"), (300, 333), 6),
 }
 
 
@@ -87,7 +85,7 @@ def test_sizes_from_headers(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     window = ReadAhead(str(tmp_path / "x"), 77 + len(data), gap=1 << 12)
     assert image_size(Extent(window, 77, len(data))) == size
     assert len(reads.places) <= requests
-    if name != "BMP":
+    if name[:4] not in ("BMP", "WebP"):  # which Pillow reads whole
         assert max(nbytes for _, nbytes in reads.places) <= 2 * ranges.BLOCK
     (tmp_path / "alone").write_bytes(data)
     assert image_size(str(tmp_path / "alone")) == image_size(data) == size
@@ -99,9 +97,7 @@ def test_an_orientation_behind_the_pixels_is_seen(size: int) -> None:
 
 
 def test_an_orientation_behind_a_webps_pixels_is_seen() -> None:
-    data = encoded("WEBP", quality=100, exif=EXIF)
-    assert webp_size(io.BytesIO(data), len(data)) is None
-    assert image_size(data) == (333, 300)
+    assert image_size(encoded("WEBP", quality=100, exif=EXIF)) == (333, 300)
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -118,21 +114,6 @@ def test_images_that_are_cut_are_known(name: str, lost: int) -> None:
     else:
         assert lost < 100
         assert image_size(data[:-lost]) == size
-
-
-@given(st.integers(0, 40), st.integers(0, 255))
-def test_a_damaged_webp_is_no_other_than_pillow_says(at: int, value: int) -> None:
-    """Whatever a byte of its header is: the size that Pillow says, or no answer."""
-    for kind in ("WebP", "WebP, lossless", "WebP, with a profile"):
-        data = bytearray(IMAGES[kind][0])
-        data[at] = value
-        size = webp_size(io.BytesIO(bytes(data)), len(data))
-        if size is not None:
-            try:
-                image = Image.open(io.BytesIO(bytes(data)))
-            except Exception:
-                continue  # it cannot be decoded, which training will say
-            assert size == (image.height, image.width)
 
 
 def test_a_file_that_cannot_be_read_is_no_bad_image(tmp_path: Path) -> None:

@@ -61,25 +61,23 @@ def test_the_numbers_are_asked_for(tmp_path: Path) -> None:
         collate({key: read[key] for key in read if key != "num_videos"}, extra=COUNTS)
 
 
-def test_a_hole_has_its_media_and_the_dummy_image_has_none(tmp_path: Path) -> None:
+def test_the_dummy_image_counts_for_nothing_but_its_pixels(tmp_path: Path) -> None:
     records = [each for each in RECORDS if each["seed"] != 1]
     texts = [each for each in records if len(each["parts"]) == 1]
     groups = {"images": [each for each in records if each not in texts], "texts": texts}
     index = make_index(tmp_path, groups, capacity=64, reserve=16, group_by="source")
     bad = BadRecord("broken_media", "an image cannot be decoded")
-    encode = Failing({"key-3"}, bad)
-    dataset = PackedDataset(index, encode, on_error="hole", dummy_image=RECORDS[0])
-    kinds = set()
-    for k in range(len(dataset)):
-        read, stats = dataset[k], index.stats(k)
-        has_dummy = not stats["num_images"]
-        kinds |= {has_dummy, "hole" if read.get("events") else "healthy"}
-        assert read["num_images"] == stats["num_images"] and ("has_dummy" in read) == has_dummy
-        assert len(read["image_grid_thw"]) == stats["num_images"] + has_dummy
-        for attention in ("indexed", "thd"):
-            wanted = [len(read["image_grid_thw"])]  # NeMo deals the dummy's pixels, too
-            assert collate(read, attention)["n_images_per_sample"].tolist() == wanted
-    assert kinds == {True, False, "hole", "healthy"}
+    failing = Failing({str(each["id"]) for each in groups["images"]}, bad)
+    for encode in (SyntheticEncode(), failing):  # also where no image could be read
+        dataset = PackedDataset(index, encode, on_error="skip", dummy_image=RECORDS[0])
+        for k in range(len(dataset)):
+            read, stats = dataset[k], index.stats(k)
+            number = 0 if read.get("events") else stats["num_images"]
+            assert read["num_images"] == number and ("has_dummy" in read) == (not number)
+            assert len(read["image_grid_thw"]) == number + (not number)
+            for attention in ("indexed", "thd"):
+                wanted = [len(read["image_grid_thw"])]  # NeMo deals the dummy's pixels, too
+                assert collate(read, attention)["n_images_per_sample"].tolist() == wanted
 
 
 def test_a_sample_that_is_another_is_not_counted_by_the_plan(tmp_path: Path) -> None:
@@ -161,11 +159,6 @@ class Tiles:
             encoded["pixel_values"] = torch.full((tiles, 3, 4, 4), float(asked.get("seed", 9)))
         return encoded
 
-    def hole(self, length: int, media: list[dict[str, Any]]) -> dict[str, Any]:
-        tokens = sum(medium["t"] * medium["h"] * medium["w"] // 4 for medium in media)
-        ids = torch.tensor([IMAGE] * tokens + [0] * (length - tokens))
-        return {"input_ids": ids, "pixel_values": torch.zeros(tokens // 2, 3, 4, 4)}
-
 
 def features_find_their_places(batch: dict[str, Any]) -> bool:
     """What OpenGVLab's forward does: features of real tiles take the image tokens' places."""
@@ -189,7 +182,7 @@ def test_flags_of_tiles(tmp_path: Path) -> None:
                 raise bad
             return super().__call__(asked)
 
-    dataset = PackedDataset(index, Broken(), on_error="hole", dummy_image=dummy)
+    dataset = PackedDataset(index, Broken(), on_error="skip", dummy_image=dummy)
     packs = [dataset[k] for k in range(len(dataset))]
     assert {"has_dummy" in each for each in packs} == {True, False}
     assert any(each.get("events") for each in packs)

@@ -30,11 +30,11 @@ from packidx.torch.loss import (
     batch_weight,
     correct_gradients,
     label_positions,
+    loss_by,
     loss_targets,
     packed_loss,
     seen_denominator,
 )
-from packidx.torch.loss.loss import loss_by
 
 BATCH = 8
 
@@ -89,10 +89,7 @@ def packed(
         batch = collate([dataset[k] for k in packs[start : start + together]], attention)
         inputs = {k: v for k, v in batch.items() if "labels" not in k}
         extra: dict[str, Any] = {}
-        if how == "head":
-            hidden = model.model(**inputs).last_hidden_state
-            extra = {"head": model.lm_head, "chunk": 37}
-        elif how == "kept":
+        if how == "kept":
             extra["kept"] = label_positions(batch)
             hidden = model(**inputs, logits_to_keep=extra["kept"]).logits
             assert hidden.shape[1] < batch["labels"].shape[1]
@@ -107,7 +104,7 @@ def packed(
 @pytest.mark.parametrize("name", WEIGHTS)
 @pytest.mark.parametrize(
     ("together", "attention", "how"),
-    [(1, "sdpa", "plain"), (1, "sdpa", "head"), (2, "sdpa", "kept"), (4, "flash", "plain")],
+    [(1, "sdpa", "plain"), (2, "sdpa", "kept"), (4, "flash", "plain")],
 )
 def test_packed_is_the_definition(
     index: Index, name: str, together: int, attention: str, how: str
@@ -194,7 +191,7 @@ def test_holes_leave_the_loss_of_the_others(index: Index, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_without_holes_nothing_is_touched(index: Index, name: str) -> None:
+def test_where_all_is_read_nothing_is_touched(index: Index, name: str) -> None:
     sampler, dataset = PackSampler(index, global_batch=BATCH), PackedDataset(index, Encode())
     parts = [batch_weight(collate(dataset[k]), LossWeights(name)) for k in sampler.packs_of_step(0)]
     planned = sampler.denominator(0, name)
@@ -204,7 +201,7 @@ def test_without_holes_nothing_is_touched(index: Index, name: str) -> None:
     assert correct_gradients([parameter], planned, parts) == 1.0
     assert correct_gradients([parameter], planned, sum(parts)) == 1.0
     assert parameter.grad.tolist() == torch.full((3,), 0.1).tolist()
-    assert correct_gradients([parameter], planned, 0.0) == 1.0  # nothing but holes
+    assert correct_gradients([parameter], planned, 0.0) == 1.0  # nothing could be read
     with pytest.raises(MismatchError, match="were planned as .*of this step and of this loss"):
         correct_gradients([parameter], planned, [*parts, 1.0])
 
@@ -212,17 +209,12 @@ def test_without_holes_nothing_is_touched(index: Index, name: str) -> None:
 def test_a_batch_without_labels_adds_nothing(index: Index) -> None:
     batch = collate(PackedDataset(index, Encode())[0])
     batch["labels"] = torch.full_like(batch["labels"], -100)
-    for how in ("plain", "head"):
-        model = tiny_model()
-        inputs = {k: v for k, v in batch.items() if k != "labels"}
-        if how == "plain":
-            loss = packed_loss(model(**inputs).logits, batch, LossWeights("square"), 0.0)
-        else:
-            hidden = model.model(**inputs).last_hidden_state
-            loss = packed_loss(hidden, batch, LossWeights("square"), 5.0, head=model.lm_head)
-        loss.backward()
-        assert float(loss.detach()) == 0
-        assert all(not grad.any() for grad in gradients(model).values())
+    model = tiny_model()
+    inputs = {k: v for k, v in batch.items() if k != "labels"}
+    loss = packed_loss(model(**inputs).logits, batch, LossWeights("square"), 0.0)
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert all(not grad.any() for grad in gradients(model).values())
     assert batch_weight(batch, LossWeights("sample")) == 0 and not len(label_positions(batch))
 
 

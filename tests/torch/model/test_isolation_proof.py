@@ -9,13 +9,22 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import FAMILIES, alone, encoded_samples, fresh, packs_of, tiny, worst_difference
+from tiny_models import (
+    FAMILIES,
+    alone,
+    checked,
+    encoded_samples,
+    fresh,
+    packs_of,
+    tiny,
+    worst_difference,
+)
 from torch_packs import IMAGE
 
 from packidx.errors import MismatchError
 from packidx.torch import collate
-from packidx.torch.model.isolation import IsolationError, check_isolation, separate
-from packidx.torch.model.prepare import prepare_model
+from packidx.torch.isolation import IsolationError, check_isolation, separate
+from packidx.torch.prepare import prepare_model
 
 TOLERANCE = 1e-5
 MROPE = [family for family in FAMILIES if family.endswith("_vl")]
@@ -167,7 +176,7 @@ def shows_and_is_found(folder: Path, family: str, broken: Any) -> None:
         logits = model(**broken_collate(pack)).logits
     assert worst_difference(model, family, [pack], logits) > 1e-2
     with pytest.raises(IsolationError, match=r"pack 0, sample \d at position \d: its logits"):
-        check_isolation(model, pack, collate=broken_collate)
+        checked(family, model, pack, collate=broken_collate)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -178,9 +187,7 @@ def test_whole_packs_pass_the_check(tmp_path: Path, family: str) -> None:
         several = [pack for pack in packs if len(pack["sample_ids"]) > 1]
         assert several
         for pack in several:
-            assert check_isolation(model_of(family), pack) < TOLERANCE
-            encoded = encoded_samples(family, pack)
-            assert check_isolation(model_of(family), pack, encoded=encoded) < TOLERANCE
+            assert checked(family, model_of(family), pack) < TOLERANCE
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl", "gemma3"])
@@ -188,8 +195,8 @@ def test_alignment_padding_changes_nothing(tmp_path: Path, family: str) -> None:
     (pack,) = packs_of(tmp_path, family, align=8, pad_pack_to=16)
     slots = pack["cu_seqlens"].diff()
     assert (slots % 8 == 0).all() and (pack["lengths"] < slots).any()
-    assert check_isolation(model_of(family), pack) < TOLERANCE
-    alone = separate(pack, model_of(family).config, None)
+    assert checked(family, model_of(family), pack) < TOLERANCE
+    alone = separate(pack, encoded_samples(family, pack))
     count = len(pack["sample_ids"])
     assert [len(one["input_ids"]) for one in alone] == pack["lengths"][:count].tolist()
     packed = collate(pack, "flash")
@@ -206,8 +213,8 @@ def test_gemma3_needs_its_hook(tmp_path: Path) -> None:
         logits = model(**collate(pack)).logits
     assert worst_difference(model, "gemma3", [pack], logits) > 1e-2
     with pytest.raises(IsolationError, match="call prepare_model on it first"):
-        check_isolation(model, pack)
-    assert check_isolation(prepare_model(model), pack) < TOLERANCE
+        checked("gemma3", model, pack)
+    assert checked("gemma3", prepare_model(model), pack) < TOLERANCE
 
 
 def test_gemma3_images_that_touch_across_samples(tmp_path: Path) -> None:
@@ -226,13 +233,18 @@ def test_gemma3_images_that_touch_across_samples(tmp_path: Path) -> None:
         "token_type_ids": types,
         "pixel_values": pack["pixel_values"][:2],
     }
-    assert check_isolation(model, touching) < TOLERANCE
+    encoded = [
+        {**{name: touching[name][at : at + 6] for name in ("input_ids", "token_type_ids")}}
+        | {"pixel_values": pack["pixel_values"][at // 6 :][:1]}
+        for at in (0, 6)
+    ]
+    assert check_isolation(model, touching, encoded=encoded) < TOLERANCE
 
 
 def test_linear_attention_leaks_without_kernels(tmp_path: Path) -> None:
     (pack,) = packs_of(tmp_path, "qwen3_vl")
     model = fresh("qwen3_5")
     with pytest.raises(IsolationError):
-        check_isolation(model, pack)
+        checked("qwen3_vl", model, pack)
     with pytest.raises(MismatchError, match="has linear attention, whose torch code carries state"):
         prepare_model(model)

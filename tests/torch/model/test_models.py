@@ -18,6 +18,7 @@ from tiny_models import (
     VIT,
     TinyEncode,
     alone,
+    checked,
     encoded_samples,
     fresh,
     packs_of,
@@ -27,8 +28,8 @@ from torch_packs import IMAGE, SyntheticEncode
 
 from packidx.errors import MismatchError, OptionError
 from packidx.torch import PackedDataset, collate
-from packidx.torch.model.isolation import IsolationError, check_isolation
-from packidx.torch.model.prepare import install, number_segments, prepare_model
+from packidx.torch.isolation import IsolationError, check_isolation
+from packidx.torch.prepare import install, number_segments, prepare_model
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -59,7 +60,8 @@ def test_loss_is_the_mean_over_all_label_tokens(tmp_path: Path, family: str, shi
             total += float(alone(model, encode(one)).loss) * (len(ids) - 1)
             count += len(ids) - 1
         loss = float(model(**collate(pack)).loss)
-        assert check_isolation(model, pack) < 1e-5
+        samples = [encode(RECORDS[family][n]) for n in pack["sample_ids"].tolist()]
+        assert check_isolation(model, pack, encoded=samples) < 1e-5
     assert count == int((pack["labels"] != -100).sum())
     assert loss == pytest.approx(total / count, abs=1e-5)
 
@@ -82,8 +84,8 @@ def test_a_prepared_model_needs_no_use_cache_in_the_batch(tmp_path: Path) -> Non
 
     model = fresh("qwen2_vl")
     with pytest.raises(IsolationError, match="a cache is on"):
-        check_isolation(model, pack, collate=without)
-    assert check_isolation(prepare_model(model), pack, collate=without) < 1e-5
+        checked("qwen2_vl", model, pack, collate=without)
+    assert checked("qwen2_vl", prepare_model(model), pack, collate=without) < 1e-5
 
 
 def hooks(model: Any) -> int:
@@ -95,7 +97,7 @@ def test_hooks_are_installed_once_and_survive_copies(tmp_path: Path) -> None:
     model = prepare_model(prepare_model(fresh("gemma3")))
     assert hooks(model) == 1
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert check_isolation(prepare_model(other), pack) < 1e-5
+        assert checked("gemma3", prepare_model(other), pack) < 1e-5
         assert hooks(other) == 1
     assert hooks(prepare_model(fresh("qwen3"))) == 0
 
@@ -112,7 +114,7 @@ def test_wrapped_models(tmp_path: Path) -> None:
     (pack,) = packs_of(tmp_path, "gemma3")
     model = Wrapper(fresh("gemma3"))
     assert prepare_model(model) is model and not model.module.config.text_config.use_cache
-    assert check_isolation(model, pack) < 1e-5
+    assert checked("gemma3", model, pack) < 1e-5
 
 
 def test_gemma3_refuses_images_without_token_types(tmp_path: Path) -> None:
@@ -163,30 +165,16 @@ def qwen3_next() -> Any:
     return transformers.Qwen3NextForCausalLM(config)
 
 
-def gpt_oss() -> Any:
-    config = transformers.GptOssConfig(**TEXT, num_local_experts=2, num_experts_per_tok=1)
-    return transformers.GptOssForCausalLM._from_config(config, attn_implementation="eager")
-
-
-def bloom() -> Any:
-    return transformers.BloomForCausalLM(
-        transformers.BloomConfig(vocab_size=96, hidden_size=16, n_layer=1, n_head=2)
-    )
-
-
 REFUSED = {
-    "GptOssForCausalLM makes its attention masks without position_ids": gpt_oss,
-    "BloomForCausalLM makes its attention masks without position_ids": bloom,
     "has linear attention, .* missing here .flash-linear-attention": lambda: fresh("qwen3_5"),
     "uses attention implementation 'paged.sdpa'": lambda: with_config(
         "qwen3", _attn_implementation="paged|sdpa"
     ),
-    "has images of 4 tokens and sliding windows of 3": lambda: with_config(
-        "gemma3", sliding_window=3
+    "gemma3. lets tokens see one another": lambda: with_config(
+        "gemma3", use_bidirectional_attention=True
     ),
-    "attends in both directions": lambda: with_config("gemma3", use_bidirectional_attention=True),
-    "attends in both directions, and": lambda: with_config("qwen3", is_causal=False),
-    "lets image or prefix tokens see one another": paligemma,
+    "qwen3. lets tokens see one another": lambda: with_config("qwen3", is_causal=False),
+    "paligemma. lets tokens see one another": paligemma,
     "layers of type conv, which": lambda: with_config("qwen3", layer_types=["conv"] * 2),
     "cross-attention, through which": lambda: with_config("qwen3", cross_attention_layers=[1]),
     "T5ForConditionalGeneration has cross-attention": t5,
@@ -199,12 +187,6 @@ def test_models_that_cannot_isolate_are_refused(says: str) -> None:
     with pytest.raises(MismatchError, match=says) as caught:
         prepare_model(REFUSED[says]())
     assert "\n" not in str(caught.value)
-
-
-def test_models_that_pick_their_mask_function_are_not_refused() -> None:
-    """Mistral names the function it makes its mask with first, and calls it then."""
-    config = transformers.MistralConfig(**TEXT)
-    prepare_model(transformers.MistralForCausalLM(config))
 
 
 def test_one_sample_proves_nothing(tmp_path: Path) -> None:
@@ -239,29 +221,6 @@ def test_numbers_of_segments_are_those_of_the_bounds() -> None:
     assert given[1]["seq_idx"].dtype == torch.int32
 
 
-def test_paligemma_is_refused_for_a_reason() -> None:
-    """Its prefix tokens see those of every sample, which check_isolation finds."""
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.tensor([IMAGE] * 4 + [5, 6, 7] + [IMAGE] * 4 + [8, 9, 10])
-    pack = {
-        "input_ids": ids,
-        "labels": ids,
-        "position_ids": torch.arange(7).repeat(2),
-        "cu_seqlens": torch.tensor([0, 7, 14], dtype=torch.int32),
-        "max_seqlen": 7,
-        "sample_ids": torch.arange(2),
-        "token_type_ids": torch.tensor([0, 0, 0, 0, 0, 1, 1] * 2),
-        "pixel_values": torch.randn(2, 3, 8, 8, generator=generator),
-    }
-    model = paligemma()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(std=0.15, generator=generator)
-    with pytest.raises(IsolationError, match="sample 0 at position 0"):
-        check_isolation(model, pack)
-
-
 def test_no_transformers_model() -> None:
     with pytest.raises(OptionError, match="attention .flash. is none of sdpa, eager, flex_attent"):
         prepare_model(fresh("qwen3"), attention="flash")
@@ -278,9 +237,9 @@ def test_the_check_leaves_no_trace(tmp_path: Path) -> None:
     model.model.visual.eval()  # as a frozen tower is
     before = {key: copy.copy(value) for key, value in pack.items()}
     modes = [module.training for module in model.modules()]
-    assert check_isolation(model, pack) < 1e-5
+    assert checked("qwen2_vl", model, pack) < 1e-5
     with pytest.raises(IsolationError):
-        check_isolation(model, pack, tolerance=0.0)
+        checked("qwen2_vl", model, pack, tolerance=0.0)
     assert [module.training for module in model.modules()] == modes
     assert all(parameter.grad is None for parameter in model.parameters())
     assert pack.keys() == before.keys()
@@ -298,7 +257,7 @@ def test_wrong_positions_of_the_pack_itself_are_found(tmp_path: Path) -> None:
     stretched[1:] *= 2
     for wrong in (plain, {**pack, "position_ids": stretched}):
         with pytest.raises(IsolationError):
-            check_isolation(tiny("qwen3_vl"), wrong)
+            checked("qwen3_vl", tiny("qwen3_vl"), wrong)
 
 
 def test_the_sample_that_differs_is_named(tmp_path: Path) -> None:
@@ -317,7 +276,7 @@ def test_the_sample_that_differs_is_named(tmp_path: Path) -> None:
         rf"pack 0, sample {int(pack['sample_ids'][at])} at position {at}: .* from its token \d+ "
     )
     with pytest.raises(IsolationError, match=where):
-        check_isolation(tiny("internvl"), pack, collate=one_wrong)
+        checked("internvl", tiny("internvl"), pack, collate=one_wrong)
 
 
 def test_a_model_that_yields_no_numbers_is_no_proof(tmp_path: Path) -> None:
@@ -341,14 +300,21 @@ def test_attention_and_implementation_must_agree(tmp_path: Path) -> None:
 
 def test_media_that_cannot_be_told_apart_need_what_encode_returned(tmp_path: Path) -> None:
     (pack,) = packs_of(tmp_path, "llava_onevision")
-    named = {key: value for key, value in pack.items() if key != "batch_num_images"}
-    joined = torch.cat([named["pixel_values"], named["pixel_values"][:1]])
-    sizes = torch.cat([named["image_sizes"], named["image_sizes"][:1]])
     model = tiny("llava_onevision")
-    with pytest.raises(MismatchError, match="which images belong to which sample cannot be told"):
-        check_isolation(model, {**named, "pixel_values": joined, "image_sizes": sizes})
-    encode = TinyEncode("llava_onevision", model)
-    encoded = [encode(RECORDS["llava_onevision"][n]) for n in pack["sample_ids"].tolist()]
+    with pytest.raises(MismatchError, match="does not say which of its media belong to which"):
+        check_isolation(model, pack)
+    encoded = encoded_samples("llava_onevision", pack)
     assert check_isolation(model, pack, encoded=encoded) < 1e-5
     with pytest.raises(MismatchError, match="but those of encoded= have"):
         check_isolation(model, pack, encoded=encoded[::-1])
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_the_dataset_tells_them_apart(tmp_path: Path, shift: bool) -> None:
+    family = "llava_onevision"
+    encode, rules = TinyEncode(family, tiny(family)), {"align": 8, "shift": shift}
+    index = make_index(tmp_path, {"all": RECORDS[family]}, capacity=128, **rules)
+    dataset = PackedDataset(index, encode)
+    pack, samples = dataset.pack_and_samples(0)
+    assert [sample.length for sample in samples] == pack["lengths"][: len(samples)].tolist()
+    assert check_isolation(tiny(family), dataset) < 1e-5

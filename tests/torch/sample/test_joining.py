@@ -13,11 +13,9 @@ from torch_packs import SyntheticEncode
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index
 from packidx.torch import PackedDataset, collate
-from packidx.torch.sample.encoded import normalise
-from packidx.torch.sample.fitting import cut, extend
-from packidx.torch.sample.join_rules import parse_rule
-from packidx.torch.sample.joining import join_media
-from packidx.torch.sample.media_rows import by_kind
+from packidx.torch.encoded import extend, normalise
+from packidx.torch.joining import join_media, parse_rule
+from packidx.torch.media import by_kind, cut
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -137,7 +135,7 @@ def test_a_sample_is_not_cut_where_its_tensors_are_no_rows_of_media() -> None:
             "image_token_pooling": torch.tensor([[0], [4]]),
         }
     )
-    with pytest.raises(MismatchError, match="image_token_pooling is not made of rows"):
+    with pytest.raises(MismatchError, match="which rows of image_token_pooling belong"):
         cut(sample, 0, 2, {"image": 92})
 
 

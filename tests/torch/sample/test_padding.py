@@ -17,8 +17,7 @@ from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError
 from packidx.torch import PackedDataset
-from packidx.torch.sample.encoded import normalise
-from packidx.torch.sample.fitting import extend
+from packidx.torch.encoded import extend, normalise
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from manifests import refresh
 from small_packs import make_index, media_spans, record
-from torch_packs import SyntheticEncode, shapes
+from torch_packs import SyntheticEncode
 
 from packidx.errors import MismatchError
 from packidx.format.schema import PIECE_MEDIA
@@ -20,8 +20,8 @@ from packidx.index import open_index
 from packidx.inspect.verify import verify_snapshot
 from packidx.plan import plan_packs
 from packidx.torch import PackedDataset
-from packidx.torch.sample.encoded import Encoded
-from packidx.torch.sample.reader import keep_labels
+from packidx.torch.encoded import Encoded
+from packidx.torch.reader import keep_labels
 
 RECORDS = [
     record(0, [5, (4, 4), 3]),
@@ -63,12 +63,6 @@ def test_lengths_without_media_leave_the_column_out(tmp_path: Path) -> None:
     assert index.samples(["media"])["media"].to_pylist() == [None]
     assert index.pack(0).samples[0].media is None
     assert index.id == made.id  # media are no part of it: the lengths' fingerprint is
-
-    def broken(_: Any) -> Any:
-        raise ValueError("no")
-
-    with pytest.raises(MismatchError, match="does not say which media"):
-        PackedDataset(index, broken, on_error="hole")[0]
 
 
 def test_verify_sees_media_that_are_missing(tmp_path: Path) -> None:
@@ -127,9 +121,8 @@ def test_labels_beyond_the_plan_are_not_trained() -> None:
         assert len(part.labels) == len(labels)
 
 
-def test_a_sample_that_lost_its_images_is_not_padded_but_a_hole(tmp_path: Path) -> None:
+def test_a_sample_that_lost_its_images_is_left_out_and_not_padded(tmp_path: Path) -> None:
     index = make_index(tmp_path, {"all": [RECORDS[0], RECORDS[3]]}, capacity=64)
-    healthy = PackedDataset(index, SyntheticEncode())[0]
 
     class Blind(SyntheticEncode):
         def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -139,38 +132,13 @@ def test_a_sample_that_lost_its_images_is_not_padded_but_a_hole(tmp_path: Path) 
     with pytest.raises(MismatchError, match="encoded to 5 tokens but planned as 14"):
         PackedDataset(index, Blind())[0]
     found = PackedDataset(index, Blind(), on_mismatch="truncate")[0]
-    assert {**shapes(found), "sample_ids": 0} == {**shapes(healthy), "sample_ids": 0}
-    assert [(one["done"], one["key"]) for one in found["events"]] == [("hole", "key-0")]
+    assert found["sample_ids"].tolist() == [1] and len(found["input_ids"]) == 14 + 16
+    assert [(one["done"], one["key"]) for one in found["events"]] == [("left_out", "key-0")]
 
 
-def test_one_sample_of_unknown_grid_does_not_spoil_the_holes_of_others(tmp_path: Path) -> None:
-    records = [record(n, [5, (4, 4), 3]) for n in range(3)]
-    index = make_index(tmp_path, {"all": records}, capacity=16)
-    (file,) = index.files("samples")
-    table = pq.read_table(file)
-    media = table["media"].to_pylist()
-    media[0][0]["h"] = None  # of the sample that is read first
-    column = table.schema.get_field_index("media")
-    pq.write_table(table.set_column(column, "media", pa.array(media, PIECE_MEDIA)), file)
-    refresh(index.folder)
-    index = open_index(index.path)
-
-    class Failing(SyntheticEncode):
-        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-            if record["id"] == index.pack(2).samples[0].key:
-                raise ValueError("no")
-            return super().__call__(record)
-
-    dataset = PackedDataset(open_index(index.path), Failing(), on_error="hole")
-    healthy = dataset[0]
-    hole = dataset[2]
-    assert [one["done"] for one in hole["events"]] == ["hole"]
-    assert hole["pixel_values"].shape == healthy["pixel_values"].shape
-
-
-def test_a_shard_that_is_cut_while_it_is_read_makes_no_holes(tmp_path: Path) -> None:
+def test_a_shard_that_is_cut_while_it_is_read_skips_nothing(tmp_path: Path) -> None:
     index = make_index(tmp_path, {"all": RECORDS}, capacity=200)
-    dataset = PackedDataset(index, SyntheticEncode(), on_error="hole")
+    dataset = PackedDataset(index, SyntheticEncode(), on_error="skip")
     dataset[0]
     shard = Path(index.manifest["shards"][0]["uri"])
     shard.write_bytes(shard.read_bytes()[:100])

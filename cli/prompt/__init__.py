@@ -1,1 +1,0 @@
-"""The prompt of `packidx sql`, and queries one after another."""

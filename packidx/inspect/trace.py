@@ -1,0 +1,651 @@
+"""What was trained on when: the samples of a step, the steps of a sample.
+
+Rows of the samples come from one SELECT; which pack a step takes says the order of the epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+
+from packidx.errors import FormatError, MismatchError, NotFoundInIndex, OptionError
+from packidx.format.schema import Pack
+from packidx.index.opening import open_index
+from packidx.index.order import (
+    SEEDS,
+    Dealing,
+    Epochs,
+    State,
+    check_global_batch,
+    check_ranks,
+    packs_per_step,
+)
+from packidx.index.reader import Index
+from packidx.index.tables import Views
+from packidx.inspect.sql import connect
+
+__all__ = [
+    "Ancestor",
+    "Before",
+    "Dropped",
+    "Place",
+    "Run",
+    "RunOptions",
+    "SampleTrace",
+    "SampleTraces",
+    "StepTrace",
+    "TracedPack",
+    "TracedSample",
+    "has_keys",
+    "run_of",
+    "trace_samples",
+    "trace_step",
+]
+
+MOST = 100
+"""Samples of one key that are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestor:
+    """A snapshot that a plan goes on from, and how far training on it was."""
+
+    snapshot_id: str
+    seed: int
+    epoch: int
+    global_batch: int
+    position: int
+    """Packs that were trained on, over all ranks."""
+    steps: int
+    """Whole optimizer steps of it that were done."""
+    missing: str | None
+    """Why it cannot be read; None where it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedSample:
+    """A sample, or a piece of one, in a pack."""
+
+    position: int
+    """Place in the pack."""
+    sample_id: int
+    source: str | None
+    key: str | None
+    pair: str | None
+    copy: int
+    piece: int
+    token_start: int
+    """First token of the piece in its sample."""
+    length: int
+    """Tokens of the piece."""
+    shard: str | None
+    """Path or URL of the file that holds the record."""
+    row: int | None
+    """Record number in the shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedPack:
+    """A pack of a step. `micro_step` and `rank` are null without a world size."""
+
+    pack_id: int
+    order_position: int
+    place_in_step: int
+    micro_step: int | None
+    rank: int | None
+    length: int
+    samples: tuple[TracedSample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrace:
+    """What one optimizer step trains on, on one rank or on all."""
+
+    snapshot_id: str
+    path: str
+    step: int
+    num_steps: int
+    """Of the epoch."""
+    epoch: int
+    seed: int
+    global_batch: int
+    global_batch_from: str
+    """``given``, ``state`` or ``plan``."""
+    world_size: int | None
+    rank: int | None
+    consumed: bool | None
+    """Whether the state says that all of the step is done; null without a state."""
+    ancestors: tuple[Ancestor, ...]
+    """Oldest first."""
+    steps_before: int
+    """Whole steps that training on the ancestors took."""
+    packs: tuple[TracedPack, ...]
+    """In order of micro-steps, and of ranks within one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A sample, or a piece or copy of it, in a pack, and when that is trained on.
+
+    `step` and what follows are null where the epoch leaves the pack out, or nobody says how large a
+    step is; `micro_step` and `rank` without a world size.
+    """
+
+    epoch: int
+    pack_id: int
+    position: int
+    copy: int
+    piece: int
+    token_start: int
+    length: int
+    order_position: int
+    left_out: bool
+    """One of the packs after the last whole step of the epoch, which it leaves out."""
+    step: int | None
+    place_in_step: int | None
+    micro_step: int | None
+    rank: int | None
+    consumed: bool | None
+    """Whether training has had it; null without a state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Why a sample is in no pack."""
+
+    reason: str
+    detail: str | None
+    length: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What training on an ancestor has had of a sample."""
+
+    snapshot_id: str
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTrace:
+    """One sample: where it is packed, or why not, and what was trained on before."""
+
+    sample_id: int
+    source: str | None
+    key: str | None
+    pair: str | None
+    shard: str | None
+    row: int | None
+    dropped: Dropped | None
+    places: tuple[Place, ...]
+    """By epoch, then in the order of training."""
+    before: tuple[Before, ...]
+    """Of each ancestor that has trained on some of it, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTraces:
+    """The samples of a key, or the one of a sample id; none where the index has none."""
+
+    snapshot_id: str
+    path: str
+    key: str | None
+    sample_id: int | None
+    source: str | None
+    epochs: tuple[int, ...]
+    seed: int
+    global_batch: int | None
+    global_batch_from: str | None
+    world_size: int | None
+    ancestors: tuple[Ancestor, ...]
+    samples: tuple[SampleTrace, ...]
+    near: tuple[str, ...]
+    """Keys like the one that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run's samplers were given, and how far it is."""
+
+    seed: int
+    epoch: int | None
+    """None: any."""
+    global_batch: int | None
+    """None: unknown."""
+    global_batch_from: str | None
+    world_size: int | None
+    position: int | None
+    """Packs consumed of `epoch`, by the run's state; None without one."""
+
+    def dealing(self, index: Index, epoch: int) -> Dealing:
+        """How `epoch` is dealt; with steps of one pack where nobody says how large one is."""
+        order = Epochs.of(index.snapshot).order(index.id, self.seed, epoch)
+        return Dealing(order, self.global_batch or 1)
+
+
+class RunOptions(TypedDict, total=False):
+    """What is known of a run, each None or absent where it is not."""
+
+    seed: int | None
+    """Of the order; None means the state's, else 0."""
+    epoch: int | None
+    """None means the state's; without one 0 of a step, and of a sample every one that was planned
+    apart."""
+    global_batch: int | None
+    """Packs per optimizer step; None means the state's, else the plan's."""
+    world_size: int | None
+    """Data-parallel ranks."""
+    state: Mapping[str, Any] | None
+    """How far the run is: `PackSampler.state_dict()` or `state_at(step)`."""
+
+
+def run_of(index: Index, **options: Unpack[RunOptions]) -> Run:
+    """What is known of a run on `index`; see `RunOptions`.
+
+    Raises:
+        OptionError: values that make no sense together.
+        MismatchError: the state is of another snapshot, or of another run than what is given.
+        FormatError: this is no state.
+    """
+    state, global_batch = options.get("state"), options.get("global_batch")
+    world_size = options.get("world_size")
+    read = None if state is None else _read(index, state)
+    seed = 0 if (value := _agreed("seed", options.get("seed"), read)) is None else value
+    epoch = _agreed("epoch", options.get("epoch"), read)
+    for name, number in (("seed", seed), ("epoch", epoch or 0)):
+        if not 0 <= number < SEEDS:
+            raise OptionError(f"{name} is {number}: it must be at least 0 and below 2^63")
+    size = _agreed("global_batch", global_batch, read)
+    come_from: str | None = "given" if global_batch is not None else "state"
+    if size is None:
+        size = packs_per_step(index.snapshot)
+        come_from = None if size is None else "plan"
+    if world_size is not None:
+        check_ranks(0, world_size)
+    if size is not None and come_from == "plan" and size % (world_size or 1):
+        raise OptionError(
+            f"{index.path}@{index.id[:12]} was planned for a global batch of {size} packs, which"
+            f" {world_size} ranks cannot share alike: give the global batch that PackSampler was"
+            " given"
+        )
+    if size is not None and (come_from != "plan" or world_size is not None):
+        check_global_batch(
+            size, world_size or 1, Epochs.of(index.snapshot), f"{index.path}@{index.id[:12]}"
+        )
+    return Run(seed, epoch, size, come_from, world_size, None if read is None else read.position)
+
+
+def _read(index: Index, state: Mapping[str, Any]) -> State:
+    read = State.read(state)
+    if read.snapshot_id != index.id:
+        raise MismatchError(
+            f"the state has snapshot_id {read.snapshot_id}, this index {index.id}: name the"
+            " snapshot that was trained on (INDEX@ID)"
+        )
+    read.check_position(Epochs.of(index.snapshot).num_packs(read.epoch))
+    return read
+
+
+def _agreed(name: str, given: int | None, state: State | None) -> int | None:
+    """What is given, or the state has, which must be the same."""
+    if state is None:
+        return given
+    stated: int = getattr(state, name)
+    if given is not None and given != stated:
+        raise MismatchError(f"the state has {name} {stated}, and {given} is asked for: give one")
+    return stated
+
+
+def trace_step(
+    index: Index,
+    step: int,
+    *,
+    rank: int | None = None,
+    **options: Unpack[RunOptions],
+) -> StepTrace:
+    """What optimizer step `step` of an epoch trains on, 0 ≤ step < the epoch's steps.
+
+    The packs of a rank are those that ``PackSampler(index, rank=rank, world_size=world_size,
+    global_batch=global_batch, seed=seed, epoch=epoch)`` yields in that step, in that order. Only
+    their rows of the index are read.
+
+    Args:
+        index: what is trained on.
+        step: counted from 0 in its epoch.
+        rank: whose packs; None means those of all ranks. It needs `world_size`.
+        options: of the run, see `RunOptions`.
+
+    Raises:
+        OptionError: there is no such step, or values make no sense together.
+        MismatchError: the state is of another snapshot or run.
+        FormatError: a file is missing or damaged.
+    """
+    run, name = run_of(index, **options), f"{index.path}@{index.id[:12]}"
+    world_size = run.world_size
+    if rank is not None:
+        if world_size is None:
+            raise OptionError(f"rank {rank} of how many? Give the world size, too")
+        check_ranks(rank, world_size)
+    if run.global_batch is None or run.global_batch_from is None:
+        raise OptionError(
+            f"{name} has no steps of its own (random order without a global batch): give the global"
+            " batch that the sampler was given"
+        )
+    check_global_batch(run.global_batch, 1, Epochs.of(index.snapshot), name)
+    epoch = run.epoch or 0
+    dealing = run.dealing(index, epoch)
+    numbers = dealing.packs_of_step(step).tolist()
+    first = step * run.global_batch
+    turns = [dealing.turn(first + at, world_size or 1) for at in range(run.global_batch)]
+    mine = [at for at, turn in enumerate(turns) if rank is None or turn.rank == rank]
+    # In order of their numbers, each row group is decoded once.
+    packs = {number: index.pack(number) for number in sorted(numbers[at] for at in mine)}
+    lineage = ancestors(index)
+    return StepTrace(
+        snapshot_id=index.id,
+        path=index.path,
+        step=step,
+        num_steps=dealing.num_steps,
+        epoch=epoch,
+        seed=run.seed,
+        global_batch=run.global_batch,
+        global_batch_from=run.global_batch_from,
+        world_size=world_size,
+        rank=rank,
+        consumed=None if run.position is None else first + run.global_batch <= run.position,
+        ancestors=lineage,
+        steps_before=sum(ancestor.steps for ancestor in lineage),
+        packs=tuple(
+            TracedPack(
+                pack_id=numbers[at],
+                order_position=first + at,
+                place_in_step=turns[at].place,
+                micro_step=None if world_size is None else turns[at].micro_step,
+                rank=None if world_size is None else turns[at].rank,
+                length=packs[numbers[at]].stats["length"],
+                samples=_samples(index, packs[numbers[at]]),
+            )
+            for at in mine
+        ),
+    )
+
+
+def _samples(index: Index, pack: Pack) -> tuple[TracedSample, ...]:
+    return tuple(
+        TracedSample(
+            position=sample.position,
+            sample_id=sample.sample_id,
+            source=sample.source,
+            key=sample.key,
+            pair=sample.pair,
+            copy=sample.copy,
+            piece=sample.piece,
+            token_start=sample.token_start,
+            length=sample.length,
+            shard=_shard_of(index, sample.shard),
+            row=sample.row,
+        )
+        for sample in pack.samples
+    )
+
+
+def _shard_of(index: Index, shard: int | None) -> str | None:
+    """Where shard number `shard` is, by the index's roots; None where there is none."""
+    shards = index.snapshot.shards
+    if shard is None or not 0 <= shard < len(shards):
+        return None
+    return index.resolve(shards[shard].uri)
+
+
+def trace_samples(
+    index: Index,
+    *,
+    key: str | None = None,
+    sample_id: int | None = None,
+    source: str | None = None,
+    **options: Unpack[RunOptions],
+) -> SampleTraces:
+    """All places of the samples of a key, or of one sample, and when they are trained on.
+
+    Args:
+        index: where they are packed; its lineage is looked through, too.
+        key: of the samples; a key may be in several sources, and a preference pair has one.
+        sample_id: of one sample, in place of a key.
+        source: of the key.
+        options: of the run, see `RunOptions`.
+
+    Returns:
+        the samples; none where the index knows none, and then keys like the one that was asked for.
+
+    Raises:
+        OptionError: neither key nor sample_id is given, or both, a source that is not there, or
+            more samples than can be told.
+        MismatchError: the state is of another snapshot or run.
+        FormatError: a file is missing or damaged.
+    """
+    if (key is None) == (sample_id is None):
+        raise OptionError("give a key or a sample id, one of them")
+    if key is None and source is not None:
+        raise OptionError("a source goes with a key: a sample id is one sample's")
+    names = [known.name for known in index.snapshot.sources]
+    if source is not None and source not in names:
+        listed = ", ".join(names[:8]) or "none by name"
+        raise OptionError(f"there is no source {source!r:.80} in {index.path}: it has {listed}")
+    run = run_of(index, **options)
+    epochs = tuple(range(len(Epochs.of(index.snapshot).variants)))
+    if run.epoch is not None:
+        epochs = (run.epoch,)
+    rows = _rows(index, _BY_ID, ids=[sample_id]) if key is None else []
+    if key is not None:
+        rows = _rows(index, _BY_KEY, key=key, source=source)
+    ids = sorted({row["sample_id"] for row in rows})
+    if len(ids) > MOST:
+        raise OptionError(
+            f"the key {key!r:.80} names {len(ids):,} samples of {index.path}@{index.id[:12]}: give "
+            "the source, or a sample id"
+        )
+    places = _places(index, rows, run, epochs)
+    before = _before(index, ids)
+    samples = [
+        _sample(index, ident, list(mine), places.get(ident, []), before.get(ident, []))
+        for ident, mine in groupby(rows, lambda row: int(row["sample_id"]))
+    ]
+    return SampleTraces(
+        snapshot_id=index.id,
+        path=index.path,
+        key=key,
+        sample_id=sample_id,
+        source=source,
+        epochs=epochs,
+        seed=run.seed,
+        global_batch=run.global_batch,
+        global_batch_from=run.global_batch_from,
+        world_size=run.world_size,
+        ancestors=ancestors(index),
+        samples=tuple(samples),
+        near=() if samples or key is None else near_keys(index, key),
+    )
+
+
+_PACKED = (
+    "sample_id, copy, piece, pack_id, position, token_start, length, source, key, pair, shard, row"
+)
+_ROWS = (
+    f"SELECT {_PACKED} FROM samples WHERE {{where}} UNION ALL BY NAME "
+    "SELECT sample_id, length, source, key, reason, detail FROM dropped WHERE {where} "
+    "ORDER BY sample_id, copy, piece, pack_id, position"
+)
+"""The pieces of samples in packs, and the samples in none, which have a reason."""
+_BY_KEY = _ROWS.format(where="key = $key AND ($source IS NULL OR source = $source)")
+_BY_ID = _ROWS.format(where="list_contains($ids, sample_id)")
+_HAS_KEYS = "SELECT 1 FROM (FROM {} SELECT key) WHERE key IS NOT NULL LIMIT 1"
+_NEAR_KEYS = (
+    "SELECT key FROM (SELECT key FROM samples UNION SELECT key FROM dropped) "
+    "WHERE key = $key OR contains(lower(key), lower($key)) "
+    "OR jaro_winkler_similarity(lower(key), lower($key)) > 0.9 "
+    "ORDER BY jaro_winkler_similarity(lower(key), lower($key)) DESC, key LIMIT 3"
+)
+
+
+def _rows(index: Index, query: str, **values: Any) -> list[dict[str, Any]]:
+    """What a query over `samples` and `dropped` gives, by the names of its columns."""
+    with contextlib.ExitStack() as stack:
+        tables = ("samples", "dropped")
+        files = {name: stack.enter_context(index.local_files(name)) for name in tables}
+        found = connect(Views(files)).execute(query, values)
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def has_keys(index: Index) -> bool:
+    """Whether any sample has a key."""
+    return any(_rows(index, _HAS_KEYS.format(table)) for table in ("samples", "dropped"))
+
+
+def near_keys(index: Index, key: str) -> tuple[str, ...]:
+    """The keys most like one that is not there, at most three."""
+    return tuple(row["key"] for row in _rows(index, _NEAR_KEYS, key=key))
+
+
+def _sample(
+    index: Index,
+    ident: int,
+    rows: Sequence[Mapping[str, Any]],
+    places: Sequence[Place],
+    before: Sequence[Before],
+) -> SampleTrace:
+    """A sample of its rows, those of pieces in packs first."""
+    first, last = rows[0], rows[-1]
+    why = None
+    if last["reason"] is not None:
+        why = Dropped(last["reason"], last["detail"], last["length"])
+    shard, row = first["shard"], first["row"]
+    if first["pack_id"] is None:
+        shard, row = _record_of(index, ident)
+    return SampleTrace(
+        sample_id=ident,
+        source=first["source"],
+        key=first["key"],
+        pair=first["pair"],
+        shard=_shard_of(index, shard),
+        row=row,
+        dropped=why,
+        places=tuple(places),
+        before=tuple(before),
+    )
+
+
+def _record_of(index: Index, sample_id: int) -> tuple[int | None, int | None]:
+    """Number of the shard and of the record in it; None where the id does not say it, as where a
+    record may be the two sides of a preference pair."""
+    snapshot, firsts = index.snapshot, first_ids(index)
+    if firsts is None:
+        return None, None
+    number = bisect_right(firsts, sample_id) - 1
+    shard = snapshot.shards[number]
+    layout = next(each.layout for each in snapshot.sources if each.name == shard.source)
+    if layout is not None and layout.pair == "both":
+        return None, None
+    return number, sample_id - firsts[number]
+
+
+def first_ids(index: Index) -> list[int] | None:
+    """The id of each shard's first sample, as ids are dense, in the order of the shards; None where
+    the lengths were nobody's shards."""
+    rows = [shard.rows for shard in index.snapshot.shards]
+    if not rows or sum(rows) != index.snapshot.lengths.num_samples:
+        return None
+    return list(accumulate(rows, initial=0))[:-1]
+
+
+def _places(
+    index: Index, rows: Iterable[Mapping[str, Any]], run: Run, epochs: Sequence[int]
+) -> dict[int, list[Place]]:
+    """The places of each sample, by epoch and in the order of training."""
+    places: dict[int, list[Place]] = {}
+    packed = [row for row in rows if row["pack_id"] is not None]
+    packs = np.array([row["pack_id"] for row in packed], np.int64)
+    for epoch in epochs:
+        dealing = run.dealing(index, epoch)
+        positions = dealing.order.positions(packs).tolist()
+        for number in sorted(range(len(packed)), key=lambda number: positions[number]):
+            at, row = positions[number], packed[number]
+            if at < 0:  # of another epoch's packs
+                continue
+            is_left_out = at >= dealing.end
+            has_step = run.global_batch is not None and not is_left_out
+            turn = dealing.turn(at, run.world_size or 1) if has_step else None
+            dealt = turn if run.world_size is not None else None
+            places.setdefault(row["sample_id"], []).append(
+                Place(
+                    epoch=epoch,
+                    pack_id=row["pack_id"],
+                    position=row["position"],
+                    copy=row["copy"],
+                    piece=row["piece"],
+                    token_start=row["token_start"],
+                    length=row["length"],
+                    order_position=at,
+                    left_out=is_left_out,
+                    step=turn and turn.step,
+                    place_in_step=turn and turn.place,
+                    micro_step=dealt and dealt.micro_step,
+                    rank=dealt and dealt.rank,
+                    consumed=None if run.position is None else at < run.position,
+                )
+            )
+    return places
+
+
+def ancestors(index: Index) -> tuple[Ancestor, ...]:
+    """What `index` goes on from by its options, oldest first."""
+    told = []
+    for entry in index.snapshot.options.continues:
+        opened = _opened_ancestor(index, entry.snapshot_id)
+        told.append(
+            Ancestor(
+                snapshot_id=entry.snapshot_id,
+                seed=entry.seed,
+                epoch=entry.epoch,
+                global_batch=entry.global_batch,
+                position=entry.position,
+                steps=entry.position // entry.global_batch,
+                missing=opened if isinstance(opened, str) else None,
+            )
+        )
+    return tuple(told)
+
+
+def _opened_ancestor(index: Index, ident: str) -> Index | str:
+    """The snapshot `ident` beside `index`, or why it cannot be read.
+
+    Raises:
+        OSError: the store cannot be asked.
+    """
+    try:
+        return open_index(f"{index.path}@{ident}", index.roots)
+    except (NotFoundInIndex, FormatError) as error:
+        return str(error)
+
+
+def _before(index: Index, ids: Sequence[int]) -> dict[int, list[Before]]:
+    """What training on the ancestors has had of each sample. Their ids are the same: a plan is
+    continued with the lengths that were planned."""
+    told: dict[int, list[Before]] = {}
+    for entry in index.snapshot.options.continues if ids else ():
+        ancestor = _opened_ancestor(index, entry.snapshot_id)
+        if isinstance(ancestor, str):
+            continue
+        run = Run(entry.seed, entry.epoch, entry.global_batch, "state", None, entry.position)
+        rows = _rows(ancestor, _BY_ID, ids=ids)
+        for ident, listed in _places(ancestor, rows, run, [entry.epoch]).items():
+            consumed = tuple(place for place in listed if place.consumed)
+            if consumed:
+                told.setdefault(ident, []).append(Before(entry.snapshot_id, consumed))
+    return told

@@ -1,0 +1,388 @@
+"""JSON arrays, CSV, TSV and compressed text: converted once, by a stream, into JSON Lines.
+
+The copy is in the local cache (`packidx.io.cache`), for all processes of this machine: a record a
+line, a record that cannot be understood as a list of its reason and detail, and behind the lines
+where each begins. A row of such a shard has no byte range: whoever reads one finds it in the copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import os
+import re
+import sys
+import zlib
+from array import array
+from collections.abc import Iterator
+from typing import IO, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from packidx.errors import BadRecord, SourceError
+from packidx.io import cache, storage, urls
+from packidx.records.containers.base import (
+    BOM,
+    TASK_BYTES,
+    TASK_RECORDS,
+    BrokenFile,
+    RawRecord,
+    RecordRange,
+    ShardScan,
+    attempted,
+    named,
+    too_few,
+)
+from packidx.records.containers.blocks import (
+    BLOCK,
+    MAX_RECORD,
+    Gathered,
+    TooLarge,
+    file_hash,
+    file_version,
+    local_shard,
+    size_of,
+)
+from packidx.records.containers.lines import decode, filled_lines, whole_lines
+
+CODECS = ("gz", "zst")
+_BLANK = b" \t\r\n"
+_WIDTH = array("q").itemsize
+_OUTSIDE = re.compile(rb'["\[\]{},]')  # what has a meaning outside of a string
+_INSIDE = re.compile(rb'["\\]')  # and in one
+
+# The module's limit of 128 KiB a cell is a single one for the process; a chat may be longer.
+csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+
+
+class Converted:
+    """Shards of a kind that is read through a copy in JSON Lines.
+
+    Args:
+        kind: with its codec, as ``csv.gz``.
+        delimiter: between the cells of a table, which may then be quoted; None is the kind's own.
+        max_record: bytes of a record; a larger one is rejected.
+    """
+
+    def __init__(
+        self, kind: str, delimiter: str | None = None, max_record: int = MAX_RECORD
+    ) -> None:
+        self._text, _, self._codec = kind.partition(".")
+        self._delimiter, self._max_record = delimiter, max_record
+
+    def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
+        with local_shard(path) as here:
+            hashing = file_hash(here)
+        with self._copy(path) as copy:
+            starts = _starts(copy)
+        cuts = [0]
+        while (first := cuts[-1]) < len(starts) - 1:
+            due = int(np.searchsorted(starts, starts[first] + task_bytes))
+            cuts.append(max(first + 1, min(due, first + TASK_RECORDS, len(starts) - 1)))
+        ranges = tuple(
+            RecordRange(first, end, first, end - first, int(starts[end] - starts[first]))
+            for first, end in zip(cuts, cuts[1:], strict=False)
+        )
+        return ShardScan(hashing.nbytes, hashing.sha256, len(starts) - 1, ranges)
+
+    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
+        row, end = record_range.first_row, record_range.first_row + record_range.num_records
+        with self._copy(path) as copy:
+            starts = _starts(copy)
+            if end >= len(starts):
+                raise too_few(path, len(starts) - 1)
+            with open(copy, "rb") as file:
+                file.seek(int(starts[row]))
+                for number in range(row, end):
+                    record = attempted(_decode, file.readline())
+                    yield RawRecord(number, None, None, record)
+
+    def read_row(
+        self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
+    ) -> dict[str, Any]:
+        with self._copy(path) as copy:
+            starts = _starts(copy)
+            if not 0 <= row < len(starts) - 1:
+                raise too_few(path, row)
+            start, end = map(int, starts[row : row + 2])
+            line = storage.read_range(copy, start, end - start)
+        try:
+            return _decode(line)
+        except BadRecord as error:
+            raise BadRecord(error.reason, f"{error.detail} ({path}, row {row})") from None
+
+    @contextlib.contextmanager
+    def _copy(self, path: str) -> Iterator[str]:
+        """The shard as JSON Lines; it is there for as long as the block.
+
+        Raises:
+            SourceError: the file cannot be read or is damaged, or the copy cannot be kept.
+        """
+        nbytes, version = file_version(path)
+        source = path
+        if not urls.is_url(path):
+            source = os.path.abspath(path)
+            version = f"{version} {os.stat(path).st_ctime_ns}"  # no copy has another file's
+        form = f"{self._text}.{self._codec} {self._delimiter} {self._max_record}"
+        with contextlib.ExitStack() as stack, named(path):
+            try:
+                key = f"{nbytes} {version} {form} JSON Lines"
+                made = cache.made(source, key, lambda target: self._convert(path, target))
+                copy = stack.enter_context(made)
+            except OSError as error:
+                raise SourceError(
+                    f"cannot convert {path} in the local cache {cache.folder()}: {error.strerror}; "
+                    "make room there, or set PACKIDX_CACHE to another folder"
+                ) from error
+            yield copy
+
+    def _convert(self, path: str, target: str) -> None:
+        """Write a shard's records as lines, and behind them where each begins."""
+        bound, starts = cache.limit(), array("q", [0])
+        with open(target, "wb") as file, local_shard(path) as here:
+            for line in self._lines(text_blocks(here, self._codec)):
+                file.write(line + b"\n")
+                starts.append(starts[-1] + len(line) + 1)
+                if starts[-1] > bound:
+                    raise SourceError(
+                        f"{path} holds more than {bound:,} bytes of text, and the local cache must "
+                        "not grow over that: set PACKIDX_CACHE_SIZE to more, or convert the file "
+                        "to JSON Lines"
+                    )
+            starts.append(len(starts))
+            starts.tofile(file)
+
+    def _lines(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        if self._text in ("csv", "tsv"):
+            quoted = self._text == "csv" or self._delimiter is not None
+            delimiter = self._delimiter or ("," if quoted else "\t")
+            rows = _rows(blocks, delimiter, quoted, self._max_record)
+            yield from map(_line, _tables_records(rows))
+            return
+        if self._text == "json":
+            items = (
+                raw if isinstance(raw, TooLarge) else raw.strip(_BLANK)
+                for raw in _elements(blocks, self._max_record)
+            )
+        else:
+            lines = filled_lines(blocks, 0, False, self._max_record)
+            items = (line for _, line in lines)
+        for raw in items:
+            record = attempted(decode, raw)
+            is_line = not isinstance(record, BadRecord) and b"\n" not in raw
+            yield raw if is_line else _line(record)
+
+
+def _line(record: dict[str, Any] | BadRecord) -> bytes:
+    """A record, or why there is none, as a line of the copy."""
+    if isinstance(record, BadRecord):
+        return orjson.dumps([record.reason, record.detail])
+    return orjson.dumps(record)
+
+
+def _decode(line: bytes) -> dict[str, Any]:
+    """The record of a line of the copy.
+
+    Raises:
+        BadRecord: there is none.
+    """
+    record = orjson.loads(line)
+    if isinstance(record, list):
+        raise BadRecord(*record)
+    return dict(record)
+
+
+def _starts(copy: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where each line of a copy begins, and the last one ends."""
+    end = os.stat(copy).st_size - _WIDTH
+    number = array("q", storage.read_range(copy, end, _WIDTH))[0]
+    return np.memmap(copy, np.int64, "r", end - number * _WIDTH, (number,))
+
+
+def text_blocks(path: str, codec: str) -> Iterator[bytes]:
+    """The text of a file of this machine, block by block.
+
+    Raises:
+        SourceError: the file cannot be read.
+        BrokenFile: it is not compressed as its name says, or it is cut.
+    """
+    what = {"gz": "gzip", "zst": "Zstandard"}.get(codec)
+    with storage.reading(path), open(path, "rb", opener=storage.open_regular) as packed:
+        if what is not None and not os.fstat(packed.fileno()).st_size:
+            raise BrokenFile(f"the {what} stream is cut: the file is empty")
+        try:
+            file: Any = packed
+            if codec:
+                file = gzip.GzipFile(fileobj=packed) if codec == "gz" else _unzstd(packed)
+            while block := file.read(BLOCK):
+                yield block
+        except (EOFError, zlib.error, gzip.BadGzipFile, pa.ArrowException, OSError) as error:
+            if what is None:
+                raise
+            text = f"the {what} stream is broken or cut ({error}): restore the file"
+            raise BrokenFile(text) from None
+
+
+def _unzstd(packed: IO[bytes]) -> Any:
+    return pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd")
+
+
+# -- JSON arrays -----------------------------------------------------------------------------------
+
+
+def _elements(blocks: Iterator[bytes], max_record: int) -> Iterator[bytes]:
+    """The bytes of every element of an array, blank ones (``[1,,2]``) included.
+
+    Raises:
+        BrokenFile: there is no array, it does not end, or something follows it.
+    """
+    element = Gathered(max_record, _BLANK)
+    depth, is_string, number = 0, False, 0
+    at = 0  # in the block; behind its end, where that is an escape
+    for block in blocks:
+        start = 0
+        if not depth and not (block := block.removeprefix(BOM).lstrip(_BLANK)).startswith(b"["):
+            if not block:
+                continue
+            break
+        while at < len(block):
+            mark = (_INSIDE if is_string else _OUTSIDE).search(block, at)
+            if mark is None:
+                at = len(block)
+                break
+            at, character = mark.end(), mark[0]
+            if character == b"\\":
+                at += 1
+            elif character == b'"':
+                is_string = not is_string
+            elif character in b"[{":
+                depth += 1
+                start = at if depth == 1 else start
+            elif character == b",":
+                if depth == 1:
+                    element.add(block[start : at - 1])
+                    yield element.take()
+                    start, number = at, number + 1
+            elif depth > 1:
+                depth -= 1
+            else:
+                element.add(block[start : at - 1])
+                last = element.take()
+                if number or last.strip(_BLANK):
+                    yield last
+                _check_rest(block[at:], blocks)
+                return
+        element.add(block[start:])
+        at -= len(block)
+    if not depth:
+        raise BrokenFile("there is no JSON array in it: its first character must be [")
+    raise BrokenFile(
+        f"the JSON array is cut: it ends inside element {number}; restore the file, or close the "
+        "array behind its last whole element"
+    )
+
+
+def _check_rest(rest: bytes, blocks: Iterator[bytes]) -> None:
+    for block in (rest, *([] if rest.strip(_BLANK) else blocks)):
+        if block.strip(_BLANK):
+            raise BrokenFile(
+                "something follows the JSON array's closing bracket: a .json file holds one array, "
+                "or one object a line"
+            )
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+_Cells = list[str] | BadRecord
+"""Of a row, a character a byte, or why there are none."""
+
+
+def _tables_records(rows: Iterator[_Cells]) -> Iterator[dict[str, Any] | BadRecord]:
+    """The records of a table whose first row names the columns: cells are text, and none is empty.
+
+    Raises:
+        BrokenFile: there is no header, or its names are empty or not unique.
+    """
+    header = next(rows, None)
+    if header is None:
+        raise BrokenFile("it is empty: its first line must name the columns")
+    try:
+        names = _texts(header)
+    except BadRecord as error:
+        raise BrokenFile(f"its first line has no column names: {error.detail}") from None
+    if "" in names or len(set(names)) < len(names):
+        raise BrokenFile(
+            f"its first line must give every column a name of its own, not {names!r:.200}"
+        )
+    for cells in rows:
+        yield attempted(_record, cells, names)
+
+
+def _record(cells: _Cells, names: list[str]) -> dict[str, Any]:
+    texts = _texts(cells)
+    if len(texts) != len(names):
+        raise BadRecord("bad_row", f"the row has {len(texts)} cells for {len(names)} columns")
+    return {name: text for name, text in zip(names, texts, strict=True) if text != ""}
+
+
+def _texts(cells: _Cells) -> list[str]:
+    if isinstance(cells, BadRecord):
+        raise cells
+    try:
+        return [cell if cell.isascii() else cell.encode("latin-1").decode() for cell in cells]
+    except UnicodeDecodeError:
+        raise BadRecord("bad_utf8", "a cell is not UTF-8") from None
+
+
+def _rows(
+    blocks: Iterator[bytes], delimiter: str, quoted: bool, max_record: int
+) -> Iterator[_Cells]:
+    """The cells of every row that is not blank; a quoted cell may take several lines.
+
+    Raises:
+        BrokenFile: a row, or a quote that is not closed, takes more than a record may have.
+    """
+    taken: list[bytes] = []
+    start = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal start
+        size = 0
+        for offset, line in whole_lines(blocks, 0, False, max_record):
+            if not taken:
+                start, size = offset, 0
+            size += size_of(line)
+            if size > max_record or isinstance(line, TooLarge):
+                raise BrokenFile(
+                    f"the row at byte {start} takes {size:,} bytes: close its quote, restore the "
+                    "file, or write its media to files"
+                )
+            taken.append(line)
+            yield line.decode("latin-1")  # any bytes will do to find the quotes
+
+    if not quoted:
+        for text in texts():
+            if not taken.pop().isspace():
+                yield text.removesuffix("\n").removesuffix("\r").split(delimiter)
+        return
+    reader = csv.reader(texts(), delimiter=delimiter, strict=True)
+    while True:
+        cells: _Cells
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if "unexpected end" in str(error) and len(taken) > 1:
+                raise BrokenFile(
+                    f"a quote in the row at byte {start} is not closed, and takes all of the last "
+                    f"{len(taken)} lines: close it, or double quotes that mean themselves"
+                ) from None
+            cells = BadRecord("bad_row", f"the row's quotes are wrong: {error}")
+        is_blank = b"".join(taken).isspace()
+        taken.clear()
+        if cells and not is_blank:
+            yield cells

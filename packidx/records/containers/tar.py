@@ -1,0 +1,499 @@
+"""WebDataset: uncompressed tars of samples, each a run of members with one key.
+
+A member's key is its name up to the first dot of its base name, as the `webdataset` package has it
+(`base_plus_ext` in its tariterators.py); what follows the dot is its extension. A sample's record
+is its ``json`` member; its other members wait under `MEMBERS` until the record has the standard
+names (`dialects.webdataset`). The locator of a sample is the byte range of all its members, headers
+included, so that it is read without opening the tar.
+
+A scan reads headers and records, and passes over everything else: a corpus of images is counted
+by some percent of its bytes. So the digest is of what was read (FORMAT.md), and whoever reads
+records in order gets media as `Extent`s; a reader of one sample gets their bytes, by one request.
+
+Python's `tarfile` decodes the headers. It stops without a word at a damaged one and at a missing
+end, and here both are errors: samples must not vanish because a shard was cut.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packidx.errors import BadRecord, SourceError
+from packidx.io.ranges import Extent, ReadAhead
+from packidx.records.containers.base import (
+    TASK_BYTES,
+    BrokenFile,
+    RawRecord,
+    RecordRange,
+    ShardScan,
+    attempted,
+    named,
+    too_few,
+)
+from packidx.records.containers.blocks import (
+    MAX_RECORD,
+    Hashing,
+    file_version,
+    read_bytes,
+    too_large,
+)
+from packidx.records.containers.lines import decode
+
+TAR = "tar"
+"""The kind of container."""
+MEMBERS = "__members__"
+"""Where a record has its sample's files, as `Members`, until `dialects.webdataset` places them."""
+KEY = "__key__"
+"""Where a record has its sample's key, as in a WebDataset."""
+DUPLICATE = "duplicate_key"
+"""Why a sample is rejected whose key came before."""
+COMPRESSED = {
+    **dict.fromkeys((".tgz", ".tar.gz"), "gunzip"),
+    **dict.fromkeys((".tzst", ".tar.zst"), "unzstd"),
+    **dict.fromkeys((".txz", ".tar.xz"), "unxz"),
+    **dict.fromkeys((".tbz2", ".tar.bz2"), "bunzip2"),
+    ".tar.lz4": "unlz4",
+}
+"""Endings of tars of which no byte range can be read, and what unpacks them."""
+
+_RECORD, _TEXT = "json", "txt"  # extensions
+_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_META = re.compile(r"__[^/]*__($|/)")
+_BLOCK = 512  # bytes of a header, and what content is padded to
+_MAX_HEADER = 1 << 20  # bytes of an extended header; names and times
+_GLANCE = 4096  # bytes of a medium that are counted as work: most that is looked at is a header
+_SCAN_BLOCK = 1 << 14
+_ADVICE = "; restore the shard"
+_NO_FILE = {
+    tarfile.LNKTYPE: "a hard link to {!r}",
+    tarfile.SYMTYPE: "a symbolic link to {!r}",
+    tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device",
+    tarfile.FIFOTYPE: "a pipe",
+}
+
+
+class Members(NamedTuple):
+    """The files of a sample."""
+
+    key: str
+    files: dict[str, bytes | Extent]
+    """Name in the tar → content, in the order of the tar."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A file in an archive, or what should have been one."""
+
+    name: str
+    """Not UTF-8 where it has surrogates, as `os.fsdecode` makes them."""
+    start: int
+    """First byte of its first header."""
+    end: int
+    """One past its content's padding."""
+    data: bytes | Extent | None
+    """Its content, where that was asked for."""
+    offset: int
+    """First byte of its content."""
+    nbytes: int
+    """Of its content."""
+    wrong: BadRecord | None
+    """Why there is no content to be had of it."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """Neighbouring members of one key."""
+
+    key: str
+    start: int
+    end: int
+    extensions: dict[str, Member] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TarRange(RecordRange):
+    """A run of samples of a tar."""
+
+    repeated: tuple[int, ...] = ()
+    """Rows in it whose key an earlier sample of the shard has: only the scan sees them all."""
+
+
+class Tar:
+    """A WebDataset shard."""
+
+    def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
+        hashing, keys, cuts = Hashing(), _Keys(), _Cuts(task_bytes)
+        nbytes = file_version(path)[0]
+        read = ReadAhead(path, nbytes, _SCAN_BLOCK).read
+        archive = members(read, 0, nbytes, content=is_record, is_archive=True, taken=hashing.add)
+        last: Sample | None = None
+        try:
+            for last in samples_of(archive):
+                cuts.add(last)
+                keys.add(last.key)
+        except BrokenFile as error:
+            behind = "no sample is whole" if last is None else f"sample {last.key!r} is whole"
+            text = f"{path}: {error}; {behind}: restore the shard or write it again"
+            raise SourceError(text) from None
+        ranges = cuts.finish(keys.repeated())
+        return ShardScan(nbytes, hashing.sha256, cuts.number, ranges, num_hashed=hashing.nbytes)
+
+    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
+        repeated = frozenset(record_range.repeated if isinstance(record_range, TarRange) else ())
+        start, end = record_range.start, record_range.end
+        read_ahead = ReadAhead(path, end)
+        row = record_range.first_row
+        with named(path, _ADVICE):
+            run = members(read_ahead.read, start, end, content=is_record, is_archive=False)
+            for sample in samples_of(run):
+                for member in sample.extensions.values():
+                    if member.data is None:
+                        member.data = Extent(read_ahead, member.offset, member.nbytes)
+                record = _duplicate(sample) if row in repeated else attempted(record_of, sample)
+                key = sample.key if _is_text(sample.key) else None
+                yield RawRecord(row, sample.start, sample.end - sample.start, record, key)
+                row += 1
+        if row < record_range.first_row + record_range.num_records:
+            raise too_few(path, row)
+
+    def read_row(
+        self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
+    ) -> dict[str, Any]:
+        if offset is None or nbytes is None:
+            raise SourceError(f"record {row} of {path} has no byte range: run estimate again")
+        data = read_bytes(path, offset, nbytes)
+
+        def read(at: int, size: int) -> bytes:
+            return data[at : at + size]
+
+        with named(f"{path}, from byte {offset} on", _ADVICE):
+            samples = list(samples_of(members(read, 0, nbytes, content=None, is_archive=False)))
+        if len(samples) != 1:
+            raise SourceError(
+                f"{path} has {len(samples)} samples at bytes {offset} to {offset + nbytes}, where "
+                "one was counted: run estimate again"
+            )
+        return record_of(samples[0], f" ({path}, offset {offset})")
+
+
+def refuse_compressed(uri: str) -> None:
+    """Raise a SourceError if `uri` is the name of a compressed tar."""
+    tool = next((tool for ending, tool in COMPRESSED.items() if uri.endswith(ending)), None)
+    if tool is not None:
+        raise SourceError(
+            f"{uri} is a compressed tar, which has no byte ranges: to read one sample, all before "
+            f"it would have to be unpacked; {tool} it and name the plain .tar"
+        )
+
+
+# -- members ---------------------------------------------------------------------------------------
+
+
+Read = Callable[[int, int], bytes]
+"""Gives the bytes of an archive from an offset on, so many or fewer where it ends."""
+
+
+class _Headers:
+    """A file of which `tarfile` reads headers: none is larger than `_MAX_HEADER`."""
+
+    def __init__(self, read: Read, at: int) -> None:
+        self._read, self._at = read, at
+
+    def read(self, nbytes: int) -> bytes:
+        if nbytes > _MAX_HEADER:
+            raise BrokenFile(f"it has an extended header of {nbytes:,} bytes")
+        data = self._read(self._at, nbytes)
+        self._at += len(data)
+        return data
+
+    def seek(self, at: int) -> None:
+        self._at = at
+
+    def tell(self) -> int:
+        return self._at
+
+
+def members(
+    read: Read,
+    start: int,
+    end: int,
+    *,
+    content: Callable[[str], bool] | None,
+    is_archive: bool,
+    taken: Callable[[bytes], object] | None = None,
+) -> Iterator[Member]:
+    """The files of an archive, in order; links and devices that have a place in it, too.
+
+    Args:
+        start, end: the first byte of a header, and one past the last member or the archive.
+        content: says of which, by their names, to take what is in them; None takes all.
+        is_archive: the file is an archive to its end; otherwise a run of whole members.
+        taken: called with all bytes of headers, and of contents that are taken, in order.
+
+    Raises:
+        BrokenFile: it is cut, or a header is none.
+    """
+    at = start
+    archive: tarfile.TarFile | None = None
+    while True:
+        try:
+            if archive is None:
+                archive = tarfile.TarFile(
+                    fileobj=_Headers(read, start),  # type: ignore[arg-type]
+                    encoding="utf-8",
+                    errors="surrogateescape",
+                )
+            info = archive.next()
+        except (tarfile.TarError, ValueError, OSError) as error:
+            raise BrokenFile(_no_header(at, end, str(error))) from None
+        if info is None:
+            break
+        archive.members = []  # type: ignore[attr-defined]  # it would keep them all
+        if any(name in ("path", "size") or "sparse" in name for name in archive.pax_headers):
+            raise BrokenFile(f"a global header before byte {info.offset_data} names a member")
+        if archive.offset > end:
+            have = end - info.offset_data
+            if have >= info.size:
+                raise BrokenFile(f"the tar is cut behind member {info.name!r}")
+            raise BrokenFile(
+                f"the tar is cut inside member {info.name!r}: {max(have, 0)} of its {info.size} "
+                f"bytes are there from byte {info.offset_data} on"
+            )
+        if taken is not None:
+            taken(read(at, info.offset_data - at))
+        wants = info.isreg() and (content is None or content(info.name))
+        wrong = _wrong(info, wants and content is not None)
+        data = None
+        if wants and wrong is None:
+            data = read(info.offset_data, info.size)
+            if taken is not None:
+                taken(data)
+        at = archive.offset
+        if info.isreg() or info.type in _NO_FILE:
+            nbytes = info.size if info.isreg() else 0
+            name = info.pax_headers.get("GNU.sparse.name", info.name)
+            yield Member(name, info.offset, at, data, info.offset_data, nbytes, wrong)
+    if is_archive:
+        _check_end(read, at, end, taken)
+    elif at != end:
+        raise BrokenFile(f"there is no header of a tar's member at byte {at}")
+
+
+def _wrong(info: tarfile.TarInfo, is_limited: bool) -> BadRecord | None:
+    """Why nothing is read of a member; None where it is a file."""
+    if info.issparse():
+        text = "is stored as a sparse file, so write the tar without --sparse"
+        return BadRecord("bad_member", text)
+    if info.type in _NO_FILE:
+        what = _NO_FILE[info.type].format(info.linkname)
+        return BadRecord("bad_member", f"is {what}, so write the file itself into the tar")
+    if is_limited and info.size > MAX_RECORD:
+        return too_large(info.size, MAX_RECORD)
+    return None
+
+
+def _no_header(at: int, end: int, error: str) -> str:
+    """What is wrong with a file where a header should be."""
+    if at == end:
+        return "it is empty" if end == 0 else _unclosed(at)
+    if end < _BLOCK:
+        return "it is no tar, whose headers have 512 bytes"
+    return f"there is no header of a tar's member at byte {at} ({error})"
+
+
+def _unclosed(at: int) -> str:
+    return f"the tar is cut or was not closed: it stops at byte {at} without its end's empty blocks"
+
+
+def _check_end(read: Read, at: int, end: int, taken: Callable[[bytes], object] | None) -> None:
+    """Nothing but zeros may follow the end: tars joined by `cat` hold more than anybody reads."""
+    place = at
+    while data := read(place, 1 << 20):
+        if place == at and len(data) < _BLOCK:
+            raise BrokenFile(f"the tar is cut inside the header at byte {at}")
+        if place == at and data[:_BLOCK].count(0) < _BLOCK:
+            raise BrokenFile(_no_header(at, end, "its checksum is another one"))
+        place += len(data)
+        if data.count(0) != len(data):
+            raise BrokenFile(
+                f"something follows the tar's end before byte {place}: tars joined by cat are "
+                "shards of their own, so keep them apart"
+            )
+        if taken is not None:
+            taken(data)
+    if place == at:
+        raise BrokenFile(_no_header(at, end, ""))
+    if place % _BLOCK:
+        raise BrokenFile(f"the tar is cut inside its end, at byte {place}")
+
+
+# -- samples ---------------------------------------------------------------------------------------
+
+
+def samples_of(members: Iterator[Member]) -> Iterator[Sample]:
+    """Members grouped by key; one that its sample has already begins another of that key."""
+    sample: Sample | None = None
+    for member in members:
+        if (split := _split_name(member.name)) is None:
+            continue
+        key, extension = split
+        if sample is None or sample.key != key or extension in sample.extensions:
+            if sample is not None:
+                yield sample
+            sample = Sample(key, member.start, member.end)
+        sample.extensions[extension] = member
+        sample.end = member.end
+    if sample is not None:
+        yield sample
+
+
+def _split_name(name: str) -> tuple[str, str] | None:
+    """Key and extension of a member; None where `webdataset` passes over it, too: it has no key, or
+    is about the data set."""
+    parts = None if _META.match(name) else _NAME.fullmatch(name)
+    return None if parts is None else (parts[1], parts[2].lower())
+
+
+def is_record(name: str) -> bool:
+    """Whether a member is its sample's record, or a text beside it."""
+    split = _split_name(name)
+    return split is not None and split[1] in (_RECORD, _TEXT)
+
+
+def record_of(sample: Sample, where: str = "") -> dict[str, Any]:
+    """The record of a sample, its files beside it.
+
+    Raises:
+        BadRecord: it has none, or one that cannot be decoded, or a member is no file.
+    """
+    if not _is_text(sample.key):
+        raise BadRecord("bad_utf8", f"the key {sample.key!r} is not UTF-8: rename it{where}")
+    files = sample.extensions.values()
+    for file in files:
+        if file.wrong is not None:
+            raise BadRecord(file.wrong.reason, f"member {file.name!r}: {file.wrong.detail}{where}")
+    own = [sample.extensions.get(extension) for extension in (_RECORD, _TEXT)]
+    if own == [None, None]:
+        has = ", ".join(sample.extensions)[:200]
+        text = f"has no json or txt member, only {has}: a record is one of these"
+        raise BadRecord("bad_record", f"sample {sample.key!r} {text}{where}")
+    member, text_file = own
+    record: dict[str, Any] = {}
+    if member is not None:
+        content = member.data if isinstance(member.data, bytes) else b""
+        record = decode(content, f" (member {member.name!r} of the shard){where}")
+    others = {file.name: file.data or b"" for file in files if file not in own}
+    if text_file is not None:
+        record = _with_text(record, text_file, member is None, where)
+    if record.get("id") in (None, ""):
+        record["id"] = sample.key
+    return {**record, KEY: sample.key, MEMBERS: Members(sample.key, others)}
+
+
+def _with_text(record: dict[str, Any], file: Member, is_alone: bool, where: str) -> dict[str, Any]:
+    """`record` with the text beside it, unless it has one of that name.
+
+    Raises:
+        BadRecord: ``bad_utf8``, the text is all there is, and is not UTF-8.
+    """
+    try:
+        text = (file.data if isinstance(file.data, bytes) else b"").decode()
+    except UnicodeDecodeError:
+        if is_alone:
+            detail = f"member {file.name!r} is not UTF-8: write it anew{where}"
+            raise BadRecord("bad_utf8", detail) from None
+        return record  # it may be anything beside a record that says what it needs itself
+    return {_TEXT: text, **record}
+
+
+def _duplicate(sample: Sample) -> BadRecord:
+    names = ", ".join(member.name for member in sample.extensions.values())
+    return BadRecord(
+        DUPLICATE,
+        f"the shard has samples of the key {sample.key!r} before these members ({names[:200]}): "
+        "members of one sample stand side by side, and keys are unique",
+    )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# -- ranges and keys -------------------------------------------------------------------------------
+
+
+class _Cuts:
+    """Ranges of a tar, cut by the bytes that are read of it and not by those of its media: an hour
+    of counting is then thousands of parts, whatever the images weigh."""
+
+    def __init__(self, task_bytes: int) -> None:
+        self.number = 0
+        """Samples so far."""
+        self._task_bytes = task_bytes
+        self._done: list[tuple[int, int, int, int, int]] = []
+        self._start = self._first = self._weight = self._end = 0
+
+    def add(self, sample: Sample) -> None:
+        """The next sample."""
+        if self._weight >= self._task_bytes:
+            self._close()
+        if self.number == self._first:
+            self._start = sample.start
+        for extension, member in sample.extensions.items():
+            read = member.nbytes if extension == _RECORD else min(member.nbytes, _GLANCE)
+            self._weight += member.offset - member.start + read
+        self._end = sample.end
+        self.number += 1
+
+    def _close(self) -> None:
+        count = self.number - self._first
+        if count:
+            self._done.append((self._start, self._end, self._first, count, self._weight))
+        self._first, self._weight = self.number, 0
+
+    def finish(self, repeated: list[int]) -> tuple[TarRange, ...]:
+        """All ranges; `repeated` are the rows whose keys come again."""
+        self._close()
+        return tuple(
+            TarRange(*cut, tuple(row for row in repeated if cut[2] <= row < cut[2] + cut[3]))
+            for cut in self._done
+        )
+
+
+class _Keys:
+    """Which keys come again, for 16 bytes a key: digests, since keys may be long."""
+
+    def __init__(self) -> None:
+        self._digests = bytearray()
+
+    def add(self, key: str) -> None:
+        data = key.encode("utf-8", "surrogateescape")
+        self._digests += hashlib.blake2b(data, digest_size=16).digest()
+
+    def repeated(self) -> list[int]:
+        """Numbers of the keys that were added before, ascending."""
+        halves = np.frombuffer(self._digests, "<u8")[::2]
+        ordered = np.sort(halves)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if not len(twice):
+            return []
+        seen: set[bytes] = set()
+        numbers: list[int] = []
+        for number in np.flatnonzero(np.isin(halves, twice)).tolist():
+            digest = bytes(self._digests[number * 16 : number * 16 + 16])
+            if digest in seen:
+                numbers.append(number)
+            seen.add(digest)
+        return numbers

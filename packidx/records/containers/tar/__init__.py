@@ -1,1 +1,0 @@
-"""WebDataset tars."""

@@ -1,1 +1,0 @@
-"""Samples of packs as one batch of tensors."""

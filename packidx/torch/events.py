@@ -1,0 +1,166 @@
+"""What went otherwise than planned while packs were read: recorded, counted, visible everywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import tempfile
+import uuid
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing.context import get_spawning_popen
+from typing import Any, NamedTuple
+
+from packidx.index import Sample
+
+Happened = list[dict[str, Any]]
+"""Events of one pack, in order."""
+
+LIMIT = 1000  # records kept; beyond it events are only counted
+_TEXT = 500  # characters of an error's text
+
+_log = logging.getLogger("packidx.torch")
+
+
+def event(
+    kind: str, done: str, sample: Sample, error: BaseException, length: int | None = None
+) -> dict[str, Any]:
+    """One event as a plain dict, which goes into JSON and through a queue.
+
+    Args:
+        kind: ``'mismatch'`` (the sample is not what was planned), ``'unreadable'``, ``'retried'``
+            (it could be read in the end), ``'changed'`` (its shard seems to be another one) or
+            ``'no_room'`` (it does not fit its pack, which was planned of other lengths).
+        done: ``'truncated'``, ``'padded'``, ``'fitted'``, ``'left_out'`` or ``'read'``.
+        sample: as planned.
+        error: what happened.
+        length: tokens that the sample was encoded to, None where it was not.
+    """
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return {
+        "kind": kind,
+        "done": done,
+        "pack": sample.pack_id,
+        "position": sample.position,
+        "sample_id": sample.sample_id,
+        "key": sample.key,
+        "source": sample.source,
+        "planned": sample.length,
+        "found": length,
+        "label_tokens": sample.label_tokens,
+        "error": text[:_TEXT],
+    }
+
+
+class LeftOut(NamedTuple):
+    """Samples that were not trained on, and their tokens: planned ones where they are not known."""
+
+    samples: int
+    tokens: int
+
+
+class Events:
+    """The events of a dataset and of its copies in DataLoader workers, forked or spawned.
+
+    A worker is another process, and what it meets must be seen in the one that trains: all append
+    lines to one temporary file, which begins with the first event and goes with its owner.
+
+    Args:
+        path: of another one's file; None: a new one.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        name = f"packidx-events-{uuid.uuid4().hex}.jsonl"
+        self._path = os.path.join(tempfile.gettempdir(), name) if path is None else path
+        if path is None:
+            weakref.finalize(self, _remove, self._path, os.getpid())
+        self._taken = 0  # bytes of the file that are counted
+        self._written = 0
+        self._counts: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter()
+        self._records: list[dict[str, Any]] = []
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Events by kind: ``{'unreadable': 2}``."""
+        self._take_in()
+        return dict(self._counts)
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What was left out so far, once for every time."""
+        self._take_in()
+        return LeftOut(self._left_out["samples"], self._left_out["tokens"])
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The first events of every process (`event`), 1,000 at most."""
+        self._take_in()
+        return list(self._records)
+
+    def __len__(self) -> int:
+        """Events so far, recorded or only counted."""
+        return sum(self.counts.values())
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.records)
+
+    def __repr__(self) -> str:
+        return f"Events({self.counts})"
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Record an event, and say so in the log ``packidx.torch``."""
+        self._written += 1
+        kept = self._written <= LIMIT
+        if kept:
+            last = " (further ones are only counted)" if self._written == LIMIT else ""
+            _log.warning("%s%s", describe(event), last)
+        counted = ("kind", "done", "planned", "found")
+        line = event if kept else {name: event[name] for name in counted}
+        try:
+            # One write at the end of the file: lines of several processes do not mix.
+            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(handle, json.dumps(line).encode() + b"\n")
+            finally:
+                os.close(handle)
+        except OSError:  # a full disk must not end the training: this process knows, and the log
+            self._count(line)
+
+    def _take_in(self) -> None:
+        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
+            file.seek(self._taken)
+            lines, newline, _ = file.read().rpartition(b"\n")
+            self._taken += len(lines) + len(newline)
+            for line in lines.splitlines():
+                self._count(json.loads(line))
+
+    def _count(self, event: dict[str, Any]) -> None:
+        self._counts[event["kind"]] += 1
+        if event["done"] == "left_out":
+            tokens = event["planned"] if event["found"] is None else event["found"]
+            self._left_out.update(samples=1, tokens=tokens)
+        if "sample_id" in event and len(self._records) < LIMIT:
+            self._records.append(event)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """With the file for a worker that is being spawned; any other copy has its own events."""
+        return Events, (None if get_spawning_popen() is None else self._path,)
+
+
+def _remove(path: str, owner: int) -> None:
+    if os.getpid() == owner:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def describe(event: dict[str, Any]) -> str:
+    """An event in one line."""
+    encoded = "" if event["found"] is None else f", encoded to {event['found']}"
+    return (
+        f"pack {event['pack']}, sample {event['sample_id']} (key {event['key']!r}), planned as"
+        f" {event['planned']} tokens{encoded}: {event['kind']}, {event['done']}: {event['error']}"
+    )

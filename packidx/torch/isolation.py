@@ -1,0 +1,298 @@
+"""Does this model, on this pack, keep samples apart? Measured: packed against separate."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from packidx.errors import MismatchError
+from packidx.torch.collate import collate as collate_packs
+from packidx.torch.collate import media_of
+from packidx.torch.encoded import Encoded, Pack, normalise, shift
+from packidx.torch.joining import fills
+from packidx.torch.masks import spans
+from packidx.torch.media import TYPES
+from packidx.torch.prepare import unprepared, unwrap
+
+# Largest difference that rounding makes, as a share of the largest logit: measured 2e-6 in float32
+# with tiny models; half types carry 8 or 11 bits.
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+_COMPARED = 64  # tokens of a sample
+_SEARCHED = 1024  # packs
+# What stands in transformers' config where `collate` is asked for the name before it.
+_IMPLEMENTATIONS = {"sdpa": ("sdpa", "eager"), "flex": ("flex_attention",), "flash": ("flash",)}
+
+
+class IsolationError(MismatchError):
+    """A sample's logits depend on the pack it is in."""
+
+
+def check_isolation(
+    model: nn.Module,
+    pack: Pack | Dataset[Pack],
+    *,
+    attention: str = "sdpa",
+    tolerance: float | None = None,
+    collate: Callable[[Pack], Mapping[str, Any]] | None = None,
+    encoded: Sequence[Mapping[str, Any] | Encoded] | None = None,
+) -> float:
+    """Run `pack` once packed and once sample by sample; raise if their logits differ.
+
+    Samples run alone without `position_ids` where the model makes its own, so wrong ones in the
+    pack show as well. Nothing is trained: no gradients, evaluation mode, which is put back.
+    Of each sample up to 64 tokens are compared, the first, the last and others evenly between: what
+    leaks in shows in all that follow. Under FSDP give every rank the same pack.
+
+    Args:
+        pack: of several samples; or the `PackedDataset`, whose first pack of several samples, with
+            images or videos if it has any, is taken.
+        attention: what the run gives to `collate`.
+        tolerance: largest difference allowed, as a share of the sample's largest logit (at least
+            1); None takes one for the logits' dtype (1e-3 for float32, 5e-2 for bfloat16).
+        collate: the run's own collate of one pack, where it is not ours.
+        encoded: what `encode` returns for each sample of the pack, where that is a pack with media:
+            which of them are whose it does not say, as the dataset does.
+
+    Returns:
+        The largest difference found, in logits.
+
+    Raises:
+        IsolationError: a sample's logits differ; the first one is named, and likely reasons.
+        MismatchError: the pack holds one sample; the model was loaded with another attention than
+            `attention`; or `encoded` is missing, or not of this pack.
+    """
+    inner = unwrap(model)
+    if collate is None:
+        _check_names(inner, attention)
+    if not isinstance(pack, Mapping):
+        pack, encoded = _telling_pack(pack)
+    if len(pack["sample_ids"]) < 2:
+        raise MismatchError(
+            f"pack {pack.get('pack_id')} holds one sample, so there is nothing to keep apart: give"
+            " check_isolation the dataset, or a pack of several samples"
+        )
+    device = next(model.parameters()).device
+    batch = dict(collate(pack) if collate is not None else collate_packs([pack], attention))
+    alone = separate(pack, encoded)
+    worst = 0.0
+    with torch.no_grad(), _evaluating(model):
+        compared = [_compared(sample["max_seqlen"]) for sample in alone]
+        starts = pack["cu_seqlens"][: len(alone)].tolist()
+        tokens = [start + within for start, within in zip(starts, compared, strict=True)]
+        logits = _logits(model, batch, device, torch.cat(tokens))
+        packed = torch.split(logits, [len(within) for within in compared])
+        for at, sample in enumerate(alone):
+            own = _logits(model, _plain(sample, inner, attention), device, compared[at])
+            largest = max(1.0, float(own.abs().max()))
+            allowed = _TOLERANCE.get(own.dtype, 1e-3) if tolerance is None else tolerance
+            differences = (packed[at].double() - own.double()).abs().amax(-1)
+            difference = float(differences.max())
+            if not difference <= allowed * largest:  # NaN is a difference
+                first = int((~(differences <= allowed * largest)).nonzero()[0])
+                token = int(compared[at][first])
+                where = f"from its token {token} on by up to {difference:.3g} (allowed:"
+                raise IsolationError(
+                    f"pack {pack.get('pack_id')}, sample {int(sample['sample_ids'])} at position"
+                    f" {at}: its logits in the pack differ from those of the sample alone, {where}"
+                    f" {allowed * largest:.3g}); likely because {_reason(inner, batch)}"
+                )
+            worst = max(worst, difference)
+    return worst
+
+
+def _telling_pack(dataset: Any) -> tuple[Pack, list[Encoded]]:
+    """A pack of several samples, with images or videos where the plan has some, and its samples."""
+    index, best = dataset.index, None
+    for number in range(min(index.num_packs, _SEARCHED)):
+        stats = index.stats(number)
+        if stats["num_samples"] < 2:
+            continue
+        best = number if best is None else best
+        if stats["num_images"] or stats["num_videos"]:
+            best = number
+            break
+    told: tuple[Pack, list[Encoded]] = dataset.pack_and_samples(best or 0)
+    return told
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; every module's own mode again after."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _check_names(model: Any, attention: str) -> None:
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else None
+    loaded = getattr(config, "_attn_implementation", None)
+    expected = _IMPLEMENTATIONS.get(attention)
+    if loaded is None or expected is None or any(name in loaded for name in expected):
+        return
+    raise MismatchError(
+        f"attention {attention!r} was asked for and the model was loaded with"
+        f" attn_implementation {loaded!r}: make them agree"
+    )
+
+
+def _plain(sample: Pack, model: Any, attention: str) -> dict[str, Any]:
+    """One sample's arguments, as little of the pack in them as the model allows."""
+    if attention in ("indexed", "thd"):
+        return collate_packs([sample], attention)  # such models take nothing else
+    batch = collate_packs([sample], "flash" if attention == "flash" else "sdpa")
+    # Qwen-Omni makes mRoPE positions only where it gets a mask; flash drops one of ones.
+    asks = hasattr(model, "get_rope_index")
+    if (attention != "flash" or asks) and _takes(model, "attention_mask"):
+        # As processors return it. Without it Qwen3-VL of transformers 4.57 and 5.0 looks for
+        # samples in the positions that it makes of images, and cuts this one there.
+        batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+    if "mm_token_type_ids" not in batch and any("grid_thw" in key for key in sample):
+        types = media_types(sample, model.config)
+        if not bool(types.any()):
+            return batch  # the model could not make positions without them
+        batch["mm_token_type_ids"] = types[None]
+    del batch["position_ids"]
+    return batch
+
+
+def _takes(model: Any, argument: str) -> bool:
+    """Whether `model`, or the one that an adapter as PEFT's wraps, has an argument of this name."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return argument in inspect.signature(base.forward).parameters
+
+
+def _compared(length: int) -> Tensor:
+    """Tokens of a sample whose logits are compared, int64, ascending."""
+    return torch.linspace(0, length - 1, min(length, _COMPARED)).round().long()
+
+
+def _logits(
+    model: nn.Module, batch: Mapping[str, Any], device: torch.device, tokens: Tensor
+) -> Tensor:
+    """[n, vocabulary] of a batch of one row at `tokens`, int64 [n].
+
+    The logits of a whole pack would be gigabytes; models that can are asked for these alone.
+    """
+    inputs = {
+        key: value.to(device) if hasattr(value, "to") else value
+        for key, value in batch.items()
+        if key not in ("labels", "shift_labels")
+    }
+    tokens = tokens.to(device)
+    few = _takes(unwrap(model), "logits_to_keep")
+    output = model(**inputs, logits_to_keep=tokens) if few else model(**inputs)
+    logits: Tensor = getattr(output, "logits", output)
+    logits = logits.reshape(-1, logits.shape[-1])
+    return logits if few else logits[tokens]
+
+
+def _reason(model: Any, batch: Mapping[str, Any]) -> str:
+    """The first known mistake that this batch and model show."""
+    config = model.config
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    positions, mask = batch.get("position_ids"), batch.get("attention_mask")
+    rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    mrope = "mrope_section" in rope  # transformers 4 calls it rope_scaling
+    if isinstance(mask, Tensor) and mask.ndim == 2:
+        return "the batch has a 2-D attention_mask, which transformers reads as all one sample"
+    if unprepared(model):
+        return "the model's own masks are wrong for packs: call prepare_model on it first"
+    if batch.get("use_cache", getattr(text, "use_cache", False)):
+        return "a cache is on, with which transformers ignores where positions restart"
+    if positions is None:
+        return "the batch has no position_ids, which tell transformers where samples begin"
+    if mrope and (positions.ndim != 3 or positions.shape[0] != 4):
+        return (
+            f"position_ids are {list(positions.shape)} and this model needs [4, B, T]: a row of"
+            " restarting positions, then its three mRoPE rows"
+        )
+    rows = positions[0] if positions.ndim == 3 else positions
+    if int((rows[:, 1:] - rows[:, :-1] != 1).sum()) < 1:
+        return "position_ids do not restart where samples begin"
+    return (
+        "position_ids, token types or media are not those of the samples, or the model was not"
+        " given to packidx.torch.prepare_model"
+    )
+
+
+_TOKEN_NAMES = ("{}_token_id", "{}_token_index")  # where configs keep a medium's token
+
+
+def separate(pack: Pack, encoded: Sequence[Mapping[str, Any] | Encoded] | None) -> list[Pack]:
+    """Each sample of `pack` as a pack of one segment, without alignment padding.
+
+    Args:
+        encoded: the samples by themselves, whose media are taken; not needed where there are none.
+
+    Raises:
+        MismatchError: `encoded` is missing or of other samples.
+    """
+    slots, lengths = spans(pack)
+    starts = slots.cumsum(0) - slots
+    ends, count = (starts + lengths).tolist(), len(pack["sample_ids"])
+    bounds = list(zip(starts.tolist(), ends, strict=True))[:count]
+    media = [{} for _ in bounds] if encoded is None else _given_media(pack, encoded, bounds)
+    if encoded is None and media_of(pack):
+        raise MismatchError(
+            f"pack {pack.get('pack_id')} does not say which of its media belong to which sample:"
+            " give the dataset, or encoded=, what encode returns for each sample of the pack"
+        )
+    return [
+        {**_tokens(pack, *bounds[at]), **media[at], "sample_ids": pack["sample_ids"][at : at + 1]}
+        for at in range(count)
+    ]
+
+
+def _tokens(pack: Pack, start: int, stop: int) -> dict[str, Any]:
+    keys = ("input_ids", "labels", "position_ids", *fills(pack.get("join")))
+    segment = {key: pack[key][..., start:stop] for key in keys if key in pack}
+    segment["cu_seqlens"] = torch.tensor([0, stop - start], dtype=torch.int32)
+    segment["max_seqlen"] = stop - start
+    if pack.get("shifted"):
+        segment["shifted"] = True
+    return segment
+
+
+def _given_media(
+    pack: Pack,
+    encoded: Sequence[Mapping[str, Any] | Encoded],
+    bounds: list[tuple[int, int]],
+) -> list[dict[str, Tensor]]:
+    samples = []
+    for each in encoded:
+        if not isinstance(each, Encoded):
+            each = normalise(each, pack.get("join"))
+            each = shift(each) if pack.get("shifted") else each
+        samples.append(each)
+    given, wanted = [sample.length for sample in samples], [stop - start for start, stop in bounds]
+    if given != wanted:
+        raise MismatchError(
+            f"pack {pack.get('pack_id')} holds samples of {wanted} tokens but those of encoded="
+            f" have {given}: give what encode returns for each of its samples, in order"
+        )
+    return [sample.media for sample in samples]
+
+
+def media_types(pack: Pack, config: Any) -> Tensor:
+    """1 on tokens that stand for an image, 2 for a video, 3 for audio, else 0; int64 [T]."""
+    if "mm_token_type_ids" in pack:
+        types: Tensor = pack["mm_token_type_ids"].long()
+        return types
+    ids: Tensor = pack["input_ids"]
+    types = torch.zeros_like(ids)
+    for kind, value in TYPES.items():
+        for name in _TOKEN_NAMES:
+            token = getattr(config, name.format(kind), None)
+            if isinstance(token, int):
+                types[ids == token] = value
+    return types

@@ -1,0 +1,342 @@
+"""How tensors of one name become one, where several samples, or several packs, are joined.
+
+Most count media, tiles or patches in their rows, and are joined on dimension 0. Whole numbers may
+say more: an index counts from its sample's first patch, and joined as it is it would point into
+another sample's pixels. So those are joined by a rule that is known, or not at all. What is not
+whole numbers (pixels, masks of bool) points nowhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from packidx.errors import MismatchError, OptionError
+from packidx.index import Pack
+
+# Per-token inputs beside ids, labels and positions, and what stands for a sample without them.
+# A name decides, not a shape: pixel_values of T patches has as many rows as the sample tokens.
+SEQUENCE_FILL = {
+    "attention_mask": 1,
+    "token_type_ids": 0,
+    "mm_token_type_ids": 0,
+    "moe_mm_token_type_ids": 0,  # Ernie 4.5 VL MoE: which experts a token goes to
+    "image_embeds_position_mask": 0,  # Kosmos-2, Kosmos-2.5: which tokens are an image's
+}
+
+Rules = Mapping[str, str]
+"""Name of a tensor → its rule: ``'rows'``, ``'last'``, ``'tokens'``, ``'index:NAME'``."""
+
+FORMS = (
+    "'rows' (of media, tiles or patches: joined on dimension 0), 'last' (joined on the last"
+    " dimension), 'tokens' (one number for each token), 'index:NAME' (numbers of NAME's rows, below"
+    " 0: of none; 'index:NAME:2' of the rows of its first 2 dimensions together)"
+)
+
+
+class Rule(NamedTuple):
+    """A rule, parsed.
+
+    Attributes:
+        name: ``'rows'``, ``'last'``, ``'tokens'`` or ``'index'``.
+        of: the tensor whose rows an index counts.
+        dims: how many of that tensor's first dimensions are counted as one.
+    """
+
+    name: str
+    of: str = ""
+    dims: int = 1
+
+
+ROWS = Rule("rows")
+LAST = Rule("last")
+
+# Whole numbers that transformers' processors give (5.23; read in its models' forward).
+_KNOWN = {
+    **dict.fromkeys(SEQUENCE_FILL, Rule("tokens")),
+    # Pixels as they are in the file; a user's encoder may leave the rest to the device.
+    "pixel_values": ROWS,
+    "pixel_values_videos": ROWS,
+    # Height and width (and time) of each medium in patches.
+    "image_grid_thw": ROWS,  # Qwen, GLM, Ernie, PaddleOCR, VideoLLaMA 3, Inkling 2, and others
+    "video_grid_thw": ROWS,
+    "image_grid_hw": ROWS,  # Nemotron H Omni
+    "image_grids": ROWS,  # Molmo 2: of the whole image and of its crops
+    "video_grids": ROWS,  # Molmo 2: frames, rows, columns
+    "spatial_shapes": ROWS,  # LFM2-VL, SigLIP 2
+    "target_sizes": ROWS,  # MiniCPM-V: of each image and each of its slices
+    "target_sizes_videos": ROWS,
+    "patches_grid": ROWS,  # UnlimitedOCR: tiles side by side and one over the other
+    # Height and width of each image in pixels.
+    "image_sizes": ROWS,  # LLaVA-NeXT, LLaVA-OneVision, Granite, Pixtral, Mistral 3, Emu3
+    "image_sizes_videos": ROWS,
+    "height": ROWS,  # Kosmos-2.5
+    "width": ROWS,
+    "image_flags": ROWS,  # InternVL with OpenGVLab's own code: which tiles are real
+    # How many parts each medium has, or which way it is reduced.
+    "batch_num_images": ROWS,  # LLaVA-OneVision: images of each sample
+    "image_num_crops": ROWS,  # Molmo 2
+    "num_local_patches": ROWS,  # DeepSeek-OCR 2, Step 3
+    "num_frames_per_video": ROWS,  # Gemma 4
+    "image_merge_sizes": ROWS,  # VideoLLaMA 3
+    "video_merge_sizes": ROWS,
+    "chunk_sample_lengths": ROWS,  # dots3: of each chunk of audio
+    # Where each patch is in its own image, -1 for patches that fill up (Gemma 4).
+    "image_position_ids": ROWS,
+    "video_position_ids": ROWS,
+    # Patches from the sample's first, counted through all crops, and so into the pack's (Molmo 2).
+    "image_token_pooling": Rule("index", "pixel_values", 2),
+    "video_token_pooling": Rule("index", "pixel_values_videos", 2),
+    # Masks as whole numbers.
+    "pixel_attention_mask": ROWS,  # Idefics 2 and 3, SmolVLM: of pixels; LFM2-VL: of patches
+    "pixel_mask": ROWS,  # Aria
+    "feature_attention_mask": ROWS,  # Qwen2.5-Omni, Qwen3-Omni: frames of each audio
+    "input_features_mask": ROWS,  # Gemma 3n, Gemma 4
+    "input_values_mask": ROWS,  # Muse Spark
+    "video_compression_mask": ROWS,  # VideoLLaMA 3: features that are kept
+    # An audio's frames as numbers of codes, and the mask of these (Inkling).
+    "audio_input_ids": ROWS,
+    "audio_input_ids_mask": ROWS,
+    "image_attention_mask": ROWS,  # Phi-4: patches of each crop
+    "audio_embed_sizes": ROWS,
+}
+
+# Tensors beside which the named one grows on its last dimension. MiniCPM-V: the patches of all
+# images side by side, [1, channels, side, patches * side], of which the model reads the first row.
+_GROW_LAST = {"target_sizes": "pixel_values", "target_sizes_videos": "pixel_values_videos"}
+
+# What says for each token which of the sample's media it sees: another sample's it may not see,
+# and a pack has no room to say so.
+_OF_TOKENS_AND_MEDIA = {
+    "cross_attention_mask": "Mllama",
+    "image_attention_mask": "Idefics",
+}
+
+
+def is_integer(value: Tensor) -> bool:
+    """Whether `value` may hold indices: whole numbers, but no bytes, which are pixels."""
+    is_other = value.dtype in (torch.bool, torch.uint8)
+    return not (is_other or value.is_floating_point() or value.is_complex())
+
+
+def rule_of(key: str, value: Tensor, names: Iterable[str], rules: Rules | None) -> Rule:
+    """How tensors named `key` are joined.
+
+    Args:
+        names: of all tensors of the sample.
+        rules: the encoder's own.
+
+    Raises:
+        MismatchError: it holds whole numbers whose rule is unknown, or cannot be in a pack.
+        OptionError: its rule of `rules` is none.
+    """
+    if rules and key in rules:
+        return parse_rule(key, rules[key])
+    if key in {grows for by, grows in _GROW_LAST.items() if by in names}:
+        return LAST
+    if key in _OF_TOKENS_AND_MEDIA and "image_pixel_values" not in names:
+        raise MismatchError(
+            f"encode returned {key}: {_OF_TOKENS_AND_MEDIA[key]} attends to its media through it,"
+            " token by token, and in a pack samples would see each other's media: this model"
+            " cannot be trained on packs"
+        )
+    if key in _KNOWN:
+        return _KNOWN[key]
+    if not is_integer(value):
+        return ROWS
+    raise MismatchError(
+        f"encode returned {key} {list(value.shape)} of whole numbers, and packidx does not know how"
+        " those of several samples are joined: if they count tokens or patches, they would point"
+        f" into another sample's. Give encode an attribute join = {{'{key}': RULE}}, where RULE is"
+        f" one of {FORMS}; or leave {key} out"
+    )
+
+
+def parse_rule(key: str, text: object) -> Rule:
+    """The rule that an encoder states for `key`.
+
+    Raises:
+        OptionError: it is none.
+    """
+    if text in ("rows", "last", "tokens"):
+        return Rule(str(text))
+    index = re.fullmatch(r"index:([^:]+)(?::([1-9]))?", text) if isinstance(text, str) else None
+    if index is None:
+        raise OptionError(f"encode.join says {text!r} of {key}: say one of {FORMS}")
+    return Rule("index", index[1], int(index[2] or 1))
+
+
+def rules_of(encode: object) -> dict[str, str]:
+    """The rules that an encoder states for tensors of its own, in an attribute ``join``.
+
+    Raises:
+        OptionError: it is no dict, or one of them is no rule.
+    """
+    rules = getattr(encode, "join", None) or {}
+    if not isinstance(rules, Mapping):
+        raise OptionError(f"encode.join is {rules!r}: make it a dict, {{name: rule}}")
+    for key, rule in rules.items():
+        parse_rule(key, rule)
+    return dict(rules)
+
+
+def fills(rules: Rules | None) -> dict[str, int]:
+    """`SEQUENCE_FILL` with what the encoder's own `rules` call one number for each token."""
+    own = [key for key, rule in (rules or {}).items() if rule == "tokens"]
+    return {**dict.fromkeys(own, 0), **SEQUENCE_FILL}
+
+
+_MAPPED_ANEW = 32 << 20  # bytes: glibc's DEFAULT_MMAP_THRESHOLD_MAX
+
+# Tensors that a model reads only as far as another one says: it takes them filled up with zeros.
+_BOUNDED_BY = {
+    # LLaVA-NeXT, LLaVA-OneVision: tiles. Pixtral, Mistral 3: height and width.
+    "image_sizes": ("pixel_values",),
+    # Idefics3, SmolVLM: tiles, of which those of zeros alone are left out.
+    "pixel_attention_mask": ("pixel_values", "pixel_attention_mask"),
+    # Qwen2.5-Omni, Qwen3-Omni: frames of audio. Inkling: the same, as numbers.
+    "feature_attention_mask": ("input_features", "feature_attention_mask"),
+    # Gemma 3n and 4, Parakeet: the same, frames first.
+    "input_features_mask": ("input_features", "input_features_mask"),
+    "audio_input_ids_mask": ("audio_input_ids", "audio_input_ids_mask"),
+}
+
+
+def join_media(
+    parts: Sequence[Mapping[str, Tensor]], rules: Rules | None = None
+) -> dict[str, Tensor]:
+    """The media tensors of several samples, or of several packs, joined as `rule_of` says.
+
+    Where the model is told how much of ``pixel_values`` is real (by ``image_sizes`` or
+    ``pixel_attention_mask``) parts of different shapes are filled up with zeros to the largest.
+
+    Args:
+        rules: how the encoder says that its own tensors are joined.
+
+    Raises:
+        MismatchError: tensors of one name have shapes that do not go together, or hold whole
+            numbers that nobody knows how to join.
+    """
+    keys = list(dict.fromkeys(key for part in parts for key in part))
+    fillable = {key for by, names in _BOUNDED_BY.items() if by in keys for key in names}
+    joined = {}
+    for key in keys:
+        tensors = [part[key] for part in parts if key in part]
+        rule = rule_of(key, tensors[0], keys, rules)
+        if rule.name == "last":
+            joined[key] = _join_last(key, tensors)
+            continue
+        if rule.name == "index":
+            tensors = _shifted(key, rule, parts)
+        joined[key] = _join(key, tensors, key in fillable)
+    return joined
+
+
+def _shifted(key: str, rule: Rule, parts: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
+    """Each part's indices, counted through all parts' rows of the tensor that they index."""
+    seen, tensors = 0, []
+    for part in parts:
+        if key in part:
+            if rule.of not in part:
+                raise MismatchError(
+                    f"encode returned {key}, which counts the rows of {rule.of}, without {rule.of}"
+                )
+            index = part[key]
+            tensors.append(torch.where(index < 0, index, index + seen) if seen else index)
+        if rule.of in part:
+            seen += math.prod(part[rule.of].shape[: rule.dims])
+    return tensors
+
+
+def _join_last(key: str, tensors: Sequence[Tensor]) -> Tensor:
+    shapes = {tuple(tensor.shape[:-1]) for tensor in tensors}
+    if len(shapes) > 1:
+        raise MismatchError(
+            f"encode returned {key} with different shapes {sorted(shapes)} before the last"
+            " dimension: samples of one pack must agree in it"
+        )
+    return tensors[0] if len(tensors) == 1 else torch.cat(tuple(tensors), dim=-1)
+
+
+def _join(key: str, tensors: Sequence[Tensor], fillable: bool) -> Tensor:
+    if len(tensors) == 1:
+        return tensors[0]
+    shapes = {tuple(tensor.shape[1:]) for tensor in tensors}
+    if len(shapes) == 1:
+        rows = sum(tensor.shape[0] for tensor in tensors)
+        return torch.cat(tuple(tensors), out=_empty((rows, *shapes.pop()), tensors))
+    if not fillable or len({len(shape) for shape in shapes}) > 1:
+        raise MismatchError(
+            f"encode returned {key} with different shapes {sorted(shapes)} after the first"
+            " dimension: samples of one pack must agree in it"
+        )
+    largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    joined = _empty((sum(tensor.shape[0] for tensor in tensors), *largest), tensors).zero_()
+    at = 0
+    for tensor in tensors:
+        inside = tuple(slice(size) for size in tensor.shape[1:])
+        joined[(slice(at, at + tensor.shape[0]), *inside)] = tensor
+        at += tensor.shape[0]
+    return joined
+
+
+def _empty(shape: tuple[int, ...], tensors: Sequence[Tensor]) -> Tensor:
+    """An uninitialised tensor for all of `tensors`.
+
+    What glibc gives out above 32 MB is new every time, and the kernel takes longer to hand it over
+    in pages of 4 KB than the copying takes. NumPy asks for huge pages; joining 100 MB of pixels was
+    three times as fast in them.
+    """
+    dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    if dtype == torch.float32 and math.prod(shape) * 4 > _MAPPED_ANEW:
+        return torch.from_numpy(np.empty(shape, np.float32))
+    return torch.empty(shape, dtype=dtype)
+
+
+def pair_ids(pack: Pack, kept: Collection[int]) -> Tensor | None:
+    """The number of each kept sample's pair in its pack, int64 [n]; None where there is no pair.
+
+    The chosen side comes first. -1 is of no pair, or of one of which a side was left out.
+
+    Args:
+        pack: as planned.
+        kept: places in it of the samples that were not left out, ascending.
+
+    Raises:
+        MismatchError: the plan has a side alone.
+    """
+    sides = [sample.pair for sample in pack.samples]
+    if not any(sides):
+        return None
+    ids, number = [-1] * len(sides), 0
+    for at, side in enumerate(sides):
+        if side is None:
+            continue
+        if sides[at - (side != "chosen") :][:2] != ["chosen", "rejected"]:
+            text = f"pack {pack.pack_id}: sample {pack.samples[at].sample_id} is the {side} side of"
+            raise MismatchError(f"{text} a pair that is not whole there: plan again")
+        if side == "chosen" and at in kept and at + 1 in kept:
+            ids[at : at + 2] = [number, number]
+            number += 1
+    return torch.tensor([ids[at] for at in kept], dtype=torch.int64)
+
+
+def joined_pair_ids(packs: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """``pair_ids`` of a batch, counted on from pack to pack; nothing where no pack has any."""
+    if not any("pair_ids" in pack for pack in packs):
+        return {}
+    ids, first = [], 0
+    for pack in packs:
+        own = pack.get("pair_ids")
+        if own is None:
+            own = torch.full_like(pack["sample_ids"], -1)
+        ids.append(torch.where(own >= 0, own + first, own))
+        first += int(own.max()) + 1 if len(own) else 0
+    return {"pair_ids": torch.cat(ids)}

@@ -1,0 +1,305 @@
+"""A loss that does not depend on ranks, accumulation or packing.
+
+A step's loss is a weighted mean over all label tokens of its global batch,
+
+    L = Σ w(n) · cross_entropy / D,    D = Σ n · w(n),
+
+n being the label tokens of the sample (or piece) that a token belongs to. D is the same number on
+every rank and known before the step begins: `PackSampler.denominator(step, weight)` reads it from
+the plan. Each micro-step adds its share of the sum over D, gradients add up to those of L, and
+neither how many packs a rank takes nor which samples share a pack changes them.
+
+Where less was trained than planned (a sample that could not be read was left out), or something
+else (``on_mismatch="fit"`` takes samples as long as they are), `correct_gradients` exchanges the
+planned D for the one that was seen, once per step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional
+
+from packidx.errors import MismatchError, OptionError
+from packidx.torch.encoded import IGNORE
+
+WEIGHTS = ("token", "sample", "square")
+
+Batch = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LossWeights:
+    """How much a label token counts, by the n label tokens of its sample.
+
+    ``'token'``: 1, so every token counts the same; ``'sample'``: 1/n, so every sample does;
+    ``'square'``: 1/√n, between the two. They are InternVL's ``loss_reduction``.
+
+    Raises:
+        OptionError: `name` is none of these.
+    """
+
+    name: str = "token"
+
+    def __post_init__(self) -> None:
+        if self.name not in WEIGHTS:
+            raise OptionError(f"loss weight {self.name!r} is none of {', '.join(WEIGHTS)}")
+
+    def per_token(self, counts: Tensor) -> Tensor:
+        """w(n) for int64 `counts`, float32 of the same shape; 0 where n is 0."""
+        power = {"token": 0.0, "sample": -1.0, "square": -0.5}[self.name]
+        weights: Tensor = counts.clamp(min=1).double().pow(power).float()
+        return weights.where(counts > 0, 0.0)
+
+    def total(self, counts: npt.ArrayLike) -> float:
+        """Σ n · w(n) over samples with `counts` label tokens each; their order does not matter."""
+        array = np.asarray(counts, np.int64)
+        if self.name == "token":
+            return float(array.sum())
+        if self.name == "sample":
+            return float(np.count_nonzero(array))
+        return math.fsum(np.sqrt(array).tolist())
+
+
+def packed_loss(
+    logits: Tensor,
+    batch: Batch,
+    weights: LossWeights,
+    denominator: float,
+    *,
+    scale: float = 1.0,
+    kept: Tensor | None = None,
+) -> Tensor:
+    """This batch's share of the step's loss, a float32 scalar: Σ w · cross_entropy · scale / D.
+
+    Args:
+        logits: [B, T, V].
+        batch: what `collate` returned: ``labels`` (and ``shift_labels``), ``position_ids``.
+        weights: of the label tokens.
+        denominator: D of the whole step, over all ranks and micro-steps.
+        scale: the number that the trainer divides gradients by. DDP and FSDP average over ranks:
+            the number of data-parallel ranks. A trainer that also divides each micro-step's loss by
+            the accumulation steps (``accelerator.backward``): times those.
+        kept: `label_positions`, where the model got them as ``logits_to_keep``: logits [B, n, V].
+
+    Without a label token it is 0, with a gradient of 0 for all that `logits` came from. A loss that
+    does without logits (Liger's, cut_cross_entropy) gets `loss_targets` and D.
+
+    Raises:
+        OptionError: `denominator` is None or below 0, that is to say no denominator.
+        MismatchError: `logits` are not of this batch, or not of these positions.
+    """
+    check_denominator(denominator)
+    targets, per_token = loss_targets(batch, weights)
+    chosen = targets != IGNORE
+    rows = chosen_rows(logits, chosen, kept).float()
+    losses = functional.cross_entropy(rows, targets[chosen], reduction="none")
+    return (losses * per_token[chosen]).sum() * (scale / (denominator or 1.0))
+
+
+def label_positions(batch: Batch) -> Tensor:
+    """Positions at which some row of the batch predicts a label, int64 [n], ascending.
+
+    As ``logits_to_keep`` it spares the model all other logits.
+    """
+    targets, _ = loss_targets(batch, LossWeights())
+    return (targets != IGNORE).any(0).nonzero()[:, 0]
+
+
+def chosen_rows(logits: Tensor, chosen: Tensor, kept: Tensor | None) -> Tensor:
+    """`logits` at the `chosen` positions, [n, V]."""
+    inside = chosen if kept is None else chosen[:, kept]
+    if logits.shape[:2] != inside.shape or (kept is not None and inside.sum() != chosen.sum()):
+        raise MismatchError(
+            f"logits of shape {list(logits.shape)} are not those of a batch of shape"
+            f" {list(chosen.shape)}{'' if kept is None else f' at {len(kept)} kept positions'}:"
+            " give the model's own, of all positions or of label_positions(batch)"
+        )
+    return logits[inside]
+
+
+def loss_targets(batch: Batch, weights: LossWeights) -> tuple[Tensor, Tensor]:
+    """What each position predicts and how much that counts: int64 [B, T] and float32 [B, T].
+
+    Position t predicts ``targets[:, t]``, -100 for nothing, as in transformers' ``shift_labels``.
+    For context parallelism compute both before the sequence is sharded, and shard them with it.
+    """
+    labels = batch["labels"]
+    segments = _segments(batch)
+    trained = labels != IGNORE
+    counts = torch.zeros(labels.numel(), dtype=torch.int64, device=labels.device)
+    counts.index_add_(0, segments.flatten(), trained.flatten().long())
+    per_token = weights.per_token(counts)[segments] * trained
+    if "shift_labels" in batch or batch.get("shifted"):
+        return labels, per_token
+    # The first label of each sample is masked, so nothing is predicted across its border.
+    return functional.pad(labels[..., 1:], (0, 1), value=IGNORE), functional.pad(
+        per_token[..., 1:], (0, 1)
+    )
+
+
+def _segments(batch: Batch) -> Tensor:
+    """Number of each token's segment, int64 [B, T] below B · T; a segment starts at position 0."""
+    positions, labels = batch["position_ids"], batch["labels"]
+    if positions.ndim > labels.ndim:
+        positions = positions[0]
+    starts = positions == 0
+    starts[..., 0] = True
+    numbers: Tensor = starts.flatten().cumsum(0) - 1
+    return numbers.view_as(labels)
+
+
+def check_denominator(denominator: float | None) -> None:
+    if denominator is None:
+        raise OptionError(
+            "the loss has no denominator: the plan does not know this step's label tokens, so take"
+            " packidx.torch.loss.seen_denominator of the step's batches"
+        )
+    if not denominator >= 0:
+        raise OptionError(f"the loss's denominator is {denominator}: it must be at least 0")
+
+
+def batch_weight(batch: Batch, weights: LossWeights) -> float:
+    """Σ n · w(n) over the samples of one batch: what it really adds to the step's denominator."""
+    trained = batch["labels"] != IGNORE
+    segments = _segments(batch)[trained]
+    return weights.total(torch.bincount(segments).cpu().numpy())
+
+
+# Sums of square roots rounded in another order differ by 1e-15, one token of 2^31 by 5e-10.
+_SAME = 1e-12
+
+
+def seen_denominator(
+    batches: Iterable[Batch], weights: LossWeights, group: dist.ProcessGroup | None = None
+) -> float:
+    """The step's denominator out of this rank's batches of the step, summed over the ranks.
+
+    All data-parallel ranks (`group`, all processes if None) must call it. For plans that do not
+    know label counts: those of bare or guessed lengths.
+    """
+    return _summed_over_ranks([batch_weight(batch, weights) for batch in batches], group)
+
+
+def correct_gradients(
+    parameters: Iterable[Tensor],
+    planned: float,
+    seen: float | Sequence[float],
+    group: dist.ProcessGroup | None = None,
+    *,
+    may_exceed: bool = False,
+) -> float:
+    """Make of gradients over the planned denominator those over the one that was seen.
+
+    To be called by all data-parallel ranks once per step, after the last backward pass, before
+    gradients are clipped. It costs one all-reduce of a number, and touches them where both differ.
+
+    Args:
+        parameters: of the model, their gradients summed over ranks already.
+        planned: `PackSampler.denominator` of the step.
+        seen: `batch_weight` of this rank's batches of the step, or their sum.
+        group: the data-parallel ranks; all processes if None.
+        may_exceed: whether more may be seen than planned: of packs read with
+            ``on_mismatch="fit"``, whose plan does not know their label tokens. `planned` is then
+            whatever the loss was divided by, 1.0 where the plan knows nothing.
+
+    Returns:
+        the factor, 1.0 where everything planned was there.
+
+    Raises:
+        MismatchError: more was seen than planned, which cannot be of samples left out.
+    """
+    check_denominator(planned)
+    each = [seen] if isinstance(seen, (int, float)) else seen
+    total = _summed_over_ranks(each, group)
+    if abs(total - planned) <= _SAME * planned or total == 0:
+        return 1.0
+    if total > planned and not may_exceed:
+        raise MismatchError(
+            f"the step's samples weigh {total:g} in the loss but were planned as {planned:g}: pass"
+            " the denominator of this step and of this loss weight"
+        )
+    factor = planned / total
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.mul_(factor)
+    return factor
+
+
+def _summed_over_ranks(parts: Sequence[float], group: dist.ProcessGroup | None) -> float:
+    total = math.fsum(parts)
+    if not (dist.is_available() and dist.is_initialized()):
+        return total
+    on_cpu = dist.get_backend(group) in ("gloo", "mpi")
+    device = None if on_cpu else torch.accelerator.current_accelerator()
+    value = torch.tensor(total, dtype=torch.float64, device=device)
+    dist.all_reduce(value, group=group)
+    return float(value)
+
+
+def loss_by(
+    kind: str,
+    logits: Tensor,
+    batch: Batch,
+    packs: Batch | Sequence[Batch],
+    *,
+    kept: Tensor | None = None,
+) -> dict[int, tuple[float, int]]:
+    """Summed cross-entropy and number of label tokens per sample or per source, without gradients.
+
+    Sums of several batches and ranks may be added; their quotient is the mean loss per token.
+
+    Args:
+        kind: ``'sample'`` or ``'source'``.
+        logits, kept: as in `packed_loss`.
+        batch: what ``collate(packs)`` returned.
+        packs: one pack or those of this batch, with ``sample_ids`` or ``source_ids`` and
+            ``cu_seqlens``.
+
+    Returns:
+        {sample id, or number in the manifest's list of sources: (sum, label tokens)}.
+
+    Raises:
+        OptionError: another `kind`.
+        MismatchError: `packs` are not those of `batch`.
+    """
+    if kind not in ("sample", "source"):
+        raise OptionError(f"loss_by knows 'sample' and 'source', not {kind!r}")
+    packs = [packs] if isinstance(packs, Mapping) else list(packs)
+    targets, _ = loss_targets(batch, LossWeights())
+    chosen = targets != IGNORE
+    with torch.no_grad():
+        losses = torch.zeros(targets.shape, dtype=torch.float64, device=targets.device)
+        rows = chosen_rows(logits.detach(), chosen, kept).float()
+        losses[chosen] = functional.cross_entropy(rows, targets[chosen], reduction="none").double()
+    sums: dict[int, tuple[float, int]] = {}
+    for pack, row, start in _where_packs_are(batch, packs):
+        ids, bounds = pack[f"{kind}_ids"].tolist(), pack["cu_seqlens"].tolist()
+        for ident, begin, end in zip(ids, bounds, bounds[1:], strict=False):
+            span = slice(start + begin, start + end)
+            old = sums.get(ident, (0.0, 0))
+            count = int(chosen[row, span].sum())
+            sums[ident] = (old[0] + float(losses[row, span].sum()), old[1] + count)
+    return sums
+
+
+def _where_packs_are(batch: Batch, packs: Sequence[Batch]) -> list[tuple[Batch, int, int]]:
+    """Each pack with its row of the batch and the position in the row where it begins."""
+    height, width = batch["labels"].shape
+    sizes = [int(pack["cu_seqlens"][-1]) for pack in packs]
+    if height == len(packs) and max(sizes, default=0) <= width:
+        return [(pack, row, 0) for row, pack in enumerate(packs)]
+    if height == 1 and sum(sizes) <= width:
+        starts = np.cumsum([0, *sizes]).tolist()
+        return [(pack, 0, start) for pack, start in zip(packs, starts, strict=False)]
+    raise MismatchError(
+        f"{len(packs)} packs of {sum(sizes)} tokens are not those of a batch of {height} x {width}"
+    )

@@ -1,0 +1,327 @@
+"""What a model needs before it trains on packs, and which models cannot keep samples apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
+
+from packidx.errors import MismatchError, OptionError
+from packidx.torch.masks import Between, PackBlockMask, block_mask, causal_within
+
+IMPLEMENTATIONS = ("sdpa", "eager", "flex_attention", "flash_attention_2")
+_SET = ("sdpa", "eager", "flex_attention")
+_STATELESS = {"full_attention", "sliding_attention", "chunked_attention"}
+_WINDOWED = {"sliding_attention", "chunked_attention"}
+# Models whose image or prefix tokens see one another across samples, whatever the batch says,
+# before transformers 5.24; in that one PaliGemma alone was measured, and its samples stay apart.
+_PREFIX = {"paligemma", "git", "molmo2", "pi0"}
+_BOTH_WAYS = (True, "all", "vision")
+# Linear attention that takes the bounds of samples, given the kernels.
+_GATED_DELTA = ("qwen3_5", "qwen3_next")
+_KERNELS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv1d"}
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def prepare_model(model: Model, *, attention: str | None = None) -> Model:
+    """Set what packing needs on a transformers model, in place, and return it.
+
+    Turns the cache off in every config it has: with a cache, transformers takes a pack for one long
+    sample. Models whose own masks are wrong for packs get a forward hook that makes right ones
+    (Gemma 3, sliding windows under flex_attention) or passes on where samples begin (linear
+    attention). Call it before the model is wrapped or compiled; calling it again changes nothing.
+    It refuses what is known not to work; `check_isolation` measures what your model does.
+
+    Args:
+        attention: what the text model is to attend by from now on: ``'sdpa'``, ``'eager'`` or
+            ``'flex_attention'``, which Qwen2.5-VL refuses when it is loaded; None leaves it.
+
+    Raises:
+        OptionError: it is no transformers model, or `attention` is none of the three.
+        MismatchError: its attention implementation or one of its layers lets samples see one
+            another; the sentence says which, and what would not.
+    """
+    inner = unwrap(model)
+    config = getattr(inner, "config", None)
+    if config is None or not hasattr(config, "get_text_config"):
+        raise OptionError(
+            f"{type(inner).__name__} has no config that names its attention: give prepare_model a"
+            " transformers model"
+        )
+    name = type(inner).__name__
+    if attention is not None:
+        _set_attention(config, attention)
+    _check(name, config)
+    for each in _configs(config):
+        if hasattr(each, "use_cache"):
+            each.use_cache = False
+    config.use_cache = False
+    for module, hook in _hooks(inner, config):
+        install(module, hook)
+    return model
+
+
+def unwrap(model: nn.Module) -> Any:
+    """The model inside DistributedDataParallel, torch.compile and the like."""
+    for name in ("_orig_mod", "module"):
+        inner = getattr(model, name, None)
+        if isinstance(inner, nn.Module):
+            return unwrap(inner)
+    return model
+
+
+def _configs(config: Any) -> Iterator[Any]:
+    """`config` and those inside it."""
+    yield config
+    for each in list(vars(config).values()):
+        if hasattr(each, "model_type") and hasattr(each, "to_dict"):
+            yield from _configs(each)
+
+
+def _set_attention(config: Any, attention: str) -> None:
+    if attention not in _SET:
+        raise OptionError(
+            f"attention {attention!r} is none of {', '.join(_SET)}: load the model with another"
+            " attn_implementation"
+        )
+    config.get_text_config()._attn_implementation = attention
+
+
+def _check(name: str, config: Any) -> None:
+    """Refuse what is known to let packed samples see one another; `check_isolation` measures."""
+    text = config.get_text_config()
+    implementation = getattr(text, "_attn_implementation", None)
+    known = isinstance(implementation, str) and "|" not in implementation
+    if not known or not (implementation in IMPLEMENTATIONS or "flash" in str(implementation)):
+        raise MismatchError(
+            f"{name} uses attention implementation {implementation!r}, which is not known to keep"
+            f" packed samples apart: load it with attn_implementation {', '.join(IMPLEMENTATIONS)}"
+        )
+    both_ways = getattr(text, "use_bidirectional_attention", None)
+    if (
+        config.model_type in _PREFIX
+        or both_ways in _BOTH_WAYS
+        or not getattr(text, "is_causal", True)
+    ):
+        raise MismatchError(
+            f"{name} ({config.model_type}) lets tokens see one another in both directions, across"
+            " packed samples too: train it on padded batches"
+        )
+    if config.model_type == "gemma3" and "flash" in str(implementation):
+        raise MismatchError(
+            f"{name} sees an image's tokens in both directions, which flash kernels cannot: its"
+            " logits would be those of another model: load it with attn_implementation sdpa, eager"
+            " or flex_attention"
+        )
+    if getattr(config, "is_encoder_decoder", False) or getattr(text, "cross_attention_layers", ()):
+        raise MismatchError(
+            f"{name} has cross-attention, through which packed samples see one another's images or"
+            " inputs: train it on padded batches"
+        )
+    # Llama 4: its layers without rotary positions count columns of the row that they are given.
+    if getattr(text, "attn_temperature_tuning", False) and 0 in getattr(text, "no_rope_layers", ()):
+        raise MismatchError(
+            f"{name} scales attention by where a token is in the pack, not in its sample"
+            " (attn_temperature_tuning): load it with that False in its text_config, or train it on"
+            " padded batches"
+        )
+    kinds = _layer_types(text)
+    if "linear_attention" in kinds and str(text.model_type).startswith(_GATED_DELTA):
+        missing = [package for module, package in _KERNELS.items() if find_spec(module) is None]
+        if not torch.cuda.is_available():
+            missing.append("a CUDA device")
+        if missing:
+            raise MismatchError(
+                f"{name} has linear attention, whose torch code carries state from one packed"
+                f" sample into the next, and what would not is missing here ({', '.join(missing)}):"
+                " pip install flash-linear-attention causal-conv1d and run it on a GPU, or train it"
+                " on padded batches"
+            )
+        kinds -= {"linear_attention"}
+    if other := sorted(kinds - _STATELESS):
+        raise MismatchError(
+            f"{name} has layers of type {', '.join(other)}, which are not known to keep packed"
+            " samples apart: train it on padded batches"
+        )
+
+
+def _layer_types(text: Any) -> set[str]:
+    for key in ("layer_types", "layers_block_type", "block_types"):
+        if kinds := getattr(text, key, None):
+            return {str(kind) for kind in kinds}
+    return set()
+
+
+def _hooks(model: nn.Module, config: Any) -> Iterator[tuple[nn.Module, Hook]]:
+    """The modules that need a hook, and which."""
+    text = config.get_text_config()
+    kinds = _layer_types(text)
+    windowed = bool(kinds & _WINDOWED) or (not kinds and getattr(text, "sliding_window", None))
+    for module in model.modules():
+        own: Any = getattr(module, "config", None)
+        if own is config and config.model_type == "gemma3" and "language_model" in module._modules:
+            yield module, bidirectional_images
+        if own is text and "layers" in module._modules:
+            if "linear_attention" in kinds:
+                yield module, number_segments
+            if windowed and text._attn_implementation == "flex_attention":
+                yield module, drop_block_mask
+    for tower in _flash_towers(model, config):
+        yield tower, own_bounds
+
+
+def _flash_towers(model: nn.Module, config: Any) -> Iterator[nn.Module]:
+    """Vision towers whose kernel takes bounds."""
+    visions = [getattr(each, "vision_config", None) for each in _configs(config)]
+    kinds = {type(each) for each in visions if each is not None}
+    inside: tuple[str, ...] = ()
+    for name, module in model.named_modules():
+        own: Any = getattr(module, "config", None)  # a copy of the model's, in some releases
+        if type(own) in kinds and not name.startswith(inside):
+            inside = (*inside, f"{name}.")
+            if "flash" in str(own._attn_implementation):
+                yield module
+
+
+def unprepared(model: Any) -> bool:
+    """Whether a hook of `prepare_model` is missing on this transformers model."""
+    config = getattr(model, "config", None)
+    if not hasattr(config, "get_text_config"):
+        return False
+    return any(
+        hook not in module._forward_pre_hooks.values() for module, hook in _hooks(model, config)
+    )
+
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Arguments | None]
+
+
+def install(module: nn.Module, hook: Hook) -> None:
+    """Register `hook` before `module`'s forward, once however often it is asked for."""
+    if hook not in module._forward_pre_hooks.values():
+        module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def bidirectional_images(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments | None:
+    """Gemma 3: masks per layer type, images seen in both directions within their own sample.
+
+    transformers (5.23) looks image blocks up at a token's position in its sample as if that were
+    its column: in sliding layers, every sample but the first gets the first one's images.
+    """
+    mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
+    ours = mask is None or isinstance(mask, BlockMask)
+    if not ours or positions is None or kwargs.get("past_key_values") is not None:
+        return None
+    types = kwargs.get("token_type_ids")
+    if types is None:
+        if kwargs.get("pixel_values") is None:
+            return args, {**kwargs, "attention_mask": None}  # text: transformers' masks are right
+        raise MismatchError(
+            "the batch has pixel_values and no token_type_ids, so this model would read its images"
+            " in one direction: let encode return token_type_ids, as the model's processor does"
+        )
+    own: Any = module.config
+    config = own.get_text_config()
+    implementation = config._attn_implementation
+    segments = _segments(positions.expand(types.shape[0], -1))
+    everywhere = Between(causal_within(segments).first, _ends(types == 1, segments))
+    column = torch.arange(types.shape[1], device=types.device)
+    oldest = column - config.sliding_window + 1  # that a sliding layer sees
+    nearby = Between(everywhere.first.maximum(oldest), everywhere.last)
+    build = {"eager": _additive, "flex_attention": _tiled}.get(implementation, _boolean)
+    masks = {
+        "full_attention": build(everywhere, module),
+        "sliding_attention": build(nearby, module),
+    }
+    return args, {**kwargs, "attention_mask": masks}
+
+
+def _segments(positions: Tensor) -> Tensor:
+    """Number of each token's sample, int64 [B, T]: one begins where positions do not go on."""
+    first = positions[:, :1] - 1
+    return (positions.diff(prepend=first, dim=-1) != 1).cumsum(-1)
+
+
+def _ends(image: Tensor, segments: Tensor) -> Tensor:
+    """Column of the last token that each one sees, int64 [B, T]: its image's, or its own.
+
+    Args:
+        image: bool [B, T]; an image ends with its sample at the latest.
+    """
+    length = image.shape[1]
+    column = torch.arange(length, device=image.device).expand_as(segments)
+    goes_on = nn.functional.pad(image[:, :-1] & image[:, 1:] & (segments.diff(dim=-1) == 0), (0, 1))
+    ends = torch.where(goes_on, length, column)
+    return ends.flip(-1).cummin(-1).values.flip(-1)
+
+
+def _boolean(rule: Between, module: nn.Module) -> Tensor:
+    """bool [B, 1, T, T], True where a token is seen."""
+    key = torch.arange(rule.first.shape[1], device=rule.first.device)
+    return ((key >= rule.first[..., None]) & (key <= rule.last[..., None]))[:, None]
+
+
+def _additive(rule: Between, module: nn.Module) -> Tensor:
+    """[B, 1, T, T] in the model's dtype: 0 where a token is seen, its lowest number elsewhere."""
+    dtype = next(module.parameters()).dtype
+    zero = torch.zeros((), dtype=dtype, device=rule.first.device)
+    return torch.where(_boolean(rule, module), zero, torch.finfo(dtype).min)
+
+
+def _tiled(rule: Between, module: nn.Module) -> PackBlockMask:
+    return block_mask(rule)
+
+
+def drop_block_mask(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments | None:
+    """Sliding or chunked layers: one BlockMask for all layers would switch their windows off.
+
+    Without it transformers makes a mask for each type of layer, where positions restart.
+    """
+    if not isinstance(kwargs.get("attention_mask"), BlockMask):
+        return None
+    return args, {**kwargs, "attention_mask": None}
+
+
+def number_segments(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments | None:
+    """Linear attention: its convolution needs ``seq_idx`` beside the bounds of its recurrence."""
+    if kwargs.get("past_key_values") is not None:
+        return None
+    bounds = kwargs.get("cu_seq_lens_q")
+    if bounds is None:
+        raise MismatchError(
+            "the batch does not state where its samples begin, which this model's linear attention"
+            " needs: use collate(packs, attention='flash')"
+        )
+    if kwargs.get("seq_idx") is None:
+        lengths = bounds.diff()
+        numbers = torch.arange(len(lengths), device=bounds.device, dtype=torch.int32)
+        kwargs = {**kwargs, "seq_idx": numbers.repeat_interleave(lengths)[None]}
+    return args, kwargs
+
+
+# How collate(packs, attention="flash") says where samples are.
+_SAMPLES = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"}
+
+
+def own_bounds(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments | None:
+    """A vision tower's images lie elsewhere than the samples, whose bounds some models hand on.
+
+    Qwen-VL of transformers 5.11 to 5.18 does, and its tower then gives the kernel both.
+    """
+    if not _SAMPLES & kwargs.keys():
+        return None
+    return args, {key: value for key, value in kwargs.items() if key not in _SAMPLES}

@@ -1,0 +1,321 @@
+"""One sample of a pack: read, encoded, made to fit its plan; or left out, and told."""
+
+from __future__ import annotations
+
+import operator
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from packidx.errors import (
+    BadRecord,
+    ChangedSource,
+    MismatchError,
+    OptionError,
+    PackidxError,
+    SourceError,
+)
+from packidx.format.index import IndexManifest
+from packidx.index import Index, Sample
+from packidx.io.stores import is_transient
+from packidx.records.fetch import Fetcher
+from packidx.torch.encoded import (
+    ADVICE,
+    IGNORE,
+    Encoded,
+    PlanMismatch,
+    extend,
+    normalise,
+    shift,
+)
+from packidx.torch.events import Happened, event
+from packidx.torch.joining import rules_of
+from packidx.torch.media import begins_medium, check_media, cut, parts_medium
+
+if TYPE_CHECKING:
+    from packidx.user_code import Transform
+
+Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
+T = TypeVar("T")
+
+ON_MISMATCH = ("error", "skip", "truncate", "fit")
+ON_ERROR = ("raise", "skip")
+
+BACKOFF = 0.1  # seconds before the first retry, twice as many before each further one
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The options of `PackedDataset` of these names."""
+
+    on_mismatch: str = "error"
+    on_error: str = "raise"
+    retries: int = 3
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("on_mismatch", self.on_mismatch, ON_MISMATCH),
+            ("on_error", self.on_error, ON_ERROR),
+        ):
+            if value not in known:
+                raise OptionError(f"{name} {value!r} is none of {', '.join(known)}")
+        if operator.index(self.retries) < 0:
+            raise OptionError(f"retries is {self.retries}: it must be 0 or more")
+
+    @property
+    def fits(self) -> bool:
+        return self.on_mismatch == "fit"
+
+
+def room_of(snapshot: IndexManifest) -> int:
+    """Tokens that the samples of one pack may take by ``on_mismatch="fit"``, the margin included.
+
+    Raises:
+        OptionError: the plan has pieces of samples at places that were guessed, or pairs.
+    """
+    if snapshot.has_pairs:
+        raise OptionError(
+            "on_mismatch 'fit' may leave one side of a preference pair out, and this plan has"
+            " pairs: count their lengths exactly, and read them with 'error'"
+        )
+    options, result = snapshot.options, snapshot.result
+    each = result.num_samples * options.epochs
+    is_cut = result.num_pieces != each or bool(options.weights)
+    if options.on_long == "split" and is_cut and not is_exact(snapshot):
+        raise OptionError(
+            "on_mismatch 'fit' cannot read this plan: --on-long split has cut samples of lengths"
+            " that were not counted exactly, so nobody knows where their pieces really begin: plan"
+            " with --on-long drop or truncate"
+        )
+    return (options.capacity - options.reserve) // options.pad_pack_to * options.pad_pack_to
+
+
+def is_exact(snapshot: IndexManifest) -> bool:
+    """Whether all lengths of a plan were counted exactly."""
+    methods = snapshot.lengths.methods
+    return bool(methods.get("exact")) and not any(
+        number for name, number in methods.items() if name != "exact"
+    )
+
+
+def is_of_the_sample(error: Exception) -> bool:
+    """Whether `error` may concern one sample alone, not the plan, an option or an installation."""
+    if isinstance(error, PackidxError):
+        return isinstance(error, BadRecord | SourceError)
+    return not isinstance(error, MemoryError | ImportError)
+
+
+def retried(read: Callable[[], T], retries: int) -> tuple[T, Exception | None]:
+    """``read()``, again after input or output that failed and may work another time.
+
+    Returns:
+        what it returned, and the last error before it did.
+    """
+    failed: Exception | None = None
+    for attempt in range(retries):
+        try:
+            return read(), failed
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            failed = error
+        time.sleep(BACKOFF * 2**attempt)
+    return read(), failed
+
+
+class SampleReader:
+    """Reads the samples of one plan by a policy; `pad_token_id` fills them up."""
+
+    def __init__(
+        self,
+        index: Index,
+        encode: Encode,
+        transform: Transform | None,
+        policy: Policy,
+        pad_token_id: int,
+    ) -> None:
+        self._index, self._encode = index, encode
+        self._policy, self._pad_token_id = policy, pad_token_id
+        self._fetcher = Fetcher(index, transform)
+        self._ready: dict[tuple[int, int], dict[str, Any]] = {}  # by pack and position
+        options = index.snapshot.options
+        self._shift = options.shift
+        self._cuts = options.on_long in ("split", "truncate")
+        self._continues = bool(options.continues)
+        # Pieces of long samples have the longest length but for the last of a split one, and those
+        # that end where a medium begins; where training has had some of a sample's tokens already,
+        # the rest may begin and end anywhere.
+        self._ends_shown = not options.continues
+        self._is_exact = is_exact(index.snapshot)
+        self._longest = options.planned_capacity // options.align * options.align
+
+    @contextmanager
+    def together(self, samples: Sequence[Sample], epoch: int) -> Iterator[None]:
+        """While it lasts, `read` has the records of `samples` that a store must be asked for."""
+        records = self._fetcher.read_together(samples, epoch)
+        ready = {(samples[n].pack_id, samples[n].position): read for n, read in records.items()}
+        self._ready |= ready
+        try:
+            yield
+        finally:
+            for slot in ready:
+                self._ready.pop(slot, None)
+
+    def read(self, sample: Sample, epoch: int, events: Happened) -> Encoded | None:
+        """The piece of `sample` that its pack holds, of exactly the planned length; by the policy
+        ``fit`` the sample as long as it is. None where it is left out.
+
+        Args:
+            sample: as planned.
+            epoch: of its pack.
+            events: what happens is added here.
+
+        Raises:
+            MismatchError: shard or encoded sample differ from the plan.
+            BadRecord, SourceError: record, media or shard cannot be read.
+        """
+        try:
+            encoded, failed = retried(lambda: self._encoded(sample, epoch), self._policy.retries)
+        except Exception as error:
+            self._note_changes(sample, events)
+            if self._policy.on_error == "raise" or not is_of_the_sample(error):
+                raise _located(error, sample, self._index) from error.__cause__
+            events.append(event("unreadable", "left_out", sample, error))
+            return None
+        self._note_changes(sample, events)
+        if failed is not None:
+            events.append(event("retried", "read", sample, failed, encoded.length))
+        try:
+            return self._fit(encoded, sample)
+        except PlanMismatch as error:
+            if self._policy.on_mismatch == "error":
+                raise _located(error, sample, self._index) from None
+            if self._policy.fits:
+                return self._as_it_is(encoded, sample, error, events)
+            return self._mended(encoded, sample, error, events)
+        except MismatchError as error:
+            raise _located(error, sample, self._index) from None
+
+    def _note_changes(self, sample: Sample, events: Happened) -> None:
+        """Warn of shards that seem to have changed, of which `sample` is the first to be read."""
+        for change in self._fetcher.take_changes():
+            warnings.warn(change.text, stacklevel=4)
+            events.append(event("changed", "read", sample, ChangedSource(change.text)))
+
+    def _encoded(self, sample: Sample, epoch: int) -> Encoded:
+        """The whole sample, as long as it may be."""
+        record = self._ready.pop((sample.pack_id, sample.position), None)
+        if record is None:
+            record = self._fetcher.read(sample, epoch)
+        encoded = normalise(self._encode(record), rules_of(self._encode))
+        return shift(encoded) if self._shift and encoded.length else encoded
+
+    def _fit(self, encoded: Encoded, sample: Sample) -> Encoded:
+        """`encoded` cut as planned, with exactly the planned length and media."""
+        length, start = encoded.length, sample.token_start or 0
+        piece = encoded
+        if length != sample.length or start:
+            is_rest = self._continues and sample.piece > 0  # of a sample of any length
+            may_cut = self._cuts and length > self._longest or is_rest
+            stop = start + sample.length
+            is_short = self._ends_shown and sample.length < self._longest
+            if not may_cut or stop > length or (is_short and not self._ends(encoded, start, stop)):
+                if not start and not may_cut:  # another grid says more than another length
+                    check_media(encoded.media, sample.media)
+                after = " after the shift" if self._shift else ""
+                begin = f" from token {start}" if start else ""
+                raise PlanMismatch(
+                    f"encoded to {length} tokens{after} but planned as {sample.length}{begin};"
+                    f" {ADVICE}"
+                )
+            piece = self._cut(encoded, start, start + sample.length)
+        check_media(piece.media, sample.media)
+        return piece
+
+    def _ends(self, encoded: Encoded, start: int, stop: int) -> bool:
+        """Whether a piece from `start` that is not as long as it may be ends at `stop`: with the
+        sample, or before a medium that has no room in it."""
+        if stop == encoded.length:
+            return True
+        is_cut = start + self._longest < encoded.length
+        return is_cut and begins_medium(encoded, stop, self._media_ids)
+
+    @property
+    def _media_ids(self) -> Mapping[str, int] | None:
+        ids: Mapping[str, int] | None = getattr(self._encode, "media_token_ids", None)
+        return ids
+
+    def _cut(self, encoded: Encoded, start: int, stop: int) -> Encoded:
+        piece = cut(encoded, start, stop, self._media_ids)
+        if not self._shift:
+            piece.labels[:1] = IGNORE  # its predictor is in another piece
+        return piece
+
+    def _as_it_is(
+        self, encoded: Encoded, sample: Sample, error: PlanMismatch, events: Happened
+    ) -> Encoded | None:
+        """A sample that is not what was planned, whole, or as much of it as a pack holds."""
+        length, truncates = encoded.length, self._index.snapshot.options.on_long == "truncate"
+        is_cut = length > self._longest and truncates
+        try:
+            if is_cut:
+                encoded = self._cut(encoded, 0, self._end_of_first(encoded))
+        except PlanMismatch:  # what stands between the tokens of a medium is not marked as its own
+            encoded = encoded.between(0, 0)
+        if sample.piece or sample.token_start or not encoded.length:
+            events.append(event("mismatch", "left_out", sample, error, length))
+            return None
+        if is_cut or self._is_exact:  # of guesses hardly any is right, and nobody wants to hear it
+            done = "truncated" if is_cut else "fitted"
+            events.append(event("mismatch", done, sample, error, length))
+        return encoded
+
+    def _end_of_first(self, encoded: Encoded) -> int:
+        """Where a truncation ends that would have `_longest` tokens: not inside a medium."""
+        stop = self._longest
+        while stop and parts_medium(encoded, stop, self._media_ids):
+            stop -= 1
+        return stop
+
+    def _mended(
+        self, encoded: Encoded, sample: Sample, error: PlanMismatch, events: Happened
+    ) -> Encoded | None:
+        """A sample that is not what was planned, cut or filled up to the planned length; None where
+        that is not asked for, or a cut falls into media, or these are missing or others."""
+        length, start = encoded.length, sample.token_start or 0
+        is_whole = bool(encoded.media) or not sample.media
+        if self._policy.on_mismatch == "truncate" and length > start and is_whole:
+            stop = min(length, start + sample.length)
+            try:
+                piece = self._cut(encoded, start, stop) if (start, stop) != (0, length) else encoded
+                check_media(piece.media, sample.media)
+            except MismatchError:
+                pass
+            else:
+                keep_labels(piece, sample.label_tokens)
+                done = "truncated" if piece.length == sample.length else "padded"
+                events.append(event("mismatch", done, sample, error, length))
+                return extend(piece, sample.length, self._pad_token_id)
+        events.append(event("mismatch", "left_out", sample, error, length))
+        return None
+
+
+def keep_labels(piece: Encoded, planned: int | None) -> None:
+    """Mask labels beyond the planned number: the step's denominator does not know them."""
+    if planned is not None:
+        piece.labels[(piece.labels != IGNORE).nonzero()[planned:, 0]] = IGNORE
+
+
+def _located(error: Exception, sample: Sample, index: Index) -> Exception:
+    """`error` with the pack and the sample in its notes, and in its text if it is ours."""
+    where = f"pack {sample.pack_id}, sample {sample.sample_id} (key {sample.key!r})"
+    located = error
+    if isinstance(error, BadRecord):
+        located = BadRecord(error.reason, f"{where}: {error.detail}")
+    elif isinstance(error, MismatchError | SourceError):
+        located = type(error)(f"{where}: {error}")
+    located.add_note(f"while reading {where} of {index.path}@{index.id}")
+    return located

@@ -1,1 +1,0 @@
-"""One sample, made to fit its plan."""
