@@ -4,35 +4,29 @@ Some records of the data are built by transformers' own processor and by ours, a
 are made up: what templates and processors treat in their own ways (white space, no text, special
 tokens, images of several shapes) is seldom among the first records of a data set.
 
-What was found equal is kept in the cache: to load transformers and a processor takes seconds.
-
-<cache>/compared/<digest>.json    what came of one kind of samples
-
-The digest is of all files that the real processor may read, of the versions of all that built the
+What was found equal is kept in the cache: to load transformers and a processor takes seconds. The
+name is of all files that the real processor may read, of the versions of all that built the
 samples, of the kind and, of a processor where nothing else speaks for it, of the data's records.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
-import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from packidx import digests
 from packidx.encode.imports import load_real
 from packidx.encode.media import info_of
 from packidx.encode.probe.blanks import noise, random_tuples, shape_of
 from packidx.encode.whole import NotBuilt, build_sample, ids_of, quiet
 from packidx.errors import MissingExtraError
-from packidx.io import cache, files
+from packidx.io.kept import kept
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import (
@@ -79,14 +73,20 @@ def judged(
     compared = Compared()
     for kind in sorted(kinds):
         given = [talk for talk in talks if kind_of(talk) == kind]
-        path = None
-        if whose is not None:
-            stated = map(_stated, given if processor.needs_proof else ())
-            name = digests.digest(*map(str.encode, (*whose, kind, *stated)))
-            path = os.path.join(cache.folder(), "compared", f"{name}.json")
-        found = _kept(path)
-        if found is None:
-            found = _keep(path, compare(processor, given, [kind]), processor, bool(given))
+
+        def is_certain(stated: dict[str, Any], has_records: bool = bool(given)) -> bool:
+            """What could not be compared may be another time, and what differs on one's data says
+            nothing of another's."""
+            if has_records and stated["unequal"] and not processor.needs_proof:
+                return False
+            return stated["by"] is not None or stated["reason"] == NEEDS_TORCHVISION
+
+        make = partial(_compared, processor, given, kind)
+        if whose is None:
+            found = Compared.of(make())
+        else:
+            said = map(_stated, given if processor.needs_proof else ())
+            found = Compared.of(kept("compared", [*whose, kind, *said], make, is_certain))
         if found.by is None:
             return found
         compared = compared.plus(found)
@@ -94,6 +94,12 @@ def judged(
         reason = next(iter(compared.unequal.values()), "none was made up")
         return Compared(reason=f"the processor builds no sample: {reason}")
     return compared
+
+
+def _compared(
+    processor: ProcessorFiles, talks: Sequence[Conversation], kind: str
+) -> dict[str, Any]:
+    return asdict(compare(processor, talks, [kind]))
 
 
 def _stated(talk: Conversation) -> str:
@@ -106,38 +112,6 @@ def _stated(talk: Conversation) -> str:
         for turn in talk.turns
     ]
     return repr((turns, talk.tools))
-
-
-def _kept(path: str | None) -> Compared | None:
-    if path is None:
-        return None
-    try:
-        with open(path, encoding="utf-8") as file:
-            stated = json.load(file)
-        lists: dict[str, Any] = {name: tuple(stated[name]) for name in ("equal", "unbuilt")}
-        return Compared(**{**stated, **lists, "unequal": dict(stated["unequal"])})
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
-def _keep(
-    path: str | None, compared: Compared, processor: ProcessorFiles, has_records: bool
-) -> Compared:
-    """What stands at `path` from now on: of several processes, the first one's. What could not be
-    compared may be another time, and what differs on one's data says nothing of another's.
-
-    A cache that cannot be written costs the next run some seconds, and this one nothing.
-    """
-    is_certain = compared.by is not None or compared.reason == NEEDS_TORCHVISION
-    if has_records and compared.unequal and not processor.needs_proof:
-        is_certain = False
-    if path is None or not is_certain:
-        return compared
-    with contextlib.suppress(OSError):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        if _kept(path) is None:
-            files.write_json(path, asdict(compared))
-    return _kept(path) or compared
 
 
 def compare(

@@ -133,7 +133,7 @@ def test_a_family_that_differs_from_the_real_processor_is_not_exact(
 def test_the_verdict_is_found_once_per_fingerprint(qwen: Path, tmp_path: Path, cache: Path) -> None:
     source = data(tmp_path, records())
     _, first = estimated(source, tmp_path / "first", qwen)
-    stored = sorted((cache / "compared").iterdir())
+    stored = sorted((cache / "compared").glob("*.json"))
     assert len(stored) == len(KINDS)
     before = [(path.stat().st_mtime_ns, path.read_bytes()) for path in stored]
     source.write_bytes(source.read_bytes() + orjson.dumps(records()[0]) + b"\n")

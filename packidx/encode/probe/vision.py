@@ -12,7 +12,7 @@ import bisect
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -25,7 +25,8 @@ from packidx.digests import digest
 from packidx.encode.imports import load_real
 from packidx.encode.probe.blanks import image_shape, length_of, sound_shape, video_shape
 from packidx.errors import BadRecord, MissingExtraError, PackidxError, SourceError
-from packidx.io import cache, files
+from packidx.io import cache
+from packidx.io.kept import kept
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import Expansion, MediaCounts, VisionFamily
 from packidx.processor.families.base import no_pixels
@@ -62,20 +63,20 @@ class ProbedVision(VisionFamily):
         if trusts_code and identity is not None:
             identity = [*identity, "its code is run"]
         self._table = Table(identity)
-        profile = self._table.profile()
-        if profile is None:
-            try:
-                profile = self._learner.profile()
-            except (PackidxError, MemoryError):
-                raise
-            except Exception as error:  # a foreign class: whatever it raises, it cannot be probed
-                reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                raise SourceError(f"its processor cannot be probed: {reason}") from error
-            self._table.keep_profile(profile)
-        self.profile: Profile = profile
+        stated = self._profile() if identity is None else self._table.kept_profile(self._profile)
+        self.profile = Profile.of(stated)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ProbedVision, self._given
+
+    def _profile(self) -> dict[str, Any]:
+        try:
+            return asdict(self._learner.profile())
+        except (PackidxError, MemoryError):
+            raise
+        except Exception as error:  # a foreign class: whatever it raises, it cannot be probed
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise SourceError(f"its processor cannot be probed: {reason}") from error
 
     @cached_property
     def processor(self) -> Any:
@@ -353,6 +354,13 @@ class Profile:
     """Tokens that it may take for media wherever they stand."""
     kinds: dict[str, Kind] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, stated: Mapping[str, Any]) -> Profile:
+        """What `dataclasses.asdict` made of one."""
+        kinds = {kind: Kind(**value) for kind, value in stated["kinds"].items()}
+        lists = {name: tuple(stated[name]) for name in ("around", "reserved")}
+        return cls(**{**stated, **lists, "kinds": kinds})
+
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
@@ -376,31 +384,17 @@ class Table:
     def __init__(self, identity: Iterable[str] | None) -> None:
         self._media: dict[str, tuple[Learnt, ...]] = {}
         self._read = 0
-        self._folder: str | None = None
+        self._identity: list[str] = []
+        self._path: str | None = None
         if identity is not None:
             versions = [f"{name} {installed(name)}" for name in _BUILDERS]
-            name = digest(*map(str.encode, [_FORMAT, *versions, *identity]))
-            self._folder = os.path.join(cache.folder(), "probes", name)
+            self._identity = [_FORMAT, *versions, *identity]
+            name = digest(*map(str.encode, self._identity))
+            self._path = os.path.join(cache.folder(), "probes", f"{name}.jsonl")
 
-    def profile(self) -> Profile | None:
-        """The profile that was kept, if one was."""
-        if self._folder is None:
-            return None
-        try:
-            with open(os.path.join(self._folder, "profile.json"), encoding="utf-8") as file:
-                stated = json.load(file)
-            kinds = {kind: Kind(**value) for kind, value in stated.pop("kinds").items()}
-            lists = {name: tuple(stated[name]) for name in ("around", "reserved")}
-            return Profile(**{**stated, **lists, "kinds": kinds})
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return None
-
-    def keep_profile(self, profile: Profile) -> None:
-        """A cache that cannot be written costs the next run some seconds, and this one nothing."""
-        if self._folder is not None:
-            with contextlib.suppress(OSError):
-                os.makedirs(self._folder, exist_ok=True)
-                files.write_json(os.path.join(self._folder, "profile.json"), asdict(profile))
+    def kept_profile(self, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The processor's profile as JSON."""
+        return kept("probes", self._identity, make)
 
     def find(self, keys: Iterable[str]) -> list[str]:
         """Those of `keys` that nobody has learnt yet."""
@@ -420,14 +414,13 @@ class Table:
     def add(self, learnt: Mapping[str, tuple[Learnt, ...]]) -> None:
         """Remember these, and let others know."""
         self._media.update(learnt)
-        if self._folder is None:
+        if self._path is None:
             return
         # A line begins anew also where another process died in the middle of its own.
         lines = b"\n" + b"".join(_line(key, media) for key, media in learnt.items())
         with contextlib.suppress(OSError):
-            os.makedirs(self._folder, exist_ok=True)
-            path = os.path.join(self._folder, "media.jsonl")
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
                 os.write(descriptor, lines)  # at once: lines of several processes do not mix
             finally:
@@ -438,10 +431,10 @@ class Table:
         self._media[key] = (learnt,)
 
     def _read_more(self) -> None:
-        if self._folder is None:
+        if self._path is None:
             return
         with contextlib.suppress(OSError):
-            with open(os.path.join(self._folder, "media.jsonl"), "rb") as file:
+            with open(self._path, "rb") as file:
                 file.seek(self._read)
                 whole = file.read()
             end = whole.rfind(b"\n") + 1

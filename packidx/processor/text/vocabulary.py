@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import itertools
 import json
-import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +20,7 @@ import packidx
 from packidx import digests
 from packidx.arrays import Int64s
 from packidx.digests import digest
-from packidx.io import cache, files
+from packidx.io.kept import kept
 from packidx.processor import fingerprint
 from packidx.recent import Recent
 from packidx.software import installed
@@ -58,7 +55,7 @@ class Vocabulary:
         """What of the tokenizer goes into a processor's fingerprint."""
         if self._content is None:
             return fingerprint.normalise_tokenizer(self.tokenizer.to_str())
-        return kept(
+        return _kept(
             fingerprint.__file__,
             [self._content],
             lambda: fingerprint.normalise_tokenizer(self.tokenizer.to_str()),
@@ -78,7 +75,7 @@ class Vocabulary:
         if self._content is None:
             return self._odd_characters()["characters"]
         parts = [self._content, str(installed("gigatoken"))]
-        odd: str = kept(__file__, parts, self._odd_characters)["characters"]
+        odd: str = _kept(__file__, parts, self._odd_characters)["characters"]
         return odd
 
     def _odd_characters(self) -> dict[str, str]:
@@ -183,74 +180,33 @@ def read_tokenizer(content: bytes) -> Tokenizer:
         Exception: of `tokenizers`, which has no class of its own.
     """
     key = digest(content)
-    kept = _KEPT.get(key)
-    if kept is None or not kept.is_unchanged:
+    known = _KEPT.get(key)
+    if known is None or not known.is_unchanged:
         tokenizer = Tokenizer.from_buffer(content)
         is_cut = tokenizer.padding is not None or tokenizer.truncation is not None
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        kept = Vocabulary(tokenizer, key, is_cut)
-        _KEPT.put(key, kept, 1)
-    return kept.tokenizer
+        known = Vocabulary(tokenizer, key, is_cut)
+        _KEPT.put(key, known, 1)
+    return known.tokenizer
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """What is known of a tokenizer: the one kept, where `read_tokenizer` gave it."""
-    for _, kept in _KEPT.items():
-        if kept.tokenizer is tokenizer and kept.is_unchanged:
-            return kept
+    for _, known in _KEPT.items():
+        if known.tokenizer is tokenizer and known.is_unchanged:
+            return known
     return Vocabulary(tokenizer)
 
 
-def kept(code: str, parts: Sequence[str], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `make` gives, or gave before.
-
-    A cache that cannot be read or written costs some time, and no more.
-
-    Args:
-        code: the file of what makes it.
-        parts: all else that decides it.
-    """
-    path = _path(code, parts)
-    if path is None:
-        return make()
-    if (content := _read(path)) is not None:
-        return content
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            lock = stack.enter_context(open(os.path.join(os.path.dirname(path), ".lock"), "ab"))
-            fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes one makes it, and others wait
-        if (content := _read(path)) is None:
-            content = make()
-            data = orjson.dumps(content)
-            with contextlib.suppress(OSError):
-                files.write_atomic(path, digests.digest(data).encode() + b"\n" + data)
-    return content
-
-
-def _path(code: str, parts: Sequence[str]) -> str | None:
-    """Where it is kept; None where what decides it is not known."""
-    release = installed("tokenizers")
+def _kept(code: str, parts: Sequence[str], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """`packidx.io.kept.kept` of what follows from a tokenizer by the code in the file `code`."""
     try:
         of_code = digests.file_digest(code)
     except OSError:  # not a file, as in an archive
-        return None
-    if release is None:
-        return None
-    name = digests.digest(*map(str.encode, (*parts, release, packidx.__version__, of_code)))
-    return os.path.join(cache.folder(), "tokenizers", f"{name}.json")
-
-
-def _read(path: str) -> dict[str, Any] | None:
-    try:
-        stated, _, data = Path(path).read_bytes().partition(b"\n")
-        if stated.decode() != digests.digest(data):
-            return None
-        content: dict[str, Any] = orjson.loads(data)
-        return content
-    except (OSError, ValueError):
-        return None
+        return make()
+    release = str(installed("tokenizers"))
+    return kept("tokenizers", [*parts, release, packidx.__version__, of_code], make)
 
 
 _READERS = ("transformers", "torch", "torchvision", "sentencepiece", "tiktoken", "mistral-common")
@@ -314,7 +270,7 @@ def load_tokenizer(
     if installed("transformers") is None:
         return None
     versions = [f"{name} {installed(name)}" for name in _READERS]
-    made = kept(
+    made = _kept(
         __file__,
         [*versions, str((takes_media, trusts_code)), *content],
         lambda: tokenizer_of(str(folder), takes_media, trusts_code),
