@@ -237,7 +237,7 @@ def _count(
         own = columns.setdefault(shard.number, {})
         if old is not None:
             merge_columns(own, old.columns)
-            tables.append(taken_rows(old, shard, record_range, first_id))
+            tables.append(taken_rows(old, shard, first_id))
             referred.append(Referred(first_id, old.references))
             first_id += record_range.num_records
             continue
