@@ -402,13 +402,12 @@ class ChatTemplate:
             _, texts = structure(conversation, self._names)
         except Unusual:
             return
-        shapes: list[Shape] = [PLAIN if text.strip() else (text,) for text in texts]
-        yield shapes, [text for text in texts if text.strip()]
+        yield [PLAIN] * len(texts), texts
         with contextlib.suppress(Unlike):
             if self._asked is not None:
                 asked = replace(self._asked, held=(), equal=frozenset(), distinct=False)
                 few, cores = shapes_of(texts, asked)
-                shapes = [PLAIN] * len(texts)
+                shapes: list[Shape] = [PLAIN] * len(texts)
                 for number, shape in few:
                     shapes[number] = shape
                 yield shapes, cores

@@ -23,15 +23,17 @@ from packidx.records.conversation import Conversation, Turn
 def find_turns(
     rendering: Rendering, turns: Sequence[Turn], words: Words, policy: LabelPolicy, has_blocks: bool
 ) -> list[Region[CharPosition]]:
-    """The regions of all turns that `policy.roles` names, in order.
+    """The regions of all turns that are trained on, in order.
 
     Args:
-        has_blocks: the template has ``{% generation %}`` blocks: they are the turns.
+        has_blocks: the template has ``{% generation %}`` blocks: they are the turns, of all that
+            `policy.roles` names.
 
     Raises:
         Lost: a turn is not there, or not to be told from its neighbours.
     """
-    finder = _Finder(rendering, turns, words, policy)
+    wanted = [turn.role in policy.roles for turn in turns] if has_blocks else policy.trains(turns)
+    finder = _Finder(rendering, turns, words, policy, wanted)
     return finder.from_blocks() if has_blocks else finder.from_words()
 
 
@@ -44,10 +46,15 @@ def trailing_media(turn: Turn) -> int:
 
 class _Finder:
     def __init__(
-        self, rendering: Rendering, turns: Sequence[Turn], words: Words, policy: LabelPolicy
+        self,
+        rendering: Rendering,
+        turns: Sequence[Turn],
+        words: Words,
+        policy: LabelPolicy,
+        wanted: Sequence[bool],
     ) -> None:
         self.rendering, self.turns, self.words, self.policy = rendering, turns, words, policy
-        self.mine = [n for n, turn in enumerate(turns) if turn.role in policy.roles]
+        self.mine = [number for number, chosen in enumerate(wanted) if chosen]
         self._is_mine = frozenset(self.mine)
         self.starts: dict[int, CharPosition] = {}
         self.ends: dict[int, tuple[CharPosition, CharStretch | None]] = {}
