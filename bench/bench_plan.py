@@ -34,9 +34,8 @@ from bench_tools import (
     write_lengths,
 )
 from packidx.digests import digest, file_digest
-from packidx.format.decode import decoded
 from packidx.format.lengths import LengthsManifest, fingerprint
-from packidx.format.manifest import sealed
+from packidx.format.manifest import decoded, sealed
 from packidx.index import open_index
 from packidx.io.files import write_json
 from packidx.plan import plan_packs

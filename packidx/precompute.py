@@ -44,16 +44,15 @@ from packidx.io import files, urls
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind, check_free, is_within
 from packidx.lengths.table import Lengths, read_lengths
-from packidx.records.containers.base import RawRecord, RecordRange
-from packidx.records.containers.blocks import local_shard
+from packidx.records.containers.base import RawRecord, RecordRange, local_shard
 from packidx.records.conversation import MediaInfo
 from packidx.records.layout import Layout
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shard_marks import check_unchanged, ranges_of
 from packidx.records.shards import Shard, read_records, short_names
 from packidx.records.sources.find_shards import find_shards
-from packidx.run.engines import open_workers
-from packidx.run.progress import Progress, silent
+from packidx.run import open_workers
+from packidx.run.workers import Progress, silent
 from packidx.software import software
 
 LISTS, OBJECTS = "lists", "objects"

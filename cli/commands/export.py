@@ -18,8 +18,8 @@ from ..show.console import count, number_of, print_facts, print_result, warn
 from ..show.progress import progress_bar
 
 if TYPE_CHECKING:
-    from packidx.export.energon.api import EnergonSummary
-    from packidx.export.wds.api import WdsSummary
+    from packidx.export.energon import EnergonSummary
+    from packidx.export.wds import WdsSummary
 
 
 @click.group()
@@ -51,7 +51,7 @@ def energon(quiet: bool, as_json: bool, **options: Any) -> None:
     DIR gets packs.jsonl, its index, and a metadataset.yaml that leads Energon to the original
     WebDataset, which `energon prepare` must have prepared. examples/energon_packs.py reads it.
     """
-    from packidx.export.energon.api import export_energon
+    from packidx.export.energon import export_energon
 
     with progress_bar(quiet) as progress:
         summary = export_energon(progress=progress, **options)
@@ -69,8 +69,6 @@ def _show_energon(summary: EnergonSummary) -> None:
         "snapshot": summary.snapshot_id,
         "export": f"{summary.path} (written in {summary.seconds:.1f} s)",
     }
-    if summary.resumed_parts:
-        facts["resumed"] = f"{number_of(summary.resumed_parts, 'part')} done before"
     print_facts("Exported for Megatron-Energon", facts)
 
 
@@ -96,7 +94,7 @@ def wds(quiet: bool, as_json: bool, **options: Any) -> None:
     folder is ready for Megatron-Energon (.nv-meta) and for webdataset. Stopped or killed, the same
     command goes on behind the last finished tar; the output appears when it is whole.
     """
-    from packidx.export.wds.api import export_wds
+    from packidx.export.wds import export_wds
 
     with progress_bar(quiet) as progress:
         summary = export_wds(progress=progress, **options)

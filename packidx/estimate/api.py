@@ -35,11 +35,9 @@ from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shards import is_large, none_known, scan_shards
 from packidx.records.sources.find_shards import find_shards, not_read, origins
-from packidx.records.sources.mix_entries import DataSet
-from packidx.run.engines import open_workers
-from packidx.run.limits import num_workers
-from packidx.run.progress import Progress, silent
-from packidx.run.workers import Workers
+from packidx.records.sources.mixes import DataSet
+from packidx.run import open_workers
+from packidx.run.workers import Progress, Workers, num_workers, silent
 from packidx.user_code import Function
 
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from packidx import digests as digests_module
 from packidx.estimate.counter import BATCH, CounterSettings, RecordCounter, ShardContext
 from packidx.format import manifest as format_manifest
 from packidx.format import schema
-from packidx.format.decode import decoded
 from packidx.format.lengths import (
     LengthsManifest,
     Source,
     columns_digest,
     fingerprint,
 )
-from packidx.format.manifest import Digests, Encoder, File, Layout, Transform, sealed
+from packidx.format.manifest import Digests, Encoder, File, Layout, Transform, decoded, sealed
 from packidx.io import urls
 from packidx.io.copies import overlapped
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums

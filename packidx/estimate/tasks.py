@@ -49,8 +49,7 @@ from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRang
 from packidx.records.ledger import merge_columns
 from packidx.records.media.looked_at import LookedAt
 from packidx.records.media.opener import forget_media
-from packidx.run.progress import Progress
-from packidx.run.workers import Setup, WorkerDied, Workers
+from packidx.run.workers import Progress, Setup, WorkerDied, Workers
 
 
 @dataclass(frozen=True, slots=True)

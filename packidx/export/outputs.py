@@ -26,6 +26,27 @@ def check_output(output: str, index: Index, kind: Kind) -> None:
     check_free(output, kind)
 
 
+def check_records(index: Index) -> None:
+    """Refuse a plan of what is in no record of its files.
+
+    Raises:
+        OptionError: the plan is of a transform, or of preference pairs.
+    """
+    where = f"{index.path}@{index.id[:12]}"
+    transform = index.snapshot.lengths.transform
+    if transform is not None:
+        raise OptionError(
+            f"the lengths of {where} were counted with the transform {transform.name}, which "
+            "runs in training, on the files' own records: export a plan of lengths without one, or "
+            "read this one with packidx.torch.PackedDataset"
+        )
+    if index.snapshot.has_pairs:
+        raise OptionError(
+            f"{where} has preference pairs, of whose sides an export says nothing: read it with "
+            "packidx.torch.PackedDataset, or export a plan of one side (--pair chosen)"
+        )
+
+
 def check_shards(index: Index) -> None:
     """Refuse to copy what was written since it was counted, as far as can be seen without reading.
 

@@ -3,19 +3,23 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from msgspec import Meta, field
+
 from packidx.digests import canonical_json, digest
-from packidx.format.decode import Form, JsonObject, Range, Unfit, written
 from packidx.format.lengths import check_shards, fingerprint
 from packidx.format.manifest import (
+    Amount,
     Count,
     Digests,
     Encoder,
     File,
+    Integer,
+    JsonObject,
     Manifest,
+    Number,
     Place,
     Positive,
     Sha256,
@@ -24,9 +28,12 @@ from packidx.format.manifest import (
     SnapshotId,
     SourceData,
     Transform,
+    Unfit,
+    check_files,
     equal,
     load,
     unique,
+    written,
 )
 from packidx.format.schema import (
     DROPPED,
@@ -39,26 +46,21 @@ from packidx.format.schema import (
 from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side
 from packidx.io import urls
 
-_Tokens = Annotated[int, Range(1, MAX_CAPACITY)]
-_Weight = Annotated[float, Range(0)]
+_Tokens = Annotated[int, Meta(ge=1, le=MAX_CAPACITY)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostModel(JsonObject):
+class CostModel(JsonObject, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Weights of what a pack costs."""
 
-    CLOSED: ClassVar[bool] = True
-
-    llm_linear: _Weight
-    llm_attention: _Weight
-    llm_windowed: _Weight
-    llm_window: _Weight
-    vit_linear: _Weight
-    vit_attention: _Weight
+    llm_linear: Amount
+    llm_attention: Amount
+    llm_windowed: Amount
+    llm_window: Amount
+    vit_linear: Amount
+    vit_attention: Amount
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consumed(JsonObject):
+class Consumed(JsonObject, frozen=True, kw_only=True):
     """How far training on a snapshot was."""
 
     snapshot_id: SnapshotId
@@ -68,24 +70,21 @@ class Consumed(JsonObject):
     position: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options(JsonObject):
+class Options(JsonObject, frozen=True, kw_only=True):
     """A plan's options, resolved (`packidx.plan.options`)."""
 
     capacity: _Tokens
-    planned_capacity: _Tokens
     strategy: str
-    seed: int
+    seed: Integer
     on_long: OnLong
     margin: Share
-    shift: bool
     max_images: _Tokens | None
     max_vision_patches: _Tokens | None
     max_samples: _Tokens | None
     group_by: GroupBy | None
     align: _Tokens
     pad_pack_to: _Tokens
-    reserve: Annotated[int, Range(0, MAX_CAPACITY)]
+    reserve: Annotated[int, Meta(ge=0, le=MAX_CAPACITY)]
     max_packs: _Tokens | None
     holdout: str | None
     side: Side
@@ -95,6 +94,8 @@ class Options(JsonObject):
     micro_steps: _Tokens
     window_shards: _Tokens | None
     window_samples: _Tokens | None
+    shift: bool
+    planned_capacity: _Tokens
     weights: Mapping[str, str]
     cost_model: CostModel
     excluded: str | None
@@ -102,12 +103,12 @@ class Options(JsonObject):
     appends_to: SnapshotId | None
 
     def check(self) -> None:
+        """Raise an `Unfit` unless the members fit each other."""
         if self.planned_capacity > self.capacity:
-            raise Unfit("has ", f".planned_capacity above its capacity {self.capacity}")
+            raise Unfit(f"has options.planned_capacity above its capacity {self.capacity}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window(JsonObject):
+class Window(JsonObject, frozen=True, kw_only=True):
     """Rows of the lengths table that were planned as one, and their packs."""
 
     first_row: Count
@@ -117,8 +118,7 @@ class Window(JsonObject):
     digest: Sha256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result(JsonObject):
+class Result(JsonObject, frozen=True, kw_only=True):
     """What a plan came to."""
 
     num_packs: Count
@@ -132,32 +132,33 @@ class Result(JsonObject):
     num_tokens_eligible: Count
     num_tokens_lost: Count
     dropped: Mapping[str, Count]
-    fill: float
+    fill: Number
     strategies: Mapping[str, Count]
     lower_bound: Count
     bound: str
-    gap: int
-    gap_percent: float
+    gap: Integer
+    gap_percent: Number
     schedule: Schedule
     schedule_block: Positive
     schedule_chunk: Positive
     windows: tuple[Window, ...]
-    lost_percent: float
+    lost_percent: Number
     epochs: tuple[tuple[tuple[Count, Count], ...], ...] | None = None
 
     def check(self) -> None:
+        """Raise an `Unfit` unless the members fit each other."""
         if self.schedule_block % self.schedule_chunk:
             block, chunk = self.schedule_block, self.schedule_chunk
-            raise Unfit("has ", f".schedule_block {block}, no multiple of schedule_chunk {chunk}")
+            raise Unfit(f"has schedule_block {block}, no multiple of schedule_chunk {chunk}")
         row = pack = 0
         for number, window in enumerate(self.windows):
             if (window.first_row, window.first_pack) != (row, pack):
-                raise Unfit("has ", f".windows[{number}], which does not follow the one before")
+                raise Unfit(f"has windows[{number}], which does not follow the one before")
             row, pack = row + window.num_rows, pack + window.num_packs
         if pack != self.num_packs:
-            raise Unfit("has ", f".num_packs {self.num_packs}, its windows have {pack}")
+            raise Unfit(f"has num_packs {self.num_packs}, its windows have {pack}")
         if sum(self.dropped.values()) != self.num_dropped:
-            raise Unfit("has ", f".num_dropped {self.num_dropped}, which is not the sum of dropped")
+            raise Unfit(f"has num_dropped {self.num_dropped}, which is not the sum of dropped")
         if self.epochs is not None:
             self._check_epochs(self.epochs)
 
@@ -166,10 +167,10 @@ class Result(JsonObject):
         end = 0
         for first, count in sorted(span for ranges in epochs for span in ranges):
             if first != end:
-                raise Unfit("has ", f".epochs with [{first}, {count}] where pack {end} is next")
+                raise Unfit(f"has epochs with [{first}, {count}] where pack {end} is next")
             end += count
         if end != self.num_packs:
-            raise Unfit("has ", f".epochs of {end} packs, and {self.num_packs} num_packs")
+            raise Unfit(f"has epochs of {end} packs, and {self.num_packs} num_packs")
 
 
 TABLE_NAMES = ("packs", "samples", "dropped")
@@ -190,16 +191,14 @@ def file_name(table: str, number: int) -> str:
     return f"{table}-{number:05d}.parquet"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFile(File):
+class TableFile(File, frozen=True, kw_only=True):
     """A file of one of the tables: the rows of one window, or some of them."""
 
-    crc32: Annotated[str, Form(re.compile("([0-9a-f]{8})+").fullmatch, "no CRCs")]
+    crc32: Annotated[str, Meta(pattern=r"^([0-9a-f]{8})+\Z")]
     window: Count = written(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LengthsOf(JsonObject):
+class LengthsOf(JsonObject, frozen=True, kw_only=True):
     """The lengths that were planned. `digests` is null of a bare table, which has no manifest."""
 
     uri: Place
@@ -212,19 +211,17 @@ class LengthsOf(JsonObject):
     transform: Transform | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source(SourceData):
+class Source(SourceData, frozen=True, kw_only=True):
     """A named data set of the mix, and what became of its samples."""
 
     num_rejected: Count | None = None
     rejected: Mapping[str, Count] | None = None
     num_tokens: Count | None = None
-    num_dropped: Count
     num_label_tokens: Count | None = written(None)
+    num_dropped: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexManifest(Manifest):
+class IndexManifest(Manifest, frozen=True, kw_only=True):
     """Of a snapshot (FORMAT.md)."""
 
     FORMAT: ClassVar[str] = INDEX_FORMAT
@@ -250,7 +247,11 @@ class IndexManifest(Manifest):
         return any(layout is not None and layout.pair == "both" for layout in layouts)
 
     def check(self) -> None:
-        unique([file.path for file in self.files], "file")
+        check_files(self.files)
+        self.options.check()
+        self.result.check()
+        for shard in self.shards:
+            shard.check()
         unique([source.name for source in self.sources], "source")
         check_shards(self.shards, [source.name for source in self.sources])
         equal(

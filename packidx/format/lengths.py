@@ -1,12 +1,12 @@
 """The lengths manifest, and the fingerprint of a lengths table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
+
+from msgspec import field
 
 from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError, SourceError
-from packidx.format.decode import Unfit, written
 from packidx.format.manifest import (
     Count,
     Digests,
@@ -17,9 +17,12 @@ from packidx.format.manifest import (
     Shard,
     SourceData,
     Transform,
+    Unfit,
+    check_files,
     equal,
     load,
     unique,
+    written,
 )
 from packidx.format.schema import FORMAT_VERSION, LENGTHS_FORMAT
 from packidx.io import storage, urls
@@ -30,8 +33,7 @@ from packidx.io.own_files import LIST
 _NOT_HASHED = ("media_root", "sample_ratio")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source(SourceData):
+class Source(SourceData, frozen=True, kw_only=True):
     """A named data set of a lengths table."""
 
     num_rejected: Count
@@ -40,8 +42,7 @@ class Source(SourceData):
     num_label_tokens: Count | None = written(None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LengthsManifest(Manifest):
+class LengthsManifest(Manifest, frozen=True, kw_only=True):
     """Of a lengths table (FORMAT.md)."""
 
     FORMAT: ClassVar[str] = LENGTHS_FORMAT
@@ -72,7 +73,9 @@ class LengthsManifest(Manifest):
         return next(each.columns or {} for each in self.sources if each.name == shard.source)
 
     def check(self) -> None:
-        unique([file.path for file in (*self.files, *(self.media or ()))], "file")
+        check_files((*self.files, *(self.media or ())))
+        for shard in self.shards:
+            shard.check()
         unique([source.name for source in self.sources], "source")
         check_shards(self.shards, [source.name for source in self.sources])
         equal(sum(file.rows for file in self.files), self.num_samples, "rows of files")

@@ -1,17 +1,67 @@
-"""What all manifests have in common: how one is read, checked, and signed before it is written."""
+"""What all manifests have in common: how one is read, checked, and signed before it is written.
 
+A class is its own schema: types, ranges and forms of members stand with its fields, and msgspec
+compares them. Unknown members are ignored, but for the objects that say otherwise. Modules of such
+classes do not postpone their annotations, which msgspec reads.
+"""
+
+import copy
 import json
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
+import msgspec
+from msgspec import Meta, field
+from msgspec.structs import replace
+
 from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError
-from packidx.format.decode import Form, JsonObject, Range, Unfit, decoded, written
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
+
+
+class Unfit(ValueError):
+    """What is wrong with a manifest, to stand behind its path."""
+
+
+class JsonObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A JSON object with known members; one that has its default is left out where it is written,
+    unless it is always `written`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The object for `json`."""
+        members: dict[str, Any] = _plain(msgspec.to_builtins(self))
+        return members
+
+
+def _plain(value: Any) -> Any:
+    """`value` with lists for tuples, as `json` reads them."""
+    if isinstance(value, dict):
+        return {name: _plain(member) for name, member in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+K = TypeVar("K", bound=JsonObject)
+
+
+def decoded(kind: type[K], value: Any) -> K:
+    """`value`, as `json` has it, as an object of `kind`.
+
+    Raises:
+        Unfit: it is none.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise Unfit(f"is not as FORMAT.md has it: {error}") from None
+
+
+def written(default: Any) -> Any:
+    """A field with a default, which is written even so."""
+    return field(default_factory=lambda: default)
+
 
 Container = Literal[
     Literal["jsonl", "json", "csv", "tsv"],
@@ -20,26 +70,24 @@ Container = Literal[
     Literal["parquet", "arrow", "tar"],
 ]
 
-Count = Annotated[int, Range(0)]
-Positive = Annotated[int, Range(1)]
-Share = Annotated[float, Range(0, 1)]
-Sha256 = Annotated[str, Form(re.compile("[0-9a-f]{64}").fullmatch, "not 64 hex digits")]
-SnapshotId = Annotated[str, Form(re.compile("[0-9a-f]{32}").fullmatch, "not 32 hex digits")]
-Place = Annotated[str, Form(lambda path: path and "\0" not in path, "no path")]
+LARGEST = (1 << 63) - 1
+Integer = Annotated[int, Meta(ge=-LARGEST - 1, le=LARGEST)]
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
+Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
+Number = Integer | Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""A finite one; an int stays one, so that it is written as it was."""
+Amount = Count | Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+Share = Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+SnapshotId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Place = Annotated[str, Meta(pattern=r"^[^\0]+\Z")]
 """A path or URL, as a user gave it."""
-Name = Annotated[
-    str,
-    Form(re.compile(r"(?!\.\.?$)[^/\\]+").fullmatch, "no bare file name"),
-    Form(str.isprintable, "no bare file name"),
-]
-"""Of a file in the manifest's own folder: it leads nowhere else, nor does a terminal obey it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class File(JsonObject):
-    """A file beside the manifest."""
+class File(JsonObject, frozen=True, kw_only=True):
+    """A file beside the manifest; `path` is a bare name, see `check_files`."""
 
-    path: Name
+    path: str
     rows: Count
     bytes: Count
     sha256: Sha256
@@ -49,8 +97,7 @@ class File(JsonObject):
         return StoredFile(urls.join(folder, self.path), self.bytes, self.sha256)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard(JsonObject):
+class Shard(JsonObject, frozen=True, kw_only=True):
     """An input file."""
 
     uri: Place
@@ -59,9 +106,9 @@ class Shard(JsonObject):
     fingerprint: Sha256
     source: str
     container: Container = "jsonl"
-    mtime: int | None = None
+    mtime: Integer | None = None
     sampled: Sha256 | None = None
-    identity: tuple[int, ...] | None = None
+    identity: tuple[Integer, ...] | None = None
     """Its ctime in nanoseconds, device and inode."""
     version: str | None = None
     ranges: tuple[tuple[Count, ...], ...] | None = None
@@ -71,10 +118,11 @@ class Shard(JsonObject):
     """Of its records, where they are others than its source's, or used as something else."""
 
     def check(self) -> None:
+        """Raise an `Unfit` unless its ranges are all of its rows."""
         following = 0
         for part in self.ranges or ():
             if len(part) not in (4, 5) or part[2] != following or not part[3]:
-                raise Unfit("has ", f": {part} does not begin at row {following}", ".ranges")
+                raise Unfit(f"has ranges of {self.uri}: {part} does not begin at row {following}")
             following += part[3]
         if self.ranges is not None:
             equal(following, self.rows, "rows of ranges")
@@ -82,28 +130,22 @@ class Shard(JsonObject):
 
 def as_planned(shard: Shard) -> Shard:
     """A shard as a plan has it, which counts nothing."""
-    left_out = ("identity", "ranges", "columns")
-    names = tuple(name for name in shard.names if name not in left_out)
-    return replace(shard, identity=None, ranges=None, columns=None, names=names)
+    return replace(shard, identity=None, ranges=None, columns=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout(JsonObject):
+class Layout(JsonObject, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A data set's own names; a member that nobody knows may change lengths, so there is none."""
-
-    CLOSED: ClassVar[bool] = True
 
     columns: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     media_root: Place | None = None
-    sample_ratio: Annotated[float, Range(0)] = 1.0
-    delimiter: Annotated[str, Form(bool, "no text")] | None = None
+    sample_ratio: Amount = 1.0
+    delimiter: Annotated[str, Meta(min_length=1)] | None = None
     pair: Literal["chosen", "rejected", "both"] | None = None
     ignore: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceData(JsonObject):
+class SourceData(JsonObject, frozen=True, kw_only=True):
     """A named data set: where it is, and how large."""
 
     name: str
@@ -115,8 +157,7 @@ class SourceData(JsonObject):
     num_samples: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encoder(JsonObject):
+class Encoder(JsonObject, frozen=True, kw_only=True):
     """What builds the samples."""
 
     fingerprint: str | None
@@ -143,24 +184,21 @@ def setting_differences(
     return differences
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transform(JsonObject):
+class Transform(JsonObject, frozen=True, kw_only=True):
     """A function that changes records before they are counted."""
 
     name: str
-    seed: int
+    seed: Integer
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Digests(JsonObject):
+class Digests(JsonObject, frozen=True, kw_only=True):
     """Of what decides a lengths table beside its shards: the values of all columns."""
 
     columns: Sha256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest(JsonObject):
+class Manifest(JsonObject, frozen=True, kw_only=True, dict=True):
     """A manifest; each kind says what its `format` is, and what it must hold."""
 
     FORMAT: ClassVar[str]
@@ -169,6 +207,14 @@ class Manifest(JsonObject):
     format: str = written("")
     version: int = written(0)
     digest: str = written("")
+
+    def to_json(self) -> dict[str, Any]:
+        """The object for `json`; one that was read, as it stood, unknown members included."""
+        stated = self.__dict__.get("stated")
+        return super().to_json() if stated is None else copy.deepcopy(stated)
+
+    def check(self) -> None:
+        """Raise an `Unfit` unless the members fit each other."""
 
     @classmethod
     def prove(cls, stated: Mapping[str, Any]) -> None:
@@ -277,12 +323,21 @@ def _checked(stated: dict[str, Any], kind: type[M]) -> M:
             f"has digest {stated.get('digest')!r:.70}, its content {own}: it was changed after it"
             " was written"
         )
-    try:
-        manifest = decoded(kind, stated)
-    except RecursionError:
-        raise Unfit("has lists in lists, too deep to be told") from None
+    manifest = decoded(kind, stated)
+    manifest.check()
     kind.prove(stated)
+    manifest.__dict__["stated"] = stated
     return manifest
+
+
+def check_files(files: Iterable[File]) -> None:
+    """Raise an `Unfit` unless every file has a name of its own in the manifest's own folder: it
+    leads nowhere else, nor does a terminal obey it."""
+    names = [file.path for file in files]
+    for name in names:
+        if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
+            raise Unfit(f"names the file {name!r:.80}, which is no bare file name")
+    unique(names, "file")
 
 
 def unique(names: list[str], what: str) -> None:

@@ -1,15 +1,14 @@
 """The manifests, called ``.packidx.json``, of precomputed data sets and of exports."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from packidx.format.decode import JsonObject, written
-from packidx.format.manifest import Encoder, Layout, Transform
+from msgspec import field
+
+from packidx.format.manifest import Encoder, JsonObject, Layout, Transform, written
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrecomputedShard(JsonObject):
+class PrecomputedShard(JsonObject, frozen=True, kw_only=True):
     """A file of the data set, and the one that it was made of."""
 
     name: str
@@ -24,8 +23,7 @@ class PrecomputedShard(JsonObject):
     rejected: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrecomputedManifest(JsonObject):
+class PrecomputedManifest(JsonObject, frozen=True, kw_only=True):
     """Of a data set with its counts in it."""
 
     format: str = written("packidx-precomputed")
@@ -39,8 +37,7 @@ class PrecomputedManifest(JsonObject):
     shards: tuple[PrecomputedShard, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedFile(JsonObject):
+class ExportedFile(JsonObject, frozen=True, kw_only=True):
     """A file of an export."""
 
     path: str
@@ -48,8 +45,7 @@ class ExportedFile(JsonObject):
     sha256: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnergonManifest(JsonObject):
+class EnergonManifest(JsonObject, frozen=True, kw_only=True):
     """Of packs as text for Megatron-Energon."""
 
     format: str = written("packidx-energon")
@@ -65,16 +61,14 @@ class EnergonManifest(JsonObject):
     files: tuple[ExportedFile, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedTar(ExportedFile):
+class ExportedTar(ExportedFile, frozen=True, kw_only=True):
     """A tar of packs."""
 
     first_pack: int
     num_packs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WdsManifest(JsonObject):
+class WdsManifest(JsonObject, frozen=True, kw_only=True):
     """Of packs as WebDataset tars."""
 
     format: str = written("packidx-wds")

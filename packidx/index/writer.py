@@ -10,10 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from packidx.errors import FormatError
 from packidx.format.index import (

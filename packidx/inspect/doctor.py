@@ -123,7 +123,7 @@ class Environment:
 
 def examine_environment() -> Environment:
     """Look at what is installed; of all packages torch alone is imported."""
-    from packidx.run.limits import num_cpus
+    from packidx.run.workers import num_cpus
 
     return Environment(
         packidx=packidx.__version__,

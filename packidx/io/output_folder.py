@@ -1,10 +1,8 @@
-"""A folder of output: built beside the path that was named, and renamed to it when it is whole.
+"""A folder of output: built beside the path that was named, swapped in whole, or not at all.
 
 .NAME.new-<identity>/   beside the folder NAME, locked by the run that works on it
   table/                what is being built: it becomes NAME
   notes/                what is finished of it, for the next run of the same job
-  old/                  what NAME was, for the instant in which its place is taken; a run that is
-                        killed there leaves it, and the next one puts it back
 
 What goes into an object store is built in the cache's folder, NAME being a digest of the URL, and
 then uploaded (`packidx.io.publish`).
@@ -13,6 +11,7 @@ then uploaded (`packidx.io.publish`).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -29,6 +28,8 @@ from packidx.io.own_files import Kind, made_by_another
 if TYPE_CHECKING:
     from packidx.io.publish import Uploaded
 
+_AT_FDCWD = -100  # <fcntl.h>
+_RENAME_EXCHANGE = 2  # <linux/fs.h>
 _ATTEMPTS = 20  # a second in all: who removes an abandoned folder locks it for an instant
 _PAUSE = 0.05
 
@@ -56,11 +57,6 @@ class OutputFolder:
         """Folder of notes on what is finished."""
         return os.path.join(self.path, "notes")
 
-    @property
-    def old(self) -> str:
-        """Where the folder that the output replaces is moved to."""
-        return os.path.join(self.path, "old")
-
     def scratch(self, name: str) -> str:
         """A folder, made if need be, for what is not in the output."""
         path = os.path.join(self.path, name)
@@ -84,7 +80,9 @@ class OutputFolder:
     def finished(self, part: str, make: Callable[[dict[str, Any]], T]) -> T | None:
         """What ``make(facts)`` gives of a part that is finished; None where it must be done again.
 
-        Its files need not be read, which takes hours of terabytes, but they must be the very ones.
+        Its files need not be read, which takes hours of terabytes. But they must be the very ones:
+        a run that is killed right after it has put its output in place leaves its notes beside the
+        files of the output that was there before.
         """
         try:
             note = self._read(part)
@@ -164,7 +162,7 @@ def replacing(
                     publish(output.table, path, kind, uploaded)
                 else:
                     files.fsync_path(output.table)
-                    _put(output, real)
+                    _swap(output.table, real)
                     files.fsync_path(parent)
                 files.remove_tree(output.path)  # with the output that was replaced
             except BaseException:
@@ -194,7 +192,7 @@ def discard_abandoned(path: str) -> int:
 
 def _remove_abandoned(home: str, own: str = "") -> int:
     """Delete the folders that killed runs to `home` have left, and tell how many finished parts
-    were in them; what they had moved out of its place is put back. What a living run has is locked.
+    were in them. What a living run has is locked.
 
     Args:
         own: the name of one that stays.
@@ -204,11 +202,10 @@ def _remove_abandoned(home: str, own: str = "") -> int:
     staging = re.compile(re.escape(f".{name}.new-") + "[0-9a-f]{16}")
     for entry in filter(staging.fullmatch, os.listdir(parent)):
         folder = os.path.join(parent, entry)
-        with contextlib.suppress(OSError), files.locked(folder) as free:
-            old = OutputFolder(folder).old
-            if free and os.path.isdir(old) and not os.path.exists(home):
-                os.rename(old, home)
-            if free and entry != own:
+        if entry == own or not os.path.isdir(folder):
+            continue
+        with contextlib.suppress(PermissionError), files.locked(folder) as free:
+            if free:
                 discarded += OutputFolder(folder).num_finished()
                 files.remove_tree(folder)
     return discarded
@@ -233,14 +230,23 @@ def _stamp(path: str) -> list[int]:
     return [status.st_size, status.st_ino, status.st_mtime_ns]
 
 
-def _put(output: OutputFolder, path: str) -> None:
-    """Rename the table to `path`; what was there is then at `output.old`."""
-    files.remove_tree(output.old)
-    if os.path.isdir(path):
-        os.rename(path, output.old)
+def _swap(folder: str, path: str) -> None:
+    """Put `folder` at `path`; what was there is then at `folder`."""
+    if not os.path.isdir(path) or not os.listdir(path):
+        os.rename(folder, path)
+    elif not _exchange(folder, path):
+        # No such system call here: for an instant there is no table, but never half a one.
+        old = f"{folder}.old"
+        os.rename(path, old)
+        os.rename(folder, path)
+        os.rename(old, folder)
+
+
+def _exchange(first: str, other: str) -> bool:
+    """Swap two folders atomically (renameat2); False where the system cannot."""
     try:
-        os.rename(output.table, path)
-    except OSError:
-        if os.path.isdir(output.old):
-            os.rename(output.old, path)
-        raise
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    paths = _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(other)
+    return bool(rename(*paths, _RENAME_EXCHANGE) == 0)

@@ -20,7 +20,7 @@ from packidx.plan.make import make_plan, make_with
 from packidx.plan.options import PlanOptions
 from packidx.plan.resolved import changed, inherited, merged
 from packidx.plan.write import Progress
-from packidx.run.engines import open_workers
+from packidx.run import open_workers
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from packidx.arrays import Bools, Int64s
 from packidx.errors import MismatchError, OptionError, SourceError
-from packidx.format.decode import decoded
 from packidx.format.index import IndexManifest, Options
+from packidx.format.manifest import decoded
 from packidx.index.window_files import WindowFiles, WrittenWindow
 from packidx.index.writer import SnapshotWriter, writing
 from packidx.io.files import remove_tree

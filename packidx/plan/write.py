@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import FormatError
 from packidx.format import index as format_plan
-from packidx.format.decode import decoded
 from packidx.format.index import IndexManifest, LengthsOf, Source
 from packidx.format.lengths import LengthsManifest
+from packidx.format.manifest import decoded
 from packidx.format.parquet import as_arrow, conform
 from packidx.format.schema import PACKS, PIECE_MEDIA, SAMPLES, SAMPLES_OPTIONAL
 from packidx.format.terms import Schedule, lost_percent

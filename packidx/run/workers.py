@@ -1,17 +1,66 @@
-"""Who does the work: one protocol for processes of this machine and for Ray's."""
+"""Who does the work: calls of a function, by processes of this machine or by Ray's."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pickle
+import signal
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, Self
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection, get_context, parent_process
+from typing import Any, Protocol, Self
 
-from packidx.errors import SourceError
+from packidx.errors import OptionError, SourceError
 
 Call = Callable[[Any, Any], Any]
 """``call(item, made)``: what is done with an item."""
 Setup = Callable[[], Any]
 """Makes what the calls need: once in each process, if it is in use for long enough."""
+
+_AHEAD = 2  # items per process that are being done, or wait
+
+
+class Progress(Protocol):
+    """Tells how far a long job is, called from the caller's own thread; the library prints nothing.
+
+    What is called by it may be any callable of these arguments.
+    """
+
+    def __call__(self, doing: str, done: int, total: int, /) -> None:
+        """`done` of `total`: bytes where `doing` is ``'scan'``, records in ``'count'``,
+        packs in ``'packs'``, files in ``'upload'`` and ``'files'``, which are told by several
+        threads."""
+
+
+def silent(doing: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+def num_workers(asked: int | None) -> int:
+    """As many as were asked for, or as many as there are CPUs for this process.
+
+    Raises:
+        OptionError: fewer than one were asked for.
+    """
+    if asked is None:
+        return num_cpus()
+    if asked < 1:
+        raise OptionError(f"workers is {asked}: give at least 1")
+    return asked
+
+
+def num_cpus() -> int:
+    """CPUs that this process may use: by its affinity, and by the quota of its control group.
+
+    A container of 4 CPUs on a machine of 128 sees all of them; only these two know better.
+    """
+    from loky import cpu_count
+
+    return int(cpu_count())
 
 
 class WorkerDied(Exception):
@@ -89,15 +138,15 @@ class Workers(ABC):
                     raise failed[1]
                 if not pending:
                     return
-                for handle in self._finished(pending):
+                for future in self._finished(pending):
                     try:
-                        results[pending[handle]] = self._result(handle)
+                        results[pending[future]] = self._result(future)
                     except WorkerDied:
                         raise
                     except Exception as error:
-                        if failed is None or pending[handle] < failed[0]:
-                            failed = pending[handle], error
-                    del pending[handle]
+                        if failed is None or pending[future] < failed[0]:
+                            failed = pending[future], error
+                    del pending[future]
                 while results and (not in_turn or following in results):
                     following = following if in_turn else min(results)
                     yield following, results.pop(following)
@@ -106,8 +155,8 @@ class Workers(ABC):
             died.waiting = sorted(pending.values())
             raise
         finally:
-            for handle in pending:  # the caller has had enough, or an item failed
-                self._cancel(handle)
+            for future in pending:  # the caller has had enough, or an item failed
+                self._cancel(future)
 
     @abstractmethod
     def takes(self, num_items: int) -> bool:
@@ -142,11 +191,11 @@ class Workers(ABC):
         """Wait until some of those that were begun are done."""
 
     @abstractmethod
-    def _result(self, handle: Any) -> Any:
-        """What came of one that is done."""
+    def _result(self, future: Any) -> Any:
+        """The result of an item that is done."""
 
     @abstractmethod
-    def _cancel(self, handle: Any) -> None:
+    def _cancel(self, future: Any) -> None:
         """Nobody wants it any more."""
 
     def __enter__(self) -> Self:
@@ -154,3 +203,123 @@ class Workers(ABC):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class LocalWorkers(Workers):
+    """Processes of this machine, so many at most."""
+
+    def __init__(self, processes: int) -> None:
+        self._most = processes
+        self._processes = 0
+        self._setup: Setup | None = None
+        self._executor: ProcessPoolExecutor | None = None
+
+    def takes(self, num_items: int) -> bool:
+        """Whether there is work for more than one process."""
+        return min(self._most, num_items) > 1
+
+    def start(self, setup: Setup, num_items: int | None = None) -> None:
+        """As of `Workers`; those of another `setup` are ended."""
+        if self._executor is not None and setup == self._setup:
+            return
+        self.close()
+        try:
+            pickle.dumps(setup)
+        except Exception as error:
+            raise OptionError(
+                f"the encoder or transform cannot be sent to worker processes ({error}): name it "
+                "as 'module:NAME', or take workers=1"
+            ) from None
+        self._setup = setup
+        self._processes = self._most if num_items is None else min(self._most, num_items)
+        context = get_context("spawn")
+        self._executor = ProcessPoolExecutor(self._processes, context, _start_process, (setup,))
+        with _interrupts_held():
+            for _ in range(self._processes):  # an idle process takes the next item: start them all
+                self._executor.submit(os.getpid)
+
+    def close(self) -> None:
+        """End the processes, whatever they do."""
+        if self._executor is None:
+            return
+        processes = list((getattr(self._executor, "_processes", None) or {}).values())
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            with contextlib.suppress(Exception):
+                process.terminate()
+        for process in processes:
+            with contextlib.suppress(Exception):
+                process.join(5)
+        self._executor = None
+
+    def _has_room(self, num_pending: int, num_results: int) -> bool:
+        return num_pending + num_results < _AHEAD * self._processes
+
+    def _begin(self, call: Call, item: Any) -> Future[Any]:
+        if self._executor is None:
+            raise RuntimeError("the processes are closed")
+        try:
+            return self._executor.submit(_run, call, item)
+        except BrokenProcessPool as error:
+            failed: Future[Any] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def _finished(self, pending: Collection[Future[Any]]) -> Iterable[Future[Any]]:
+        return wait(pending, return_when=FIRST_COMPLETED).done
+
+    def _result(self, future: Future[Any]) -> Any:
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            raise WorkerDied(
+                hint=" (in a script of your own, call this under `if __name__ == '__main__':`)"
+            ) from None
+
+    def _cancel(self, future: Future[Any]) -> None:
+        future.cancel()
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits for the block's end, in which processes are started: they inherit that, so none
+    of them is stopped, with a traceback, before it can call `_follow_parent`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_made: Any = None  # of a worker process
+_failure: Exception | None = None
+
+
+def _start_process(setup: Setup) -> None:
+    global _made, _failure
+    _follow_parent()
+    try:
+        _made = setup()
+    except Exception as error:  # raised by the item: a failing initializer says nothing
+        _failure = error
+
+
+def _run(call: Call, item: Any) -> Any:
+    if _failure is not None:
+        raise _failure
+    return call(item, _made)
+
+
+def _follow_parent() -> None:
+    """Ignore Ctrl-C, of which the parent ends its workers, and end when the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed cannot end its workers, and the pool's queues do not either."""
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)

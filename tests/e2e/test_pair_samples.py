@@ -19,7 +19,7 @@ from packidx_cli.main import main
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError
-from packidx.export.wds.api import export_wds
+from packidx.export.wds import export_wds
 from packidx.inspect.verify import verify_snapshot
 from packidx.plan.preview import preview
 from packidx.torch import PackedDataset, collate

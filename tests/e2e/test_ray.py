@@ -29,15 +29,15 @@ from vlm_mix import write_mix
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import MismatchError, MissingExtraError, OptionError, SourceError
 from packidx.estimate import tasks as work
-from packidx.export.energon import api as energon_export
+from packidx.export import energon as energon_export
+from packidx.export import wds as wds_export
 from packidx.export.energon import export_energon
-from packidx.export.wds import api as wds_export
 from packidx.export.wds import export_wds
 from packidx.inspect.verify import verify_snapshot
 from packidx.plan import make as ray_windows
 from packidx.precompute import precompute
-from packidx.run.engines import ENGINES
-from packidx.run.ray.workers import RayWorkers
+from packidx.run import ENGINES
+from packidx.run.cluster import RayWorkers
 
 pytestmark = pytest.mark.slow
 
@@ -160,7 +160,7 @@ def test_precompute_gives_the_same_bytes(
 
 
 def test_exports_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(energon_export, "_PART_PACKS", 2)
+    monkeypatch.setattr(energon_export, "_TASK_PACKS", 2)
     monkeypatch.setattr(wds_export, "_PACKS_PER_PROCESS", 1)
     put(tmp_path / "tars" / "a.tar", members_of("messages"))
     estimate_lengths(str(tmp_path / "tars"), tmp_path / "lengths", workers=1)

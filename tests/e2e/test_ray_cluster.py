@@ -20,7 +20,7 @@ from ray.cluster_utils import Cluster
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import SourceError
 from packidx.estimate import tasks as work
-from packidx.run.ray.workers import RayWorkers
+from packidx.run.cluster import RayWorkers
 
 pytestmark = pytest.mark.slow
 
@@ -45,13 +45,20 @@ def address(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 def done_by(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
     """How many tasks each node has done, call by call."""
     found: list[dict[str, int]] = []
-    close = RayWorkers.close
+    start, result = RayWorkers.start, RayWorkers._result
 
-    def noted(workers: RayWorkers) -> None:
-        found.append(workers.done_by)
-        close(workers)
+    def started(workers: RayWorkers, *args: Any) -> None:
+        if workers._ray is None:
+            found.append({})
+        start(workers, *args)
 
-    monkeypatch.setattr(RayWorkers, "close", noted)
+    def noted(workers: RayWorkers, future: Any) -> Any:
+        node = ray.get(future).node
+        found[-1][node] = found[-1].get(node, 0) + 1
+        return result(workers, future)
+
+    monkeypatch.setattr(RayWorkers, "start", started)
+    monkeypatch.setattr(RayWorkers, "_result", noted)
     return found
 
 

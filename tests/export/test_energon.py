@@ -7,14 +7,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
 import tarfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +16,6 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from click.testing import CliRunner
-from dying import dying
 from object_store import URL, object_store
 from packidx_cli.main import cli
 from PIL import Image
@@ -32,9 +24,10 @@ from tar_chats import CHATS, DIALECTS, dumped, members_of, picture, put, turns
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError, PackidxError
-from packidx.export.energon import api, export_energon
-from packidx.export.energon.lines import MemberName, NamedSample, read_named, written
-from packidx.export.energon.sources import as_energon_names
+from packidx.export import energon
+from packidx.export.energon import export_energon
+from packidx.export.energon_folders import as_energon_names
+from packidx.export.energon_lines import MemberName, NamedSample, read_named, written
 from packidx.io import storage
 from packidx.records.dialects.parse import parse
 from packidx.records.layout import DEFAULT
@@ -403,7 +396,7 @@ def test_equal_bytes_with_any_number_of_processes(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export_energon(index, tmp_path / "one", workers=1)
-    monkeypatch.setattr(api, "_PART_PACKS", 2)
+    monkeypatch.setattr(energon, "_TASK_PACKS", 2)
     seen: list[tuple[str, int, int]] = []
     export_energon(index, tmp_path / "two", workers=2, progress=lambda *told: seen.append(told))
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
@@ -493,107 +486,6 @@ def test_another_tar_than_was_planned(tmp_path: Path) -> None:
     refused(index, tmp_path / "out", "part-1.tar")
     path.unlink()
     refused(index, tmp_path / "out", "part-1.tar.*--root")
-
-
-# -- killed ----------------------------------------------------------------------------------------
-
-RUN = """
-import sys
-from packidx.export.energon import api as energon
-from packidx_cli.main import main
-energon._PART_PACKS = 2
-sys.exit(main(["export", "energon", *sys.argv[1:]]))
-"""
-DYING = dying("""
-from packidx.export.energon import api as energon
-energon._PART_PACKS = 2
-""")
-
-
-@pytest.fixture(scope="module")
-def died() -> Any:
-    """(changes before death, folder, arguments) → exit status."""
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", DYING], stdin=pipe, stdout=pipe, text=True) as run:
-
-        def ask(left: int, below: Path, *arguments: str | Path) -> int:
-            assert run.stdin and run.stdout
-            run.stdin.write(json.dumps([left, str(below), list(map(str, arguments))]) + "\n")
-            run.stdin.flush()
-            return int(run.stdout.readline())
-
-        yield ask
-        assert run.stdin
-        run.stdin.close()
-
-
-def test_killed_before_any_change(
-    index: Path, tmp_path: Path, died: Callable[..., int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The old export or the whole new one, and a restart finishes without what was done."""
-    monkeypatch.setattr(api, "_PART_PACKS", 2)
-    out = tmp_path / "out"
-    old_index = planned(tmp_path / "old", index.parent / "tars", capacity=5000)
-    export_energon(index, tmp_path / "whole", workers=1)
-    new = contents(tmp_path / "whole")
-    moments = list(range(200))
-    resumed, states = [], set()
-    for moment in moments:
-        export_energon(old_index, out, workers=1)
-        old = contents(out)
-        status = died(moment, tmp_path, "export", "energon", index, "-o", out, "--workers", "1")
-        found = contents(out)
-        assert found in (old, new), moment
-        states.add(found == new)
-        if status == 0:
-            break
-        assert status == -signal.SIGKILL
-        before = {path.name for path in tmp_path.glob(".out.new-*/notes/0*.json")}
-        summary = export_energon(index, out, workers=1)
-        assert contents(out) == new and summary.resumed_parts == len(before)
-        resumed.append(summary.resumed_parts)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["old", "out", "whole"]
-    assert moment > 20 and max(resumed) >= 2 and states == {False, True}
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments(index: Path, tmp_path: Path) -> None:
-    """Processes that write parts included: none of them lives on."""
-    out = tmp_path / "out"
-    command = [sys.executable, "-c", RUN, str(index), "-o", str(out), "--workers", "2"]
-    begun = time.monotonic()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    seconds, new = time.monotonic() - begun, contents(out)
-    export_energon(planned(tmp_path / "old", index.parent / "tars", capacity=5000), out, workers=1)
-    old = contents(out)
-    numbers = random.Random(7)
-    for _ in range(4):
-        run = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        time.sleep(numbers.uniform(0.3, 1) * seconds)
-        os.kill(run.pid, signal.SIGKILL)
-        run.wait()
-        assert contents(out) in (old, new)
-        deadline = time.monotonic() + 10
-        while _alive(run.pid):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert contents(out) == new
-    assert not list(tmp_path.glob(".out*"))
-
-
-def _alive(group: int) -> bool:
-    """Whether a process of this session is left."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 # -- in a store ------------------------------------------------------------------------------------

@@ -36,10 +36,10 @@ from webdataset import tariterators
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError, SourceError
-from packidx.export.wds import WdsSummary, api, export_wds
-from packidx.export.wds.pack import extension, is_pairs, messages_of, pairs_of
+from packidx.export import wds as api
+from packidx.export.packed_record import extension, is_pairs, messages_of, pairs_of
+from packidx.export.wds import WdsSummary, export_wds
 from packidx.index import Index
-from packidx.io import files
 from packidx.records.dialects.parse import parse
 
 ASK, SAY = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
@@ -84,13 +84,16 @@ def test_no_turn_is_lost(case: str) -> None:
     else:
         assert parse(json.loads(json.dumps(kept))) == conversation
     if whole:  # what packidx reads of the pairs is the conversation, too
-        from packidx.records.dialects.sides import with_texts
+        from packidx.records.dialects.standard import standard
+        from packidx.records.layout import DEFAULT
 
         asked, answered = zip(*pairs, strict=True)
         media = [medium.ref for medium in conversation.media]
         suffix = {"a": "a.jpg", "b": "b.mp4"}
         texts = {"texts": {"prompts": [list(asked)], "captions": [list(answered)]}}
-        read = parse(with_texts({**texts, "media_files": [[suffix[one] for one in media]]}))
+        read = parse(
+            standard({**texts, "media_files": [[suffix[one] for one in media]]}, DEFAULT, False)
+        )
         drawn = [
             [part if isinstance(part, str) else part.kind for part in turn.parts]
             for turn in conversation.turns
@@ -364,7 +367,7 @@ ON_ONE_CPU = """
 import os, resource, sys
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from packidx.export.wds import export_wds
-from packidx.run.limits import num_cpus
+from packidx.run.workers import num_cpus
 export_wds(sys.argv[1], sys.argv[2])
 print(num_cpus(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
@@ -476,26 +479,6 @@ def test_killed_before_each_change_to_the_disk(many: Index, tmp_path: Path) -> N
     assert set(kills) == {0, 1, 2, 3} and min(kills.values()) >= 4 and kills[3] >= 10
     assert contents(root / "out") == expected
     assert os.listdir(root) == ["out"]
-
-
-def test_what_was_replaced_is_never_taken_over(many: Index, tmp_path: Path) -> None:
-    """A run that dies right after the swap leaves its notes beside the tars that were there."""
-    out = tmp_path / "out"
-    export_wds(many, out, max_count=12)
-    expected = contents(out)
-    for path in out.glob("*.tar"):  # as another plan's, of the same names and sizes
-        path.write_bytes(bytes(path.stat().st_size))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "remove_tree", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            export_wds(many, out, max_count=12)
-    assert contents(out) == expected and len(states(tmp_path)) == 2
-    assert export_wds(many, out, max_count=12).num_shards_taken_over == 0
-    assert contents(out) == expected
-
-
-def interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 @pytest.mark.slow

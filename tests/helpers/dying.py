@@ -11,9 +11,8 @@ def run(left, below, arguments):
         nonlocal left
         writes = event == "open" and (args[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
         changes = event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
-        swaps = event == "ctypes.dlsym" and args[1] == "renameat2"
         changes = changes or event == "sqlite3.connect"
-        if swaps or ((writes or changes) and str(args[0]).startswith(below)):
+        if (writes or changes) and str(args[0]).startswith(below):
             left -= 1
             if left < 0:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -305,8 +305,8 @@ def test_newer_and_foreign_manifests_are_refused_by_name(index: Index) -> None:
         ({"version": 3}, "version 3; this packidx knows 2: upgrade packidx"),
         ({"version": 1}, "version 1, of before packidx's first release: plan again"),
         ({"version": "1"}, "version '1', which is none"),
-        ({"shards": None}, "shards = None, no list"),
-        ({"result": {}}, "lacks result.num_packs"),
+        ({"shards": None}, "`array`, got `null` - at `.*shards`"),
+        ({"result": {}}, "missing required field `num_packs` - at `.*result`"),
         ({"format": "iceberg"}, "format 'iceberg'"),
     ]
     for change, says in cases:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from packidx.errors import OptionError
-from packidx.io.output_folder import OutputFolder, discard_abandoned, replacing
+from packidx.io.output_folder import OutputFolder, replacing
 from packidx.io.own_files import Kind
 
 KIND = Kind("export", "manifest.json", "packidx-export", lambda stated: stated["files"])
@@ -90,19 +89,3 @@ def test_of_two_runs_one_makes_the_output(tmp_path: Path) -> None:
             pass
     assert os.listdir(path) == ["a"]
     assert os.listdir(tmp_path) == ["out"]
-
-
-def test_what_a_killed_run_had_moved_away_is_put_back(tmp_path: Path) -> None:
-    """It was killed between the two renames: the next run finds the old output again."""
-    path = tmp_path / "out"
-    for text in ("old", "new"):
-        killed = contextlib.suppress(KeyboardInterrupt)
-        with killed, replacing(str(path), KIND, "1" * 64) as output:
-            Path(output.table, "a").write_text(text)
-            if text == "new":
-                output.finish("a", {}, [])
-                path.rename(output.old)
-                raise KeyboardInterrupt
-    assert not path.exists()
-    assert discard_abandoned(str(path)) == 1
-    assert (path / "a").read_text() == "old" and os.listdir(tmp_path) == ["out"]

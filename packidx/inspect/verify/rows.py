@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from packidx.format import index as plan
 from packidx.format.index import snapshot_id

@@ -13,24 +13,22 @@ from packidx.errors import BadRecord, SourceError
 from packidx.io.storage import reading
 from packidx.records.containers.base import (
     BOM,
+    MAX_RECORD,
     TASK_BYTES,
     TASK_RECORDS,
+    Gathered,
+    Hashing,
     RawRecord,
     RecordRange,
     ShardScan,
-    attempted,
-    within,
-)
-from packidx.records.containers.blocks import (
-    MAX_RECORD,
-    Gathered,
-    Hashing,
     TooLarge,
+    attempted,
     file_blocks,
     file_version,
     read_bytes,
     size_of,
     too_large,
+    within,
 )
 
 SCAN_BLOCK = 4 << 20

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.errors import FormatError, OptionError
-from packidx.format.decode import Unfit, decoded
 from packidx.format.lengths import Source
+from packidx.format.manifest import Unfit, decoded
 from packidx.hashing import below, hash_ints
 from packidx.lengths.survey import SourceTotals
 from packidx.plan.options import UNITS, number_text, read_number

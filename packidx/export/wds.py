@@ -20,9 +20,9 @@ from typing import Any
 
 from packidx import digests
 from packidx.errors import OptionError
-from packidx.export.outputs import check_output, check_shards
-from packidx.export.wds.pack import PackMembers, pack_members
-from packidx.export.wds.shards import IndexEntry, ShardWriter, WrittenTar, entries_of
+from packidx.export.outputs import check_output, check_records, check_shards
+from packidx.export.packed_record import PackMembers, pack_members
+from packidx.export.packed_tars import IndexEntry, ShardWriter, WrittenTar, entries_of
 from packidx.format.outputs import ExportedTar, WdsManifest
 from packidx.index import Index, open_index
 from packidx.io import files
@@ -30,9 +30,8 @@ from packidx.io.output_folder import OutputFolder, replacing
 from packidx.io.own_files import Kind
 from packidx.io.sizes import parse_size
 from packidx.records.fetch import Fetcher
-from packidx.run.engines import open_workers
-from packidx.run.progress import Progress
-from packidx.run.workers import WorkerDied, Workers
+from packidx.run import open_workers
+from packidx.run.workers import Progress, WorkerDied, Workers
 from packidx.software import software
 
 KIND = Kind(
@@ -203,23 +202,11 @@ def _check_plan(index: Index) -> None:
     Raises:
         OptionError: the plan is of a transform, of preference pairs, or of pieces of samples.
     """
-    where = f"{index.path}@{index.id[:12]}"
-    transform = index.snapshot.lengths.transform
-    if transform is not None:
-        raise OptionError(
-            f"the lengths of {where} were counted with the transform {transform.name}, which "
-            "runs in training, on opened media: export a plan of lengths without one, or read "
-            "this one with packidx.torch.PackedDataset"
-        )
-    if index.snapshot.has_pairs:
-        raise OptionError(
-            f"{where} has preference pairs, of whose sides a packed sample says nothing: read it "
-            "with packidx.torch.PackedDataset, or export a plan of one side (--pair chosen)"
-        )
+    check_records(index)
     if (shown := _piece(index)) is not None:
         raise OptionError(
-            f"{where} has pieces of samples ({shown}), and a tar holds whole records: plan with "
-            "--on-long drop, or read this one with packidx.torch.PackedDataset"
+            f"{index.path}@{index.id[:12]} has pieces of samples ({shown}), and a tar holds whole "
+            "records: plan with --on-long drop, or read this one with packidx.torch.PackedDataset"
         )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packidx.errors import OptionError, SourceError
-from packidx.export.energon.lines import NamedSample
+from packidx.export.energon_lines import NamedSample
 from packidx.io import storage, urls
 from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.sources.energon import FOLDER

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from packidx.export.wds.pack import BLOCK, PackMembers
+from packidx.export.packed_record import BLOCK, PackMembers
 from packidx.io import files
 from packidx.io.output_folder import OutputFolder
 

@@ -17,31 +17,38 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import yaml
 
 from packidx import digests
 from packidx.errors import OptionError, PackidxError
-from packidx.export.energon.lines import Written, pack_line, read_named, written
-from packidx.export.energon.sources import Sources, as_energon_names
-from packidx.export.outputs import check_output, check_shards
+from packidx.export.energon_folders import Sources, as_energon_names
+from packidx.export.energon_lines import Written, pack_line, read_named, written
+from packidx.export.outputs import check_output, check_records, check_shards
 from packidx.format.manifest import Shard
 from packidx.format.outputs import EnergonManifest, ExportedFile
 from packidx.index import Index, Sample, open_index
 from packidx.io import files, urls
-from packidx.io.output_folder import OutputFolder, replacing
+from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind
 from packidx.records.fetch import Fetcher, check_key
-from packidx.run.engines import open_workers
-from packidx.run.progress import Progress
-from packidx.run.workers import WorkerDied, Workers
+from packidx.run import open_workers
+from packidx.run.workers import Progress, WorkerDied, Workers
 
-_PART_PACKS = 256  # thousands of samples: what a killed export does again at most
+PACKS, IDX, YAML = "packs.jsonl", "packs.jsonl.idx", "metadataset.yaml"
+KIND = Kind(
+    what="folder of packs for Energon",
+    manifest=".packidx.json",
+    format="packidx-energon",
+    names=lambda stated: (PACKS, IDX, YAML),
+)
+VERSION = 1
+SUBFLAVORS = {"sample_type": "packidx"}
+"""By which a task encoder knows these packs among other data."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +70,6 @@ class EnergonSummary:
     """Name in ``aux`` → folder, as Energon sees it."""
     warnings: list[str]
     """What must be done before training, a sentence each."""
-    resumed_parts: int
-    """Parts that a killed run of the same export had finished."""
     seconds: float
 
 
@@ -113,18 +118,24 @@ def export_energon(
         name: _as_seen(folder, output, relative, energon_roots or {})
         for name, folder in sources.folders.items()
     }
-    # What decides the parts: another export's are not taken for ours.
-    facts = [KIND.format, VERSION, _PART_PACKS, opened.id, sources.folders]
+    facts = [KIND.format, VERSION, opened.id, sources.folders]
     identity = digests.digest(digests.canonical_json(facts))
-    with replacing(output, KIND, identity) as built:
-        writer = PartWriter(opened, sources, built)
-        spans = [
-            PackRange(number, first, min(first + _PART_PACKS, opened.num_packs))
-            for number, first in enumerate(range(0, opened.num_packs, _PART_PACKS))
-        ]
-        with writers:
-            resumed, num_media = write_parts(writer, spans, writers, progress)
-        manifest = finish(built, writer, spans, opened, aux, num_media)
+    with replacing(output, KIND, identity) as built, writers:
+        described, num_media = _write_packs(built.table, opened, sources, writers, progress)
+        files.write_atomic(os.path.join(built.table, YAML), _metadataset(aux))
+        manifest = EnergonManifest(
+            snapshot_id=opened.id,
+            capacity=opened.capacity,
+            num_packs=opened.num_packs,
+            num_samples=opened.snapshot.result.num_pieces,
+            num_media=num_media,
+            encoder=opened.snapshot.lengths.encoder,
+            transform=opened.snapshot.lengths.transform,
+            sources=dict(aux),
+            files=described,
+        )
+        text = json.dumps(manifest.to_json(), indent=2, ensure_ascii=False, sort_keys=True)
+        files.write_atomic(os.path.join(built.table, KIND.manifest), text.encode() + b"\n")
     return EnergonSummary(
         path=output,
         snapshot_id=opened.id,
@@ -135,7 +146,6 @@ def export_energon(
         source_bytes=sum(shard.bytes for shard in shards),
         sources=aux,
         warnings=[*sources.warnings, *_about_lengths(opened)],
-        resumed_parts=resumed,
         seconds=time.monotonic() - begun,
     )
 
@@ -149,18 +159,7 @@ def _tars(index: Index) -> list[Shard]:
     """
     if not index.num_packs:
         raise OptionError(f"snapshot {index.id[:12]} has no pack, so there is nothing to export")
-    transform = index.snapshot.lengths.transform
-    if transform is not None:
-        raise OptionError(
-            f"the lengths of snapshot {index.id[:12]} were counted with the transform "
-            f"{transform.name}, which gets the files' own records, and lines have others: export "
-            "a plan of lengths without one, or read this one with packidx.torch.PackedDataset"
-        )
-    if index.snapshot.has_pairs:
-        raise OptionError(
-            f"snapshot {index.id[:12]} has preference pairs, of whose sides Energon says nothing: "
-            "read it with packidx.torch.PackedDataset, or export a plan of one side (--pair chosen)"
-        )
+    check_records(index)
     packed = {source.name for source in index.snapshot.sources if source.num_samples}
     shards = [shard for shard in index.snapshot.shards if shard.source in packed]
     if not shards:
@@ -222,67 +221,32 @@ def _check_roots(roots: Mapping[str, str], folders: Sequence[str]) -> None:
             )
 
 
-PACKS, IDX, YAML = "packs.jsonl", "packs.jsonl.idx", "metadataset.yaml"
-KIND = Kind(
-    what="folder of packs for Energon",
-    manifest=".packidx.json",
-    format="packidx-energon",
-    names=lambda stated: (PACKS, IDX, YAML),
-)
-VERSION = 1
-SUBFLAVORS = {"sample_type": "packidx"}
-"""By which a task encoder knows these packs among other data."""
-
+_TASK_PACKS = 256
+"""Packs of a task: thousands of samples."""
 _REQUESTS = 16  # at a time, to an object store; a disk is asked one after the other
 
 
-class PackRange(NamedTuple):
-    """Packs `first` … `end` - 1."""
+class LineWriter:
+    """Makes the lines of one export."""
 
-    number: int
-    first: int
-    end: int
-
-
-class PartWriter:
-    """Writes parts of one export, which is built in `output`."""
-
-    def __init__(self, index: Index, sources: Sources, output: OutputFolder) -> None:
-        self._index, self._sources, self._output = index, sources, output
+    def __init__(self, index: Index, sources: Sources) -> None:
+        self._index, self._sources = index, sources
         self._fetcher = Fetcher(index)
         self._threads: ThreadPoolExecutor | None = None
 
-    @property
-    def setup(self) -> Callable[[], PartWriter]:
-        """What makes the same in another process."""
-        given = self._index, self._sources.shards, self._output
-        return functools.partial(_part_writer, *given)
-
-    def read(self, part: PackRange) -> bytes:
-        """A finished part's lines."""
-        with open(self._path(part), "rb") as file:
-            return file.read()
-
-    def num_media(self, part: PackRange) -> int | None:
-        """How many media a part names; None where it must be written."""
-        return self._output.finished(_name(part), lambda facts: int(facts["num_media"]))
-
-    def write(self, part: PackRange) -> int:
-        """Write a part and its note; how many media it names.
+    def lines(self, packs: range) -> tuple[list[bytes], int]:
+        """A line of each pack, and how many media they name.
 
         Raises:
             PackidxError: a sample cannot be exported.
         """
         lines, num_media = [], 0
-        for number in range(part.first, part.end):
+        for number in packs:
             pack = self._index.pack(number)
             samples = list(self._all_written(pack.samples))
             lines.append(pack_line(pack, samples))
             num_media += sum(len(sample.media) for sample in samples)
-        path = self._path(part)
-        files.write_atomic(path, b"".join(lines))
-        self._output.finish(_name(part), {"num_media": num_media}, [path])
-        return num_media
+        return lines, num_media
 
     def _all_written(self, samples: Sequence[Sample]) -> Iterator[Written]:
         shards = self._index.snapshot.shards
@@ -309,100 +273,57 @@ class PartWriter:
         self._sources.check(path, named, line.media)
         return line
 
-    def _path(self, part: PackRange) -> str:
-        return os.path.join(self._output.scratch("parts"), f"{_name(part)}.jsonl")
+
+def _line_writer(index: Index, shards: Sequence[str]) -> LineWriter:
+    return LineWriter(index, Sources(shards))
 
 
-def _name(part: PackRange) -> str:
-    return f"{part.number:05d}"
+def _lines(packs: range, writer: LineWriter) -> tuple[list[bytes], int]:
+    return writer.lines(packs)
 
 
-def _part_writer(index: Index, shards: Sequence[str], output: OutputFolder) -> PartWriter:
-    return PartWriter(index, Sources(shards), output)
-
-
-def _write_part(part: PackRange, writer: PartWriter) -> int:
-    return writer.write(part)
-
-
-def write_parts(
-    writer: PartWriter, parts: Sequence[PackRange], workers: Workers, progress: Progress | None
-) -> tuple[int, int]:
-    """Write all parts that are not there; how many were, and how many media all of them name.
+def _write_packs(
+    folder: str, index: Index, sources: Sources, workers: Workers, progress: Progress | None
+) -> tuple[tuple[ExportedFile, ...], int]:
+    """Write `packs.jsonl` and its index; what they are, and how many media all lines name.
 
     Raises:
         SourceError: a worker process died.
         PackidxError: a sample cannot be exported.
     """
-    known = [writer.num_media(part) for part in parts]
-    num_media = sum(number for number in known if number is not None)
-    left = [part for part, number in zip(parts, known, strict=True) if number is None]
-    written_parts = workers.run(_write_part, left, writer.setup, here=lambda: writer, in_turn=True)
-    try:
-        for number, named in written_parts:
-            num_media += named
-            if progress is not None:
-                progress("packs", left[number].end, parts[-1].end)
-    except WorkerDied as died:
-        raise died.error("wrote packs", "use fewer workers; what was written is kept") from None
-    return len(parts) - len(left), num_media
-
-
-def finish(
-    output: OutputFolder,
-    writer: PartWriter,
-    parts: list[PackRange],
-    index: Index,
-    aux: Mapping[str, str],
-    num_media: int,
-) -> EnergonManifest:
-    """Put the parts together, describe them, and force all to disk."""
-    output.keep(())  # a killed run may have left half a file
-    described = _join(output.table, writer, parts)
-    files.write_atomic(os.path.join(output.table, YAML), _metadataset(aux))
-    manifest = EnergonManifest(
-        snapshot_id=index.id,
-        capacity=index.capacity,
-        num_packs=index.num_packs,
-        num_samples=index.snapshot.result.num_pieces,
-        num_media=num_media,
-        encoder=index.snapshot.lengths.encoder,
-        transform=index.snapshot.lengths.transform,
-        sources=dict(aux),
-        files=described,
-    )
-    text = json.dumps(manifest.to_json(), indent=2, ensure_ascii=False, sort_keys=True)
-    files.write_atomic(os.path.join(output.table, KIND.manifest), text.encode() + b"\n")
-    return manifest
-
-
-def _join(folder: str, writer: PartWriter, parts: list[PackRange]) -> tuple[ExportedFile, ...]:
-    """`packs.jsonl` and its index of the parts' lines."""
-    at, hashers, sizes = 0, [hashlib.sha256(), hashlib.sha256()], [0, 0]
-    with (
-        open(os.path.join(folder, PACKS), "wb") as lines,
-        open(os.path.join(folder, IDX), "wb") as starts,
-    ):
+    num_packs, num_media = index.num_packs, 0
+    tasks = [
+        range(first, min(first + _TASK_PACKS, num_packs))
+        for first in range(0, num_packs, _TASK_PACKS)
+    ]
+    setup = functools.partial(_line_writer, index, sources.shards)
+    paths = [os.path.join(folder, name) for name in (PACKS, IDX)]
+    hashers, at = [hashlib.sha256(), hashlib.sha256()], 0
+    with open(paths[0], "wb") as packs, open(paths[1], "wb") as starts:
 
         def put(number: int, data: bytes) -> None:
-            (lines, starts)[number].write(data)
+            (packs, starts)[number].write(data)
             hashers[number].update(data)
-            sizes[number] += len(data)
 
         put(1, bytes(8))
-        for part in parts:
-            data = writer.read(part)
-            put(0, data)
-            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1 + at
-            put(1, ends.astype("<u8").tobytes())
-            at += len(data)
-        for file in (lines, starts):
+        try:
+            for number, (lines, named) in workers.run(_lines, tasks, setup, in_turn=True):
+                put(0, b"".join(lines))
+                ends = at + np.cumsum([len(line) for line in lines])
+                put(1, ends.astype("<u8").tobytes())
+                at, num_media = int(ends[-1]), num_media + named
+                if progress is not None:
+                    progress("packs", tasks[number].stop, num_packs)
+        except WorkerDied as died:
+            raise died.error("wrote packs") from None
+        for file in (packs, starts):
             file.flush()
             os.fsync(file.fileno())
-    return tuple(
-        ExportedFile(path=name, bytes=size, sha256=hasher.hexdigest())
-        for name, size, hasher in zip((PACKS, IDX), sizes, hashers, strict=True)
+    described = tuple(
+        ExportedFile(path=name, bytes=os.path.getsize(path), sha256=hasher.hexdigest())
+        for name, path, hasher in zip((PACKS, IDX), paths, hashers, strict=True)
     )
+    return described, num_media
 
 
 def _metadataset(aux: Mapping[str, str]) -> bytes:

@@ -14,23 +14,17 @@ import os
 import pickle
 import platform
 import secrets
-import signal
 import socket
 import sys
-import threading
-import time
 import warnings
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from packidx.errors import MismatchError, OptionError, PackidxError, SourceError
-from packidx.run.limits import num_workers
-from packidx.run.workers import Call, Setup, WorkerDied, Workers
+from packidx.run.workers import Call, Setup, WorkerDied, Workers, num_workers
 from packidx.software import software
 
 _RETRIES = 3  # of a task whose process or node died
-_LOOK = 5.0  # seconds between two looks at the size of the cluster
 _AHEAD = 2  # tasks per CPU that are being done, or wait
 
 
@@ -39,13 +33,9 @@ class RayWorkers(Workers):
 
     Args:
         workers: tasks at a time; as many as keep all CPUs busy by default.
-
-    Attributes:
-        done_by: tasks that each node has done, by Ray's id of it.
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        self.done_by: dict[str, int] = {}
         self._workers = workers
         self._session = contextlib.ExitStack()
         self._ray: Any = None
@@ -53,7 +43,6 @@ class RayWorkers(Workers):
         self._context: Context | None = None
         self._setup: Setup | None = None
         self._shared: SharedSetup | None = None
-        self._cpus, self._looked = 0, 0.0
 
     def takes(self, num_items: int) -> bool:
         """Ray was asked for: whatever there is, is done there."""
@@ -91,13 +80,12 @@ class RayWorkers(Workers):
 
     def _has_room(self, num_pending: int, num_results: int) -> bool:
         """So many tasks that no CPU waits for the next; nodes may come and go."""
-        if self._workers is not None:
-            most = self._workers
-            return num_pending < most and num_pending + num_results < _AHEAD * most
-        if time.monotonic() - self._looked > _LOOK:
-            self._looked = time.monotonic()
-            self._cpus = int(self._ray.cluster_resources().get("CPU", 0))
-        return num_pending + num_results < _AHEAD * max(1, self._cpus)
+        most = self._workers
+        if most is None:
+            most = max(1, int(self._ray.cluster_resources().get("CPU", 0)))
+        elif num_pending >= most:
+            return False
+        return num_pending + num_results < _AHEAD * most
 
     def _begin(self, call: Call, item: Any) -> Any:
         work = self._ray.cloudpickle.dumps((call, item))
@@ -108,11 +96,11 @@ class RayWorkers(Workers):
         more, _ = self._ray.wait(list(pending), num_returns=len(pending), timeout=0)
         return dict.fromkeys([*done, *more])
 
-    def _result(self, handle: Any) -> Any:
+    def _result(self, future: Any) -> Any:
         from ray.exceptions import RayError, RayTaskError
 
         try:
-            outcome: Outcome = self._ray.get(handle)
+            outcome: Outcome = self._ray.get(future)
         except RayTaskError as error:  # it did not come as far as `run_task`, or back
             reason = (str(error).strip().splitlines() or [""])[-1][:300]
             ours = deciding_versions()[0][1]
@@ -121,24 +109,19 @@ class RayWorkers(Workers):
             ) from None
         except RayError as error:
             raise WorkerDied(f"Ray gave it up ({type(error).__name__}); ") from None
-        self.done_by[outcome.node] = self.done_by.get(outcome.node, 0) + 1
-        if outcome.error is not None:
-            raise self._told(outcome, outcome.error)
-        return outcome.value
-
-    def _told(self, outcome: Outcome, error: Exception) -> Exception:
-        """The error of a task, with the node where it is not the driver's own."""
+        if outcome.error is None:
+            return outcome.value
         here = self._context is not None and outcome.node == self._context.node
-        if here or not isinstance(error, (OSError, SourceError)):
-            return error
-        return SourceError(
-            f"the Ray node {outcome.host} could not do its part: {error} (every node must find "
-            "sources, media and output under the same paths, as in a shared folder)"
+        if here or not isinstance(outcome.error, (OSError, SourceError)):
+            raise outcome.error
+        raise SourceError(
+            f"the Ray node {outcome.host} could not do its part: {outcome.error} (every node must"
+            " find sources, media and output under the same paths, as in a shared folder)"
         )
 
-    def _cancel(self, handle: Any) -> None:
+    def _cancel(self, future: Any) -> None:
         with contextlib.suppress(Exception):
-            self._ray.cancel(handle, force=True)
+            self._ray.cancel(future, force=True)
 
 
 @contextlib.contextmanager
@@ -158,7 +141,6 @@ def _ray_session(workers: int | None) -> Iterator[Any]:
 
         is_ours = not ray.is_initialized()
         if is_ours:
-            handler = _sigterm()
             _connect(ray, workers)
             # Ray tells of every dead worker on stdout, which is for results, whatever is asked.
             ray._private.worker._worker_logs_enabled = False
@@ -168,7 +150,6 @@ def _ray_session(workers: int | None) -> Iterator[Any]:
         if is_ours:
             with _quiet():
                 ray.shutdown()
-            _sigterm(handler)
             ray._private.worker._worker_logs_enabled = True
 
 
@@ -222,17 +203,7 @@ def _quiet() -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _sigterm(put_back: Any = None) -> Any:
-    """The handler of SIGTERM, in whose place Ray puts its own; or that one put back."""
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    if put_back is not None:
-        signal.signal(signal.SIGTERM, put_back)
-    return signal.getsignal(signal.SIGTERM)
-
-
-@dataclass(frozen=True, slots=True)
-class SharedSetup:
+class SharedSetup(NamedTuple):
     """A setup in Ray's store: a process fetches it once, and keeps what it made."""
 
     token: str
@@ -254,8 +225,7 @@ class SharedSetup:
 _kept: tuple[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """What a task's process must have as the driver has it."""
 
     folder: str
@@ -264,8 +234,9 @@ class Context:
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
+    """What came of a task, and on which node."""
+
     value: Any
     error: Exception | None
     node: str

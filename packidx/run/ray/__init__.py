@@ -1,1 +1,0 @@
-"""Work as tasks of Ray."""
