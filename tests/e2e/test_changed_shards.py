@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import tarfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -132,22 +131,6 @@ def write_tar(path: Path, words: list[str]) -> None:
             member = tarfile.TarInfo(f"{number:03d}.json")
             member.size = len(line)
             tar.addfile(member, io.BytesIO(line))
-
-
-def test_a_copy_of_a_shard_is_the_same_shard(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "a.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(lines(WORDS))
-    index = planned(tmp_path, path)
-    os.utime(path, ns=(1, 1))
-    assert read_all(index) == ({}, [])
-    (tmp_path / "b").mkdir()
-    shutil.copyfile(path, tmp_path / "b" / "a.jsonl")
-    path.unlink()
-    moved = open_index(tmp_path / "index", {str(path.parent): str(tmp_path / "b")})
-    assert read_all(moved) == ({}, [])
-    rewrite(tmp_path / "b" / "a.jsonl", lines(OTHER))
-    assert read_all(moved)[0] == {"changed": 1}
 
 
 def test_the_time_of_a_shard_decides_nothing(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,44 +170,6 @@ TAGS = {
 }
 
 
-def sharegpt(record: Record) -> Record:
-    roles = {"user": "human", "assistant": "gpt", "system": "system"}
-    turns = [{"from": roles[m["role"]], "value": m["content"]} for m in record["messages"]]
-    return {"id": record["id"], "conversations": turns, "image": record["images"]}
-
-
-def openai(record: Record) -> Record:
-    """Content parts, each image where its placeholder is."""
-    images = iter(record["images"])
-
-    def parts(text: str) -> str | list[dict[str, str]]:
-        texts = text.split("<image>")
-        if len(texts) == 1:
-            return text
-        found: list[dict[str, str]] = [{"type": "text", "text": texts[0]}]
-        for rest in texts[1:]:
-            found += [{"type": "image", "image": next(images)}, {"type": "text", "text": rest}]
-        return [part for part in found if part.get("text") != ""]
-
-    turns = [{"role": m["role"], "content": parts(m["content"])} for m in record["messages"]]
-    return {"id": record["id"], "messages": turns}
-
-
-def nemo(record: Record) -> Record:
-    turns = openai(record)["messages"]
-    sizes = [SIZES[int(name[0])][::-1] for name in record["images"]]
-    meta = {"images_meta": [list(size) for size in sizes]}
-    return {"id": record["id"], "conversation": turns, "mm_inputs_meta": meta}
-
-
-DIALECTS: dict[str, Callable[[Record], Record]] = {
-    "plain": dict,
-    "sharegpt": sharegpt,
-    "openai": openai,
-    "nemo": nemo,
-}
-
-
 def of_one_type(records: Sequence[Record]) -> list[Record]:
     """As a column holds them: lists of parts in every turn, where there are some in one."""
 
@@ -256,15 +218,6 @@ def test_every_container(data: Path, reader: Reader, as_jsonl: dict[str, str]) -
     shards = open_index(index).manifest["shards"]
     assert [one.get("container", "jsonl") for one in shards] == [*KINDS, "jsonl"]
     check(reader.read(index))
-
-
-def test_every_dialect(data: Path, reader: Reader, as_jsonl: dict[str, str]) -> None:
-    sources = {
-        f"{name}.{kind}": put(data, name, kind, [dialect(record) for record in CHATS])
-        for name, dialect in DIALECTS.items()
-        for kind in ("jsonl", "json", "csv", "parquet", "arrow")
-    }
-    check(reader({**sources, **as_jsonl}))
 
 
 def in_bytes(record: Record, data: Path) -> Record:
@@ -331,27 +284,6 @@ def test_a_meta_file(data: Path, reader: Reader) -> None:
     roots = {str(data): str(data.parent / "moved")}
     roots[str(data / "media")] = str(data.parent / "pictures")
     check(reader.read(index, roots))
-
-
-def test_tables_of_tokens(data: Path, reader: Reader) -> None:
-    """Lengths for free: ids and labels come back as they are."""
-    records = [
-        {"id": f"t{n}", "input_ids": list(range(n, 2 * n + 3)), "labels": [-100] * n + [7, 8, 9]}
-        for n in range(1, 12)
-    ]
-    kinds = ("jsonl", "jsonl.zst", "json", "csv", "tsv.gz", "parquet", "arrow")
-    found = reader({kind: put(data, "data", kind, records) for kind in kinds})
-    assert set(found) == set(kinds)
-    for samples in found.values():
-        assert {key: (built.ids, built.labels) for key, built in samples.items()} == {
-            one["id"]: (one["input_ids"], one["labels"]) for one in records
-        }
-    named = [{"id": r["id"], "tokens": r["input_ids"], "messages": "no"} for r in records]
-    sources = {kind: put(data, "named", kind, named) for kind in kinds}
-    for samples in reader(sources, columns={"input_ids": "tokens"}).values():
-        for one in records:
-            trained = [-100, *one["input_ids"][1:]]
-            assert samples[one["id"]][:2] == (one["input_ids"], trained)
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from PIL import Image
 from processors import FEW_RANKS, qwen_folders
 
 from packidx import estimate_lengths
+from packidx.encode.loading import load_processor
 from packidx.encode.proof import compare
-from packidx.processor.folder import load_processor
 from packidx.records.dialects.parse import parse
 
 TRANSFORMERS = f"transformers {transformers.__version__}"

@@ -15,8 +15,8 @@ from processors import qwen_folders
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Lowercase
 
+from packidx.encode.loading import load_processor
 from packidx.errors import SourceError
-from packidx.processor import load_processor
 from packidx.processor.families import FAMILIES
 from packidx.processor.families.qwen import QwenVision
 from packidx.processor.fingerprint import complete_settings, normalise_tokenizer

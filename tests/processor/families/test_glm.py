@@ -16,10 +16,10 @@ from family_processors import family_processor
 from transformers.models.glm4v.image_processing_glm4v import smart_resize
 from transformers.video_utils import VideoMetadata
 
-from packidx.encode.mrope import MropeMedium, mrope_positions
+from packidx.encode.positions import MropeMedium, mrope_positions
 from packidx.errors import SourceError
 from packidx.processor.families.glm import GLM4V, GLM46V, GlmVision
-from packidx.processor.families.shared.resize import PixelLimits
+from packidx.processor.families.shared import PixelLimits
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import MediaInfo
 

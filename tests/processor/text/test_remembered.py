@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from processors import FEW_RANKS, qwen_folders
 
+from packidx.encode.loading import load_processor
 from packidx.processor import fingerprint as decided
-from packidx.processor.folder import load_processor
 from packidx.processor.text import vocabulary
 from packidx.recent import Recent
 

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from packidx import estimate_lengths
-from packidx.records.containers.blocks import MAX_RECORD
+from packidx.records.containers.base import MAX_RECORD
 
 GOOD = json.dumps(
     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So."}]}

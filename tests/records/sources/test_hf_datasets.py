@@ -137,12 +137,6 @@ def test_a_selection_is_written_out(tmp_path: Path, data: datasets.Dataset) -> N
     assert [record["id"] for record in rows_of(shard)] == [f"r{n}" for n in range(49, 39, -1)]
 
 
-def test_parquet_from_datasets(tmp_path: Path, data: datasets.Dataset) -> None:
-    data.to_parquet(tmp_path / "chats.parquet", batch_size=7)
-    (shard,) = find_shards([str(tmp_path / "chats.parquet")])
-    check(rows_of(shard))
-
-
 @pytest.mark.parametrize(
     ("state", "words"),
     [
