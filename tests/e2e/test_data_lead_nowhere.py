@@ -225,11 +225,6 @@ def png() -> bytes:
     return saved(pixels("RGB"), "PNG")
 
 
-def database(path: Path) -> None:
-    with lmdb.open(str(path), map_size=1 << 20, subdir=False) as env, env.begin(write=True) as put:
-        put.put(b"k", png())
-
-
 @pytest.fixture(scope="module")
 def read(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], Hub]:
     """The folder outside, what came of each data set, and the server that everybody would ask."""

@@ -16,6 +16,7 @@ from packidx.encode.loading import load_processor
 from packidx.errors import MismatchError
 from packidx.processor.text import encoder as backends
 from packidx.processor.text.encoder import TextEncoder, choose_backend
+from packidx.processor.text.sequence import Expanded, locate_runs, trained_tokens
 from packidx.processor.text.vocabulary import Vocabulary
 
 WORDS = ["the cat ", "sat\n\n", " on", "é", "e\u0301", "北京", "🙂", "\u0301", "<|im_end|>", "\r\n"]
