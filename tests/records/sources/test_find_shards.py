@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from record_files import read_row
 
 from packidx.errors import SourceError
 from packidx.records import shards
 from packidx.records.containers import lines as lines_module
 from packidx.records.containers.lines import read_lines
-from packidx.records.shards import read_row, scan, short_names
+from packidx.records.shards import scan, short_names
 from packidx.records.sources.find_shards import find_shards
 
 BOM = b"\xef\xbb\xbf"
