@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from record_files import chats, tar_digest, write, zstd
+from record_files import chats, read_row, tar_digest, write, zstd
 
 from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.records import shards
@@ -26,7 +26,7 @@ from packidx.records.containers.base import RawRecord
 from packidx.records.containers.registry import KINDS, container, is_converted, kind_of
 from packidx.records.dialects.parse import parse
 from packidx.records.layout import Layout
-from packidx.records.shards import read_records, read_row, scan
+from packidx.records.shards import read_records, scan
 
 RECORDS = chats(300)
 
