@@ -18,11 +18,8 @@ from packidx_cli.main import main
 from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import BadRecord, OptionError
-from packidx.records.media.opener import open_media
-from packidx.records.media.paths import MediaRoot
+from packidx.errors import BadRecord
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 IMAGE, VIDEO = 1, 2
 
 
@@ -303,23 +300,6 @@ def test_by_name_with_any_number_of_workers(module: Path, name: str, extra: int)
     ] * 2
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("my_encoders", "write module:NAME"),
-        ("my_encoders:none", "no attribute 'none'"),
-        ("no_such_module:x", "No module named 'no_such_module'"),
-        ("my_encoders:ByWords", "is a class: write my_encoders:ByWords\\(\\)"),
-        ("my_encoders:number", "is int, which cannot be called"),
-    ],
-)
-def test_names_that_lead_nowhere(module: Path, name: str, words: str) -> None:
-    write(module / "a.jsonl", [chat("x")])
-    with pytest.raises(OptionError, match=words):
-        estimate_lengths("a.jsonl", "out", encode=name, workers=1)
-    assert not (module / "out").exists()
-
-
 def test_on_the_command_line(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(module / "a.jsonl", [chat("word " * number) for number in range(1, 30)])
     name = "my_encoders:make()"
@@ -338,40 +318,3 @@ def test_on_the_command_line(module: Path, capsys: pytest.CaptureFixture[str]) -
     command[2:] = ["--encode", name, "--processor", "x"]
     assert main(["verify", "index", *command[2:]]) == 1
     assert "one of them" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_trl_counts_as_trl_encodes(
-    corpus: Path, processors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """1,000 records of the corpus through TRL's collator: 0 differences to TRL, and to ours."""
-    folder = str(processors / "qwen2.5-vl")
-    monkeypatch.setenv("PROCESSOR", folder)
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    parts = {"dialogues": 200, "photos": 50, "vqa_multi_image": 250, "vqa_multiturn": 250}
-    parts["vqa_single"] = 250
-    records = []
-    for name, wanted in parts.items():
-        with open(corpus / f"{name}.jsonl") as file:
-            lines = [next(file) for _ in range(wanted)]
-        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
-        records += [json.loads(line) for line in lines]
-    shards = [str(tmp_path / f"{name}.jsonl") for name in parts]
-    estimate_lengths(
-        shards, tmp_path / "trl", encode="encode_trl:TrlEncoder()", media_root=corpus, workers=1
-    )
-    estimate_lengths(shards, tmp_path / "ours", processor=folder, media_root=corpus, workers=1)
-
-    encoder = importlib.import_module("encode_trl").TrlEncoder(folder)
-    theirs, ours = read(tmp_path / "trl"), read(tmp_path / "ours")
-    assert len(theirs) == len(ours) == len(records) == 1000
-    for record, their, our in zip(records, theirs, ours, strict=True):
-        sample = encoder(open_media(record, MediaRoot(str(corpus), True)))
-        length = sample["input_ids"].shape[1]
-        assert (their["status"], their["length"]) == ("ok", length)
-        assert their["label_tokens"] == length - 1
-        grids = sample.get("image_grid_thw")
-        assert their["vision_patches"] == (0 if grids is None else int(grids.prod(1).sum()))
-        assert our["length"] == length
-        for name in ("vision_patches", "vision_cost", "num_images", "num_turns"):
-            assert our[name] == their[name]
