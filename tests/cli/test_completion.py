@@ -45,33 +45,6 @@ def test_the_shell_is_offered(words: list[str], offered: list[str]) -> None:
     assert completed(*words) == offered
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_is_told_how(shell: str) -> None:
-    environment = os.environ | {"_PACKIDX_COMPLETE": f"{shell}_source"}
-    code = (
-        "import sys; sys.argv[0] = 'packidx'; from packidx_cli.main import main; sys.exit(main())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert "_PACKIDX_COMPLETE" in done.stdout and "_packidx_completion" in done.stdout
-
-
-def test_nothing_heavy_is_loaded_for_it() -> None:
-    code = (
-        "import sys; sys.argv[0] = 'packidx'; from packidx_cli.main import main\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'polars', 'duckdb', 'ray', 'pyarrow', 'numpy'}\n"
-        "print(heavy & set(sys.modules), file=sys.stderr)"
-    )
-    words = {"_PACKIDX_COMPLETE": "bash_complete", "COMP_WORDS": "packidx p", "COMP_CWORD": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | words, capture_output=True, text=True
-    )
-    assert done.stdout.split() and done.stderr.strip() == "set()"
-
-
 @pytest.mark.parametrize(
     ("words", "near"),
     [

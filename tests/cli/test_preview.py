@@ -54,15 +54,6 @@ def test_the_table_has_a_line_per_capacity(write: Write) -> None:
     assert stderr == "note: a dry run does not look at --mix\n"
 
 
-def test_the_table_tells_what_is_cut_and_planned(write: Write) -> None:
-    uri = write(length=[30, 80], image_tokens=[0, 50])
-    rows = preview(uri, [64], PlanOptions(1, on_long="split", margin=0.25))
-    stdout, stderr = shown(rows, False, [])
-    assert "1 cut" in stdout and "steps" not in stdout and not stderr
-    assert "up to 1 of the samples that are cut hold media" in stdout
-    assert "margin: packs of at most 48 tokens are planned" in stdout
-
-
 def test_json_has_every_field(write: Write) -> None:
     rows = preview(write(length=LENGTHS), [64, 128])
     stdout, _ = shown(rows, True, [])

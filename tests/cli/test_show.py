@@ -16,7 +16,6 @@ from family_processors import family_processor
 from hypothesis import given
 from hypothesis import strategies as st
 from packidx_cli.main import main
-from packidx_cli.show import console
 from PIL import Image
 from tokenizers import Tokenizer
 
@@ -123,15 +122,6 @@ def test_nothing_trained_is_told(
     assert "tokens, NOTHING is trained" in capsys.readouterr().out
 
 
-def test_nothing_to_show_is_told(
-    data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (data / "c.jsonl").write_text('{"messages": []}\n')
-    command = ["estimate", str(data / "c.jsonl"), "-o", str(tmp_path / "l"), "--quiet"]
-    assert main([*command, "--processor", str(processors / "qwen2.5-vl"), "--show", "1"]) == 1
-    assert "no sample to show: every record was rejected" in capsys.readouterr().out
-
-
 def spoilt(png: bytes) -> bytes:
     """A PNG whose header and end are right and whose pixels are none."""
     at = png.index(b"IDAT") + 4
@@ -152,18 +142,6 @@ def test_it_needs_what_makes_the_tokens(
 ) -> None:
     assert main(["estimate", str(data / "b.jsonl"), "-o", str(tmp_path / "l"), "--show", "1"]) == 2
     assert "--show needs what makes the tokens" in capsys.readouterr().err
-
-
-def test_colour_marks_it_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    printed: list[str] = []
-    monkeypatch.setattr(console.click, "echo", printed.append)
-    monkeypatch.setattr(console.sys.stdout, "isatty", lambda: True, raising=False)
-    runs = [("a\x1b", False), ("b\n", True)]
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    console.print_marked_text(runs)
-    monkeypatch.setenv("NO_COLOR", "1")
-    console.print_marked_text(runs)
-    assert printed == ["a\\x1b\x1b[32m\x1b[1mb\n\x1b[0m", "a\\x1b⟦b\n⟧"]
 
 
 def doubled(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -202,29 +180,6 @@ def test_an_encoder_of_ones_own_is_shown_by_numbers(
         (" 1", False),
         (" 3 2", True),
     ]
-
-
-class OnlyCounts:
-    """An encoder that can be counted with, and makes no sample."""
-
-    def count(self, record: dict[str, Any]) -> int:
-        return 3
-
-    def __call__(self, record: dict[str, Any]) -> dict[str, list[int]]:
-        raise KeyError("boom")
-
-
-only_counts = OnlyCounts()
-
-
-def test_an_encoder_that_fails_costs_its_sample_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": turns("a bcd", "ef")}) + "\n")
-    encode = "--encode", f"{__name__}:only_counts"
-    [sample] = shown(capsys, tmp_path / "a.jsonl", *encode, "--show", 1, "-o", tmp_path / "l")
-    assert sample["planned_length"] == 3
-    assert sample["error"] == "KeyError: 'boom'"
 
 
 @given(text=st.text(max_size=40), data=st.data())

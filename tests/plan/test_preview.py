@@ -119,12 +119,6 @@ def test_padding_is_compared_with_batches_as_users_make_them(write: Write) -> No
     assert row.saved == pytest.approx(1 - row.num_packs * 1000 / positions, abs=0.002)
 
 
-def test_equal_samples_leave_nothing_to_save(write: Write) -> None:
-    (row,) = preview(write(length=[64] * 640), [640], PlanOptions(640))
-    assert (row.num_packs, row.batch, row.padding, row.padding_longest) == (64, 10, 0, 0)
-    assert row.saved == pytest.approx(0) and row.padding_single == pytest.approx(0.9)
-
-
 def test_steps_are_whole_global_batches(write: Write) -> None:
     uri = write(length=[10] * 100)
     for batch, steps in ((8, 12), (16, 6), (104, 0)):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +21,7 @@ from packidx.inspect.stats import sample_stats
 from packidx.inspect.verify import verify_snapshot
 from packidx.lengths.table import read_lengths
 from packidx.plan import PlanOptions
-from packidx.plan.job import PlanJob
-from packidx.plan.window import WindowPlan
-from packidx.plan.windows import Window, windows_of
+from packidx.plan.windows import windows_of
 
 
 def write_shards(folder: Path, numbers: range, rows: int = 40) -> None:
@@ -123,24 +119,6 @@ def test_samples_with_many_media_make_smaller_windows(
     assert len(windows_of(lengths, options, [])) == windows
 
 
-def test_a_window_is_let_go_before_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, plans = PlanJob.plan, []
-
-    def planned(job: PlanJob, window: Window, solutions: Any = None) -> WindowPlan:
-        gc.collect()
-        assert not [plan for plan in plans if plan() is not None]
-        plan = real(job, window, solutions)
-        plans.append(weakref.ref(plan))
-        return plan
-
-    monkeypatch.setattr(PlanJob, "plan", planned)
-    pq.write_table(pa.table({"length": list(range(1, 41)) * 5}), tmp_path / "l.parquet")
-    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=64, window_samples=50)
-    assert len(plans) == 4
-
-
 def test_appended_shards_leave_earlier_packs_as_they_are(tmp_path: Path) -> None:
     options = {"capacity": 256, "window_shards": 4, "seed": 3}
     before = plan_packs(lengths_of(tmp_path, 10), tmp_path / "i", **options)
@@ -209,12 +187,6 @@ def test_a_window_without_packs_does_not_decide_the_schedule(tmp_path: Path) -> 
     result = index.manifest["result"]
     assert (result["windows"][0]["num_packs"], result["dropped"]) == (0, {"too_long": 100})
     assert result["schedule_block"] == 128  # an eighth of 2,000 packs, as a power of two
-
-
-def test_windows_of_shards_need_shards(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"length": [1, 2]}), tmp_path / "l.parquet")
-    with pytest.raises(OptionError, match="use --window-samples"):
-        plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10, window_shards=2)
 
 
 def test_the_command_appends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

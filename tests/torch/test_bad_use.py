@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,28 +111,3 @@ def test_one_sentence(
     with pytest.raises(error, match=says) as caught:
         use(index)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("missing", "use", "command"),
-    [
-        ("torch", "import packidx.torch", 'pip install "packidx[torch]"'),
-        (
-            "transformers",
-            "from packidx.encode.loading import transformers_class as f; f('AutoProcessor')",
-            'pip install "packidx[transformers,torch]"',
-        ),
-    ],
-)
-def test_a_missing_extra_is_named_with_its_command(missing: str, use: str, command: str) -> None:
-    code = f"""
-import sys
-sys.modules[{missing!r}] = None
-try:
-    {use}
-except Exception as error:
-    print(type(error).__name__, error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    [said] = done.stdout.splitlines()
-    assert said.startswith("MissingExtraError") and command in said

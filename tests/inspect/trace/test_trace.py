@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from object_store import object_store
 from packidx_cli.main import main
 from training import Training
 
@@ -20,7 +19,6 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import MismatchError, OptionError, PackidxError
 from packidx.index import Index
 from packidx.inspect import trace
-from packidx.inspect.diff import diff
 from packidx.inspect.trace import SampleTrace, trace_samples, trace_step
 
 CAPACITY = 256
@@ -275,32 +273,6 @@ def test_what_makes_no_sense_is_refused(
         trace_step(planned(tmp_path), **options)
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["--step", "1", "--key", "a"], ["--key", "a", "--rank", "0"]]
-)
-def test_the_command_asks_for_one_thing(
-    tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["trace", planned(tmp_path).path, *arguments]) == 2
-    assert "Error: " in capsys.readouterr().err
-
-
-def test_tables_are_at_most_a_hundred_columns_wide(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keys = [f"{'very/' * 12}long/ké\x1b[31my-{at}" for at in range(600)]
-    sources = ["a source with a long name" * (1 + at % 2) for at in range(600)]
-    lengths = write(tmp_path / "l.parquet", key=keys, source=sources)
-    index = planned(tmp_path, lengths, epochs=2)
-    step = ["--step", "0", "--world-size", "4"]
-    for arguments in (step, ["--sample-id", "7", "--world-size", "2"], ["--step", "1"]):
-        assert main(["trace", index.path, *arguments]) == 0
-        table = capsys.readouterr().out
-        assert "\x1b" not in table
-        rows = [line for line in table.splitlines() if line.startswith(" ")]
-        assert len(rows) > 2 and max(map(len, rows)) <= 100
-
-
 @pytest.mark.parametrize("pairs_first", [False, True])
 def test_windows_of_which_some_have_pairs(tmp_path: Path, pairs_first: bool) -> None:
     """Files with the column `pair` and files without it are one table."""
@@ -331,19 +303,3 @@ def test_windows_of_which_some_have_pairs(tmp_path: Path, pairs_first: bool) -> 
     told = trace_step(index, place.step or 0)
     held = {s.sample_id: s.pair for pack in told.packs for s in pack.samples}
     assert {held[side.sample_id] for side in sides} == {"chosen", "rejected"}
-
-
-@pytest.mark.slow
-def test_an_index_in_a_bucket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As on this machine; a lineage and a diff, too."""
-    with object_store(tmp_path / "cache") as store:
-        indexes, _, lengths = lineage(tmp_path)
-        url = store.put_tree(tmp_path / "i", "i")
-        there = open_index(url)
-        step, here = trace_step(there, 1), trace_step(indexes[-1], 1)
-        assert (step.packs, step.ancestors) == (here.packs, here.ancestors)
-        for ident in (0, 1, 2):
-            assert only(there, sample_id=ident) == only(indexes[-1], sample_id=ident)
-        assert main(["diff", url, indexes[-1].path]) == 0
-        assert capsys.readouterr().out.startswith("the same plan: ")
-        assert diff(there, indexes[0]).samples == diff(indexes[-1], indexes[0]).samples

@@ -21,7 +21,6 @@ from tiny_models import (
 )
 from torch_packs import IMAGE
 
-from packidx.errors import MismatchError
 from packidx.torch import collate
 from packidx.torch.isolation import IsolationError, check_isolation, separate
 from packidx.torch.prepare import prepare_model
@@ -239,12 +238,3 @@ def test_gemma3_images_that_touch_across_samples(tmp_path: Path) -> None:
         for at in (0, 6)
     ]
     assert check_isolation(model, touching, encoded=encoded) < TOLERANCE
-
-
-def test_linear_attention_leaks_without_kernels(tmp_path: Path) -> None:
-    (pack,) = packs_of(tmp_path, "qwen3_vl")
-    model = fresh("qwen3_5")
-    with pytest.raises(IsolationError):
-        checked("qwen3_vl", model, pack)
-    with pytest.raises(MismatchError, match="has linear attention, whose torch code carries state"):
-        prepare_model(model)

@@ -15,7 +15,7 @@ from packidx.index import Index
 from packidx.torch import PackedDataset, collate
 from packidx.torch.encoded import extend, normalise
 from packidx.torch.joining import join_media, parse_rule
-from packidx.torch.media import by_kind, cut
+from packidx.torch.media import cut
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -139,14 +139,6 @@ def test_a_sample_is_not_cut_where_its_tensors_are_no_rows_of_media() -> None:
         cut(sample, 0, 2, {"image": 92})
 
 
-def test_audio_is_a_kind_of_its_own() -> None:
-    names = ["input_features", "feature_attention_mask", "audio_input_ids", "input_values_mask"]
-    names += ["pixel_values", "image_grid_thw", "pixel_values_videos", "video_second_per_grid"]
-    kinds = by_kind({name: torch.zeros(1) for name in names})
-    assert [list(tensors) for tensors in kinds.values()] == [names[4:6], names[6:], names[:4]]
-    assert list(kinds) == ["image", "video", "audio"]
-
-
 def test_a_model_that_takes_lists_gets_lists() -> None:
     """UnlimitedOCR splits its tiles by them."""
 
@@ -207,14 +199,6 @@ def test_the_encoder_says_how_its_own_are_joined(index: Index) -> None:
         assert torch.equal(batch["kinds"][row, : len(pack["input_ids"])], pack["kinds"])
     # What has none is filled with 0: text samples, and what pads a row.
     assert set(batch["kinds"].unique().tolist()) == {0, 3}
-
-
-def test_floats_and_masks_need_no_rule() -> None:
-    parts = [
-        {"depth": torch.rand(n, 2), "seen": torch.ones(n, 2, dtype=torch.bool)} for n in (1, 2)
-    ]
-    joined = join_media(parts)
-    assert joined["depth"].shape == joined["seen"].shape == (3, 2)
 
 
 @pytest.mark.parametrize("rule", ["columns", "index", "index:", "index:a:0", "index:a:b", 3, None])

@@ -143,21 +143,6 @@ def test_a_pack_of_which_nothing_is_left_is_pad_tokens(tmp_path: Path) -> None:
         assert collate(packs, attention)["labels"].ne(-100).sum() == 19
 
 
-def test_a_dummy_image_stands_where_no_image_is_left(tmp_path: Path) -> None:
-    records = [record(0, [60]), record(1, [4, (8, 8), 50]), record(2, [30])]
-    index = guessed(tmp_path, records, 0.3, capacity=96, reserve=24)
-    dummy = {"seed": 3, "parts": [2, (4, 4), 2]}
-    dataset = PackedDataset(index, Own(), on_mismatch="fit", dummy_image=dummy)
-    assert len(dataset) == 1
-    pack = dataset[0]
-    assert sorted(pack["sample_ids"].tolist() + [e["sample_id"] for e in pack["events"]]) == [
-        0,
-        1,
-        2,
-    ]
-    assert len(pack["input_ids"]) <= 96 and len(pack["image_grid_thw"]) == 1
-
-
 def test_truncating_plans_cut_what_is_longer_than_a_pack(tmp_path: Path) -> None:
     records = [record(0, [150]), record(1, [50, (8, 8), 70]), record(2, [20, (8, 12), 5])]
     index = guessed(
