@@ -172,6 +172,9 @@ def test_verify_exits_3_when_something_is_wrong(
         (["verify", "INDEX", "--sample", "3"], {1}, "--processor"),
         (["verify", "INDEX", "--sample", "-1"], {1}, "--sample"),
         (["frobnicate"], {2}, "frobnicate"),
+        (["plann"], {2}, "No such command 'plann'. Did you mean 'plan'?"),
+        (["plan", "LENGTHS", "--capacty", "8"], {2}, "--capacity"),
+        (["plan", "LENGTHS", "-o", "OUT", "--capacity", "8", "--on-long", "splt"], {1, 2}, "split"),
     ],
 )
 def test_mistakes_get_one_sentence_and_no_traceback(

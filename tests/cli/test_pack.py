@@ -93,21 +93,6 @@ def test_a_second_run_does_nothing_and_says_so(
     assert told["plan"]["lengths"]["num_samples"] == 121
 
 
-@pytest.mark.parametrize("lost", ["packs/pack.json", "packs/index/HEAD", "packs/lengths"])
-def test_what_is_lost_is_made_again(folder: Path, processors: Path, lost: str) -> None:
-    import shutil
-
-    recipe(folder, processors)
-    command = ["pack", "recipe.yaml", "--quiet", "--workers", "1"]
-    assert main(command) == 0
-    before = open_index("packs/index").id
-    path = Path(lost)
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert main(command) == 0
-    assert path.exists()
-    assert open_index("packs/index").id == before
-
-
 def test_sources_without_a_recipe_leave_one(
     folder: Path, processors: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,21 +152,15 @@ def test_what_cannot_be_packed_is_told(
     assert not Path("packs").exists()
 
 
-def test_a_plan_without_a_recipe_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    estimate_lengths("data/chats.jsonl", "lengths", workers=1)
-    plan_packs("lengths", "index", capacity=1024)
-    assert main(["pack", "--from", "index"]) == 1
-    assert "was not made by a recipe" in capsys.readouterr().err
-
-
 def test_a_plan_that_is_not_as_it_should_be_is_no_finished_one(
     folder: Path, processors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    from packidx.recipe import make
+    from packidx.inspect import verify
+    from packidx.inspect.verify.check import Check
 
     recipe(folder, processors)
-    check = make.Check("samples", False, "sample 3 has 5 tokens, planned were 4")
-    monkeypatch.setattr(make, "verify", lambda *args, **options: iter([check]))
+    check = Check("samples", False, "sample 3 has 5 tokens, planned were 4")
+    monkeypatch.setattr(verify, "verify", lambda *args, **options: iter([check]))
     assert main(["pack", "recipe.yaml", "--quiet", "--workers", "1"]) == 3
     assert "sample 3 has 5 tokens" in capsys.readouterr().err
     assert not Path("packs/pack.json").exists()

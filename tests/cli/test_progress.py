@@ -56,4 +56,4 @@ def test_a_terminal_sees_how_much_is_done_and_the_time_left(records: Path, tmp_p
 def test_nothing_is_shown_elsewhere_or_if_quiet(records: Path, tmp_path: Path) -> None:
     command = ["estimate", str(records), "-o", str(tmp_path / "l")]
     for terminal, more in ((False, []), (True, ["--quiet"])):
-        assert not re.search("left|records/s|reading", on_stderr([*command, *more], terminal))
+        assert not re.search("left|records|reading", on_stderr([*command, *more], terminal))

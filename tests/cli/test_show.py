@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torchvision_cpu  # noqa: F401 - before transformers
-from every_processor.build import build
-from every_processor.classes import processor_classes
 from family_processors import family_processor
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +18,7 @@ from PIL import Image
 from tokenizers import Tokenizer
 
 from packidx.encode import ProcessorEncoder
-from packidx.inspect.shown import Numbers, Words, runs_of
+from packidx.inspect.shown import Words, runs_of
 
 ANSWERS = ["Ein Rotkehlchen 🐦.", "Birke", "Ja, naïve⟦x⟧"]
 
@@ -95,13 +93,6 @@ def test_each_family_is_shown_as_it_is_counted(
     assert text.count(f"×{number[1]}") == 1
 
 
-def test_a_probed_processor(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = "AyaVisionProcessor"
-    _, folder = build(name, processor_classes()[name], tmp_path)
-    arguments = data / "a.jsonl", data / "b.jsonl", "--processor", folder, "-o", tmp_path / "l"
-    check(shown(capsys, *arguments, "--show", 9), ProcessorEncoder(folder))
-
-
 def test_in_a_file_brackets_mark_what_is_trained(
     data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,44 +135,6 @@ def test_it_needs_what_makes_the_tokens(
     assert "--show needs what makes the tokens" in capsys.readouterr().err
 
 
-def doubled(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    return {"messages": turns(record["frage"], 2 * record["antwort"])}
-
-
-def test_a_transform_holds(
-    processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.jsonl").write_text('{"frage": "eins", "antwort": "zwei"}\n')
-    options = "--processor", processors / "qwen2.5-vl", "--transform", f"{__name__}:doubled"
-    [sample] = shown(capsys, tmp_path / "a.jsonl", *options, "--show", 1, "-o", tmp_path / "l")
-    assert [run["text"] for run in sample["runs"] if run["trained"]] == ["zweizwei<|im_end|>"]
-
-
-def by_words(record: dict[str, Any]) -> dict[str, list[int]]:
-    ids = [len(word) for turn in record["messages"] for word in turn["content"].split()]
-    return {"input_ids": ids, "labels": [-100, *ids[1:]]}
-
-
-def test_an_encoder_of_ones_own_is_shown_by_numbers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": turns("a bcd", "ef")}) + "\n")
-    [sample] = shown(
-        capsys,
-        tmp_path / "a.jsonl",
-        "--encode",
-        f"{__name__}:by_words",
-        "--show",
-        1,
-        "-o",
-        tmp_path / "l",
-    )
-    assert [(run["text"], run["trained"]) for run in sample["runs"]] == [
-        (" 1", False),
-        (" 3 2", True),
-    ]
-
-
 @given(text=st.text(max_size=40), data=st.data())
 def test_no_token_is_lost_at_the_borders(text: str, data: st.DataObject, words: Words) -> None:
     ids = np.array(words._tokenizer.encode(text).ids, np.int64)
@@ -212,12 +165,3 @@ def test_tokens_that_the_tokenizer_does_not_have_are_numbers(words: Words) -> No
 @pytest.fixture(scope="module")
 def words(processors: Path) -> Words:
     return Words(Tokenizer.from_file(str(processors / "qwen2.5-vl" / "tokenizer.json")))
-
-
-def test_many_equal_tokens_are_one_and_their_number() -> None:
-    ids = np.array([7, 7, 7, 7, 7, 1, 2, 2], np.int64)
-    [run] = runs_of(ids, np.zeros(8, bool), Numbers())
-    assert run.text == " 7×5 1 2 2"
-    first, second = runs_of(ids, np.arange(8) > 2, Numbers())
-    assert (first.text, second.text) == (" 7×3", " 7×2 1 2 2")
-    assert list(runs_of(ids[:0], np.zeros(0, bool), Numbers())) == []

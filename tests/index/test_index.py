@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import pickle
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -110,17 +109,6 @@ def number_table(folder: Path, rows: list[int]) -> tuple[list[Path], list[TableF
     return paths, files
 
 
-def test_row_groups_cross_files_and_groups(tmp_path: Path) -> None:
-    rows = [700, 1, 0, 299]
-    groups = RowGroups(*number_table(tmp_path, rows), ["x"], decoded_bytes=1024)
-    for first, count in [(0, 1), (63, 2), (60, 300), (698, 5), (999, 1), (0, 1000)]:
-        [found] = groups.read(first, count)
-        assert found == list(range(first, first + count))
-    for first, count in [(1000, 1), (999, 2), (-1, 2), (3, 0)]:
-        with pytest.raises(IndexError, match=f"rows {first} to .* of 1000"):
-            groups.read(first, count)
-
-
 def test_a_reader_keeps_a_bounded_part_of_the_index(tmp_path: Path) -> None:
     rows = [640] * 20
     groups = RowGroups(*number_table(tmp_path, rows), ["x"], 4 * 64 * 8, footer_bytes=4000)
@@ -176,17 +164,6 @@ def keep(index: Index) -> None:
 
 def read_kept(numbers: list[int]) -> list[Pack]:
     return read_packs(_kept[-1], numbers)
-
-
-def test_threads_may_share_an_index(in_pieces: Index, tmp_path: Path) -> None:
-    expected = by_tables(in_pieces)
-    orders = [np.random.default_rng(n).integers(0, 700, 500).tolist() for n in range(4)]
-    rows = RowGroups(*number_table(tmp_path, [700]), ["x"], 600, footer_bytes=0)
-    with ThreadPoolExecutor(4) as threads:
-        found = threads.map(lambda order: [rows.read(n, 1)[0][0] for n in order], orders)
-        assert list(found) == orders
-        packs = threads.map(lambda order: read_packs(in_pieces, order), orders)
-        assert list(packs) == [[expected[n] for n in order] for order in orders]
 
 
 def test_columns_of_a_later_version_are_ignored(index: Index) -> None:

@@ -85,24 +85,6 @@ def test_a_medium_that_its_sample_has_no_room_for_is_refused(
     assert str(lengths) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_medium_that_the_shift_would_cut_is_dropped(tmp_path: Path) -> None:
-    medium = dict.fromkeys((field.name for field in MEDIA.value_type), None) | {"kind": "image"}
-    lengths = table(
-        tmp_path / "l.parquet",
-        length=[9, 9, 9],
-        num_images=[1, 1, 0],
-        media=pa.array([[medium | {"at": 8, "tokens": 1}], [medium | {"at": 2}], []], MEDIA),
-    )
-    plan_packs(lengths, tmp_path / "i", capacity=64, shift=True)
-    index = open_index(tmp_path / "i")
-    assert [check for check in verify_snapshot(index) if not check.ok] == []
-    assert index.dropped(["sample_id", "reason", "detail"]).to_pylist() == [
-        {"sample_id": 0, "reason": "too_long", "detail": "the shift would cut its last medium"}
-    ]
-    plan_packs(lengths, tmp_path / "j", capacity=64)
-    assert open_index(tmp_path / "j").manifest["result"]["num_samples"] == 3
-
-
 def test_a_part_without_length_and_a_column_that_is_there_twice(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     folder.mkdir()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from absent import without
 from object_store import URL, object_store
 from packidx_cli.main import main
 
@@ -91,44 +88,6 @@ def test_a_bucket_holds_the_plan_of_a_folder(
 
 
 @pytest.mark.slow
-def test_a_report_is_drawn_and_drawn_again_where_it_is_gone(
-    folder: Path, processors: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("vl_convert")
-    recipe(processors)
-    command = ["pack", "recipe.yaml", "-o", "packs", "--quiet", "--workers", "1"]
-    assert main(command) == 0
-    assert "report    packs/report.html\n" in capsys.readouterr().out
-    page = Path("packs/report.html")
-    first = page.read_bytes()
-    assert b"<html" in first
-    written = page.stat().st_mtime_ns
-    assert main(command) == 0
-    assert "nothing changed" in capsys.readouterr().out
-    assert page.stat().st_mtime_ns == written
-    page.unlink()
-    assert main([*command, "--json"]) == 0
-    assert packed(capsys.readouterr().out)[2]["report"] == "packs/report.html"
-    assert page.read_bytes() == first
-
-
-@pytest.mark.slow
-def test_without_the_extra_a_run_says_what_to_install(folder: Path, processors: Path) -> None:
-    recipe(processors)
-    program = (
-        f"{without('vl-convert-python', 'vl_convert')}\nfrom packidx_cli.main import run\nrun()"
-    )
-    command = [sys.executable, "-c", program, "pack", "recipe.yaml", "-o", "packs", "--quiet"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert 'report    none: run pip install "packidx[report]"\n' in done.stdout
-    assert not Path("packs/report.html").exists()
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("nothing changed")
-    if not run(processors).unchanged:  # with the extra, what is missing is made
-        assert Path("packs/report.html").exists()
-
-
-@pytest.mark.slow
 def test_what_is_called_unchanged_was_looked_at(
     folder: Path, processors: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +95,7 @@ def test_what_is_called_unchanged_was_looked_at(
         Path(folder, "report.html").write_text(f"<html>{named}")
         return f"{folder}/report.html", None
 
-    monkeypatch.setattr("packidx.recipe.make.reported", drawn)
+    monkeypatch.setattr("packidx.recipe.run.reported", drawn)
     pq.write_table(pa.table({"key": ["chats-1"]}), "out.parquet")
     Path("model").mkdir()
     config = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128}

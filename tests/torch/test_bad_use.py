@@ -15,9 +15,11 @@ from packidx.errors import (
     MismatchError,
     NotFoundInIndex,
     OptionError,
+    PackidxError,
     SourceError,
 )
-from packidx.index import Index
+from packidx.index import Index, open_index
+from packidx.plan import plan_packs
 from packidx.torch import LossWeights, PackedDataset, PackSampler, collate, prepare_model
 
 RECORDS = [record(n, [3 + n % 5, (4, 4), 2]) for n in range(12)]
@@ -50,6 +52,22 @@ def rewritten(index: Index) -> Any:
     return [PackedDataset(index, SyntheticEncode())[k] for k in range(index.num_packs)]
 
 
+def flipped(index: Index) -> Any:
+    path = index.files("samples")[0]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 4
+    path.write_bytes(bytes(data))
+    return read(index)
+
+
+def bare(index: Index) -> Any:
+    """A snapshot of a bare table has no shards: what a row calls one is nobody's."""
+    place = Path(index.path).with_name("bare")
+    plan_packs(place.with_name("lengths") / "part-00000.parquet", place, capacity=64)
+    assert open_index(place).manifest["shards"] == []
+    return read(open_index(place))
+
+
 def gone(index: Index) -> Any:
     Path(index.manifest["shards"][0]["uri"]).unlink()
     return read(index)
@@ -71,6 +89,8 @@ def model_of(attention: str) -> Any:
     [
         (cut, MismatchError, r"\d+ bytes, \d+ when it was planned; restore it"),
         (gone, SourceError, r"all.jsonl"),
+        (flipped, PackidxError, "samples-00000.parquet is damaged .row group 0 has"),
+        (bare, PackidxError, "was planned from bare lengths and does not say where"),
         (
             rewritten,
             MismatchError,

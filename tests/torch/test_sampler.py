@@ -363,26 +363,6 @@ def test_consumed_packs_are_those_that_were_dealt(
     assert consumed.tolist() == [pack for micro in zip(*given, strict=True) for pack in micro]
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"snapshot_id": "ffff"}, MismatchError, "snapshot_id ffff, this index 0123abcd.*INDEX@ID"),
-        ({"position": 21}, FormatError, r"position 21, outside \[0, 20\]"),
-        ({"global_batch": 0}, FormatError, "global_batch 0, no whole number from 1"),
-        ({"version": 2}, FormatError, "version 2; this packidx knows 1"),
-    ],
-)
-def test_consumed_packs_of_bad_states(
-    change: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    index = StandIn(20)
-    state = PackSampler(index, global_batch=2).state_at(4) | change
-    with pytest.raises(error, match=message):
-        consumed_packs(index.snapshot, state)
-    with pytest.raises(FormatError, match="list, not what state_dict"):
-        consumed_packs(index.snapshot, [])
-
-
 @pytest.mark.parametrize("epoch", [0, 3])
 def test_tests_without_torch_take_the_same_steps(tmp_path: Path, epoch: int) -> None:
     index = bare_index(tmp_path, 23)

@@ -50,23 +50,3 @@ def test_counts_fill_packs_exactly_as_items_do(problem: tuple[list[int], int]) -
     histogram = Histogram.of(np.array(lengths))
     runs = best_fit_decreasing(histogram, capacity)
     assert rooms_of(runs, histogram, capacity) == item_level_rooms(lengths, capacity)
-
-
-@given(problems())
-def test_records_place_every_sample_within_capacity(problem: tuple[list[int], int]) -> None:
-    lengths, capacity = problem
-    histogram = Histogram.of(np.array(lengths))
-    runs = best_fit_decreasing(histogram, capacity)
-    dealt = np.repeat(histogram.lengths, histogram.counts)
-    used = np.zeros(runs.total_packs, int)
-    held = np.zeros(runs.total_packs, int)
-    at = 0
-    columns = (runs.first_pack, runs.num_packs, runs.per_pack, runs.position)
-    for first, packs, each, position in zip(*columns, strict=True):
-        for pack in range(first, first + packs):
-            assert held[pack] == position
-            used[pack] += dealt[at : at + each].sum()
-            held[pack] += each
-            at += each
-    assert at == len(lengths)
-    assert used.max() <= capacity

@@ -178,17 +178,6 @@ def shows_and_is_found(folder: Path, family: str, broken: Any) -> None:
         checked(family, model, pack, collate=broken_collate)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_whole_packs_pass_the_check(tmp_path: Path, family: str) -> None:
-    for number, capacity in enumerate((128, 45)):
-        (tmp_path / str(number)).mkdir()
-        packs = packs_of(tmp_path / str(number), family, capacity)
-        several = [pack for pack in packs if len(pack["sample_ids"]) > 1]
-        assert several
-        for pack in several:
-            assert checked(family, model_of(family), pack) < TOLERANCE
-
-
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl", "gemma3"])
 def test_alignment_padding_changes_nothing(tmp_path: Path, family: str) -> None:
     (pack,) = packs_of(tmp_path, family, align=8, pad_pack_to=16)

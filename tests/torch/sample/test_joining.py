@@ -13,7 +13,7 @@ from torch_packs import SyntheticEncode
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index
 from packidx.torch import PackedDataset, collate
-from packidx.torch.encoded import extend, normalise
+from packidx.torch.encoded import normalise
 from packidx.torch.joining import join_media, parse_rule
 from packidx.torch.media import cut
 
@@ -68,14 +68,6 @@ def test_indices_of_patches_go_on_through_samples_and_packs() -> None:
         assert torch.equal(whole[joined[row]], values)
 
 
-def test_samples_with_other_media_do_not_count() -> None:
-    video = {"pixel_values_videos": torch.rand(4, 5, 3), "video_token_pooling": torch.tensor([[7]])}
-    image = {"pixel_values": torch.rand(2, 5, 3), "image_token_pooling": torch.tensor([[3]])}
-    joined = join_media([image, video, image, video])
-    assert joined["image_token_pooling"].tolist() == [[3], [13]]
-    assert joined["video_token_pooling"].tolist() == [[7], [27]]
-
-
 def test_an_index_without_what_it_counts_is_refused() -> None:
     with pytest.raises(MismatchError, match="rows of pixel_values, without pixel_values"):
         join_media([{"image_token_pooling": torch.tensor([[0]])}])
@@ -94,29 +86,6 @@ def test_patches_side_by_side_are_joined_side_by_side() -> None:
     parts[1]["pixel_values"] = torch.rand(1, 3, 16, 28)
     with pytest.raises(MismatchError, match="pixel_values with different shapes"):
         join_media(parts)
-
-
-def test_frames_of_audio_are_filled_as_far_as_their_mask_says() -> None:
-    parts = [
-        {
-            "input_features": torch.ones(1, 8, frames),
-            "feature_attention_mask": torch.ones(1, frames, dtype=torch.int32),
-        }
-        for frames in (3, 5)
-    ]
-    joined = join_media(parts)
-    assert joined["feature_attention_mask"].sum(1).tolist() == [3, 5]
-    assert joined["input_features"][0, :, 3:].eq(0).all()
-
-
-def test_types_of_experts_are_one_for_each_token() -> None:
-    """Ernie 4.5 VL's stand beside the ids, also where there are as many patches as tokens."""
-    types = torch.tensor([[0, 1, 1, 0]])
-    sample = normalise({"input_ids": [[5, 9, 9, 6]], "moe_mm_token_type_ids": types})
-    assert sample.media == {}
-    assert extend(sample, 6, 0).sequence["moe_mm_token_type_ids"].tolist() == [0, 1, 1, 0, 0, 0]
-    with pytest.raises(MismatchError, match=r"moe_mm_token_type_ids of shape \[4\], not"):
-        normalise({"input_ids": [5, 9, 9], "moe_mm_token_type_ids": types})
 
 
 @pytest.mark.parametrize("key", ["cross_attention_mask", "image_attention_mask"])
