@@ -55,7 +55,7 @@ def rewritten(index: Index) -> Any:
 def flipped(index: Index) -> Any:
     path = index.files("samples")[0]
     data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 4
+    data[20] ^= 4
     path.write_bytes(bytes(data))
     return read(index)
 
