@@ -18,7 +18,7 @@ from packidx_cli.main import main
 from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, OptionError
 
 IMAGE, VIDEO = 1, 2
 
@@ -298,6 +298,23 @@ def test_by_name_with_any_number_of_workers(module: Path, name: str, extra: int)
     assert [row["length"] for row in read(module / "out2")] == [
         number + extra for number in range(1, 50)
     ] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("my_encoders", "write module:NAME"),
+        ("my_encoders:none", "no attribute 'none'"),
+        ("no_such_module:x", "No module named 'no_such_module'"),
+        ("my_encoders:ByWords", "is a class: write my_encoders:ByWords\\(\\)"),
+        ("my_encoders:number", "is int, which cannot be called"),
+    ],
+)
+def test_names_that_lead_nowhere(module: Path, name: str, words: str) -> None:
+    write(module / "a.jsonl", [chat("x")])
+    with pytest.raises(OptionError, match=words):
+        estimate_lengths("a.jsonl", "out", encode=name, workers=1)
+    assert not (module / "out").exists()
 
 
 def test_on_the_command_line(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
