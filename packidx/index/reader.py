@@ -14,7 +14,7 @@ import pyarrow as pa
 from packidx.errors import FormatError, OptionError
 from packidx.format.index import OPTIONAL, TABLES, TableFile, read_manifest
 from packidx.format.schema import PACKS, Pack, Sample
-from packidx.index.described import Described, plan_line
+from packidx.index.described import plan_line
 from packidx.index.row_groups import RowGroups
 from packidx.index.tables import StepOptions, Steps, made_table, read_table
 from packidx.io import urls
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _KEPT = {"packs": 2 << 20, "samples": 8 << 20}
 
 
-class Index(Described):
+class Index:
     """A snapshot of a pack index, read lazily; pickles as its path.
 
     Of an index in an object store, a file of its tables is copied to the cache (`packidx.io.cache`)
@@ -56,8 +56,8 @@ class Index(Described):
     def __reduce__(self) -> tuple[type[Index], tuple[str, str, dict[str, str]]]:
         return Index, (self.path, self.id, self.roots)
 
-    def _description(self) -> str:
-        return plan_line(self.path, self.snapshot)
+    def __repr__(self) -> str:
+        return f"Index({plan_line(self.path, self.snapshot)})"
 
     @property
     def location(self) -> str:

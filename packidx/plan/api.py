@@ -10,7 +10,7 @@ from typing import Any
 
 from packidx.errors import OptionError
 from packidx.format.index import IndexManifest
-from packidx.index.described import Described, plan_line
+from packidx.index.described import plan_line
 from packidx.index.reader import Index
 from packidx.io import urls
 from packidx.io.own_files import check_index
@@ -24,7 +24,7 @@ from packidx.run import open_workers
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PlanSummary(Described):
+class PlanSummary:
     """What a call of `plan_packs` did.
 
     Attributes:
@@ -48,9 +48,9 @@ class PlanSummary(Described):
         """The snapshot's manifest.json (FORMAT.md) as plain JSON, made anew each time."""
         return self.snapshot.to_json()
 
-    def _description(self) -> str:
+    def __repr__(self) -> str:
         how = "was there already" if self.existed else f"planned in {self.seconds:.1f} s"
-        return f"{plan_line(self.path, self.snapshot)}, {how}"
+        return f"PlanSummary({plan_line(self.path, self.snapshot)}, {how})"
 
 
 def plan_packs(

@@ -61,11 +61,8 @@ def collate(
 
     Args:
         pad_token_id: what stands in the rows' padding.
-        extra: keys for models and trainers that take them, by name: ``num_images`` and
-            ``num_videos`` int64 [B], those of each row's samples, without dummy images; and
-            ``image_flags`` int64 [tiles, 1], for InternVL with OpenGVLab's code, where there are
-            ``pixel_values`` [tiles, C, H, W]: 1 for a sample's tiles, also a hole's, 0 for the
-            dummy image's, whose tokens are padding then.
+        extra: keys for trainers that take them, by name: ``num_images`` and ``num_videos`` int64
+            [B], those of each row's samples, without dummy images.
 
     Raises:
         OptionError: an unknown `attention`, a key of `extra` that is none of these, or no pack.
@@ -79,8 +76,6 @@ def collate(
     check_extra(extra)
     packs = [packs] if isinstance(packs, Mapping) else list(packs)
     _check(packs)
-    if "image_flags" in extra:
-        packs = [without_dummy_tokens(pack, pad_token_id) for pack in packs]
     batch = _LAYOUTS[attention](packs, pad_token_id)
     if packs[0].get("shifted"):
         batch["shift_labels"] = batch["labels"]
@@ -226,10 +221,8 @@ _LAYOUTS: dict[str, Callable[[Sequence[Pack], int], dict[str, Any]]] = {
 }
 
 
-EXTRA = ("image_flags", "num_images", "num_videos")
+EXTRA = ("num_images", "num_videos")
 """Keys that `collate` adds where they are asked for."""
-
-_PIXELS = "pixel_values"
 _NEMO_KEYS = {"image": "n_images_per_sample", "video": "n_videos_per_sample"}
 
 
@@ -248,10 +241,6 @@ def extra_keys(packs: Sequence[Pack], extra: Sequence[str], rows: int) -> dict[s
     """
     keys: dict[str, Tensor] = {}
     for name in extra:
-        if name == "image_flags":
-            flags = _image_flags(packs)
-            keys |= {} if flags is None else {name: flags}
-            continue
         if any(name not in pack for pack in packs):
             raise MismatchError(
                 f"collate was asked for {name}, and neither the plan nor the tensors of pack"
@@ -290,40 +279,3 @@ def _num_rows(pack: Pack, kind: str) -> int | None:
 def _per_row(counts: Sequence[int], rows: int) -> Tensor:
     """int64 [rows]: a pack has a row of its own, or all are in one."""
     return torch.tensor(counts if rows == len(counts) else [sum(counts)], dtype=torch.int64)
-
-
-def _image_flags(packs: Sequence[Pack]) -> Tensor | None:
-    """int64 [tiles, 1], 1 for those of samples and 0 for the dummy image's; None without tiles."""
-    flags = []
-    for pack in packs:
-        if "image_flags" in pack:
-            raise MismatchError(
-                "collate was asked for image_flags, which encode returns: ask for it in one place"
-            )
-        pixels = pack.get(_PIXELS)
-        if pixels is None:
-            continue
-        if pixels.ndim != 4:
-            raise MismatchError(
-                f"collate was asked for image_flags, which are of tiles, and {_PIXELS} are"
-                f" {list(pixels.shape)}, not [tiles, channels, height, width]: leave it out"
-            )
-        flags.append(torch.full((pixels.shape[0], 1), 0 if pack.get("has_dummy") else 1))
-    return torch.cat(flags) if flags else None
-
-
-def without_dummy_tokens(pack: Pack, pad_token_id: int) -> Pack:
-    """`pack` with pad tokens in place of the dummy image's.
-
-    A model that reads flags takes no features of what is flagged 0 and must find no place for them.
-    """
-    if not pack.get("has_dummy"):
-        return pack
-    number = len(pack["sample_ids"])
-    start, stop = pack["cu_seqlens"][number : number + 2].tolist()
-    padded: dict[str, Any] = dict(pack)
-    for key, fill in {**fills(pack.get("join")), "input_ids": pad_token_id}.items():
-        if key in pack:
-            padded[key] = pack[key].clone()
-            padded[key][start:stop] = fill
-    return padded

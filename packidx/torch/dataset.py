@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index, Pack, open_index
-from packidx.index.described import Described, short_name, untrained
+from packidx.index.described import short_name, untrained
 from packidx.torch.encoded import (
     IGNORE,
     Encoded,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("packidx.torch")
 
 
-class PackedDataset(Described, Dataset[dict[str, Any]]):
+class PackedDataset(Dataset[dict[str, Any]]):
     """``dataset[k]`` reads, encodes and concatenates the samples of pack `k`.
 
     A pack is a dict of
@@ -155,9 +155,9 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return self.index.num_packs
 
-    def _description(self) -> str:
+    def __repr__(self) -> str:
         name = getattr(self.encode, "__qualname__", type(self.encode).__qualname__)
-        return f"{short_name(self.index.path, self.index.snapshot)}, encode={name}"
+        return f"PackedDataset({short_name(self.index.path, self.index.snapshot)}, encode={name})"
 
     def __getitem__(self, k: SupportsIndex) -> dict[str, Any]:
         """Pack `k`, 0 <= k < len(self).

@@ -242,12 +242,6 @@ def test_what_does_not_know_pairs_refuses_them(
         PackedDataset(index, encoder, on_mismatch="fit")
 
 
-def test_tables_without_pairs_have_no_such_column(tmp_path: Path) -> None:
-    source = write(tmp_path, [side_of(pair(1, False), "chosen")])
-    estimate_lengths([source], tmp_path / "lengths", workers=1)
-    assert "pair" not in pq.read_schema(tmp_path / "lengths" / "part-00000.parquet").names
-
-
 @pytest.mark.parametrize("kind", ["parquet", "json"])
 def test_other_containers_hold_pairs(tmp_path: Path, processor: str, kind: str) -> None:
     answers = [{"chosen": "Because.", "rejected": "No " * n} for n in range(1, 6)]

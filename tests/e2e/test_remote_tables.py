@@ -33,7 +33,7 @@ from packidx.io.output_folder import replacing
 from packidx.io.own_files import LIST, Kind
 from packidx.lengths.existing import first_rejected
 from packidx.lengths.table import read_lengths
-from packidx.torch import PackedDataset, PackSampler
+from packidx.torch import PackedDataset
 
 OPTIONS: dict[str, Any] = {"capacity": 512, "window_samples": 100}
 KIND = Kind("export", ".packidx.json", "packidx-export", lambda stated: ())
@@ -227,40 +227,6 @@ def test_a_cache_that_holds_nothing(
     assert index.samples().equals(local.samples())  # of all files at a time
 
 
-def test_a_cut_connection_is_mended(tmp_path: Path, url: str, store: Store) -> None:
-    lengths = bare(tmp_path / "l.parquet")
-    storage.write(f"{url}/l.parquet", Path(lengths).read_bytes())
-    local = open_index(plan_packs(lengths, tmp_path / "i", **OPTIONS).path)
-    store.cuts += ["/l.parquet", "/HEAD"]
-    store.dropped += ["/packs-00001.parquet", "/manifest.json", "/HEAD"]
-    made = plan_packs(f"{url}/l.parquet", f"{url}/i", **OPTIONS)
-    assert store.dropped == [] and "/l.parquet" not in store.cuts
-    assert made.snapshot_id == local.id
-    store.cuts += ["/samples-00002.parquet", "/manifest.json"]
-    index = open_index(f"{url}/i")
-    assert packs(index) == packs(local)
-    assert store.cuts == []
-
-
-def test_append_and_continue(tmp_path: Path, url: str) -> None:
-    for place in (str(tmp_path), url):
-        shards = [talks(tmp_path / f"{n}.jsonl", 150, 1000 * n) for n in range(2)]
-        estimate_lengths(shards[:1], f"{place}/lengths", workers=1)
-        first = open_index(plan_packs(f"{place}/lengths", f"{place}/index", **OPTIONS).path)
-        estimate_lengths(shards, f"{place}/lengths", workers=1)
-        plan_packs(f"{place}/lengths", f"{place}/index", append=first)
-        state = PackSampler(open_index(first.path), global_batch=4).state_at(1)
-        resume = (open_index(first.path), state)
-        plan_packs(f"{place}/lengths", f"{place}/index", resume=resume, capacity=256)
-    local, stored = open_index(tmp_path / "index"), open_index(f"{url}/index")
-    assert snapshot_ids(f"{url}/index") == snapshot_ids(tmp_path / "index")
-    assert len(snapshot_ids(f"{url}/index")) == 3
-    assert stored.id == local.id and tables(stored) == tables(local)
-    parent = open_index(f"{url}/index@{stored.manifest['parent']}")
-    assert parent.pack(0) == first.pack(0)
-    assert all(one.ok for one in verify_snapshot(parent))
-
-
 def test_what_is_damaged_is_found_and_made_whole(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,25 +344,6 @@ def test_a_run_that_was_cut_off_while_counting_goes_on(
         name.startswith(".") and "new-" in name
         for name in os.listdir(os.path.join(os.environ["PACKIDX_CACHE"], "staging"))
     )
-
-
-def test_nothing_of_others_is_touched(tmp_path: Path, url: str, store: Store) -> None:
-    shard, lengths = talks(tmp_path / "a.jsonl", 20), bare(tmp_path / "l.parquet")
-    storage.write(f"{url}/thesis.tex", b"years of work")
-    storage.write(f"{url}/file", b"a file")
-    for output in (url, f"{url}/file", "s3://nobodys/lengths"):
-        with pytest.raises(OptionError):
-            estimate_lengths(shard, output, workers=1)
-        with pytest.raises(OptionError):
-            plan_packs(lengths, output, **OPTIONS)
-    with (
-        pytest.raises(OptionError, match=r"thesis\.tex|holds file"),
-        replacing(url, KIND, "0" * 64) as output,
-    ):
-        Path(output.table, "a.txt").write_text("new")
-    assert storage.names(url) == ["file", "thesis.tex"]
-    changes = {one.method for one in store.requests[-200:] if url.rpartition("/")[2] in one.path}
-    assert "DELETE" not in changes
 
 
 def test_what_a_reader_begins_with_is_written_last(url: str, store: Store) -> None:

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from packidx import open_index, plan_packs
-from packidx.index import Index
 
 HOSTILE = "<script>alert('1')</script>&\"x"
 
@@ -33,15 +32,3 @@ def test_an_index_and_a_plan_are_told_in_a_line(lengths: Path, tmp_path: Path) -
     )
     again = plan_packs(lengths, tmp_path / "index", capacity=16, margin=0.0)
     assert repr(again) == f"PlanSummary({name}, was there already)"
-
-
-def test_no_file_is_read_and_nothing_is_raised(lengths: Path, tmp_path: Path) -> None:
-    plan_packs(lengths, tmp_path / "index", capacity=16)
-    index = open_index(tmp_path / "index")
-    before = repr(index)
-    for path in (tmp_path / "index").rglob("*"):
-        if path.is_file():
-            path.unlink()
-    assert repr(index) == before
-    empty = object.__new__(Index)
-    assert repr(empty) == "Index(not open)"

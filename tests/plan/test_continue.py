@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +19,6 @@ from packidx import open_index, plan_packs
 from packidx.errors import MismatchError, NotFoundInIndex, OptionError
 from packidx.index import Index
 from packidx.inspect.verify import verify_snapshot
-from packidx.lengths.table import read_lengths
-from packidx.plan import PlanOptions
-from packidx.plan.resolved import resolve
-from packidx.plan.select.consumed import continued_rules
-from packidx.plan.select.eligible import Rules
-from packidx.plan.select.make_items import make_items
 
 Copy = tuple[int, int]
 
@@ -65,46 +56,6 @@ def tokens_of(index: Index, packs: set[int] | None = None) -> dict[Copy, set[int
             assert not tokens & span
             tokens |= span
     return found
-
-
-def test_three_changes_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    """Mix, then capacity, then a thousand excluded keys, each after some steps."""
-    n = 6000
-    lengths = write(tmp_path / "l.parquet", n)
-    plan_packs(lengths, tmp_path / "i", capacity=1024, mix=("a=2",))
-    out = tmp_path / "x.parquet"
-    keys = [f"k{i}" for i in range(0, n, 6)]
-    pq.write_table(pa.table({"key": keys}), out)
-    changes: list[dict[str, Any]] = [
-        {"mix": ("a=1", "b=3")},
-        {"capacity": 2048},
-        {"exclude": str(out)},
-    ]
-    had: dict[Copy, set[int]] = {}
-    for number, change in enumerate(changes):
-        index = sound(open_index(tmp_path / "i"))
-        sampler = Training(index, global_batch=16, seed=number)
-        for copy, tokens in trained(index, sampler, 20).items():
-            assert not had.get(copy, set()) & tokens, "trained twice"
-            had.setdefault(copy, set()).update(tokens)
-        plan_packs(lengths, tmp_path / "i", resume=(index, sampler.state_at(20)), **change)
-    final = sound(open_index(tmp_path / "i"))
-    assert len(final.manifest["options"]["continues"]) == 3
-    rows = pq.read_table(lengths).to_pylist()
-    wanted = {"a": 1, "b": 3, "c": 1}
-    remaining = tokens_of(final)
-    gone = Counter(final.dropped(["reason"])["reason"].to_pylist())
-    assert set(gone) == {"consumed", "excluded"}
-    for ident, row in enumerate(rows):
-        before = {copy for copy in had if copy[0] == ident}
-        after = {copy for copy in remaining if copy[0] == ident}
-        assert not before & after
-        if ident % 6 == 0:
-            assert not after
-        else:  # two copies of `a` were planned first: those that were trained on stay so
-            assert len(before | after) == max(wanted[row["source"]], len(before))
-        assert all(len(remaining[copy]) == row["length"] for copy in after)
-    assert final.num_packs and len(had) > 2000
 
 
 @settings(
@@ -281,25 +232,6 @@ def begun(folder: Path, n: int) -> tuple[Path, Index, dict[str, Any]]:
     index = open_index(folder / "i")
     sampler = Training(index, global_batch=8)
     return folder / "l.parquet", index, sampler.state_at(sampler.num_steps // 2)
-
-
-@pytest.mark.slow
-def test_going_on_takes_time_in_proportion_to_what_was_begun(tmp_path: Path) -> None:
-    seconds = []
-    for n in (3_000, 30_000):
-        path, index, state = begun(tmp_path / str(n), n)
-        table = read_lengths(str(path))
-        options = resolve(PlanOptions(15, on_long="split", schedule="random"), "exact")
-        options = replace(options, weights={"b": "2"})
-        each = []
-        for _ in range(3):
-            begin = time.process_time()
-            rules = continued_rules(table, index, state, Rules())
-            items, _ = make_items(table.read(0, n), options, rules)
-            each.append(time.process_time() - begin)
-        assert items.num_items > n  # about half of the copies are begun, a quarter not yet
-        seconds.append(min(each))
-    assert seconds[1] < 40 * seconds[0], "ten times the samples took over forty times as long"
 
 
 def test_going_on_reads_one_window_of_samples_at_a_time(

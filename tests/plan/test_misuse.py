@@ -13,9 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from manifests import edit, reidentify, sign
 from packidx_cli.main import main
-from small_packs import record, write_lengths
 from training import Training
 
 from packidx import open_index, plan_packs
@@ -23,7 +21,6 @@ from packidx.errors import FormatError, OptionError, PackidxError
 from packidx.format.schema import MEDIA
 from packidx.index import Index
 from packidx.inspect.verify import verify_snapshot
-from packidx.io.files import write_json
 
 BIG = (1 << 31) - 1
 
@@ -129,84 +126,12 @@ def test_a_part_without_length_and_a_column_that_is_there_twice(tmp_path: Path) 
         plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=64)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"files": ["a"]}, r"files\[0\] = 'a', no dict"),
-        ({"shards": "x"}, "shards = 'x', no list"),
-        ({"shards": [1]}, r"shards\[0\] = 1, no dict"),
-        ({"shards": [{"rows": 3}]}, r"lacks shards\[0\].uri"),
-        ({"sources": [{}]}, r"lacks sources\[0\].name"),
-        ({"encoder": "x"}, "encoder = 'x', no dict"),
-        ({"methods": {"exact": "many"}}, "methods.'exact' = 'many', no int"),
-        ({"num_samples": 99}, "has 3 rows of files by its parts, and 99 in all"),
-    ],
-)
-def test_lengths_manifests_that_were_edited(
-    tmp_path: Path, change: dict[str, Any], says: str
-) -> None:
-    lengths = write_lengths(tmp_path, {"all": [record(n, [9]) for n in range(3)]})
-    edit(lengths, change)
-    with pytest.raises(PackidxError, match=says):
-        plan_packs(lengths, tmp_path / "i", capacity=64)
-
-
 @pytest.fixture
 def index(tmp_path: Path) -> Index:
     plan_packs(
         table(tmp_path / "l.parquet", length=list(range(1, 400))), tmp_path / "i", capacity=512
     )
     return open_index(tmp_path / "i")
-
-
-def test_planning_again_mends_a_damaged_snapshot(tmp_path: Path, index: Index) -> None:
-    path = index.files("samples")[0]
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
-    assert not all(check.ok for check in verify_snapshot(index))
-    assert not plan_packs(tmp_path / "l.parquet", index.path, capacity=512).existed
-    assert all(check.ok for check in verify_snapshot(index))
-    assert plan_packs(tmp_path / "l.parquet", index.path, capacity=512).existed
-
-
-@pytest.mark.parametrize(
-    ("part", "name", "value", "check"),
-    [
-        ("result", "fill", 0.5, "result"),
-        ("result", "gap", 7, "result"),
-        ("result", "gap_percent", 7.0, "result"),
-        ("result", "num_tokens", 7, "result"),
-        ("result", "schedule_block", 16, "result"),
-        ("windows", "digest", "0" * 64, "id"),
-    ],
-)
-def test_verify_finds_manifests_that_were_edited(
-    tmp_path: Path, index: Index, part: str, name: str, value: Any, check: str
-) -> None:
-    """By someone who signs them, and names the snapshot anew."""
-    plan_packs(tmp_path / "l.parquet", index.path, capacity=512, global_batch=8)
-    index = open_index(index.path)
-
-    def change(manifest: dict[str, Any]) -> None:
-        result = manifest["result"]
-        (result if part == "result" else result["windows"][0])[name] = value
-
-    edit(index.folder, change)
-    reidentify(index.folder)
-    failed = {one.name for one in verify_snapshot(open_index(index.path)) if not one.ok}
-    assert failed == {check}
-
-
-def test_manifests_that_cannot_be_read_say_so(index: Index) -> None:
-    manifest = json.loads((index.folder / "manifest.json").read_text())
-    for change, says in (
-        ({"files": []}, "names no file of packs"),
-        ({"created": 5}, "created = 5, no str"),
-    ):
-        write_json(index.folder / "manifest.json", sign(manifest | change))
-        with pytest.raises(FormatError, match=says):
-            open_index(index.path)
 
 
 def test_a_full_disk_is_told_in_one_sentence(tmp_path: Path) -> None:

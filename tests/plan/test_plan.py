@@ -9,27 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import manifests
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from manifests import write_lengths_manifest
 
 import packidx.index.writer
 from packidx import open_index, plan_packs
-from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
+from packidx.errors import FormatError, OptionError, PackidxError, SourceError
 from packidx.format.parquet import conform
 from packidx.format.schema import DROPPED, LENGTHS, MEDIA, PACKS, SAMPLES, SAMPLES_OPTIONAL
 from packidx.index import window_files
 from packidx.inspect.verify import verify_snapshot
-from packidx.io.files import write_json
 from packidx.plan import PlanOptions
 from packidx.plan.resolved import resolve
-
-ARBITRARY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def bare(path: Path, lengths: Any, **columns: Any) -> Path:
@@ -50,46 +43,6 @@ def assert_sound(index: Path) -> None:
     checks = list(verify_snapshot(open_index(index)))
     assert len(checks) == 7
     assert [check for check in checks if not check.ok] == []
-
-
-@ARBITRARY
-@given(
-    lengths=st.lists(st.one_of(st.integers(-1, 40), st.none()), min_size=1, max_size=60),
-    capacity=st.integers(1, 45),
-    on_long=st.sampled_from(["drop", "truncate", "split"]),
-    shift=st.booleans(),
-    margin=st.sampled_from([None, 0.0, 0.1, 0.5]),
-)
-def test_every_sample_is_packed_once_or_dropped_with_a_reason(
-    tmp_path_factory: pytest.TempPathFactory,
-    lengths: list[int | None],
-    capacity: int,
-    on_long: str,
-    shift: bool,
-    margin: float | None,
-) -> None:
-    folder = tmp_path_factory.mktemp("plan")
-    options = {"on_long": on_long, "shift": shift, "margin": margin}
-    try:
-        plan_packs(bare(folder / "l.parquet", lengths), folder / "i", capacity=capacity, **options)
-    except PackidxError:
-        planned = int((1 - (margin or 0)) * capacity + 1e-9)
-        usable = [n - shift for n in lengths if n is not None and n - shift > 0]
-        assert planned < 1 or not usable or (on_long == "drop" and min(usable) > planned)
-        return
-    assert_sound(folder / "i")
-    index = open_index(folder / "i")
-    samples, dropped = index.samples().to_pylist(), index.dropped().to_pylist()
-    places: dict[int, list[tuple[int, int]]] = {}
-    for row in samples:
-        places.setdefault(row["sample_id"], []).append((row["token_start"], row["length"]))
-    assert sorted([*places, *(row["sample_id"] for row in dropped)]) == list(range(len(lengths)))
-    for ident, pieces in places.items():
-        want = lengths[ident] - shift  # type: ignore[operator]
-        if on_long == "truncate":
-            want = min(want, index.manifest["options"]["planned_capacity"])
-        covered = [t for start, n in sorted(pieces) for t in range(start, start + n)]
-        assert covered == list(range(want))
 
 
 def test_schemas_on_disk_are_the_documented_ones(tmp_path: Path) -> None:
@@ -141,64 +94,6 @@ def test_seed_decides_who_meets_whom_and_the_order(tmp_path: Path) -> None:
     assert len(packs[0] & packs[1]) == 0
 
 
-def test_order_of_packs_does_not_follow_their_content(tmp_path: Path) -> None:
-    lengths = bare(tmp_path / "l.parquet", log_normal(20_000))
-    plan_packs(lengths, tmp_path / "i", capacity=8192, schedule="random")
-    sizes = open_index(tmp_path / "i").packs(["num_samples"])["num_samples"].to_numpy()
-    neighbours = np.corrcoef(sizes[:-1], sizes[1:])[0, 1]
-    assert abs(neighbours) < 0.1
-
-
-@pytest.mark.parametrize(
-    "columns", [("length",), ("length", "sample_id", "source", "label_tokens")]
-)
-def test_row_order_parts_and_integer_types_do_not_matter(
-    tmp_path: Path, columns: tuple[str, ...]
-) -> None:
-    rng = np.random.default_rng(0)
-    n = 3000
-    table = pa.table(
-        {
-            "length": log_normal(n),
-            "sample_id": np.arange(n),
-            "source": pa.array([f"s{i % 3}" for i in range(n)]),
-            "label_tokens": rng.integers(0, 16, n),
-        }
-    )
-    if "sample_id" in columns:
-        shuffled = table.take(rng.permutation(n)).select(columns)
-    else:
-        shuffled = table.select(columns)
-    (tmp_path / "parts").mkdir()
-    shuffled = shuffled.set_column(0, "length", shuffled["length"].cast(pa.int32()))
-    for number, start in enumerate((0, 100, 2000)):
-        stop = (100, 2000, n)[number]
-        part = shuffled.slice(start, stop - start)
-        pq.write_table(part, tmp_path / "parts" / f"{number}.parquet", row_group_size=77)
-    pq.write_table(table.select(columns), tmp_path / "whole.parquet")
-    plan_packs(tmp_path / "whole.parquet", tmp_path / "a", capacity=8192)
-    plan_packs(tmp_path / "parts", tmp_path / "b", capacity=8192)
-    assert open_index(tmp_path / "a").id == open_index(tmp_path / "b").id
-    assert parquet_bytes(tmp_path / "a") == parquet_bytes(tmp_path / "b")
-
-
-def test_threads_do_not_change_a_byte(tmp_path: Path) -> None:
-    lengths = bare(tmp_path / "l.parquet", log_normal(60_000))
-    for threads in ("1", "2"):
-        command = [sys.executable, "-m", "packidx_cli", "plan", str(lengths), "-o", threads]
-        env = os.environ | {
-            "POLARS_MAX_THREADS": threads,
-            "OMP_NUM_THREADS": threads,
-            "ARROW_IO_THREADS": threads,
-        }
-        subprocess.run(
-            [*command, "--capacity", "8192"], cwd=tmp_path, env=env, check=True, capture_output=True
-        )
-    one, two = parquet_bytes(tmp_path / "1"), parquet_bytes(tmp_path / "2")
-    assert len(one) == 3
-    assert one == two
-
-
 def full_table(path: Path, rows: list[dict[str, Any]]) -> Path:
     """A table with every column of the lengths schema."""
     base = {"source": "s", "status": "ok", "method": "exact", "num_images": 0, "num_videos": 0}
@@ -207,10 +102,6 @@ def full_table(path: Path, rows: list[dict[str, Any]]) -> Path:
     columns = {n: pa.array([r.get(n) for r in full], LENGTHS.field(n).type) for n in names}
     pq.write_table(conform(pa.table(columns), LENGTHS), path)
     return path
-
-
-def image(at: int, tokens: int) -> dict[str, Any]:
-    return {"kind": "image", "tokens": tokens, "patches": 4 * tokens, "t": 1, "at": at}
 
 
 def test_counters_are_summed_and_unknown_ones_stay_null(tmp_path: Path) -> None:
@@ -222,50 +113,6 @@ def test_counters_are_summed_and_unknown_ones_stay_null(tmp_path: Path) -> None:
     assert {k: packs[10][k] for k in known} == {k: 2 * v for k, v in known.items()}
     assert packs[10]["attention_cost"] == 36 + 16
     assert (packs[9]["label_tokens"], packs[9]["image_tokens"]) == (None, 1)
-
-
-def test_cuts_never_fall_inside_media(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [
-        {"length": 25, "media": [], "label_tokens": 9},
-        {"length": 25, "media": [image(4, 6)], "num_images": 1, "image_tokens": 6},
-        {"length": 25, "media": [image(6, 6)], "num_images": 1, "image_tokens": 6},
-        {"length": 25, "media": None, "num_images": 1, "image_tokens": 6},
-        {"length": 25, "media": [image(10, 10)], "num_images": 1, "image_tokens": 10},
-        {"length": 25, "media": [image(7, 11)], "num_images": 1, "image_tokens": 11},
-        {"length": 11, "media": [image(0, 11)], "num_images": 1, "image_tokens": 11},
-    ]
-    full_table(tmp_path / "l.parquet", rows)
-    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10, on_long="split")
-    assert_sound(tmp_path / "i")
-    index = open_index(tmp_path / "i")
-    samples = sorted(index.samples().to_pylist(), key=lambda s: (s["sample_id"], s["piece"]))
-    found = [(s["sample_id"], s["piece"], s["token_start"], s["length"]) for s in samples]
-    even, moved = [(0, 10), (10, 10), (20, 5)], [(0, 6), (6, 10), (16, 9)]
-    assert found == [
-        (i, piece, start, n)
-        for i, cuts in ((0, even), (1, even), (2, moved), (4, even), (5, [(0, 7), (18, 7)]))
-        for piece, (start, n) in enumerate(cuts)
-    ]
-    assert {s["label_tokens"] for s in samples} == {None}
-    dropped = [(d["sample_id"], d["reason"]) for d in index.dropped().to_pylist()]
-    assert dropped == [(3, "too_long"), (6, "too_long")]
-    packs = index.packs()
-    assert sum(packs["image_tokens"].to_pylist()) == 6 + 6 + 10
-    assert sum(packs["vision_patches"].to_pylist()) == 4 * (6 + 6 + 10)
-    result = index.manifest["result"]
-    assert (result["num_tokens_cut"], result["num_tokens_lost"]) == (11, 11 + 25 + 11)
-
-
-def test_rejected_rows_are_dropped_with_their_reason(tmp_path: Path) -> None:
-    bad = {"length": 0, "status": "rejected", "reason": "bad_json", "detail": "at byte 7"}
-    full_table(tmp_path / "l.parquet", [{"length": 3}, bad])
-    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10)
-    [row] = open_index(tmp_path / "i").dropped().to_pylist()
-    assert (row["sample_id"], row["reason"], row["detail"]) == (
-        1,
-        "rejected",
-        "bad_json: at byte 7",
-    )
 
 
 @pytest.mark.parametrize(
@@ -280,28 +127,6 @@ def test_margin_follows_the_weakest_method(tmp_path: Path, method: str, planned:
 def test_ratio_is_exact_decimal_arithmetic() -> None:
     assert resolve(PlanOptions(100, margin=0.71), "exact").planned_capacity == 29
     assert int(0.29 * 100) == 28  # what binary floating point makes of it
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"capacity": 0}, "capacity is 0"),
-        ({"capacity": -5}, "capacity is -5"),
-        ({"capacity": 10, "strategy": "magic"}, "strategy is 'magic'"),
-        ({"capacity": 10, "on_long": "eat"}, "on-long is 'eat'"),
-        ({"capacity": 10, "margin": 1.0}, "margin is 1.0"),
-        ({"capacity": 10, "margin": float("nan")}, "margin is nan"),
-        ({"capacity": 10, "margin": 0.95}, "leaves no token"),
-        ({"capacity": 4}, "below every usable sample"),
-        ({"capacity": 6, "on_long": "error"}, "sample 1"),
-    ],
-)
-def test_bad_options_get_one_sentence(tmp_path: Path, options: dict[str, Any], says: str) -> None:
-    lengths = bare(tmp_path / "l.parquet", [5, 7])
-    with pytest.raises(OptionError, match=says) as caught:
-        plan_packs(lengths, tmp_path / "i", **options)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "i").exists()
 
 
 def test_inputs_that_are_no_lengths(tmp_path: Path) -> None:
@@ -466,30 +291,6 @@ def test_several_planners_at_once_publish_whole_snapshots(tmp_path: Path) -> Non
     assert len(folders) == 3
     for folder in folders:
         assert all(c.ok for c in verify_snapshot(open_index(f"{tmp_path / 'i'}@{folder.name}")))
-
-
-def test_manifest_of_lengths_is_held_against_its_parts(tmp_path: Path) -> None:
-    folder = tmp_path / "lengths"
-    folder.mkdir()
-    bare(folder / "part-00000.parquet", [5])
-    write_lengths_manifest(folder, 1, "0" * 64)
-    good = manifests.read(folder)
-    (file,) = good["files"]
-    cases: list[tuple[dict[str, Any], type[PackidxError], str]] = [
-        ({"files": [{**file, "bytes": 3}]}, MismatchError, "its manifest says 3"),
-        ({"files": [{**file, "path": "part-00001.parquet"}]}, MismatchError, "missing"),
-        ({"files": [{**file, "sha256": "0" * 64}]}, FormatError, "other content"),
-        ({"version": 99}, FormatError, "version 99; this packidx knows 2: upgrade"),
-        ({"version": 1}, FormatError, "version 1, of before packidx's first release: make one"),
-        ({"format": "other"}, FormatError, "'other'"),
-    ]
-    for change, kind, says in cases:
-        write_json(folder / "manifest.json", manifests.sign(good | change))
-        with pytest.raises(kind, match=says):
-            plan_packs(folder, tmp_path / "i", capacity=10)
-    (folder / "manifest.json").write_text("{")
-    with pytest.raises(FormatError, match="no lengths manifest"):
-        plan_packs(folder, tmp_path / "i", capacity=10)
 
 
 NO_MEDIA: list[tuple[dict[str, list[int | None]], bool]] = [

@@ -94,14 +94,6 @@ def test_the_expected_longest_is_the_mean_over_all_batches(
     assert found == pytest.approx(sum(longest) / len(longest), rel=1e-9)
 
 
-def test_the_expected_longest_holds_for_many_samples() -> None:
-    histogram = Histogram(np.array([100, 10]), np.array([10**7, 9 * 10**7]))
-    want = 100 - 90 * 0.9**64  # so many samples that drawing with replacement is the same
-    assert expected_longest(histogram, 64) == pytest.approx(want, rel=1e-5)
-    assert expected_longest(histogram, 1) == pytest.approx(19, rel=1e-5)
-    assert expected_longest(histogram, 10**8) == pytest.approx(100)
-
-
 def test_padding_is_compared_with_batches_as_users_make_them(write: Write) -> None:
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 200, 3000)

@@ -282,21 +282,6 @@ def test_holdout_and_training_split_the_samples(tmp_path: Path) -> None:
     assert kept == set(keys[::-50]) & sides["train"]
 
 
-def test_excluded_keys_are_dropped(tmp_path: Path) -> None:
-    keys = [f"k{i}" for i in range(100)]
-    table = pa.table({"length": np.full(100, 10), "key": keys, "source": ["s"] * 100})
-    pq.write_table(table, tmp_path / "l.parquet")
-    pq.write_table(pa.table({"key": keys[3:7] + ["nobody"]}), tmp_path / "x.parquet")
-    plan_packs(
-        tmp_path / "l.parquet", tmp_path / "i", capacity=100, exclude=str(tmp_path / "x.parquet")
-    )
-    index = open_index(tmp_path / "i")
-    assert_sound(index)
-    assert index.dropped(["key", "reason"]).to_pylist() == [
-        {"key": key, "reason": "excluded"} for key in keys[3:7]
-    ]
-
-
 def test_few_samples_many_times_over_stay_apart(tmp_path: Path) -> None:
     """Copies equal nothing but each other: what finds no partner gets packs of its own."""
     rng = np.random.default_rng(0)

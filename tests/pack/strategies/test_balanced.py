@@ -117,17 +117,6 @@ def test_a_deal_fills_packs_as_the_rule_item_by_item_does(
     assert sorted(map(sum, packs)) == dealt_item_by_item(lengths, capacity, rule)
 
 
-@pytest.mark.parametrize("times", [3, 6])
-def test_a_deal_fills_packs_as_the_rule_item_by_item_does_at_scale(times: int) -> None:
-    lengths = log_normal(10_000, 300, 0.8)
-    histogram = Histogram.of(lengths)
-    rule = DealRule(600, 700, times)
-    plan = deal_evenly(histogram, 8192, rule, 10_000)
-    assert plan is not None
-    expected = dealt_item_by_item(lengths.tolist(), 8192, rule)
-    assert sorted(map(sum, packs_of(plan, histogram))) == expected
-
-
 @given(problems(), st.integers(-2, 2))
 def test_balanced_keeps_to_its_packs(problem: tuple[list[int], int], more: int) -> None:
     lengths, capacity = problem

@@ -54,14 +54,6 @@ def test_counts_fill_packs_exactly_as_items_do(problem: tuple[list[int], int]) -
     assert rooms_of(runs, histogram, capacity) == item_level_rooms(lengths, capacity)
 
 
-def test_counts_fill_packs_exactly_as_items_do_at_scale() -> None:
-    rng = np.random.default_rng(0)
-    lengths = np.clip(np.exp(rng.normal(np.log(800), 1, 20_000)), 16, 8192).astype(np.int64)
-    histogram = Histogram.of(lengths)
-    runs = best_fit_decreasing(histogram, 8192)
-    assert rooms_of(runs, histogram, 8192) == item_level_rooms(lengths.tolist(), 8192)
-
-
 @given(problems())
 def test_records_place_every_sample_within_capacity(problem: tuple[list[int], int]) -> None:
     lengths, capacity = problem

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from small_packs import make_index, record
-from torch_packs import IMAGE, Failing, SyntheticEncode, pack
+from torch_packs import Failing, SyntheticEncode, pack
 
 from packidx.errors import BadRecord, MismatchError, OptionError
 from packidx.torch import PackedDataset, collate
@@ -53,9 +53,9 @@ def test_the_numbers_are_asked_for(tmp_path: Path) -> None:
     index = make_index(tmp_path, {"all": RECORDS[:1]}, capacity=64)
     read = PackedDataset(index, SyntheticEncode())[0]
     for attention in ("sdpa", "flash", "flex", "indexed", "thd"):
-        assert not collate(read, attention).keys() & {*COUNTS, "image_flags", "has_dummy"}
-    for wrong in ("num_images", ("num_image",), ("image_flags", "pixel_values")):
-        with pytest.raises(OptionError, match="give a tuple of some of image_flags, num_images"):
+        assert not collate(read, attention).keys() & {*COUNTS, "has_dummy"}
+    for wrong in ("num_images", ("num_image",), ("num_videos", "pixel_values")):
+        with pytest.raises(OptionError, match="give a tuple of some of num_images, num_videos"):
             collate(read, extra=wrong)
     with pytest.raises(MismatchError, match="num_videos, and neither the plan nor the tensors"):
         collate({key: read[key] for key in read if key != "num_videos"}, extra=COUNTS)
@@ -140,75 +140,3 @@ def test_models_without_grids_are_counted_in_images() -> None:
     assert collate(packs, "indexed")["n_images_per_sample"].tolist() == [2, 0]
     unknown = pack([3], **tiles)
     assert "n_images_per_sample" not in collate([unknown, packs[0]], "indexed")
-
-
-class Tiles:
-    """OpenGVLab's InternVL in small: two tokens for each tile, tiles of one shape."""
-
-    def __call__(self, asked: dict[str, Any]) -> dict[str, Any]:
-        ids, tiles = [], 0
-        for part in asked.get("parts") or [(2, 2)]:
-            if isinstance(part, int):
-                ids += [5] * part
-            else:
-                count = part[0] * part[1] // 4
-                ids += [6, *[IMAGE] * count, 7]
-                tiles += count // 2 or 1
-        encoded: dict[str, Any] = {"input_ids": torch.tensor(ids)}
-        if tiles:
-            encoded["pixel_values"] = torch.full((tiles, 3, 4, 4), float(asked.get("seed", 9)))
-        return encoded
-
-
-def features_find_their_places(batch: dict[str, Any]) -> bool:
-    """What OpenGVLab's forward does: features of real tiles take the image tokens' places."""
-    flags = batch["image_flags"].squeeze(-1)
-    features = torch.ones(len(batch["pixel_values"]), 2)[flags == 1]
-    return features.numel() == int((batch["input_ids"] == IMAGE).sum())
-
-
-def test_flags_of_tiles(tmp_path: Path) -> None:
-    texts = [record(10 + n, [40]) for n in range(2)]
-    images = [record(20 + n, [3, (4, 4), (4, 4 + 4 * n), 2 + n]) for n in range(3)]
-    index = make_index(
-        tmp_path, {"t": texts, "i": images}, capacity=64, group_by="source", reserve=16
-    )
-    dummy = record(30, [2, (4, 4)])
-    bad = BadRecord("broken_media", "an image cannot be decoded")
-
-    class Broken(Tiles):
-        def __call__(self, asked: dict[str, Any]) -> dict[str, Any]:
-            if asked.get("seed") == 21:
-                raise bad
-            return super().__call__(asked)
-
-    dataset = PackedDataset(index, Broken(), on_error="skip", dummy_image=dummy)
-    packs = [dataset[k] for k in range(len(dataset))]
-    assert {"has_dummy" in each for each in packs} == {True, False}
-    assert any(each.get("events") for each in packs)
-    for attention in ("sdpa", "flash"):
-        batch = collate(packs, attention, pad_token_id=1, extra=("image_flags",))
-        flags = batch["image_flags"]
-        assert flags.dtype == torch.int64 and flags.shape == (len(batch["pixel_values"]), 1)
-        is_dummy = (batch["pixel_values"] == 30).flatten(1).all(1)
-        assert torch.equal(flags[:, 0] == 0, is_dummy) and is_dummy.any()
-        assert features_find_their_places(batch)
-    for each in packs:
-        assert features_find_their_places(collate(each, extra=("image_flags",)))
-        start = int(each["cu_seqlens"][len(each["sample_ids"])])
-        if "has_dummy" in each:
-            assert each["input_ids"][start:].eq(IMAGE).any()  # the pack itself is left alone
-    plain = collate(packs)
-    assert "image_flags" not in plain
-    assert int((plain["input_ids"] == IMAGE).sum()) == 2 * len(plain["pixel_values"])
-
-
-def test_flags_where_they_cannot_be() -> None:
-    with pytest.raises(MismatchError, match=r"pixel_values are \[4, 6\], not \[tiles, "):
-        collate(with_media(1, 0), extra=("image_flags",))
-    tiles = torch.ones(2, 3, 4, 4)
-    own = pack([3], pixel_values=tiles, image_flags=torch.ones(2, 1, dtype=torch.long))
-    with pytest.raises(MismatchError, match="which encode returns: ask for it in one place"):
-        collate(own, extra=("image_flags",))
-    assert collate([own, own])["image_flags"].shape == (4, 1)
-    assert "image_flags" not in collate(pack([3]), extra=("image_flags",))

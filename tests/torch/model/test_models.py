@@ -151,20 +151,6 @@ def t5() -> Any:
     return transformers.T5ForConditionalGeneration(config)
 
 
-def qwen3_next() -> Any:
-    heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
-    heads |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
-    experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
-    config = transformers.Qwen3NextConfig(
-        **TEXT,
-        **heads,
-        **experts,
-        shared_expert_intermediate_size=16,
-        layer_types=["linear_attention", "full_attention"],
-    )
-    return transformers.Qwen3NextForCausalLM(config)
-
-
 REFUSED = {
     "has linear attention, .* missing here .flash-linear-attention": lambda: fresh("qwen3_5"),
     "uses attention implementation 'paged.sdpa'": lambda: with_config(

@@ -68,14 +68,6 @@ def test_indices_of_patches_go_on_through_samples_and_packs() -> None:
         assert torch.equal(whole[joined[row]], values)
 
 
-def test_samples_with_other_media_do_not_count() -> None:
-    video = {"pixel_values_videos": torch.rand(4, 5, 3), "video_token_pooling": torch.tensor([[7]])}
-    image = {"pixel_values": torch.rand(2, 5, 3), "image_token_pooling": torch.tensor([[3]])}
-    joined = join_media([image, video, image, video])
-    assert joined["image_token_pooling"].tolist() == [[3], [13]]
-    assert joined["video_token_pooling"].tolist() == [[7], [27]]
-
-
 def test_an_index_without_what_it_counts_is_refused() -> None:
     with pytest.raises(MismatchError, match="rows of pixel_values, without pixel_values"):
         join_media([{"image_token_pooling": torch.tensor([[0]])}])
@@ -207,14 +199,6 @@ def test_the_encoder_says_how_its_own_are_joined(index: Index) -> None:
         assert torch.equal(batch["kinds"][row, : len(pack["input_ids"])], pack["kinds"])
     # What has none is filled with 0: text samples, and what pads a row.
     assert set(batch["kinds"].unique().tolist()) == {0, 3}
-
-
-def test_floats_and_masks_need_no_rule() -> None:
-    parts = [
-        {"depth": torch.rand(n, 2), "seen": torch.ones(n, 2, dtype=torch.bool)} for n in (1, 2)
-    ]
-    joined = join_media(parts)
-    assert joined["depth"].shape == joined["seen"].shape == (3, 2)
 
 
 @pytest.mark.parametrize("rule", ["columns", "index", "index:", "index:a:0", "index:a:b", 3, None])

@@ -82,15 +82,6 @@ def test_padded_as_planned(tmp_path: Path, options: dict[str, Any], rope: str | 
     assert padding > 0, "nothing was padded, and nothing tested"
 
 
-def test_a_plan_that_pads_nothing_is_read_as_before(tmp_path: Path) -> None:
-    index = make_index(tmp_path, {"all": TEXTS + IMAGES}, capacity=64)
-    dataset = PackedDataset(index, Padding())
-    for k in range(len(dataset)):
-        pack = dataset[k]
-        assert torch.equal(pack["lengths"], pack["cu_seqlens"].diff())
-        assert len(pack["lengths"]) == len(pack["sample_ids"])
-
-
 def test_extending_keeps_what_there_is() -> None:
     whole = normalise(Padding()(IMAGES[0]))
     longer = extend(whole, whole.length + 3, PAD)
