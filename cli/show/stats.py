@@ -105,23 +105,10 @@ def _powerless(index: Index, ranks: list[dict[str, Any]]) -> list[str]:
         share, other = percent(planned["useful"]), percent(random["useful"])
         said = f"{share} useful time, {'below' if below else 'beside'} random order's {other}"
         if of_ranks["micro_steps"] == 1:
-            said += f": one micro-step per step leaves nothing to even out{_more(index, of_ranks)}"
+            said += ": one micro-step per step leaves nothing to even out"
         number = number_of(of_ranks["ranks"], "rank")
         notes.append(f"note: with {number} the schedule gives {said}")
     return notes
-
-
-def _more(index: Index, of_ranks: dict[str, Any]) -> str:
-    """What more micro-steps would bring."""
-    from packidx.inspect.stats import MICRO_STEPS, useful_with_micro_steps
-
-    useful = useful_with_micro_steps(index, of_ranks["ranks"])
-    if useful is None:
-        return ""
-    batch = MICRO_STEPS * of_ranks["ranks"]
-    return (
-        f"; --micro-steps {MICRO_STEPS} with --global-batch {batch} would bring {percent(useful)}"
-    )
 
 
 _ORDERS = {"planned": "plan", "random": "random", "by_vision_tokens": "by vision tokens"}

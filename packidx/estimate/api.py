@@ -38,7 +38,7 @@ from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shards import is_large, none_known, scan_shards
 from packidx.records.sources.find_shards import find_shards, not_read, origins
-from packidx.records.sources.mix_entries import DataSet
+from packidx.records.sources.mixes import DataSet
 from packidx.run import open_workers
 from packidx.run.workers import Progress, Workers, num_workers, silent
 from packidx.user_code.transform import Function

@@ -14,7 +14,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many samples have each length.
+    """Number of samples of each length.
 
     Attributes:
         lengths: int64 [n], distinct, descending, in tokens.
@@ -71,7 +71,7 @@ class PackRuns:
     total_packs: int
 
     def content(self, length: Int64s) -> tuple[Int64s, list[Int64s]]:
-        """What the packs hold, as stretches of equal ones, from pack 0 on.
+        """Return what the packs hold, as stretches of equal packs, from pack 0 on.
 
         Args:
             length: int64 [n], of each run's samples.

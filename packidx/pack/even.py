@@ -18,7 +18,7 @@ from packidx.permutation import permutation
 
 
 def even_out(pack: Int64s, length: Int64s, cost: Int64s, key: int) -> Int64s:
-    """Which item to put into each slot, so that packs cost alike.
+    """Return which item to put into each slot so that packs cost alike.
 
     A pack's slots of one length are served in rounds, one sample each: the first, the second, then
     third and fourth, fifth to eighth and so on together, there and back, without a look at the
@@ -73,7 +73,7 @@ def even_out(pack: Int64s, length: Int64s, cost: Int64s, key: int) -> Int64s:
 
 @dataclass(frozen=True, slots=True)
 class _Packs:
-    """What each pack has cost so far, int64 [packs]."""
+    """Running cost of each pack, int64 [packs]."""
 
     _cost: Int64s
 

@@ -277,7 +277,7 @@ def _on_counts(problem: Problem, strategy: str) -> CountSolution:
 
 
 def _better(histogram: Histogram, capacity: int, best_fit: CountSolution) -> CountSolution:
-    """What `auto` takes instead of best fit."""
+    """Return the solution that `auto` takes: best fit, or one that is better."""
     solution, plain = best_fit, best_fit.runs
     if plain.total_packs - best_fit.bound[0] > max(1, LP_GAP * best_fit.bound[0]):
         linear = _linear(histogram, capacity, best_fit.bound, plain.total_packs)

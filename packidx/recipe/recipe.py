@@ -30,8 +30,7 @@ from packidx.io.unique_keys import load_yaml
 from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, typed
 from packidx.recipe.keys import ESTIMATE, SECTIONS, SOURCE, VERIFY, named, section
 from packidx.records.layout import Layout
-from packidx.records.sources.mix_entries import DataSet
-from packidx.records.sources.mixes import is_mix
+from packidx.records.sources.mixes import DataSet, is_mix
 
 SAMPLED = 16
 """Samples that are encoded for real once a plan is made, unless a recipe says how many."""

@@ -132,7 +132,7 @@ def _joined(
     join: Callable[[list[Tensor], int], Tensor],
     pad_token_id: int = 0,
 ) -> dict[str, Any]:
-    """What counts tokens, joined by ``join(tensor of each pack, what fills it up)``."""
+    """Join the tensors that count tokens by ``join(tensor of each pack, what fills it up)``."""
     batch = {
         "input_ids": join([pack["input_ids"] for pack in packs], pad_token_id),
         "labels": join([pack["labels"] for pack in packs], IGNORE),

@@ -79,7 +79,7 @@ class Encoded:
 
 
 def normalise(encoded: Any, rules: Rules | None = None) -> Encoded:
-    """What `encode` returned (tensors, arrays or lists, [T] or [1, T]) as an `Encoded`.
+    """Return what `encode` gave (tensors, arrays or lists, [T] or [1, T]) as an `Encoded`.
 
     Args:
         rules: how it says that its tensors are joined.

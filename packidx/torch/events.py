@@ -1,4 +1,4 @@
-"""What went otherwise than planned while packs were read: recorded, counted, visible everywhere."""
+"""Record what went otherwise than planned while packs were read, in every process."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Events:
 
     @property
     def left_out(self) -> LeftOut:
-        """What was left out so far, once for every time."""
+        """Return what was left out so far, once for every time."""
         self._take_in()
         return LeftOut(self._left_out["samples"], self._left_out["tokens"])
 

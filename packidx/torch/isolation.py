@@ -1,4 +1,4 @@
-"""Does this model, on this pack, keep samples apart? Measured: packed against separate."""
+"""Measure whether a model keeps the samples of a pack apart: packed against separate."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _plain(sample: Pack, model: Any, attention: str) -> dict[str, Any]:
 
 
 def _takes(model: Any, argument: str) -> bool:
-    """Whether `model`, or the one that an adapter as PEFT's wraps, has an argument of this name."""
+    """Return whether `model`, or the one inside an adapter such as PEFT's, takes an argument."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     return argument in inspect.signature(base.forward).parameters
 

@@ -1,4 +1,4 @@
-"""How tensors of one name become one, where several samples, or several packs, are joined.
+"""Join tensors of one name, of several samples or of several packs, into one.
 
 Most count media, tiles or patches in their rows, and are joined on dimension 0. Whole numbers may
 say more: an index counts from its sample's first patch, and joined as it is it would point into
@@ -121,13 +121,13 @@ _OF_TOKENS_AND_MEDIA = {
 
 
 def is_integer(value: Tensor) -> bool:
-    """Whether `value` may hold indices: whole numbers, but no bytes, which are pixels."""
+    """Return whether `value` may hold indices: whole numbers, but no bytes, which are pixels."""
     is_other = value.dtype in (torch.bool, torch.uint8)
     return not (is_other or value.is_floating_point() or value.is_complex())
 
 
 def rule_of(key: str, value: Tensor, names: Iterable[str], rules: Rules | None) -> Rule:
-    """How tensors named `key` are joined.
+    """Return how tensors named `key` are joined.
 
     Args:
         names: of all tensors of the sample.

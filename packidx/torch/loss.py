@@ -38,7 +38,7 @@ Batch = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LossWeights:
-    """How much a label token counts, by the n label tokens of its sample.
+    """Weight of a label token, by the n label tokens of its sample.
 
     ``'token'``: 1, so every token counts the same; ``'sample'``: 1/n, so every sample does;
     ``'square'``: 1/√n, between the two. They are InternVL's ``loss_reduction``.
@@ -127,7 +127,7 @@ def chosen_rows(logits: Tensor, chosen: Tensor, kept: Tensor | None) -> Tensor:
 
 
 def loss_targets(batch: Batch, weights: LossWeights) -> tuple[Tensor, Tensor]:
-    """What each position predicts and how much that counts: int64 [B, T] and float32 [B, T].
+    """Return what each position predicts and how much that counts: int64 [B, T] and float32 [B, T].
 
     Position t predicts ``targets[:, t]``, -100 for nothing, as in transformers' ``shift_labels``.
     For context parallelism compute both before the sequence is sharded, and shard them with it.

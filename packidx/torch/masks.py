@@ -1,4 +1,4 @@
-"""Which segment of its row each token belongs to, as the numbers and masks that kernels want."""
+"""Number the segments of a row of packed samples, and make the masks that kernels take."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Between:
 
 
 def causal_within(numbers: Tensor) -> Between:
-    """What a token sees: its own segment up to itself.
+    """Return a mask function: a token sees its own segment up to itself.
 
     Args:
         numbers: int64 [B, T], another one wherever another segment begins.

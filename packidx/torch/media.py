@@ -59,7 +59,7 @@ def grids_in(media: Mapping[str, Tensor], kind: str) -> list[Grid] | None:
 
 
 def _rows_of_each(grids: Sequence[Grid]) -> dict[str, list[int]]:
-    """How many rows each medium takes, by what the rows of a tensor count."""
+    """Return how many rows each medium takes, by what the rows of a tensor count."""
     return {
         "patches": [math.prod(grid) for grid in grids],
         "tiles": [t for t, _, _ in grids],
@@ -122,12 +122,12 @@ def cut(sample: Encoded, start: int, stop: int, media_ids: Mapping[str, int] | N
 
 
 def begins_medium(sample: Encoded, at: int, media_ids: Mapping[str, int] | None) -> bool:
-    """Whether the token `at` stands for a medium, as far as `encode` says (`cut`)."""
+    """Return whether the token `at` stands for a medium, as far as `encode` says (`cut`)."""
     return any(bool(_media_tokens(sample, kind, media_ids)[at]) for kind in by_kind(sample.media))
 
 
 def parts_medium(sample: Encoded, at: int, media_ids: Mapping[str, int] | None) -> bool:
-    """Whether a cut before token `at` would fall between two tokens of one medium, or may."""
+    """Return whether a cut before token `at` may fall between two tokens of one medium."""
     kinds = by_kind(sample.media)
     marked = (_media_tokens(sample, kind, media_ids) for kind in kinds)
     return at < sample.length and any(bool(own[at - 1] and own[at]) for own in marked)
@@ -180,7 +180,7 @@ def _cut_media(
 
 
 def _media_before(kind: str, grids: Sequence[Grid], seen: int, total: int, at: int) -> int:
-    """How many media stand before token `at`, which `seen` of all `total` of their tokens do.
+    """Return how many media stand before token `at`, given `seen` of their `total` tokens do.
 
     A medium has as many tokens as patches, divided by the same square for all.
     """

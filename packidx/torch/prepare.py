@@ -1,4 +1,4 @@
-"""What a model needs before it trains on packs, and which models cannot keep samples apart."""
+"""Prepare a model for training on packs; refuse models that cannot keep samples apart."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def _flash_towers(model: nn.Module, config: Any) -> Iterator[nn.Module]:
 
 
 def unprepared(model: Any) -> bool:
-    """Whether a hook of `prepare_model` is missing on this transformers model."""
+    """Return whether a hook of `prepare_model` is missing on this transformers model."""
     config = getattr(model, "config", None)
     if not hasattr(config, "get_text_config"):
         return False

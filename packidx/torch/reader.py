@@ -94,7 +94,7 @@ def room_of(snapshot: IndexManifest) -> int:
 
 
 def is_exact(snapshot: IndexManifest) -> bool:
-    """Whether all lengths of a plan were counted exactly."""
+    """Return whether all lengths of a plan were counted exactly."""
     methods = snapshot.lengths.methods
     return bool(methods.get("exact")) and not any(
         number for name, number in methods.items() if name != "exact"
@@ -102,7 +102,7 @@ def is_exact(snapshot: IndexManifest) -> bool:
 
 
 def is_of_the_sample(error: Exception) -> bool:
-    """Whether `error` may concern one sample alone, not the plan, an option or an installation."""
+    """Return whether `error` may concern one sample alone, not the plan or an installation."""
     if isinstance(error, PackidxError):
         return isinstance(error, BadRecord | SourceError)
     return not isinstance(error, MemoryError | ImportError)
@@ -236,8 +236,8 @@ class SampleReader:
         return piece
 
     def _ends(self, encoded: Encoded, start: int, stop: int) -> bool:
-        """Whether a piece from `start` that is not as long as it may be ends at `stop`: with the
-        sample, or before a medium that has no room in it."""
+        """Return whether a piece from `start` that is not as long as it may be ends at `stop`:
+        with the sample, or before a medium that has no room in it."""
         if stop == encoded.length:
             return True
         is_cut = start + self._longest < encoded.length
@@ -274,7 +274,7 @@ class SampleReader:
         return encoded
 
     def _end_of_first(self, encoded: Encoded) -> int:
-        """Where a truncation ends that would have `_longest` tokens: not inside a medium."""
+        """Return where a truncation ends that would have `_longest` tokens: not inside a medium."""
         stop = self._longest
         while stop and parts_medium(encoded, stop, self._media_ids):
             stop -= 1

@@ -1,4 +1,4 @@
-"""Which packs a rank trains on, in which order, and the state that resumes it."""
+"""Order the packs that a rank trains on, and keep the state that resumes it."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class PackSampler(Sampler[int]):
         return None if total is None else int(total)
 
     def denominator(self, step: int, weight: str = "token") -> float | None:
-        """What the loss of `step` is divided by, for a `LossWeights` of that name.
+        """Return what the loss of `step` is divided by, for a `LossWeights` of that name.
 
         Σ n · w(n) over the samples (or pieces) of the global batch, n being a sample's label
         tokens. It reads those packs' rows of the index, nothing else. None where a count is

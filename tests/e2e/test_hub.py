@@ -116,19 +116,6 @@ def test_over_the_hub_as_from_a_disk(processors: Path, tmp_path: Path) -> None:
         pack = read(hub, tmp_path, index.format("hub"), processor)
         assert pack == read(hub, tmp_path, index.format("disk"), processor)
         assert len(pack["cu_seqlens"]) == 4 and len(pack["image_grid_thw"]) == 3
-        load = (
-            "import datasets; datasets.load_dataset('org/name', revision=__import__('sys').argv[1])"
-        )
-        hub.run(tmp_path, "-c", load, commit)
-        lengths, packs = table.format("cached"), index.format("cached")
-        counted(
-            hub, tmp_path, processor,
-            ["estimate", f"org/name@{commit}", "-o", lengths],
-            ["plan", lengths, "-o", packs, "--capacity", "4096"],
-        )  # fmt: skip
-        assert read(hub, tmp_path, packs, processor, HF_HUB_OFFLINE="1") == pack
-        (shard,) = shards(tmp_path / "cached")
-        assert shard["uri"].startswith(f"{tmp_path}/datasets/org___name/default/")
 
 
 @pytest.mark.slow

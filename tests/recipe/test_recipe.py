@@ -17,7 +17,7 @@ from packidx.errors import OptionError
 from packidx.recipe.keys import ESTIMATE, SOURCE
 from packidx.recipe.recipe import Recipe, read_recipe, recipe_file, recipe_given, recipe_of, written
 from packidx.records.layout import Layout
-from packidx.records.sources.mix_entries import DataSet
+from packidx.records.sources.mixes import DataSet
 
 WHOLE = """
 sources:

@@ -30,8 +30,6 @@ from packidx.index.reader import Index
 from packidx.permutation import permutation
 
 RANKS = (8, 64, 512)
-MICRO_STEPS = 4
-"""Of a step, to see what a schedule could do where it has no power: where that is one."""
 _DIGITS = 6
 
 
@@ -205,21 +203,3 @@ def _largest_ratio(mine: list[float] | None, random: list[float] | None) -> floa
     pairs = zip(mine or (), random or (), strict=True)
     ratios = [ours / chance for ours, chance in pairs if chance > 0]
     return round(max(ratios), _DIGITS) if ratios else None
-
-
-def useful_with_micro_steps(index: Index, ranks: int) -> float | None:
-    """Useful share of the time if each step of `ranks` ranks had `MICRO_STEPS` micro-steps.
-
-    The first epoch's packs are put in order anew, for a global batch of so many times `ranks`.
-    None where there are too few packs for one such step.
-    """
-    from packidx.plan.schedule import schedule  # brings the planner
-
-    columns, llm, vit = first_epoch(index)
-    batch = MICRO_STEPS * ranks
-    key = derive_key(index.snapshot.options.seed, "micro-steps")
-    # Exchanges between steps, for the sake of their shares, move whole micro-steps: no share here.
-    order = schedule("stratified", llm, vit, global_batch=batch, micro_steps=MICRO_STEPS, key=key)
-    ordered = ScheduledPacks(llm[order], vit[order], columns["length"][order])
-    useful = ranks_stats(ordered, batch, [ranks])[0]["planned"]
-    return None if useful is None else useful["useful"]

@@ -13,9 +13,11 @@ from packidx.arrays import Int64s
 from packidx.hashing import derive_key
 from packidx.index.order import Epochs, packs_per_step
 from packidx.index.reader import Index
+from packidx.index.tables import Views
+from packidx.inspect.sql import connect
 from packidx.inspect.stats.idle import RANKS, ScheduledPacks, first_epoch, ranks_stats
-from packidx.pack.counts import LengthPairs, exact_dot
-from packidx.permutation import KeyedPermutation, permutation
+from packidx.pack.counts import LengthPairs
+from packidx.permutation import permutation
 
 _COLUMNS = (
     "num_samples",
@@ -50,47 +52,76 @@ def sample_stats(
     """What only the samples tell, window by window.
 
     Returns:
-        ``composition`` (`composition.Composition.result`), ``locality`` (`Locality.result`) and
+        ``composition``: ``length_correlation`` of samples that share a pack (None where nothing
+        varies), ``samples_per_pack`` (min, p50, p95, max by nearest rank, and mean) and
+        ``source_distance`` (None without sources): how many of a pack's tokens, as a share, are of
+        other sources than the whole's, on ``mean``, and at ``random``, had the samples of the first
+        packs, about a million, been dealt to them at random;
+        ``locality`` (`Locality.result`); and
         ``schedule``: per number of ranks, what `idle.ranks_stats` says of the first epoch.
     """
     names = [source.name for source in index.snapshot.sources]
     windows = index.snapshot.result.windows
-    composition, locality, tokens = Composition(), Locality(index), []
+    locality, tokens = Locality(index), []
+    distance = SourceDistance(_packed_tokens(index, names))
     for number in range(len(windows)):
         progress(f"reading window {number + 1} of {len(windows)}")
         samples = index.window("samples", number, ["length", "source", "shard", "nbytes"])
         sizes = index.window("packs", number, ["num_samples"])["num_samples"].to_numpy()
+        sizes = sizes.astype(np.int64)
         if not len(sizes):
             continue
-        first_row = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        locality.add(sizes, samples)
+        if not names:
+            continue
         length = samples["length"].to_numpy().astype(np.int64)
-        source = _numbers(samples["source"], names) if names else None
-        composition.add(first_row, length, source)
-        locality.add(first_row, samples)
-        if source is not None and len(names) > 1:
-            tokens.append(_by_source(first_row, length, source, index, names))
+        places = pc.index_in(samples["source"], value_set=pa.array(names, pa.string()))
+        source = places.fill_null(len(names)).to_numpy().astype(np.int64)
+        distance.add(sizes, length, source)
+        if len(names) > 1:
+            tokens.append(_by_source(sizes, length, source, index))
     progress("looking at the schedule")
     return {
-        "composition": composition.result(),
+        "composition": _of_packs(index) | {"source_distance": distance.result() if names else None},
         "locality": locality.result(),
         "schedule": _schedule(index, np.concatenate(tokens) if tokens else None, ranks),
     }
 
 
-def _numbers(column: pa.ChunkedArray, names: list[str]) -> Int64s:
-    places = pc.index_in(column, value_set=pa.array(names, pa.string()))
-    numbers: Int64s = places.fill_null(len(names)).to_numpy().astype(np.int64)
-    return numbers
+def _of_packs(index: Index) -> dict[str, Any]:
+    """What the packs' own columns tell of their composition."""
+    packs = index.packs(["num_samples", "length", "attention_cost"])
+    size, length, squares = (column.to_numpy().astype(np.int64) for column in packs.columns)
+    pairs = LengthPairs()
+    pairs.add(np.ones_like(size), size, length, squares)
+    names, shares = ("min", "p50", "p95", "max"), (0, 0.5, 0.95, 1)
+    per_pack: dict[str, int | float | None] = dict.fromkeys((*names, "mean"))
+    if len(size):
+        found = np.quantile(size, shares, method="inverted_cdf")
+        per_pack = dict(zip(names, map(int, found), strict=True)) | {"mean": float(size.mean())}
+    return {"length_correlation": pairs.correlation(), "samples_per_pack": per_pack}
 
 
-def _by_source(
-    first_row: Int64s, length: Int64s, source: Int64s, index: Index, names: list[str]
-) -> Int64s:
+def _packed_tokens(index: Index, names: Sequence[str]) -> Int64s:
+    """Tokens in packs of each source, and of samples without one, int64 [sources + 1]."""
+    with index.local_files("samples") as files:
+        rows = connect(Views({"samples": files})).execute(
+            "SELECT source, CAST(sum(length) AS BIGINT) FROM samples GROUP BY source"
+        )
+        tokens = dict(rows.fetchall())
+    own = [tokens.pop(name, 0) for name in names]
+    return np.array([*own, sum(tokens.values())], np.int64)
+
+
+def _by_source(sizes: Int64s, length: Int64s, source: Int64s, index: Index) -> Int64s:
     """Tokens of the largest sources in each pack, int64 [packs, sources]."""
-    sizes = [(-source.num_samples, number) for number, source in enumerate(index.snapshot.sources)]
-    largest = [number for _, number in sorted(sizes)[:_SOURCES]]
+    by_size = [
+        (-source.num_samples, number) for number, source in enumerate(index.snapshot.sources)
+    ]
+    largest = [number for _, number in sorted(by_size)[:_SOURCES]]
+    ends = np.concatenate([[0], np.cumsum(sizes)])
     running = [
-        np.concatenate([[0], np.cumsum(np.where(source == number, length, 0))])[first_row]
+        np.concatenate([[0], np.cumsum(np.where(source == number, length, 0))])[ends]
         for number in largest
     ]
     return np.stack([np.diff(sums) for sums in running], axis=1)
@@ -118,12 +149,11 @@ class Locality:
         self._fetched = {"pack": 0, "block": 0}
         self._used = 0
 
-    def add(self, first_row: Int64s, samples: pa.Table) -> None:
-        """Count in the packs of a window."""
+    def add(self, sizes: Int64s, samples: pa.Table) -> None:
+        """Count in the packs of a window, of so many samples each."""
         if not len(self._bytes) or samples["shard"].null_count:
             return
         shard = samples["shard"].to_numpy().astype(np.int64)
-        sizes = np.diff(first_row)
         pack = np.repeat(np.arange(len(sizes)), sizes)
         pairs = np.unique(pack * len(self._bytes) + shard)
         each = np.bincount(pairs // len(self._bytes), minlength=len(sizes))
@@ -159,149 +189,58 @@ class Locality:
 
 
 _ONE = 1 << 32  # a share of 1 in fixed point: sums of shares are sums of integers
-_BIN = 22  # shares are counted in bins of 2^(22 − 32); a share of 1 has a bin of its own
-_NUM_BINS = (_ONE >> _BIN) + 1
-_POOL_ROWS = 1 << 20  # samples that are shuffled to see what random composition gives
+_DEALT_ROWS = 1 << 20  # samples that are dealt anew to see what random composition gives
 
 
-class Composition:
-    """Statistics of packs that pass by in runs; memory does not grow with them.
+class SourceDistance:
+    """How far the sources of packs are from those of the whole (total variation distance).
 
     Args:
-        seed: of the shuffle that stands for random composition.
+        tokens: int64 [sources], of the whole.
     """
 
-    def __init__(self, seed: int = 0) -> None:
-        self._pairs = LengthPairs()
-        self._sizes = np.zeros(1, np.int64)  # packs by their number of samples
-        self._tokens = np.zeros(0, np.int64)  # of each source
-        self._bins = np.zeros((2, 0, _NUM_BINS), np.int64)  # packs and Σ share, by source and share
-        self._pool = _Pool(derive_key(seed, "composition"))
-        self._has_sources = False
+    def __init__(self, tokens: Int64s) -> None:
+        total = max(1, int(tokens.sum()))
+        self._whole = np.array([(int(own) << 32) // total for own in tokens], np.int64)
+        self._common = self._num_packs = 0
+        self._random: float | None = None
 
-    def add(self, first_row: Int64s, length: Int64s, source: Int64s | None = None) -> None:
+    def add(self, sizes: Int64s, tokens: Int64s, source: Int64s) -> None:
         """Count in the next packs.
 
         Args:
-            first_row: int64 [packs + 1], where each begins in the arrays below, and their end.
-            length: int [n], tokens of each sample, in 1..2^31.
-            source: int [n], the number of its source from 0; None leaves the sources out.
+            sizes: int64 [packs], their samples.
+            tokens: int64 [n], of each sample.
+            source: int64 [n], its number.
         """
-        if first_row[-1] - first_row[0] != len(length):
-            raise ValueError(f"{len(length)} lengths for rows {first_row[0]}..{first_row[-1]}")
-        tokens = length.astype(np.int64)
-        sizes = np.diff(first_row)
-        sums = _per_pack(tokens, first_row)
-        squares = _per_pack(tokens * tokens, first_row)
-        self._pairs.add(np.ones_like(sizes), sizes, sums, squares)
-        self._sizes = _plus(self._sizes, np.bincount(sizes))
-        if source is not None:
-            self._has_sources = True
-            if len(tokens):
-                self._add_sources(sizes, tokens, source.astype(np.int64))
+        if not len(tokens):
+            return
+        if self._random is None:
+            ends = np.cumsum(sizes)
+            num = max(1, int(np.searchsorted(ends, _DEALT_ROWS, side="right")))
+            dealt = permutation(int(ends[num - 1]), derive_key(0, "composition"))
+            common = self._shared(sizes[:num], tokens[dealt], source[dealt])
+            self._random = max(0.0, 1 - common / (num * _ONE))
+        self._common += self._shared(sizes, tokens, source)
+        self._num_packs += len(sizes)
 
-    def _add_sources(self, sizes: Int64s, tokens: Int64s, source: Int64s) -> None:
-        self._pool.add(sizes, tokens, source)
-        # Sums of integers below 2^53 in float64: exact in any order.
-        self._tokens = _plus(self._tokens, np.bincount(source, tokens).astype(np.int64))
-        num_sources = len(self._tokens)
-        if self._bins.shape[1] < num_sources:
-            grown = np.zeros((2, num_sources, _NUM_BINS), np.int64)
-            grown[:, : self._bins.shape[1]] = self._bins
-            self._bins = grown
-        _, of, share = _shares(sizes, tokens, source, num_sources)
-        cell = of * _NUM_BINS + (share >> _BIN)
-        size = num_sources * _NUM_BINS
-        self._bins[0] += np.bincount(cell, minlength=size).reshape(num_sources, -1)
-        np.add.at(self._bins[1].reshape(-1), cell, share)
+    def _shared(self, sizes: Int64s, tokens: Int64s, source: Int64s) -> int:
+        """Σ over packs of the share of their tokens that the whole has in the same sources."""
+        of, share = _shares(sizes, tokens, source, len(self._whole))
+        return int(np.minimum(share, self._whole[of]).sum())
 
-    def result(self) -> dict[str, object]:
-        """``length_correlation`` (float or None), ``samples_per_pack`` (min, p50, p95, max, mean)
-        and ``source_distance`` (mean, random; None without sources), of all packs so far.
-
-        Quantiles are nearest ranks. `mean` errs by at most 2^-12 for each source that a pack has,
-        not at all for packs of one source. `random` is what the same packs would have, had their
-        samples been drawn at random: all of them, or those of a seeded choice of packs with about
-        a million samples.
-        """
-        return {
-            "length_correlation": self._pairs.correlation(),
-            "samples_per_pack": _quantiles(self._sizes),
-            "source_distance": self._distance() if self._has_sources else None,
-        }
-
-    def _distance(self) -> dict[str, float | None]:
-        num_packs, total = int(self._sizes.sum()), int(self._tokens.sum())
-        if not num_packs or not total:
-            return {"mean": None, "random": None}
-        shares_of_all = np.array([(int(own) << 32) // total for own in self._tokens], np.int64)
-        common = 0
-        for share, counts, sums in zip(shares_of_all.tolist(), *self._bins, strict=True):
-            at = share >> _BIN  # below: min is the pack's share; above: the whole's
-            common += int(sums[:at].sum()) + int(counts[at + 1 :].sum()) * share
-            common += min(int(sums[at]), int(counts[at]) * share)
-        sizes, tokens, source = self._pool.shuffled()
-        _, of, drawn = _shares(sizes, tokens, source, len(shares_of_all))
-        random = int(np.minimum(drawn, shares_of_all[of]).sum())
-        return {
-            "mean": max(0.0, 1 - common / (num_packs * _ONE)),
-            "random": max(0.0, 1 - random / (len(sizes) * _ONE)) if len(sizes) else None,
-        }
-
-
-class _Pool:
-    """Whole packs in the order of their mixed numbers, as many as have `_POOL_ROWS` samples.
-
-    Which packs those are does not depend on how the packs arrive: a pack that falls out never
-    belongs to the first again.
-    """
-
-    def __init__(self, key: int) -> None:
-        self._key = key
-        self._mix = KeyedPermutation.keyed(63, key)
-        self._seen = 0
-        self._below = np.uint64(1 << 63)
-        empty = np.zeros(0, np.int64)
-        self._order = empty.astype(np.uint64)
-        self._sizes = self._tokens = self._source = empty
-
-    def add(self, sizes: Int64s, tokens: Int64s, source: Int64s) -> None:
-        order = self._mix.forward(np.arange(self._seen, self._seen + len(sizes), dtype=np.uint64))
-        self._seen += len(sizes)
-        kept = order < self._below
-        rows = np.repeat(kept, sizes)
-        self._order = np.concatenate([self._order, order[kept]])
-        self._sizes = np.concatenate([self._sizes, sizes[kept]])
-        self._tokens = np.concatenate([self._tokens, tokens[rows]])
-        self._source = np.concatenate([self._source, source[rows]])
-        if len(self._tokens) > 2 * _POOL_ROWS:
-            self._cut()
-
-    def _cut(self) -> None:
-        """Sort by mixed number and keep the first packs."""
-        by = np.argsort(self._order)
-        first = (np.cumsum(self._sizes) - self._sizes)[by]
-        sizes, order = self._sizes[by], self._order[by]
-        num_kept = max(1, int(np.searchsorted(np.cumsum(sizes), _POOL_ROWS, side="right")))
-        if num_kept < len(order):
-            self._below = order[num_kept]
-        self._order, self._sizes, first = order[:num_kept], sizes[:num_kept], first[:num_kept]
-        begin = np.cumsum(self._sizes) - self._sizes
-        rows = np.arange(int(self._sizes.sum())) + np.repeat(first - begin, self._sizes)
-        self._tokens, self._source = self._tokens[rows], self._source[rows]
-
-    def shuffled(self) -> tuple[Int64s, Int64s, Int64s]:
-        """The packs' sizes, and the samples' tokens and sources, those two shuffled."""
-        if len(self._order):
-            self._cut()
-        order = permutation(len(self._tokens), derive_key(self._key, "shuffle"))
-        return self._sizes, self._tokens[order], self._source[order]
+    def result(self) -> dict[str, float | None]:
+        """``mean`` and ``random``; None where there is no pack."""
+        mean = None
+        if self._num_packs:
+            mean = max(0.0, 1 - self._common / (self._num_packs * _ONE))
+        return {"mean": mean, "random": self._random}
 
 
 def _shares(
     sizes: Int64s, tokens: Int64s, source: Int64s, num_sources: int
-) -> tuple[Int64s, Int64s, Int64s]:
-    """Pack, source and share of the pack's tokens (fixed point), where a pack has that source."""
+) -> tuple[Int64s, Int64s]:
+    """Source and share of the pack's tokens (fixed point), where a pack has that source."""
     pack = np.repeat(np.arange(len(sizes)), sizes)
     cell = pack * num_sources + source
     if len(sizes) * num_sources <= 8 * len(cell) + 1024:
@@ -313,34 +252,4 @@ def _shares(
         own = np.bincount(inverse, tokens).astype(np.int64)
     pack, source = np.divmod(present, num_sources)
     total = np.bincount(pack, own, minlength=len(sizes)).astype(np.int64)
-    return pack, source, (own << 32) // total[pack]
-
-
-def _per_pack(values: Int64s, first_row: Int64s) -> Int64s:
-    """Sums over each pack's rows; the running sum may wrap around, differences are right."""
-    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
-    bounds = running[first_row - first_row[0]]
-    sums: Int64s = bounds[1:] - bounds[:-1]
-    return sums
-
-
-def _plus(a: Int64s, b: Int64s) -> Int64s:
-    """Σ of two arrays of counts, the shorter one continued by zeros."""
-    out = np.zeros(max(len(a), len(b)), np.int64)
-    out[: len(a)] += a
-    out[: len(b)] += b
-    return out
-
-
-def _quantiles(packs_by_size: Int64s) -> dict[str, int | float | None]:
-    """Nearest-rank quantiles of the number of samples per pack, and the mean."""
-    num_packs = int(packs_by_size.sum())
-    if not num_packs:
-        return dict.fromkeys(("min", "p50", "p95", "max", "mean"))
-    at_most = np.cumsum(packs_by_size)
-    ranks = {"min": 1, "p50": -(-num_packs // 2), "p95": -(-num_packs * 19 // 20), "max": num_packs}
-    distance: dict[str, int | float | None] = {
-        name: int(np.searchsorted(at_most, rank)) for name, rank in ranks.items()
-    }
-    distance["mean"] = exact_dot(packs_by_size, np.arange(len(packs_by_size))) / num_packs
-    return distance
+    return source, (own << 32) // total[pack]

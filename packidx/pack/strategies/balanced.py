@@ -81,7 +81,7 @@ def balanced(
 
 
 class DealRule(NamedTuple):
-    """How samples are dealt."""
+    """Parameters of one way to deal samples to packs."""
 
     num_packs: int
     """Packs that stand open at the beginning."""

@@ -113,7 +113,7 @@ def _dense(pack: Int64s) -> Int64s:
 
 @dataclass(slots=True)
 class Rooms:
-    """What packs have room for.
+    """Room that is left in each pack, for every limit.
 
     Attributes:
         rooms: int64 [d, packs], what is left of every limit.
@@ -125,7 +125,7 @@ class Rooms:
 
     @classmethod
     def empty(cls, count: int, limits: Int64s) -> Rooms:
-        """Of `count` packs that hold nothing."""
+        """Return the rooms of `count` empty packs."""
         return cls(np.repeat(limits[:, None], count, axis=1), limits)
 
     @property

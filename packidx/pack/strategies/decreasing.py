@@ -95,7 +95,7 @@ class OpenPacks:
         return dealt
 
     def has(self, room: int) -> bool:
-        """Whether there are packs of just that room."""
+        """Return whether some packs have exactly that room."""
         return room in self._runs
 
     def plan(self, total: int | None = None) -> PackRuns:

@@ -70,7 +70,7 @@ class Relaxation:
     room: int
 
     def work_per_round(self) -> int:
-        """What one knapsack program costs, in about a nanosecond: each length's doublings."""
+        """Return the cost of one knapsack program, in units of about a nanosecond."""
         copies = np.maximum(self.room // np.maximum(np.unique(self.units), 1), 1)
         doublings: int = sum(number.bit_length() for number in copies.tolist())
         return doublings * self.room
@@ -141,7 +141,7 @@ def by_classes(histogram: Histogram, capacity: int, num_classes: int) -> Relaxat
 
 
 def _is_small(histogram: Histogram, capacity: int, most: int) -> bool:
-    """Whether every length can have a row, and every sample a slot in a pattern."""
+    """Return whether every length can have a row, and every sample a slot in a pattern."""
     return len(histogram.lengths) == 0 or (
         len(histogram.lengths) <= most
         and int(histogram.lengths[-1]) * _MOST_PER_PACK >= capacity

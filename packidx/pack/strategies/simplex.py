@@ -80,7 +80,7 @@ class Master:
                 return
 
     def work_per_pivot(self) -> int:
-        """What one pivot costs, in about a nanosecond."""
+        """Return the cost of one pivot, in units of about a nanosecond."""
         return len(self._demand) ** 2 + 5 * self.rows.size
 
     def solution(self) -> tuple[Int64s, Float64s]:

@@ -68,7 +68,8 @@ _MAX_NAME, _SHORTEST = 2048, 64
 _MAX_DEPTH = 8
 NUMBERS = frozenset((int, float, bool, type(None)))
 
-_ROLES = frozenset(("role", "from", "speaker", "sender", "author", "who"))
+SPEAKERS = frozenset(("role", "from", "speaker", "sender", "author", "who"))
+"""Names of keys that say who speaks."""
 _SAID = frozenset(
     ("question", "answer", "user", "assistant", "human", "gpt", "bot", "q", "a")
     + ("prompt", "response", "instruction", "output", "query", "completion", "reply")
@@ -200,7 +201,7 @@ def _are_turns(items: Sequence[Any]) -> bool:
         repeats = len(items) > 1 and len({*words}) <= max(2, min(5, len(items) - 1))
         short = max(map(len, words)) <= 30 and not any(word.isdigit() for word in words)
         others = [n for n in names - {role} if isinstance(items[0][n], str | list | tuple)]
-        if others and short and (role.lower() in _ROLES or (repeats and len(texts) > 1)):
+        if others and short and (role.lower() in SPEAKERS or (repeats and len(texts) > 1)):
             return True
     return False
 
@@ -211,7 +212,7 @@ def said_in(turns: Sequence[Any]) -> list[str]:
     for turn in turns:
         for name, item in turn.items() if isinstance(turn, OBJECT) else ():
             lengths[name] = lengths.get(name, 0) + sum(map(len, texts_of(item)))
-    told = {n for n, size in lengths.items() if size and n.lower() not in _ROLES}
+    told = {n for n, size in lengths.items() if size and n.lower() not in SPEAKERS}
     asked = {name for name in told if name.lower() in _SAID}
     keys = asked if len(asked) > 1 else {max(told, key=lambda name: lengths[name], default="")}
     said = [

@@ -7,6 +7,7 @@ and `WebdatasetSplits` in Energon's flavors/webdataset/structs.py).
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections import Counter
@@ -28,6 +29,7 @@ TRAIN = "train"
 
 _INFOS = (".info.json", ".info.yaml")
 _SPLITS = ("split.yaml", "split.json")
+_EXCLUDED = ""  # in place of a split
 _NAMED = 3  # files that a sentence names before it counts
 
 
@@ -54,6 +56,10 @@ class _Description:
     parts: dict[str, tuple[str, ...]] | None
     """The shards of each split; None where there are no splits."""
     excluded: frozenset[str]
+
+    def lists(self, excluded: str) -> bool:
+        """Whether what is excluded, a shard or a sample of one, is of a shard that is listed."""
+        return excluded in self.listed or _shard_of(excluded) in self.listed
 
     def wanted(self, split: str | None) -> set[str] | None:
         """The names of a split's shards; None where there are no splits and none is named."""
@@ -117,51 +123,27 @@ def not_read(folder: str, paths: Collection[str]) -> NotRead:
     left = [name for name in names if urls.absolute(urls.join(folder, name)) not in paths]
     parts = described.parts or {}
     split_of = {name: split for split in reversed(parts) for name in parts[split]}
-    elsewhere = Counter(
-        split_of[name] for name in left if name in split_of and name not in described.excluded
-    )
-    notes = []
-    if elsewhere:
-        splits = ", ".join(f"{split} {elsewhere[split]:,}" for split in parts if elsewhere[split])
-        are = "are in other splits" if elsewhere.total() > 1 else "is in another split"
-        notes.append(f"{_shards(elsewhere.total())} of {folder} {are} ({splits})")
-    excluded = [name for name in left if name in described.excluded]
-    if excluded:
-        are = "are" if len(excluded) > 1 else "is"
-        notes.append(f"{_shards(len(excluded))} of {folder} {are} excluded by {described.path}")
-    nowhere = [name for name in left if name not in split_of and name not in described.excluded]
-    return NotRead(tuple(notes), (*_about_nowhere(described, nowhere), *_vain(described)))
-
-
-def _shards(number: int) -> str:
-    return f"{number:,} shard" + ("s" if number > 1 else "")
-
-
-def _about_nowhere(described: _Description, names: list[str]) -> list[str]:
-    if not names:
-        return []
-    number = f"{len(names):,} tar" + ("s" if len(names) > 1 else "")
-    are = "are" if len(names) > 1 else "is"
-    where = f"not listed in {described.info}" if described.parts is None else "in no split"
-    return [
-        f"{number} of {described.folder} {are} {where} and not read: {some(names)}; run "
-        "`energon prepare` again if they belong to it"
+    split_of |= dict.fromkeys(described.excluded, _EXCLUDED)
+    reasons = Counter(split_of[name] for name in left if name in split_of)
+    notes = [
+        f"{number:,} shard(s) of {folder}: "
+        + (f"excluded by {described.path}" if why is _EXCLUDED else f"of its {why} split")
+        for why, number in reasons.items()
     ]
-
-
-def _vain(described: _Description) -> list[str]:
-    """Exclusions that leave nothing out: what was to be held out may be read under another name."""
-    vain = [
-        name
-        for name in sorted(described.excluded)
-        if name not in described.listed and _shard_of(name) not in described.listed
-    ]
-    if not vain:
-        return []
-    return [
-        f"{described.path} excludes {some(vain)}, which {described.info} does not list: that "
-        "leaves nothing out, so check the names"
-    ]
+    nowhere = [name for name in left if name not in split_of]
+    warnings = []
+    if nowhere:
+        warnings.append(
+            f"{len(nowhere):,} tar(s) of {folder} are in no split and not read: {some(nowhere)}; "
+            "run `energon prepare` again if they belong to it"
+        )
+    vain = [name for name in sorted(described.excluded) if not described.lists(name)]
+    if vain:
+        warnings.append(
+            f"{described.path} excludes {some(vain)}, which {described.info} does not list: that "
+            "leaves nothing out, so check the names"
+        )
+    return NotRead(tuple(notes), tuple(warnings))
 
 
 def some(names: Sequence[str]) -> str:
@@ -289,8 +271,7 @@ def _loaded(folder: str, names: tuple[str, ...]) -> tuple[str, Any]:
 MAX_NAMES = 1_000_000
 """Names that a pattern, and all patterns of a list together, may stand for."""
 
-_NUMBERS = re.compile(r"^(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?$")  # as the package has them
-_LETTERS = re.compile(r"^([A-Za-z])\.\.([A-Za-z])(?:\.\.-?(\d+))?$")
+_RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)")
 
 
 def expanded(pattern: str) -> list[str]:
@@ -300,57 +281,11 @@ def expanded(pattern: str) -> list[str]:
         ValueError: its braces do not match, or the names are over `MAX_NAMES`.
     """
     try:
-        number = num_names(pattern)
-        names = list(braceexpand.braceexpand(pattern)) if number <= MAX_NAMES else []
-    except ValueError:  # of the package, or of Python for a number of thousands of digits
+        longest = max((abs(int(b) - int(a)) for a, b in _RANGE.findall(pattern)), default=0)
+        names = braceexpand.braceexpand(pattern) if longest < MAX_NAMES else range(longest)
+        listed = [str(name) for name in itertools.islice(names, MAX_NAMES + 1)]
+    except (ValueError, RecursionError):  # also of Python, for a number of thousands of digits
         raise ValueError("its braces make no sense") from None
-    except RecursionError:
-        raise ValueError("its braces are nested too deeply") from None
-    if number > MAX_NAMES:
+    if len(listed) > MAX_NAMES or longest >= MAX_NAMES:
         raise ValueError(f"it stands for over {MAX_NAMES:,} names")
-    return names
-
-
-def num_names(pattern: str) -> int:
-    """How many names a pattern stands for."""
-    total, depth, start, at = 1, 0, 0, 0
-    while at < len(pattern):
-        if pattern[at] == "\\":
-            at += 1
-        elif pattern[at] == "{":
-            depth += 1
-            start = at + 1 if depth == 1 else start
-        elif pattern[at] == "}":
-            depth -= 1
-            if depth == 0:
-                total *= _num_alternatives(pattern[start:at])
-        at += 1
-    return total
-
-
-def _num_alternatives(inside: str) -> int:
-    if (numbers := _NUMBERS.match(inside)) is not None:
-        return _num_steps(int(numbers[1]), int(numbers[2]), numbers[3])
-    if (letters := _LETTERS.match(inside)) is not None:
-        first, last = map(braceexpand.alphabet.index, letters.group(1, 2))
-        return _num_steps(first, last, letters[3])
-    return sum(map(num_names, _split(inside)))
-
-
-def _num_steps(first: int, last: int, step: str | None) -> int:
-    return abs(last - first) // (int(step or 1) or 1) + 1
-
-
-def _split(inside: str) -> list[str]:
-    """`inside` at its commas, without those within braces of their own."""
-    parts, depth, start, at = [], 0, 0, 0
-    while at < len(inside):
-        if inside[at] == "\\":
-            at += 1
-        elif inside[at] in "{}":
-            depth += 1 if inside[at] == "{" else -1
-        elif inside[at] == "," and depth == 0:
-            parts.append(inside[start:at])
-            start = at + 1
-        at += 1
-    return [*parts, inside[start:]]
+    return listed

@@ -23,7 +23,7 @@ from packidx.records.sources.folders import (
     source_name,
     unread,
 )
-from packidx.records.sources.mix_entries import DataSet
+from packidx.records.sources.mixes import DataSet
 
 _NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
 

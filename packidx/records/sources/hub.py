@@ -1,37 +1,32 @@
 """Data sets of the Hugging Face Hub, by id or ``hf://`` URL, at one revision.
 
 The Hub says which commit a branch is at now; what is read is of that commit, whatever happens to
-the branch: the URL of a shard names it. What `datasets` has prepared of that commit is read from
-its cache, else what was downloaded of it from the hub cache, else the repository itself. Where the
-Hub cannot be asked, the two caches are all there is. Nothing is copied, and no code is run.
+the branch: the URL of a shard names it. What was downloaded of that commit is read from the hub
+cache, else the repository itself is read. Where the Hub cannot be asked, the cache is all there is.
+`datasets` is asked where the files of a split are; nothing is copied, and no code is run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import glob
+import io
+import logging
 import os
+import posixpath
 import re
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from packidx.errors import SourceError
+from packidx.errors import MissingExtraError, SourceError
 from packidx.io import urls
-from packidx.records.containers.registry import SUFFIXES, required_kind
+from packidx.records.containers.registry import KNOWN, SUFFIXES, required_kind
 from packidx.records.layout import Layout
 from packidx.records.media.paths import refuse_outside
 from packidx.records.shards import Shard
 from packidx.records.sources import energon
-from packidx.records.sources.hub_library import (
-    builder_of,
-    files_of,
-    is_installed,
-    library,
-    listed,
-    refuse_absent,
-)
 
 SCHEME = "hf://"
 
@@ -42,8 +37,11 @@ _NAME = re.compile(
 )
 _URL = re.compile(rf"hf://(datasets/|spaces/)?([^/@]+/[^/@]+)(?:@{_REVISION})?(/.*)?", re.DOTALL)
 _TYPES = {"datasets/": "dataset", "spaces/": "space", None: "model"}
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _SECONDS = 10.0  # that the Hub may take to say where a branch is
+_OF = re.compile(r"(.*[-_])\d+([-_]of[-_])(\d+)(\D.*)", re.DOTALL)
+_WITH_MEDIA = (".parquet", ".arrow", ".tar")
+# What a config of README may state without changing what a file's records are.
+_HARMLESS = ("name", "version", "data_dir", "data_files", "description", "features")
 
 
 @dataclass(frozen=True)
@@ -76,19 +74,29 @@ def shards_of(arg: str, name: Name, layout: Layout) -> list[Shard]:
     """
     commit, unasked = _commit(arg, "dataset", name.repo, name.revision)
     if commit is None:
-        found = _in_caches(arg, name, unasked)
+        folder, is_whole = _snapshot("dataset", name.repo, name.revision)
+        if folder is None:
+            here = "" if urls.is_url(arg) else "no such file or folder is here, "
+            at = "" if name.revision is None else f" at revision {name.revision}"
+            raise SourceError(
+                f"{arg}: {here}{unasked}, and the Hub's data set of that name is not in "
+                f"{_hub_folder('dataset', name.repo)}{at}: see how it is written"
+            )
+        if not is_whole:
+            _refuse_part(arg, "dataset", name.repo)
+        commit, place = os.path.basename(folder), f"from the hub cache, {folder}, since {unasked}"
+        files = _in_snapshot(arg, folder, name)
     else:
-        found = at_commit(arg, name.repo, commit, name.config, name.splits)
+        files, place = _at_commit(arg, name, commit)
     top = name.repo.rpartition("/")[2] + (f"/{name.config}" if name.config else "")
     shards = [
         Shard(path, path, top if split == "train" else f"{top}/{split}", kind, layout)
-        for split, paths in found.files.items()
+        for split, paths in files.items()
         for path in paths
         if (kind := required_kind(path, path))
     ]
     number = f"{len(shards):,} file{'s' if len(shards) > 1 else ''}"
-    said = f"{name.repo} at {found.revision}: {number} {found.place}"
-    return from_hub(shards, f"{said}, since {unasked}" if unasked else said)
+    return from_hub(shards, f"{name.repo} at {commit}: {number} {place}")
 
 
 def pinned(url: str) -> tuple[str, str]:
@@ -108,45 +116,19 @@ def pinned(url: str) -> tuple[str, str]:
     commit, unasked = _commit(url, _TYPES[kind], repo, revision)
     if commit is not None:
         return f"{SCHEME}{kind or ''}{repo}@{commit}{below}", f"{repo} at {commit}: from the Hub"
-    folder, is_whole = snapshot(_TYPES[kind], repo, revision)
+    folder, is_whole = _snapshot(_TYPES[kind], repo, revision)
     if folder is not None:
         place = folder + urllib.parse.unquote(below)
         if not is_whole and not os.path.isfile(place):
-            refuse_part(url, _TYPES[kind], repo)
+            _refuse_part(url, _TYPES[kind], repo)
         said = f"{repo} at {os.path.basename(folder)}: from the hub cache, {folder}"
         return place, f"{said}, since {unasked}"
-    raise SourceError(f"{url}: {unasked}, and {hub_folder(_TYPES[kind], repo)} does not have it")
+    raise SourceError(f"{url}: {unasked}, and {_hub_folder(_TYPES[kind], repo)} does not have it")
 
 
 def from_hub(shards: Sequence[Shard], said: str) -> list[Shard]:
     """`shards`, of which the first says where they are from."""
     return [replace(shard, origin="" if number else said) for number, shard in enumerate(shards)]
-
-
-def _in_caches(arg: str, name: Name, unasked: str) -> Found:
-    """What the caches have where the Hub cannot be asked."""
-    repo, revision = name.repo, name.revision
-    folder, is_whole = snapshot("dataset", repo, revision)
-    commit = os.path.basename(folder) if folder is not None else None
-    if revision is not None and commit is None and _COMMIT.fullmatch(revision):
-        commit = revision
-    looked_at = [hub_folder("dataset", repo)]
-    if is_installed() and (revision is None or commit is not None):
-        looked_at.append(datasets_folder(repo))
-        wanted = None if revision is None else commit
-        found = in_datasets_cache(arg, repo, wanted, name.config, name.splits)
-        if found is not None:
-            return found
-    if folder is not None and not is_whole:
-        refuse_part(arg, "dataset", repo)
-    if folder is not None:
-        return in_snapshot(arg, folder, name.config, name.splits)
-    here = "" if urls.is_url(arg) else "no such file or folder is here, "
-    at = "" if revision is None else f" at revision {revision}"
-    raise SourceError(
-        f"{arg}: {here}{unasked}, and the Hub's data set of that name is not in "
-        f"{' or '.join(looked_at)}{at}: see how it is written"
-    )
 
 
 def _commit(arg: str, kind: str, repo: str, revision: str | None) -> tuple[str | None, str]:
@@ -176,43 +158,29 @@ def _commit(arg: str, kind: str, repo: str, revision: str | None) -> tuple[str |
     return str(info.sha), ""
 
 
-_OF = re.compile(r"(.*[-_])\d+([-_]of[-_])(\d+)(\D.*)", re.DOTALL)
-_WITH_MEDIA = (".parquet", ".arrow", ".tar")
-
-
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """The files of some splits, in `datasets`' order, and where they are."""
-
-    files: dict[str, list[str]]
-    revision: str
-    place: str
-    """In words."""
-
-
-def at_commit(arg: str, repo: str, commit: str, config: str | None, splits: Sequence[str]) -> Found:
-    """Of a data set at a commit that the Hub has: in a cache, all of them, or at the Hub.
+def _at_commit(arg: str, name: Name, commit: str) -> tuple[dict[str, list[str]], str]:
+    """The files of splits at a commit that the Hub has, and where they are: in the cache, if all
+    of them are there, or at the Hub.
 
     Raises:
         SourceError: there is no such config or split, or files that are not read as they are.
         MissingExtraError: `datasets` is not installed.
     """
-    builder = builder_of(arg, repo, config, commit)
+    repo = name.repo
+    builder = _builder_of(arg, repo, name.config, commit)
     if builder.hash != commit:  # it goes over to another revision that it has in its cache
         raise SourceError(
             f"{arg}: `datasets` cannot read {repo} at {commit}: it may be a script, which is never "
             "run, or have no data file; name its files, hf://datasets/org/name/PATH"
         )
-    if (found := _prepared(arg, builder.cache_dir, builder.dataset_name, splits)) is not None:
-        return found
-    files = files_of(arg, builder, splits)
+    files = _files_of(arg, builder, name.splits)
     prefix = f"hf://datasets/{repo}@{commit}/"
     outside = [url for paths in files.values() for url in paths if not url.startswith(prefix)]
     if outside:
         raise SourceError(f"{arg}: {outside[0]} is not of the repository: name it as a source")
     if (local := _local(repo, commit, prefix, files)) is not None:
-        return Found(local, commit, f"from the hub cache, {hub_folder('dataset', repo)}")
-    return Found(files, commit, "from the Hub")
+        return local, f"from the hub cache, {_hub_folder('dataset', repo)}"
+    return files, "from the Hub"
 
 
 def _local(
@@ -232,38 +200,10 @@ def _local(
     if not all(isinstance(path, str) for path in every):
         return None
     with_all = all(path.endswith(_WITH_MEDIA) for path in every)
-    return local if with_all or snapshot("dataset", repo, commit)[1] else None
+    return local if with_all or _snapshot("dataset", repo, commit)[1] else None
 
 
-def in_datasets_cache(
-    arg: str, repo: str, commit: str | None, config: str | None, splits: Sequence[str]
-) -> Found | None:
-    """What `datasets` has prepared of a data set at a commit, or last; None where it has nothing.
-
-    Raises:
-        SourceError: there is no such split, or are several configs.
-        MissingExtraError: `datasets` is not installed.
-    """
-    root = datasets_folder(repo)
-    folders = [
-        folder
-        for folder in glob.glob(os.path.join(glob.escape(root), "*", "*", commit or "*"))
-        if os.path.isfile(os.path.join(folder, "dataset_info.json"))
-        and not folder.endswith(".incomplete")
-    ]
-    if config is not None:
-        folders = [folder for folder in folders if _config_of(folder) == config]
-    if not folders:
-        return None
-    newest = max(folders, key=os.path.getmtime)
-    same = os.path.basename(newest)
-    configs = {_config_of(folder) for folder in folders if os.path.basename(folder) == same}
-    if len(configs) > 1:
-        raise SourceError(f"{arg}: {root} has {listed(configs)}: name one, {repo}:CONFIG")
-    return _prepared(arg, newest, os.path.basename(root).rpartition("___")[2], splits)
-
-
-def in_snapshot(arg: str, folder: str, config: str | None, splits: Sequence[str]) -> Found:
+def _in_snapshot(arg: str, folder: str, name: Name) -> dict[str, list[str]]:
     """What the hub cache has of a data set's splits at a commit, where nobody can be asked.
 
     Raises:
@@ -275,13 +215,13 @@ def in_snapshot(arg: str, folder: str, config: str | None, splits: Sequence[str]
         pass
     for path in outside:
         refuse_outside(path, folder)
-    files = files_of(arg, builder_of(arg, folder, config, None), splits)
+    files = _files_of(arg, _builder_of(arg, folder, name.config, None), name.splits)
     for paths in files.values():
         _refuse_missing(arg, folder, paths)
-    return Found(files, os.path.basename(folder), f"from the hub cache, {folder}")
+    return files
 
 
-def snapshot(kind: str, repo: str, revision: str | None) -> tuple[str | None, bool]:
+def _snapshot(kind: str, repo: str, revision: str | None) -> tuple[str | None, bool]:
     """The hub cache's folder of a repository at a revision, None where it has none, and whether all
     of it is there as far as anybody knows."""
     from huggingface_hub import errors, snapshot_download
@@ -293,55 +233,20 @@ def snapshot(kind: str, repo: str, revision: str | None) -> tuple[str | None, bo
     return str(folder), True
 
 
-def refuse_part(arg: str, kind: str, repo: str) -> NoReturn:
+def _refuse_part(arg: str, kind: str, repo: str) -> NoReturn:
     """Say that the hub cache has a part of a repository alone."""
     raise SourceError(
-        f"{arg}: {hub_folder(kind, repo)} has a part of it alone: run `hf download {repo} "
+        f"{arg}: {_hub_folder(kind, repo)} has a part of it alone: run `hf download {repo} "
         f"--repo-type {kind}` where the Hub can be reached, or name its files, "
         f"hf://datasets/{repo}/PATH"
     )
 
 
-def hub_folder(kind: str, repo: str) -> str:
+def _hub_folder(kind: str, repo: str) -> str:
     """Where the hub cache has a repository."""
     from huggingface_hub import constants
 
     return os.path.join(constants.HF_HUB_CACHE, "--".join((f"{kind}s", *repo.split("/"))))
-
-
-def datasets_folder(repo: str) -> str:
-    """Where `datasets` has what it has prepared of a data set.
-
-    Raises:
-        MissingExtraError: `datasets` is not installed.
-    """
-    datasets = library(repo)
-    from datasets.naming import camelcase_to_snakecase
-
-    organisation, _, name = repo.rpartition("/")
-    folder = f"{organisation}___{camelcase_to_snakecase(name)}"
-    return os.path.join(os.path.expanduser(str(datasets.config.HF_DATASETS_CACHE)), folder)
-
-
-def _prepared(arg: str, folder: str, name: str, splits: Sequence[str]) -> Found | None:
-    """The Arrow files that `datasets` has made of some splits; None where one is not there."""
-    if not os.path.isfile(os.path.join(folder, "dataset_info.json")):
-        return None
-    from datasets import DatasetInfo
-    from datasets.naming import filenames_for_dataset_split
-
-    made = DatasetInfo.from_directory(folder).splits or {}
-    refuse_absent(arg, splits, made)
-    files = {
-        split: filenames_for_dataset_split(
-            folder, name, split, filetype_suffix="arrow", shard_lengths=made[split].shard_lengths
-        )
-        for split in splits
-    }
-    if not all(os.path.isfile(path) for paths in files.values() for path in paths):
-        return None
-    place = f"that `datasets` has in its cache, {folder}"
-    return Found(files, os.path.basename(folder), place)
 
 
 def _refuse_missing(arg: str, folder: str, paths: Sequence[str]) -> None:
@@ -358,5 +263,120 @@ def _refuse_missing(arg: str, folder: str, paths: Sequence[str]) -> None:
             )
 
 
-def _config_of(folder: str) -> str:
-    return os.path.basename(os.path.dirname(os.path.dirname(folder)))
+# -- `datasets` ------------------------------------------------------------------------------------
+
+
+def _library(arg: str) -> Any:
+    """`datasets`, of a release that runs no code of a repository."""
+    try:
+        import datasets
+    except ImportError:
+        raise MissingExtraError(
+            f"{arg}: `datasets` knows which files a split has: pip install 'packidx[hub]', or name "
+            "the files themselves, such as 'hf://datasets/org/name/data/train-*.parquet'"
+        ) from None
+    if int(datasets.__version__.partition(".")[0]) < 4:
+        raise MissingExtraError(
+            f"{arg}: datasets {datasets.__version__} may run a repository's own code: "
+            "pip install 'packidx[hub]' for a release that does not"
+        )
+    return datasets
+
+
+@contextlib.contextmanager
+def _within(arg: str, place: str, datasets: Any) -> Iterator[None]:
+    """No pattern that a README states leads out of `place` in the block.
+
+    `datasets` follows one to any file of this machine, and to any URL, when it makes a builder.
+    """
+    resolve = datasets.data_files.resolve_pattern
+
+    def resolve_within(pattern: str, base_path: str, *args: Any, **options: Any) -> Any:
+        path = posixpath.normpath(posixpath.join(base_path, pattern))
+        if ":" in pattern or not f"{path}/".startswith(f"{posixpath.normpath(place)}/"):
+            raise SourceError(
+                f"{arg}: its README names {pattern!r:.200}, which is not of its repository: if it "
+                "is to be read, name it as a source yourself"
+            )
+        return resolve(pattern, base_path, *args, **options)
+
+    datasets.data_files.resolve_pattern = resolve_within
+    try:
+        yield
+    finally:
+        datasets.data_files.resolve_pattern = resolve
+
+
+def _builder_of(arg: str, place: str, config: str | None, commit: str | None) -> Any:
+    """What `datasets` would load a data set with: of the Hub at a commit, or a folder.
+
+    Raises:
+        SourceError: it finds no such config, no data file, or a script.
+        MissingExtraError: `datasets` is not installed.
+    """
+    datasets = _library(arg)
+    own = os.path.realpath(place) if commit is None else f"hf://datasets/{place}@{commit}"
+    try:
+        quiet = contextlib.redirect_stderr(io.StringIO())  # of its bars and notes
+        logging.disable(logging.WARNING)
+        with quiet, _within(arg, own, datasets):
+            return datasets.load_dataset_builder(place, config, revision=commit)
+    except SourceError:
+        raise
+    except Exception as error:  # many kinds: no such config, no data file, a script
+        words = " ".join(str(error).split()) or type(error).__name__
+        raise SourceError(
+            f"{arg}: `datasets` says: {words:.500}; a config is named org/name:CONFIG, and files "
+            "are named hf://datasets/org/name/PATH"
+        ) from error
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _files_of(arg: str, builder: Any, splits: Sequence[str]) -> dict[str, list[str]]:
+    """The files of each split, all of which are records that are read as they lie there."""
+    from datasets.packaged_modules.folder_based_builder.folder_based_builder import (
+        FolderBasedBuilder,
+    )
+
+    there = builder.config.data_files or {}
+    _refuse_absent(arg, splits, there)
+    with_media = isinstance(builder, FolderBasedBuilder)
+    if not with_media:
+        _refuse_settings(arg, builder.config)
+    files = {}
+    for split in splits:
+        files[split] = [path for path in there[split] if path.endswith(SUFFIXES)]
+        others = [path for path in there[split] if not path.endswith(SUFFIXES)]
+        if others and not (files[split] and with_media):
+            raise SourceError(
+                f"{arg}: {len(others):,} of {len(there[split]):,} files of split {split} are not "
+                f"read, such as {others[0]}: known endings are {KNOWN}"
+            )
+    return files
+
+
+def _refuse_settings(arg: str, config: Any) -> None:
+    """Raise where README states how files are read otherwise than `datasets` does of itself."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        plain = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            plain = field.default_factory()
+        if field.name not in _HARMLESS and value != plain:
+            raise SourceError(
+                f"{arg}: config {config.name} states {field.name}={value!r:.80}, which is not "
+                "applied here: name its files, hf://datasets/org/name/PATH, with options for them"
+            )
+
+
+def _refuse_absent(arg: str, splits: Sequence[str], there: Iterable[Any]) -> None:
+    """Raise a SourceError unless all of `splits` are there."""
+    absent = [split for split in splits if split not in there]
+    if absent:
+        raise SourceError(f"{arg}: there is no split {absent[0]!r}, but {_listed(there)}: name one")
+
+
+def _listed(names: Iterable[Any]) -> str:
+    """Names, in order, as a sentence has them."""
+    return ", ".join(sorted(str(name) for name in names)) or "none"

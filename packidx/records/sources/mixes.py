@@ -2,8 +2,7 @@
 
 Three forms, in JSON or YAML alike: NeMo Automodel's and LLaMA-Factory's meta file, an object of
 ``name: {file_name, columns, tags, media_dir, sample_ratio …}``; LMMS Engine's ``datasets:``, a list
-of ``{path, data_folder, data_type}``; and either of them written for packidx. The training files
-that name data are mixes, too (`trainer_files`).
+of ``{path, data_folder, data_type}``; and either of them written for packidx.
 """
 
 from __future__ import annotations
@@ -12,15 +11,36 @@ import os
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import orjson
 
-from packidx.errors import SourceError
+from packidx.errors import OptionError, SourceError
 from packidx.io import storage, urls
 from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.containers.blocks import local_shard
-from packidx.records.sources.mix_entries import HUBS, DataSet, from_list, from_meta
+from packidx.records.layout import Layout
+from packidx.records.sources import hub
+
+HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
+_PREFERENCES = ("chosen", "rejected", "kto_tag")
+_COMMON_KEYS = (
+    *("file_name", "columns", "tags", "ignore", "media_dir", "sample_ratio", "delimiter", "pair"),
+)
+_META_KEYS = (
+    *_COMMON_KEYS,
+    *("formatting", "split", "ranking", "subset", "folder", "num_samples"),
+)
+_LIST_KEYS = (
+    *("path", "json_path", "name", "data_folder", "data_type", "sampling_strategy"),
+    *_COMMON_KEYS,
+)
+_DATA_TYPES = ("json", "jsonl", "csv", "tsv", "parquet", "arrow", "hf_dataset")
+_SAVED = "hf_dataset"  # a folder or file that says itself what it is, or a name on the Hub
+_ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
+_SHARE = re.compile(r"random:(\d+(?:\.\d+)?)%")
 
 SUFFIXES = (".yaml", ".yml")
 """Endings of files that are always mixes."""
@@ -148,27 +168,11 @@ def _refuse_twice(path: str, names: Sequence[str | None]) -> None:
             )
 
 
-_FORMATS = ("json", "jsonl", "csv", "parquet", "arrow", "hf_dataset")
-_TEXT_KEYS = (None, "", "messages", "texts")  # of LoongForge's records, known without being told
-
-
 def listed(value: Mapping[Any, Any]) -> list[Any] | None:
-    """The entries, as `mix_entries.from_list` takes them; None where `value` is no such file."""
-    inner = value.get("dataset_config")
-    config = inner if isinstance(inner, dict) else {}
-    for section in (value, config):
-        entries = section.get("datasets")
-        if (
-            isinstance(entries, list)
-            and entries
-            and all(isinstance(each, dict) for each in entries)
-        ):
-            return entries
-    if config.get("dataset_path"):
-        return [_of_lmms(config)]
-    data = value.get("data")
-    if isinstance(data, dict) and data.get("wds_dir"):
-        return [_of_loongforge(data)]
+    """The entries, as `from_list` takes them; None where `value` is no such file."""
+    entries = value.get("datasets")
+    if isinstance(entries, list) and entries and all(isinstance(each, dict) for each in entries):
+        return entries
     if value and all(map(is_of_internvl, value.values())):
         return [_of_internvl(str(name), entry) for name, entry in value.items()]
     return None
@@ -191,13 +195,205 @@ def _of_internvl(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_lmms(config: Mapping[str, Any]) -> dict[str, Any]:
-    form = config.get("dataset_format")
-    # A list of data sets in a file of its own says itself what it is.
-    return {"path": config["dataset_path"], "data_type": form if form in _FORMATS else None}
+# -- entries ---------------------------------------------------------------------------------------
 
 
-def _of_loongforge(data: Mapping[str, Any]) -> dict[str, Any]:
-    key = data.get("template_text_key")
-    columns = {} if key in _TEXT_KEYS else {"messages": key}
-    return {"path": data["wds_dir"], "columns": columns}
+@dataclass(frozen=True)
+class DataSet:
+    """One data set that a mix names."""
+
+    name: str | None
+    """None: the mix gives it none."""
+    locations: tuple[str, ...]
+    """Files, globs or folders, seen from the working directory."""
+    layout: Layout
+    data_type: str | None = None
+    """What its files hold, for those whose names do not say."""
+
+    def described(self, path: str) -> str:
+        """How an error calls this data set of the mix at `path`."""
+        return f"{path}, data set {self.name or self.locations[0]!r}"
+
+
+def from_meta(path: str, folder: str, name: str, entry: Mapping[str, Any]) -> DataSet:
+    """The data set of an entry of NeMo Automodel's and LLaMA-Factory's meta file.
+
+    Raises:
+        SourceError: it cannot be understood.
+    """
+    where = f"{path}, data set {name!r}"
+    if not entry.get("file_name"):
+        key = next((key for key in HUBS if entry.get(key)), None)
+        wrong = "file_name is missing: give a file, glob or folder"
+        if key is not None:
+            wrong = f"{key} is {entry[key]!r}, which is not here: download it and give file_name"
+        if key == "hf_hub_url":
+            wrong += f", or give 'hf://datasets/{entry[key]}' as file_name"
+        raise SourceError(f"{where}: {wrong}, or name the data sets to take, {path}#NAME,NAME")
+    _check_keys(where, entry, (*_META_KEYS, *HUBS))
+    _refuse_preferences(where, entry)
+    columns = dict(entry.get("columns") or {})
+    if entry.get("formatting") == "alpaca":
+        columns = {**_ALPACA, **columns}
+        if entry.get("pair") is not None:
+            del columns["response"]
+        columns = {k: v for k, v in columns.items() if k != v}
+    layout = _layout(where, entry, columns, _media_folder(where, folder, entry.get("media_dir")))
+    locations = [_beside(folder, location) for location in _locations(where, entry["file_name"])]
+    split = entry.get("split")
+    if split:
+        locations = [_split(location, split) for location in locations]
+    return DataSet(name, tuple(locations), layout)
+
+
+def from_list(path: str, folder: str, number: int, entry: Mapping[str, Any]) -> DataSet:
+    """The data set of entry `number` of LMMS Engine's list; else as `from_meta`."""
+    where = f"{path}, entry {number} of datasets"
+    _check_keys(where, entry, _LIST_KEYS)
+    given = [key for key in ("path", "json_path", "file_name") if entry.get(key)]
+    if len(given) != 1:
+        raise SourceError(f"{where}: give one path, not {len(given)}")
+    data_type = entry.get("data_type")
+    if data_type is not None and data_type not in _DATA_TYPES:
+        raise SourceError(f"{where}: data_type is {data_type!r}; known: {', '.join(_DATA_TYPES)}")
+    ratio = _share(where, entry.get("sampling_strategy"))
+    if ratio is not None:
+        entry = {**entry, "sample_ratio": ratio}
+    media = entry.get("data_folder") or entry.get("media_dir")
+    columns = dict(entry.get("columns") or {})
+    layout = _layout(where, entry, columns, _media_folder(where, folder, media))
+    locations = tuple(
+        _seen(where, folder, location) for location in _locations(where, entry[given[0]])
+    )
+    if data_type == _SAVED:
+        given_names = _locations(where, entry[given[0]])
+        data_type, locations = None, tuple(map(_of_hf, repeat(where), locations, given_names))
+    name = entry.get("name")
+    if name is not None and (not isinstance(name, str) or not name):
+        raise SourceError(f"{where}: name is {name!r}, not text")
+    return DataSet(name, locations, layout, data_type)
+
+
+def _layout(
+    where: str, entry: Mapping[str, Any], columns: dict[str, str], media: str | None
+) -> Layout:
+    try:
+        ratio = entry.get("sample_ratio")
+        return Layout(
+            columns,
+            dict(entry.get("tags") or {}),
+            media,
+            1.0 if ratio is None else ratio,
+            entry.get("delimiter"),
+            entry.get("pair"),
+            entry.get("ignore") or (),
+        )
+    except (OptionError, TypeError, ValueError) as error:
+        raise SourceError(f"{where}: {error}") from None
+
+
+def _check_keys(where: str, entry: Any, known: Sequence[str]) -> None:
+    for key in entry:
+        if key not in known and not str(key).startswith("_") and key != "description":
+            raise SourceError(f"{where}: {key!r} means nothing here; known: {', '.join(known)}")
+
+
+def _refuse_preferences(where: str, entry: Mapping[str, Any]) -> None:
+    columns = entry.get("columns") or {}
+    stated = [key for key in _PREFERENCES if key in columns]
+    stated += ["ranking"] * bool(entry.get("ranking"))
+    if entry.get("pair") is not None:
+        stated = [key for key in stated if key == "kto_tag"]
+    if stated:
+        cure = "leave it out" if stated[0] == "kto_tag" else 'give "pair", too: "chosen", say'
+        raise SourceError(f"{where}: {stated[0]} is for preference data: {cure}")
+    if entry.get("num_samples"):
+        raise SourceError(f"{where}: num_samples is not supported: give a sample_ratio")
+    formatting = entry.get("formatting")
+    if formatting not in (None, "alpaca", "sharegpt", "openai"):
+        raise SourceError(f"{where}: formatting is {formatting!r}, not alpaca, sharegpt or openai")
+
+
+def _share(where: str, strategy: Any) -> float | None:
+    """LLaVA-OneVision's sampling strategy as a ratio."""
+    if strategy in (None, "all"):
+        return None
+    percent = _SHARE.fullmatch(strategy) if isinstance(strategy, str) else None
+    if percent is None:
+        raise SourceError(
+            f"{where}: sampling_strategy is {strategy!r}: only all and random:N% are known, "
+            "since a plan draws its share at random"
+        )
+    return float(percent[1]) / 100
+
+
+def _locations(where: str, given: Any) -> list[str]:
+    locations = [given] if isinstance(given, str) else given
+    if not isinstance(locations, list) or not all(isinstance(p, str) and p for p in locations):
+        raise SourceError(f"{where}: its place is {given!r:.100}, not a path or a list of paths")
+    return locations
+
+
+def _of_hf(where: str, location: str, given: str) -> str:
+    """Where the train split is, which LMMS Engine takes of its ``hf_dataset``.
+
+    Args:
+        location: of `given`, seen from the working directory; of what is not there, `given` may be
+            the name of a data set of the Hub.
+
+    Raises:
+        SourceError: it is not here, or splits are not told apart.
+    """
+    if given.startswith(hub.SCHEME):
+        return given
+    if storage.is_file(location) or storage.is_file(urls.join(location, "state.json")):
+        return location
+    if storage.is_file(urls.join(location, "dataset_dict.json")):
+        return urls.join(location, "train")
+    is_here = storage.is_folder(location)
+    if not is_here and hub.named(given) is not None:
+        return given
+    raise SourceError(
+        f"{where}: data_type is 'hf_dataset' and {location} is "
+        + ("no folder that `datasets` has saved: " if is_here else "not here: download it and ")
+        + "give the files of its train split as path, a glob such as DIR/data/train-*.parquet, "
+        "and leave data_type out"
+    )
+
+
+def _split(location: str, split: Any) -> str:
+    """The folder of one split, where `location` is a saved dictionary of them, or it of a data set
+    of the Hub."""
+    if location.startswith(hub.SCHEME):
+        whole = hub.named(location) is not None and "#" not in location
+        return f"{location}#{split}" if whole else location
+    is_dictionary = storage.is_file(urls.join(location, "dataset_dict.json"))
+    return urls.join(location, str(split)) if is_dictionary else location
+
+
+def _media_folder(where: str, folder: str, given: Any) -> str | None:
+    if given in (None, ""):
+        return None
+    if not isinstance(given, str):
+        raise SourceError(f"{where}: the media folder is {given!r}, not a path")
+    return _seen(where, folder, given)
+
+
+def _beside(folder: str, location: str) -> str:
+    return location if "://" in location else urls.join(folder, location)
+
+
+def _seen(where: str, folder: str, location: str) -> str:
+    """A path that other tools take from the working directory, and people from the mix's folder.
+
+    Raises:
+        SourceError: both are there, and are not the same.
+    """
+    beside = _beside(folder, location)
+    if os.path.isabs(location) or urls.is_url(beside) or not os.path.lexists(location):
+        return beside
+    if os.path.lexists(beside) and not os.path.samefile(beside, location):
+        raise SourceError(
+            f"{where}: {location} is beside the mix and in the working directory: give a full path"
+        )
+    return location

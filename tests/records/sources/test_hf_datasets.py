@@ -225,25 +225,3 @@ def test_hf_dataset_of_a_list_is_the_train_split(
 def rows(shard: Shard) -> int:
     return sum(1 for part in scan(shard.path, shard.container, shard.layout).ranges
                for _ in read_records(shard.path, part, shard.container, shard.layout))  # fmt: skip
-
-
-def test_the_data_of_a_trainers_file(data: datasets.Dataset, tmp_path: Path) -> None:
-    data.save_to_disk(str(tmp_path / "saved"))
-    config = tmp_path / "train.yaml"
-    text = "dataset_config: {dataset_format: FORM, dataset_path: saved, packing: true}\n"
-    for form in ("arrow", "hf_dataset"):
-        config.write_text(text.replace("FORM", form))
-        assert [rows(shard) for shard in find_shards([str(config)])] == [len(data)]
-    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    (tmp_path / "list.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
-    (tmp_path / "list.yaml").write_text("datasets: [{path: list.jsonl}]")
-    config.write_text("dataset_config: {dataset_format: yaml, dataset_path: list.yaml}")
-    with pytest.raises(SourceError, match="list.yaml is a mix itself: .* or give it as a source"):
-        find_shards([str(config)])
-    (tmp_path / "wds").mkdir()
-    (tmp_path / "list.jsonl").rename(tmp_path / "wds" / "list.jsonl")
-    config.write_text("data: {wds_dir: wds, template_text_key: talk}\nsample: {max_token_len: 8}\n")
-    (shard,) = find_shards([str(config)])
-    assert shard.layout.columns == {"messages": "talk"} and shard.path.endswith("list.jsonl")
-    config.write_text("data: {wds_dir: wds, template_text_key: texts}\n")
-    assert not find_shards([str(config)])[0].layout.columns

@@ -9,27 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-import numpy as np
-import polars as pl
 import pyarrow.compute as pc
 
-from packidx.arrays import Int64s
-from packidx.errors import PackidxError
-from packidx.format.index import Options
 from packidx.format.terms import BY_CHOICE, LOST
 from packidx.index.described import untrained, untrained_sources
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
-from packidx.inspect.stats import MICRO_STEPS, sample_stats, useful_with_micro_steps
-from packidx.lengths.rows import LengthsRows
-from packidx.lengths.table import Lengths, read_lengths
+from packidx.index.tables import Views
+from packidx.inspect.sql import connect
+from packidx.inspect.stats import sample_stats
 from packidx.plan.options import dashed
-from packidx.plan.resolved import ResolvedOptions, inherited
-from packidx.plan.select.eligible import Rules
-from packidx.plan.select.make_items import make_items
 
 
 class Finding(NamedTuple):
@@ -247,20 +238,17 @@ def is_powerless(index: Index, of_ranks: Mapping[str, Any]) -> bool:
 
 
 def _without_power(index: Index, of_ranks: Mapping[str, Any]) -> Finding:
-    result, ranks = index.snapshot.result, of_ranks["ranks"]
+    result = index.snapshot.result
     lost = 100 * (1 - of_ranks["planned"]["useful"])
     said = f"{_at(of_ranks)} {_lost_waiting(lost)}"
     if result.schedule == "random":
         return Finding(lost / 2, f"{said}: the packs are in random order, no cost is evened out")
     if of_ranks["micro_steps"] == 1:
-        said += ": one micro-step per step leaves the schedule nothing to even out"
+        said += ": one micro-step per step leaves the schedule nothing to even out; "
+        said += "`--micro-steps` of a larger `--global-batch` gives it some"
     else:
         random = 100 * (1 - of_ranks["random"]["useful"])
         said += f": the schedule does harm there, a random order loses {percent(random)}"
-    useful = useful_with_micro_steps(index, ranks)
-    if useful is not None and useful > of_ranks["planned"]["useful"]:
-        batch = f"`--global-batch {MICRO_STEPS * ranks} --micro-steps {MICRO_STEPS}`"
-        said += f"; {batch} would lose {percent(100 * (1 - useful))}"
     return Finding(lost / 4, said)  # only if so many ranks are used
 
 
@@ -277,29 +265,24 @@ def _at(of_ranks: Mapping[str, Any]) -> str:
 
 
 class Drops(NamedTuple):
-    """The dropped table in short: rows by source and reason, and those that are too long."""
+    """The dropped table in short."""
 
-    number: Counter[tuple[str | None, str]]
-    long_ids: Int64s
-    long_sources: Counter[str | None]
+    number: dict[tuple[str | None, str], int]
+    """Rows by source and reason."""
     num_longer: int
     """Of the samples that are too long, those that have more tokens than a piece may have."""
 
     @classmethod
     def of(cls, index: Index) -> Drops:
-        number: Counter[tuple[str | None, str]] = Counter()
-        ids, sources, longer = [np.empty(0, np.int64)], Counter[str | None](), 0
-        options = index.snapshot.options
-        for window in range(len(index.snapshot.result.windows)):
-            rows = index.window("dropped", window, ["sample_id", "source", "reason", "length"])
-            for row in _counted(rows):
-                number[row["source"], row["reason"]] += row["length_count"]
-            long = rows.filter(pc.equal(rows["reason"], "too_long"))
-            ids.append(long["sample_id"].to_numpy())
-            sources.update(long["source"].to_pylist())
-            weight = long["length"].to_numpy() - int(options.shift)
-            longer += int((weight > longest(index)).sum())
-        return cls(number, np.concatenate(ids), sources, longer)
+        longest_row = longest(index) + int(index.snapshot.options.shift)
+        with index.local_files("dropped") as files:
+            rows = connect(Views({"dropped": files})).execute(
+                f"SELECT source, reason, count(*), count(*) FILTER (length > {longest_row}) "
+                "FROM dropped GROUP BY ALL ORDER BY ALL"
+            )
+            listed = rows.fetchall()
+        longer = sum(number for _, reason, _, number in listed if reason == "too_long")
+        return cls({(source, reason): number for source, reason, number, _ in listed}, longer)
 
     def of_reasons(self, reasons: tuple[str, ...]) -> dict[str, int]:
         """Dropped samples for each of `reasons` that has any."""
@@ -307,12 +290,6 @@ class Drops(NamedTuple):
         for (_, reason), number in self.number.items():
             counted[reason] += number
         return {reason: counted[reason] for reason in reasons if counted[reason]}
-
-
-def _counted(rows: Any) -> list[dict[str, Any]]:
-    sums = [("length", "count", pc.CountOptions("all"))]
-    grouped: list[dict[str, Any]] = rows.group_by(["source", "reason"]).aggregate(sums).to_pylist()
-    return grouped
 
 
 def longest(index: Index) -> int:
@@ -327,8 +304,8 @@ def lost(index: Index, drops: Drops) -> Iterator[Finding]:
     if not result.num_tokens_lost:
         return
     whys = []
-    if len(drops.long_ids):
-        whys.append(_why_long(index, drops))
+    if number := drops.of_reasons(("too_long",)).get("too_long"):
+        whys.append(_why_long(index, drops, number))
     for reason, number in drops.of_reasons(LOST[1:]).items():
         cap = f"`--{dashed(reason)} {getattr(options, reason)}`"
         whys.append(f"{samples(number)} alone {_are(number)} above {cap}")
@@ -340,33 +317,21 @@ def lost(index: Index, drops: Drops) -> Iterator[Finding]:
     yield Finding(result.lost_percent, f"{said}: {'; '.join(whys)}" if whys else said)
 
 
-def _why_long(index: Index, drops: Drops) -> str:
-    """How many samples are too long, of which kind, and what splitting them would keep."""
-    options, number = index.snapshot.options, len(drops.long_ids)
-    if options.on_long in ("split", "truncate"):
-        others, said = number, ""
-    else:
-        others, said = number - drops.num_longer, _longer(index, drops.num_longer)
-    if others:
+def _why_long(index: Index, drops: Drops, number: int) -> str:
+    """How many samples are too long, of which sources, and what keeps them."""
+    splits = index.snapshot.options.on_long in ("split", "truncate")
+    longer = 0 if splits else drops.num_longer
+    said = _longer(index, longer)
+    if others := number - longer:
         said += " and " * bool(said) + f"{samples(others)} {_are(others)} too long in another way"
         said += ", as column `detail` of the dropped table says"
-    held = too_long(index, drops.long_ids)
-    if held is not None:
-        kinds = [f"{n:,} {_of_kind(kind)}" for kind, n in held.with_media.items()]
-        said += f" ({', '.join(kinds)})" if len(kinds) > 1 else f" ({_of_kind(*held.with_media)})"
-    elif len(drops.long_sources) > 1:
-        by_source = drops.long_sources.most_common(4)
-        names = [f"{n:,} of {name or 'no source'}" for name, n in by_source]
-        said += f" ({', '.join(names)}{', …' if len(drops.long_sources) > 4 else ''})"
-    if options.on_long != "drop" or held is None or held.kept_tokens is None:
-        return said
-    total = index.snapshot.result.num_tokens_eligible
-    kept = f"{percent(100 * held.kept_tokens / total)} of the tokens"
-    if held.kept_tokens == index.snapshot.result.num_tokens_lost:
-        kept = "all of them"
-    if not held.kept_tokens:
-        return f"{said}; splitting them would keep nothing: raise --capacity"
-    return f"{said}; `--on-long split` would keep {kept}"
+    sources = Counter(
+        {name: n for (name, reason), n in drops.number.items() if reason == "too_long"}
+    )
+    if len(sources) > 1:
+        names = [f"{n:,} of {name or 'no source'}" for name, n in sources.most_common(4)]
+        said += f" ({', '.join(names)}{', …' if len(sources) > 4 else ''})"
+    return said if splits else f"{said}; `--on-long split` packs them in pieces"
 
 
 def _longer(index: Index, number: int) -> str:
@@ -381,10 +346,6 @@ def _longer(index: Index, number: int) -> str:
 
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
-
-
-def _of_kind(kind: str) -> str:
-    return "of text alone" if kind == "text" else f"with {kind}"
 
 
 def rejected(index: Index, drops: Drops) -> Iterator[Finding]:
@@ -420,92 +381,3 @@ def gone(index: Index, drops: Drops) -> Iterator[Finding]:
         said += f"{_are(source.num_samples)} dropped ({whys})"
         share = 100 * source.num_samples / index.snapshot.lengths.num_samples
         yield Finding(max(share, 5), said)
-
-
-_MEDIA = {"videos": "num_videos", "images": "num_images", "audio": "audio_tokens"}
-
-
-@dataclass(frozen=True, slots=True)
-class TooLong:
-    """What the lengths table says of the samples that were dropped as too long.
-
-    Attributes:
-        with_media: how many hold videos, images or audio, each counted by the first of these that
-            it holds; ``"text"`` counts those that hold none.
-        kept_tokens: of their tokens, those that ``--on-long split`` would put into packs, by the
-            planner's own rule; None where that depends on more than these samples.
-    """
-
-    with_media: dict[str, int]
-    kept_tokens: int | None
-
-
-def too_long(index: Index, sample_ids: Int64s) -> TooLong | None:
-    """Look up the dropped samples `sample_ids`, int64 in order of windows, in the lengths table.
-
-    Returns:
-        None where the table is not there any more, has changed, or has no manifest that tells.
-    """
-    planned = index.snapshot.lengths
-    try:
-        table = read_lengths(index.resolve(planned.uri))
-        if table.manifest is None or table.fingerprint() != planned.fingerprint:
-            return None
-        return _look_up(index, table, np.sort(sample_ids))
-    except (PackidxError, OSError):
-        return None  # what cannot be looked up is not told
-
-
-def _look_up(index: Index, table: Lengths, sample_ids: Int64s) -> TooLong | None:
-    options = split_options(index.snapshot.options)
-    kinds = dict.fromkeys((*_MEDIA, "text"), 0)
-    num_found, kept = 0, 0
-    for window in index.snapshot.result.windows:
-        rows = table.read(window.first_row, window.first_row + window.num_rows)
-        rows = _only(rows, sample_ids)
-        num_found += rows.num_rows
-        _count_kinds(rows, kinds)
-        if options is not None and rows.num_rows:
-            kept += _kept(rows, options)
-    if num_found != len(sample_ids):
-        return None
-    held = {name: number for name, number in kinds.items() if number}
-    return TooLong(held, None if options is None else kept)
-
-
-def split_options(options: Options) -> ResolvedOptions | None:
-    """`options` with ``on_long`` split; None where what is kept depends on more than the samples.
-
-    What training has had, and what a draw of packs leaves out, is not looked at here.
-    """
-    if options.continues or options.max_packs is not None:
-        return None
-    known = {each.name for each in fields(ResolvedOptions)}
-    values = {name: value for name, value in inherited(options).items() if name in known}
-    values |= {"on_long": "split", "mix": (), "cost": None, "holdout": None}
-    values["margin"] = options.margin
-    return ResolvedOptions(**values, planned_capacity=options.planned_capacity)
-
-
-def _only(rows: LengthsRows, sample_ids: Int64s) -> LengthsRows:
-    """Those of `rows` that have one of `sample_ids`, which are in order."""
-    mine = np.isin(rows.sample_id, sample_ids)
-    frame = rows.frame
-    if "sample_id" not in frame.columns:
-        frame = frame.with_columns(sample_id=pl.Series(rows.sample_id))
-    return LengthsRows(rows.uri, rows.start, frame.filter(pl.Series(mine)), rows.places)
-
-
-def _count_kinds(rows: LengthsRows, kinds: dict[str, int]) -> None:
-    left = np.ones(rows.num_rows, bool)
-    for name, column in _MEDIA.items():
-        values, _ = rows.ints(column)
-        kinds[name] += int((left & (values > 0)).sum())
-        left &= values == 0
-    kinds["text"] += int(left.sum())
-
-
-def _kept(rows: LengthsRows, options: ResolvedOptions) -> int:
-    """Tokens of `rows` that are in a pack once long samples are split, each counted once."""
-    items, _ = make_items(rows, options, Rules())
-    return items.num_eligible - int(items.lost[1].sum())

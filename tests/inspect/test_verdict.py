@@ -9,7 +9,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from small_packs import make_index, record
 
 from packidx.index import Index, open_index
@@ -55,49 +54,16 @@ def test_a_good_plan_begins_with_how_full_packs_are(tmp_path: Path) -> None:
     assert first == f"packs are {fill:.1f} % full"
 
 
-def test_samples_longer_than_a_pack_and_what_split_keeps(tmp_path: Path) -> None:
-    long = [[300], [20, (40, 40), 20], [700], [(10, 10), 400]]  # an image of 400 is in no pack
-    given = sources(("text", TEXT[:40]), ("long", long))
+def test_samples_longer_than_a_pack(tmp_path: Path) -> None:
+    long = [[300], [20, (40, 40), 20], [700], [(10, 10), 400]]
+    given = sources(("text", [*TEXT[:40], [257]]), ("long", long))
     index = make_index(tmp_path, given, capacity=256)
-    first = verdict(index)[0]
     lost = sql(index, "SELECT sum(length) FROM dropped WHERE reason = 'too_long'")
     every = lost + sql(index, "SELECT sum(length) FROM samples")
-    plan_packs(tmp_path / "lengths", tmp_path / "split", capacity=256, on_long="split")
-    kept = sql(open_index(tmp_path / "split"), "SELECT sum(length) FROM samples") - (every - lost)
-    assert first == (
-        f"{100 * lost / every:.1f} % of the tokens to be packed are in no pack: 4 samples are "
-        "longer than a pack (2 with images, 2 of text alone); `--on-long split` would keep "
-        f"{100 * kept / every:.1f} % of the tokens"
+    assert verdict(index)[0] == (
+        f"{100 * lost / every:.1f} % of the tokens to be packed are in no pack: 5 samples are "
+        "longer than a pack (4 of long, 1 of text); `--on-long split` packs them in pieces"
     )
-    assert 0 < kept < lost
-
-
-@pytest.mark.parametrize(
-    "options", [{"shift": True}, {"margin": 0.2}, {"align": 16}, {"epochs": 2}, {"reserve": 32}]
-)
-def test_what_split_keeps_is_what_a_plan_that_splits_keeps(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
-    long = [[300], [20, (40, 40), 20], [257], [(10, 10), 400], [900]]
-    index = make_index(
-        tmp_path, sources(("text", TEXT[:40]), ("long", long)), capacity=256, **options
-    )
-    split = {**options, "on_long": "split"}
-    plan_packs(tmp_path / "lengths", tmp_path / "split", capacity=256, **split)
-    (said,) = [line for line in verdict(index) if "`--on-long split`" in line]
-    result, other = index.snapshot.result, open_index(tmp_path / "split").snapshot.result
-    kept = result.num_tokens_lost - other.num_tokens_lost
-    if kept == result.num_tokens_lost:
-        assert said.endswith("`--on-long split` would keep all of them")
-    else:
-        assert numbers(said)[-1] == round(100 * kept / result.num_tokens_eligible, 1)
-
-
-def test_nothing_is_said_of_splitting_when_the_lengths_are_gone(tmp_path: Path) -> None:
-    index = make_index(tmp_path, sources(("a", TEXT[:9]), ("b", [[300], [400]])), capacity=256)
-    (tmp_path / "lengths").rename(tmp_path / "moved")
-    assert not any("split" in line for line in verdict(index))
-    assert "2 samples are longer than a pack" in verdict(index)[1]
 
 
 def test_rejected_records_by_reason_and_sources_that_vanished(tmp_path: Path) -> None:
