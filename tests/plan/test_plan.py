@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -260,22 +259,6 @@ def test_a_crash_at_any_instant_leaves_the_last_snapshot(
     assert open_index(tmp_path / "i").id == new.snapshot_id
     assert_sound(tmp_path / "i")
     assert [p.name for p in (tmp_path / "i" / "snapshots").glob(".tmp*")] == []
-
-
-def test_what_another_machine_is_making_is_left_until_it_is_old(tmp_path: Path) -> None:
-    """Where locks are local to a machine, its lock on the folder is not seen here."""
-    lengths = bare(tmp_path / "l.parquet", [5, 6, 7])
-    theirs = tmp_path / "i" / "snapshots" / ".tmp-0123456789ab-7"
-    theirs.mkdir(parents=True)
-    (theirs / "packs.parquet").write_bytes(b"PAR1")
-    plan_packs(lengths, tmp_path / "i", capacity=10)
-    assert (theirs / "packs.parquet").exists()
-    os.utime(theirs, (0, 0))
-    plan_packs(lengths, tmp_path / "i", capacity=20)
-    assert theirs.exists()  # a file in it is new
-    os.utime(theirs / "packs.parquet", (0, 0))
-    plan_packs(lengths, tmp_path / "i", capacity=30)
-    assert not theirs.exists()
 
 
 def test_several_planners_at_once_publish_whole_snapshots(tmp_path: Path) -> None:
