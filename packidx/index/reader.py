@@ -22,7 +22,6 @@ from packidx.io.copies import StoredFile, local_copies, local_copy
 
 if TYPE_CHECKING:
     import duckdb
-    import polars as pl
 
 # Bytes of decoded row groups that a process keeps. An epoch's order goes through blocks of
 # neighbouring packs: a step's lie in a row group or two, 0.4 MB of packs, 1 to 2.5 MB of samples.
@@ -157,18 +156,6 @@ class Index:
         if table in TABLES:
             return self._table(table, columns)
         return made_table(self, table, columns, order)
-
-    def to_polars(
-        self, table: str, columns: Sequence[str] | None = None, **steps: Unpack[StepOptions]
-    ) -> pl.DataFrame:
-        """`to_arrow` as polars has it.
-
-        Raises:
-            MissingExtraError: polars is not installed, as where packs are only read.
-        """
-        from packidx.index.frames import to_polars
-
-        return to_polars(self.to_arrow(table, columns, **steps))
 
     def duckdb(self, **steps: Unpack[StepOptions]) -> duckdb.DuckDBPyConnection:
         """A DuckDB connection of its own, with the views of `packidx sql`.
