@@ -30,8 +30,8 @@ class PlanSummary:
     Attributes:
         snapshot_id: id of the snapshot, which HEAD now names.
         path: folder of the index.
-        existed: the same plan was there already; nothing was written but HEAD.
-        moved: ``{old: new}`` paths that the snapshot, planned earlier, has otherwise.
+        existed: the same plan was there already, with the paths of its lengths; nothing was
+            written but HEAD.
         snapshot: what the snapshot's manifest says.
         seconds: wall time.
     """
@@ -39,7 +39,6 @@ class PlanSummary:
     snapshot_id: str
     path: str
     existed: bool
-    moved: dict[str, str]
     snapshot: IndexManifest
     seconds: float
 
@@ -116,15 +115,14 @@ def plan_packs(
         job = prepare(table, output, asked, append, resume, progress)
         job = replace(job, recipe=recipe)
         if planners.takes(len(job.todo)):
-            made = make_with(planners, job, progress)
+            snapshot, existed = make_with(planners, job, progress)
         else:
-            made = make_plan(job, progress)
+            snapshot, existed = make_plan(job, progress)
     return PlanSummary(
-        snapshot_id=made.snapshot.snapshot_id,
+        snapshot_id=snapshot.snapshot_id,
         path=output,
-        existed=made.existed,
-        moved=_moved(made.snapshot, made.planned),
-        snapshot=made.snapshot,
+        existed=existed,
+        snapshot=snapshot,
         seconds=time.perf_counter() - begin,
     )
 
@@ -154,12 +152,3 @@ def _check_earlier(
 def _location(path: str | Path) -> str:
     """One name for each folder, however it is written."""
     return urls.absolute(str(path)) if urls.is_url(str(path)) else os.path.realpath(path)
-
-
-def _moved(old: IndexManifest, new: IndexManifest) -> dict[str, str]:
-    """Paths of the published manifest -> those this plan would have named, where they differ."""
-    pairs = [
-        *((a.uri, b.uri) for a, b in zip(old.shards, new.shards, strict=False)),
-        *((a.media_root, b.media_root) for a, b in zip(old.sources, new.sources, strict=False)),
-    ]
-    return {a: b for a, b in pairs if a is not None and b is not None and a != b}
