@@ -10,7 +10,7 @@ import click
 from packidx.errors import PackidxError
 
 from ..options import json_option
-from ..show.console import print_cells, print_json, print_marked, say
+from ..show.console import print_json, print_marked, say
 
 if TYPE_CHECKING:
     from packidx.inspect.doctor import Environment, Extra, Package
@@ -47,21 +47,21 @@ def _show(facts: Environment) -> None:
         ("", "torch", seen if torch is None else f"{torch.version}, {torch.in_words}"),
     ]
     print_marked(f"packidx {facts.packidx}, Python {facts.python}, {facts.platform}", rows)
-    print_cells("packages, and what packidx asks for", map(_package, facts.packages))
+    packages = [_package(package) for package in facts.packages]
+    print_marked("packages, and what packidx asks for", packages)
     print_marked("extras, and what they are for", map(_extra, facts.extras))
     say("marks: ok, NO is of another version than packidx asks for, -- is not here")
 
 
-def _package(package: Package) -> tuple[str, str]:
-    wanted = f" ({package.wanted})" if package.wanted else ""
-    if package.version is None:
-        return "--", f"{package.name}{wanted}"
-    return "ok" if package.inside else "NO", f"{package.name} {package.version}{wanted}"
+def _package(package: Package) -> tuple[str, str, str]:
+    wanted = f"({package.wanted})" if package.wanted else ""
+    mark = "--" if package.version is None else "ok" if package.inside else "NO"
+    return mark, package.name, f"{package.version or ''} {wanted}".strip()
 
 
 def _extra(extra: Extra) -> tuple[str, str, str]:
     if not extra.installed:
         return "--", extra.name, f"{extra.enables}: {extra.install}"
-    listed = ", ".join(_package(package)[1] for package in extra.packages)
+    listed = ", ".join(" ".join(_package(package)[1:]) for package in extra.packages)
     is_sound = all(package.inside for package in extra.packages)
     return "ok" if is_sound else "NO", extra.name, f"{extra.enables}: {listed}"

@@ -19,20 +19,12 @@ from ..show.console import say, status
     help="The page, one HTML file.",
 )
 @ranks_option
-@click.option(
-    "--thumbnails",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="Show up to N images of samples, which are read from the data.",
-)
 @root_option
 @quiet_option
 def report(
     path: str,
     output: str,
     ranks: tuple[int, ...],
-    thumbnails: int,
     roots: dict[str, str],
     quiet: bool,
 ) -> None:
@@ -45,7 +37,5 @@ def report(
     from packidx.inspect.stats import RANKS
 
     with status(quiet) as doing:
-        write_report(
-            path, output, thumbnails=thumbnails, ranks=ranks or RANKS, roots=roots, progress=doing
-        )
+        write_report(path, output, ranks=ranks or RANKS, roots=roots, progress=doing)
     say(f"written: {output}")

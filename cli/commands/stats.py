@@ -15,7 +15,6 @@ from ..show.console import (
     print_json,
     print_table,
     say,
-    say_wrapped,
     status,
     warn,
     with_parts,
@@ -109,7 +108,6 @@ def print_lengths_stats(stats: Mapping[str, Any]) -> None:
     _print_sources(stats["sources"])
     _print_held(stats["sources"])
     _print_longest(stats["longest"])
-    _print_capacities(stats)
 
 
 def _print_sources(sources: list[dict[str, Any]]) -> None:
@@ -153,26 +151,6 @@ def _print_longest(longest: list[dict[str, Any]]) -> None:
 
 def _numbered(row: Mapping[str, Any]) -> str:
     return "–" if row["sample_id"] is None else f"sample {row['sample_id']}"
-
-
-def _print_capacities(stats: Mapping[str, Any]) -> None:
-    """What plans of several capacities would be."""
-    if stats["no_capacities"] is not None:
-        say_wrapped(f"no plan is looked at: {stats['no_capacities']}")
-        return
-    rows = []
-    for row in stats["capacities"]:
-        dropped = row["dropped_tokens"] / max(stats["num_tokens"], 1)
-        cells = [count(row["capacity"]), count(row["num_packs"]), percent(row["fill"], 2)]
-        rows.append([*cells, count(row["num_dropped"]), percent(dropped, 1)])
-    print_table(["capacity", "packs", "fill", "too long", "tokens dropped"], rows)
-    if any(row["planned_capacity"] != row["capacity"] for row in stats["capacities"]):
-        planned = ", ".join(count(row["planned_capacity"]) for row in stats["capacities"])
-        say_wrapped(f"margin: not all lengths are exact, so {planned} tokens are planned for")
-    say_wrapped(
-        "packs: by best-fit-decreasing, and no other option of `packidx plan`, whose --dry-run "
-        "looks at more"
-    )
 
 
 def _name(name: str | None) -> str:

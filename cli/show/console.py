@@ -115,21 +115,6 @@ def print_marked(title: str, rows: Iterable[tuple[str, str, str]]) -> None:
             click.echo(" " * len(head) + line)
 
 
-def print_cells(title: str, cells: Iterable[tuple[str, str]]) -> None:
-    """Marks and short texts in as many columns as the terminal has room for, read line by line."""
-    listed = [(mark, visible(text)) for mark, text in cells]
-    click.secho(visible(title), bold=True)
-    for number in range(max(1, len(listed)), 0, -1):  # columns
-        columns = [[len(text) for _, text in listed[at::number]] for at in range(number)]
-        widths = [max(column, default=0) for column in columns]
-        if sum(widths) + 6 * number - 2 <= terminal_width():
-            break
-    for start in range(0, len(listed), number):
-        row = zip(listed[start:][:number], widths, strict=False)
-        padded = (_marked(mark, f"{mark:2}  ") + text.ljust(size) for (mark, text), size in row)
-        click.echo("  ".join(padded).rstrip())
-
-
 def terminal_width() -> int:
     """Columns for text that is wrapped; 100 where it goes to a file."""
     return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))

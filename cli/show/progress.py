@@ -1,4 +1,4 @@
-"""How far a long work is: how much of it, how fast, and how long it will take."""
+"""How far a long work is: how much of it, and how long it will take."""
 
 from __future__ import annotations
 
@@ -46,24 +46,10 @@ def progress_bar(quiet: bool) -> Iterator[Progress | None]:
 
         def progress(phase: str, done: int, total: int) -> None:
             task = tasks[phase]
-            bar.update(task, completed=done, total=total, visible=True)
-            speed = bar.tasks[task].speed  # of the last seconds; none at first
-            bar.update(task, amount=amount(_WORK[phase][1], done, total, speed))
+            unit = _WORK[phase][1]
+            said = f"{count(done)} of {count(total)} {unit}"
+            if unit == "B":
+                said = f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB"
+            bar.update(task, completed=done, total=total, visible=True, amount=said)
 
         yield progress
-
-
-def amount(unit: str, done: int, total: int, speed: float | None) -> str:
-    """How much is done, and how fast: ``1,200 of 20,117 records, 950 records/s``.
-
-    Args:
-        unit: what is counted; ``'B'`` is told in MB.
-        speed: a second's worth; None where it is not known yet.
-    """
-    if unit == "B":
-        said, rate = f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB", (speed or 0) / 1e6
-        return f"{said}, {rate:,.1f} MB/s" if speed else said
-    said = f"{count(done)} of {count(total)} {unit}"
-    if not speed:
-        return said
-    return f"{said}, {speed:,.0f} {unit}/s" if speed >= 10 else f"{said}, {speed:,.1f} {unit}/s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .console import count, number_of, percent, print_facts, print_table, say_wrapped
+from .console import count, percent, print_facts, print_table, say_wrapped
 from .facts import result_facts
 
 if TYPE_CHECKING:
@@ -46,12 +46,10 @@ def print_details(index: Index, packs: Mapping[str, Any], of_samples: Mapping[st
         of_samples: `packidx.inspect.stats.sample_stats`.
     """
     snapshot = index.snapshot
-    print_facts("Plan", result_facts(snapshot) | _composition_facts(of_samples))
+    print_facts("Plan", result_facts(snapshot))
     rows = [[name, *(_number(cell[key]) for key in _QUANTILES)] for name, cell in packs.items()]
     print_table(["per pack", *_QUANTILES], rows, right=1)
     _print_schedule(snapshot.result, of_samples["schedule"])
-    for note in _powerless(index, of_samples["schedule"]):
-        say_wrapped(note)
     if snapshot.sources:
         _print_sources(snapshot.sources)
 
@@ -60,55 +58,6 @@ def _number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.2f}"
-
-
-def _composition_facts(of_samples: Mapping[str, Any]) -> dict[str, str]:
-    """How mixed the packs are, and how their samples lie, in words."""
-    composition, locality = of_samples["composition"], of_samples["locality"]
-    facts = {}
-    correlation = composition["length_correlation"]
-    if correlation is not None:
-        facts["mixing"] = f"{correlation:.2f} correlation of lengths within packs (0 is random)"
-    distance = composition["source_distance"]
-    if distance is not None and distance["mean"] is not None:
-        random = distance["random"]
-        beside = "" if random is None else f" ({100 * random:.0f} % if drawn at random)"
-        share = f"packs differ from the whole by {100 * distance['mean']:.0f} % of their tokens"
-        facts["source mix"] = f"{share}{beside}"
-    if locality is not None:
-        shards, read = locality["shards_per_pack"], locality["read_amplification"]
-        facts["shards"] = f"{shards['mean']:.1f} per pack, at most {shards['max']}"
-        if read["pack"] is not None:
-            each, times, beside = "pack", read["pack"], ""
-            if read["block"] is not None:
-                each, times = "step", read["block"]
-                beside = f" ({read['pack']:,.1f} for each pack)"
-            facts["shards"] += (
-                f"; a reader that fetches whole shards for each {each} reads {times:,.1f} "
-                f"times the samples' bytes{beside}"
-            )
-    return facts
-
-
-def _powerless(index: Index, ranks: list[dict[str, Any]]) -> list[str]:
-    """A line for each number of ranks for which the schedule can do nothing, or does harm."""
-    from packidx.inspect.verdict import is_powerless
-
-    if index.snapshot.result.schedule == "random":
-        return []
-    notes = []
-    for of_ranks in ranks:
-        planned, random = of_ranks["planned"], of_ranks["random"]
-        if planned is None or planned["useful"] is None or not is_powerless(index, of_ranks):
-            continue
-        below = planned["useful"] < random["useful"]
-        share, other = percent(planned["useful"]), percent(random["useful"])
-        said = f"{share} useful time, {'below' if below else 'beside'} random order's {other}"
-        if of_ranks["micro_steps"] == 1:
-            said += ": one micro-step per step leaves nothing to even out"
-        number = number_of(of_ranks["ranks"], "rank")
-        notes.append(f"note: with {number} the schedule gives {said}")
-    return notes
 
 
 _ORDERS = {"planned": "plan", "random": "random", "by_vision_tokens": "by vision tokens"}

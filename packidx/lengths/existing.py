@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from itertools import chain, zip_longest
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packidx.errors import FormatError
 from packidx.format import schema
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
+from packidx.format.schema import Sample
 from packidx.io import urls
 from packidx.io.copies import local_copy
 from packidx.io.own_files import Kind, check_free
@@ -65,3 +71,69 @@ def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, 
                 record = f"{names[row['shard_first']]}#{row['row_first']}"
                 examples[kind] = record, row["detail_first"]
     return examples
+
+
+def first_samples(path: str, manifest: LengthsManifest, number: int) -> list[Sample]:
+    """The first `number` usable rows, one of each source after the other, as a pack of their own
+    would have them; fewer where there are no more.
+
+    Raises:
+        FormatError, OSError: a part of the table at `path` cannot be read.
+    """
+    wanted = {
+        source.name: min(number, source.num_samples - source.num_rejected)
+        for source in manifest.sources
+    }
+    taken: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in _usable(path, manifest):
+        if not any(len(taken[name]) < enough for name, enough in wanted.items()):
+            break
+        if len(taken[row["source"]]) < wanted[row["source"]]:
+            taken[row["source"]].append(row)
+    by_turns = chain.from_iterable(zip_longest(*(taken[name] for name in wanted)))
+    rows = [row for row in by_turns if row is not None][:number]
+    return [_sample(position, row) for position, row in enumerate(rows)]
+
+
+def _usable(path: str, manifest: LengthsManifest) -> Iterator[dict[str, Any]]:
+    for file in manifest.files:
+        with local_copy(file.within(path)) as copy, pq.ParquetFile(copy) as part:
+            names = [name for name in part.schema_arrow.names if name in Sample._fields]
+            for batch in part.iter_batches(256, columns=[*names, "status"]):
+                yield from batch.filter(pc.equal(batch["status"], "ok")).to_pylist()
+
+
+def _sample(position: int, row: dict[str, Any]) -> Sample:
+    whole = dict.fromkeys(("pack_id", "copy", "piece", "token_start", "start"), 0)
+    known = {name: row.get(name) for name in Sample._fields}
+    return Sample(**{**known, **whole, "position": position, "padded_length": row["length"]})
+
+
+_PLACE = ["source", "reason", "shard", "row", "offset", "nbytes"]
+
+
+def rejected_rows(
+    path: str,
+    manifest: LengthsManifest,
+    sources: Collection[str],
+    reasons: Collection[str],
+    number: int,
+) -> dict[str, list[dict[str, Any]]]:
+    """The first `number` rows of each source that are rejected for one of `reasons`: ``shard``,
+    ``row``, ``offset``, ``nbytes``.
+
+    Raises:
+        FormatError, OSError: a part of the table at `path` cannot be read.
+    """
+    taken: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for file in manifest.files:
+        open_ones = [name for name in sources if len(taken[name]) < number]
+        if not open_ones:
+            break
+        with local_copy(file.within(path)) as copy, pq.ParquetFile(copy) as part:
+            for batch in part.iter_batches(columns=_PLACE):
+                chosen = batch.filter(pc.is_in(batch["reason"], pa.array(sorted(reasons))))
+                for row in chosen.to_pylist():
+                    if row["source"] in open_ones and len(taken[row["source"]]) < number:
+                        taken[row["source"]].append(row)
+    return {name: rows for name, rows in taken.items() if rows}

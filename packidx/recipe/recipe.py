@@ -20,21 +20,66 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 import yaml
 
 from packidx.errors import OptionError
 from packidx.io import storage
 from packidx.io.unique_keys import load_yaml
 from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, typed
-from packidx.recipe.keys import ESTIMATE, SECTIONS, SOURCE, VERIFY, named, section
 from packidx.records.layout import Layout
 from packidx.records.sources.mixes import DataSet, is_mix
 
 SAMPLED = 16
 """Samples that are encoded for real once a plan is made, unless a recipe says how many."""
+SECTIONS = ("sources", "estimate", "plan", "verify", "output")
 _MAX_BYTES = 1 << 20
+
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+Texts = Annotated[list[Text], msgspec.Meta(min_length=1)]
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class Source(msgspec.Struct, forbid_unknown_fields=True):
+    """A named source with a layout of its own."""
+
+    path: Text | Texts
+    media_root: Text | None = None
+    columns: dict[str, Text] = {}
+    tags: dict[str, Text] = {}
+    delimiter: Text | None = None
+    pair: Text | None = None
+    ignore: list[Text] = []
+
+
+class Estimate(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The arguments of `estimate_lengths` that decide a table."""
+
+    processor: Text | None = None
+    processor_settings: dict[str, Any] | None = None
+    trust_remote_code: bool | None = None
+    encode: Text | None = None
+    labels: Text | None = None
+    transform: Text | None = None
+    seed: int | None = None
+    method: Text | None = None
+    text_engine: Text | None = None
+    media_root: Text | None = None
+    remote_media: list[Text] | None = None
+    columns: dict[str, Text] | None = None
+    tags: dict[str, Text] | None = None
+    delimiter: Text | None = None
+    pair: Text | None = None
+    ignore: list[Text] | None = None
+    max_rejected: Text | int | float | None = None
+
+
+class Verify(msgspec.Struct, forbid_unknown_fields=True):
+    """What is checked of a plan besides its structure."""
+
+    sample: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,11 +118,6 @@ def read_recipe(path: str) -> Recipe:
     return recipe_of(text, path)
 
 
-def is_recipe(value: Any) -> bool:
-    """Whether a YAML value is meant as a recipe, and not as a mix or a trainer's file."""
-    return isinstance(value, dict) and "sources" in value and not value.keys() - set(SECTIONS)
-
-
 def recipe_of(text: str, where: str) -> Recipe:
     """The recipe that `text` is.
 
@@ -93,10 +133,14 @@ def recipe_of(text: str, where: str) -> Recipe:
         raise OptionError(f"{where} is not valid YAML: {error}") from None
     if not isinstance(value, dict):
         raise OptionError(f"{where} is no recipe: write {', '.join(f'{s}:' for s in SECTIONS)}")
-    given = named(where, value, SECTIONS)
+    given = _members(where, value)
+    if unknown := given.keys() - set(SECTIONS):
+        raise OptionError(f"{where}: {min(unknown)} is no key: known are {', '.join(SECTIONS)}")
     if "sources" not in given:
         raise OptionError(f"{where} has no sources: what is to be packed?")
-    plan = named(f"{where}: plan", given.get("plan"), OPTIONS)
+    plan = _members(f"{where}: plan", given.get("plan", {}))
+    if unknown := plan.keys() - OPTIONS.keys():
+        raise OptionError(f"{where}: plan.{min(unknown)} is no option of a plan (docs/cli.md)")
     if "capacity" not in plan:
         raise OptionError(f"{where} has no plan.capacity: how many tokens may a pack hold?")
     options = {name: typed(f"{where}: plan.{name}", name, plan[name]) for name in plan}
@@ -109,14 +153,35 @@ def recipe_of(text: str, where: str) -> Recipe:
     except OptionError as error:
         words = str(error)
         raise OptionError(words if words.startswith(where) else f"{where}: {words}") from None
-    return Recipe(
-        sources,
-        section(f"{where}: estimate", given.get("estimate"), ESTIMATE),
-        planned,
-        section(f"{where}: verify", given.get("verify"), VERIFY).get("sample"),
-        output,
-        text,
-    )
+    estimate = _section(f"{where}: estimate", given.get("estimate", {}), Estimate)
+    verify = _section(f"{where}: verify", given.get("verify", {}), Verify)
+    return Recipe(sources, msgspec.to_builtins(estimate), planned, verify.sample, output, text)
+
+
+def _members(where: str, given: Any) -> dict[str, Any]:
+    """The members of a section by their names with ``_``; what is null is left out.
+
+    Raises:
+        OptionError: it is no section, or names one thing twice.
+    """
+    if not isinstance(given, dict):
+        raise OptionError(f"{where} is {given!r:.100}: write its keys under it, each on a line")
+    members = {str(key).replace("-", "_"): value for key, value in given.items()}
+    if len(members) < len(given):
+        raise OptionError(f"{where} gives a key twice, with - and _: keep one")
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _section(where: str, given: Any, kind: type[S]) -> S:
+    """A section as the struct that says what it may hold.
+
+    Raises:
+        OptionError: it holds something else.
+    """
+    try:
+        return msgspec.convert(_members(where, given), kind)
+    except msgspec.ValidationError as error:
+        raise OptionError(f"{where}: {error}".replace(" - at `$.", " - at `")) from None
 
 
 def written(recipe: Recipe) -> str:
@@ -127,7 +192,11 @@ def written(recipe: Recipe) -> str:
         if getattr(recipe.plan, name) != DEFAULTS[name]
     }
     plan = {name: list(v) if isinstance(v, tuple) else v for name, v in plan.items()}
-    estimate = {name: recipe.estimate[name] for name in ESTIMATE if recipe.estimate.get(name)}
+    estimate = {
+        name: recipe.estimate[name]
+        for name in Estimate.__struct_fields__
+        if recipe.estimate.get(name)
+    }
     value: dict[str, Any] = {"sources": written_sources(recipe.sources), "estimate": estimate}
     value["plan"] = plan
     if recipe.num_sampled is not None:
@@ -157,20 +226,17 @@ def _sources(where: str, given: Any) -> tuple[str | DataSet, ...]:
 
 def _source(where: str, name: str, given: Any) -> DataSet:
     """A named source: a path, a list of paths, or a section with its layout."""
-    entry = {"path": given} if isinstance(given, str | list) else given
-    entry = section(where, entry, SOURCE)
-    if not entry.get("path"):
-        raise OptionError(f"{where} has no path: give a file, glob or folder")
-    paths = entry["path"]
+    entry = _section(where, {"path": given} if isinstance(given, str | list) else given, Source)
     layout = Layout(
-        entry.get("columns", {}),
-        entry.get("tags", {}),
-        entry.get("media_root"),
-        delimiter=entry.get("delimiter"),
-        pair=entry.get("pair"),
-        ignore=entry.get("ignore", ()),
+        entry.columns,
+        entry.tags,
+        entry.media_root,
+        delimiter=entry.delimiter,
+        pair=entry.pair,
+        ignore=tuple(entry.ignore),
     )
-    return DataSet(name, (paths,) if isinstance(paths, str) else tuple(paths), layout)
+    paths = (entry.path,) if isinstance(entry.path, str) else tuple(entry.path)
+    return DataSet(name, paths, layout)
 
 
 def written_sources(sources: tuple[str | DataSet, ...]) -> Any:

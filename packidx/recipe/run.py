@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from packidx.digests import digest
-from packidx.errors import MissingExtraError, OptionError
+from packidx.digests import canonical_json, digest, file_digest
+from packidx.errors import MissingExtraError, OptionError, PackidxError
 from packidx.estimate import LengthsSummary, estimate_lengths
-from packidx.io import storage, urls
-from packidx.recipe.done import REPORT, Done, digest_of, identity, is_done, note_done, noted, put
+from packidx.index.opening import open_index, read_head
+from packidx.io import files, storage, urls
+from packidx.io.copies import are_whole
+from packidx.plan.options import PlanOptions
 from packidx.recipe.recipe import SAMPLED, Recipe, written
 from packidx.run.workers import Progress
-from packidx.software import installed
+from packidx.software import installed, software
 
 if TYPE_CHECKING:
     from packidx.inspect.verify.check import Check
     from packidx.plan import PlanSummary
 
 RECIPE = "recipe.yaml"
+NOTE = "pack.json"
+REPORT = "report.html"
+_FILES = ("exclude", "cost")
+"""Options whose value may be a file."""
 Doing = Callable[[str], None]
 
 
@@ -104,10 +112,18 @@ def pack_recipe(
             num_sampled=before.num_sampled,
             report=None if before.report is None else urls.join(folder, REPORT),
         )
-    # This loads what a plan is made with.
-    from packidx.recipe.make import planned, reported, verified
+    from packidx.plan.api import plan_packs  # and with it all that a plan is made with
 
-    plan = planned(recipe, text, lengths, index, workers, engine, doing)
+    windows = 1 if engine == "local" else workers
+    plan = plan_packs(
+        lengths,
+        index,
+        recipe.plan,
+        workers=windows,
+        engine=engine,
+        recipe=text,
+        progress=doing,
+    )
     if keep_recipe:
         put(urls.join(folder, RECIPE), text.encode())
     named = f"{index}@{plan.snapshot_id[:12]}"
@@ -177,3 +193,140 @@ def _sampled(recipe: Recipe, summary: LengthsSummary) -> tuple[int, str | None]:
             '"packidx[transformers,torch]", or leave it out of the recipe'
         )
     return wanted, None
+
+
+def reported(named: str, folder: str, doing: Doing) -> tuple[str | None, str | None]:
+    """Where the report of the plan `named` lies now, or why there is none."""
+    why_not = why_no_report(folder)
+    if why_not is not None:
+        return None, why_not
+    from packidx.inspect.report import write_report
+
+    path = os.path.join(folder, REPORT)
+    write_report(named, path, progress=doing)
+    return path, None
+
+
+def verified(named: str, recipe: Recipe, num_sampled: int, doing: Doing) -> tuple[Check, ...]:
+    """What is found of the plan `named`, some samples encoded for real."""
+    from packidx.inspect.verify import verify
+
+    index = open_index(named)
+    encoder = _encoder(recipe.estimate) if num_sampled else None
+    transform = recipe.estimate.get("transform") if num_sampled else None
+    checks = []
+    for check in verify(index, encoder=encoder, transform=transform, num_sampled=num_sampled):
+        checks.append(check)
+        doing(f"verifying: {check.name}")
+    return tuple(checks)
+
+
+def _encoder(estimate: Mapping[str, Any]) -> Any:
+    from packidx.user_code import load_named
+
+    if estimate.get("encode"):
+        return load_named(estimate["encode"], "encode")
+    from packidx.encode import ProcessorEncoder
+    from packidx.processor.labels import DEFAULT_POLICY
+
+    labels = estimate.get("labels") or DEFAULT_POLICY
+    settings = estimate.get("processor_settings") or {}
+    trust = estimate.get("trust_remote_code", False)
+    return ProcessorEncoder(
+        estimate["processor"], labels, settings=settings, trust_remote_code=trust
+    )
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was finished.
+
+    Attributes:
+        asked: of what was asked: lengths, options, software, and samples to encode.
+        snapshot_id: of the plan that it came to.
+        num_checks: what was looked at of that plan, nothing of which was wrong.
+        num_sampled: samples that were encoded for real, each as long as planned.
+        report: digest of the report that was drawn; None where none was.
+        recipe: digest of the ``recipe.yaml`` that was written here; None where none was.
+    """
+
+    asked: str
+    snapshot_id: str
+    num_checks: int
+    num_sampled: int
+    report: str | None
+    recipe: str | None = None
+
+
+def identity(fingerprint: str, options: PlanOptions, num_sampled: int) -> str:
+    """Of everything that decides a plan of the lengths of `fingerprint`, and how it is checked."""
+    asked: dict[str, Any] = dataclasses.asdict(options)
+    read = {name: _content(asked[name]) for name in _FILES}
+    told = {"lengths": fingerprint, "options": asked, "files": read, "sampled": num_sampled}
+    return digest(canonical_json(told | {"software": software()}))
+
+
+def _content(value: str | None) -> str | None:
+    """What tells the content of the file, or of the config.json in the folder, that an option names
+    or begins with; None where it names none."""
+    for path in () if value is None else (value, value.partition(",")[0]):
+        if storage.is_folder(path):
+            path = urls.join(path, "config.json")
+        if storage.is_file(path):
+            return storage.stat(path).version if urls.is_url(path) else file_digest(path)
+    return None
+
+
+def noted(folder: str) -> Done | None:
+    """The note in `folder`, None where there is none that can be understood."""
+    try:
+        value = json.loads(storage.read(urls.join(folder, NOTE)))
+    except (OSError, ValueError):
+        return None
+    names = {member.name: member.type for member in dataclasses.fields(Done)}
+    if not isinstance(value, Mapping) or value.keys() != names.keys():
+        return None
+    return Done(**value)
+
+
+def is_done(folder: str, index: str, note: Done, asked: str) -> bool:
+    """Whether all that is asked was finished, and is there as it was then; a report is asked for
+    where one can be drawn."""
+    if note.asked != asked or read_head(index) != note.snapshot_id:
+        return False
+    try:
+        snapshot = open_index(f"{index}@{note.snapshot_id}")
+    except (PackidxError, OSError):
+        return False
+    if not are_whole([file.within(snapshot.location) for file in snapshot.snapshot.files]):
+        return False
+    if note.report is None:
+        return why_no_report(folder) is not None
+    return digest_of(urls.join(folder, REPORT)) == note.report
+
+
+def digest_of(path: str) -> str | None:
+    """Of a small file here or in a store; None where there is none."""
+    return digest(storage.read(path)) if storage.is_file(path) else None
+
+
+def why_no_report(folder: str) -> str | None:
+    """Why none is drawn into `folder`, in words; None where one is."""
+    if urls.is_url(folder):
+        return "it is drawn into folders of this machine, by packidx report"
+    if installed("vl-convert-python") is None:
+        return 'run pip install "packidx[report]"'
+    return None
+
+
+def note_done(folder: str, done: Done) -> None:
+    """Write the note."""
+    put(urls.join(folder, NOTE), json.dumps(dataclasses.asdict(done), indent=1).encode())
+
+
+def put(path: str, data: bytes) -> None:
+    """A whole file, here or in a store."""
+    if urls.is_url(path):
+        storage.write(path, data)
+    else:
+        files.write_atomic(path, data)

@@ -18,8 +18,14 @@ from typing import TYPE_CHECKING, Any
 from packidx.errors import BadRecord
 from packidx.format.terms import PAIR_SIDES
 from packidx.io import storage, urls
-from packidx.records.containers.base import TASK_BYTES, RawRecord, RecordRange, ShardScan
-from packidx.records.containers.blocks import file_version, local_shard
+from packidx.records.containers.base import (
+    TASK_BYTES,
+    RawRecord,
+    RecordRange,
+    ShardScan,
+    file_version,
+    local_shard,
+)
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container, has_cells, is_converted
 from packidx.records.containers.tar import KEY, MEMBERS, TAR

@@ -32,7 +32,7 @@ from packidx.torch.joining import fills, join_media, pair_ids, rules_of
 from packidx.torch.reader import Encode, Policy, SampleReader, room_of
 
 if TYPE_CHECKING:
-    from packidx.user_code.transform import Function
+    from packidx.user_code import Function
 
 _log = logging.getLogger("packidx.torch")
 
@@ -136,7 +136,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
         self._options = self.index.snapshot.options
         _check_fingerprint(self.index, encode)
         # It brings numpy.random, which takes time.
-        from packidx.user_code.transform import planned_transform
+        from packidx.user_code import planned_transform
 
         planned = self.index.snapshot.lengths.transform
         checked = planned_transform(planned, transform, str(self.index.path))

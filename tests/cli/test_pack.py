@@ -190,11 +190,12 @@ def test_a_plan_without_a_recipe_says_so(folder: Path, capsys: pytest.CaptureFix
 def test_a_plan_that_is_not_as_it_should_be_is_no_finished_one(
     folder: Path, processors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    from packidx.recipe import make
+    from packidx.inspect import verify
+    from packidx.inspect.verify.check import Check
 
     recipe(folder, processors)
-    check = make.Check("samples", False, "sample 3 has 5 tokens, planned were 4")
-    monkeypatch.setattr(make, "verify", lambda *args, **options: iter([check]))
+    check = Check("samples", False, "sample 3 has 5 tokens, planned were 4")
+    monkeypatch.setattr(verify, "verify", lambda *args, **options: iter([check]))
     assert main(["pack", "recipe.yaml", "--quiet", "--workers", "1"]) == 3
     assert "sample 3 has 5 tokens" in capsys.readouterr().err
     assert not Path("packs/pack.json").exists()

@@ -26,7 +26,7 @@ from packidx.errors import BadRecord, MismatchError, OptionError
 from packidx.export.energon import export_energon
 from packidx.index import Index
 from packidx.torch import PackedDataset, PackSampler
-from packidx.user_code.transform import Transform, planned_transform
+from packidx.user_code import Transform, planned_transform
 
 COUNT = 40
 CODE = '''

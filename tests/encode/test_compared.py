@@ -23,11 +23,11 @@ from PIL import Image
 from processors import FEW_RANKS, qwen_folders
 
 from packidx import estimate_lengths
+from packidx.encode.loading import load_processor
 from packidx.encode.probe.learn import _least_pixels
 from packidx.encode.proof import compare
 from packidx.encode.whole import NotBuilt, build_sample
 from packidx.processor.counts import NEEDS_TORCHVISION
-from packidx.processor.folder import load_processor
 from packidx.records.dialects.parse import parse
 
 TRANSFORMERS = f"transformers {transformers.__version__}"
@@ -133,7 +133,7 @@ def test_a_family_that_differs_from_the_real_processor_is_not_exact(
 def test_the_verdict_is_found_once_per_fingerprint(qwen: Path, tmp_path: Path, cache: Path) -> None:
     source = data(tmp_path, records())
     _, first = estimated(source, tmp_path / "first", qwen)
-    stored = sorted((cache / "compared").iterdir())
+    stored = sorted((cache / "compared").glob("*.json"))
     assert len(stored) == len(KINDS)
     before = [(path.stat().st_mtime_ns, path.read_bytes()) for path in stored]
     source.write_bytes(source.read_bytes() + orjson.dumps(records()[0]) + b"\n")

@@ -21,8 +21,9 @@ from random_records import record
 from transformers import AutoProcessor, AutoTokenizer
 
 from packidx.encode import ProcessorEncoder
+from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord, OptionError
-from packidx.processor import ConversationCounter, load_processor
+from packidx.processor import ConversationCounter
 from packidx.records.conversation import to_messages
 from packidx.records.dialects.parse import parse
 

@@ -23,7 +23,7 @@ from processors import qwen_folders
 from random_records import record
 
 from packidx.encode import ProcessorEncoder
-from packidx.encode.mrope import MropeMedium, mrope_positions
+from packidx.encode.positions import MropeMedium, mrope_positions
 
 TEXT = {
     **dict.fromkeys(("hidden_size", "intermediate_size"), 16),

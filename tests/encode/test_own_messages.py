@@ -29,7 +29,7 @@ from processors import FEW_RANKS, qwen_folders
 
 from packidx import estimate_lengths
 from packidx.encode import ProcessorEncoder
-from packidx.processor import load_processor
+from packidx.encode.loading import load_processor
 from packidx.records.dialects.parse import parse
 
 NUM_RECORDS = 25

@@ -20,14 +20,12 @@ from transformers import AyaVisionProcessor, GotOcr2ImageProcessor
 
 from packidx import estimate_lengths
 from packidx.encode import ProcessorEncoder
-from packidx.encode.loading import files_of
-from packidx.encode.probe.table import EACH, INDEX, TUPLE, Table
-from packidx.encode.probe.vision import ProbedVision
+from packidx.encode.loading import files_of, load_processor
+from packidx.encode.probe.vision import EACH, INDEX, TUPLE, ProbedVision, Table
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import EXACT, HEURISTIC, Compared
 from packidx.processor.families import FAMILIES
-from packidx.processor.folder import load_processor
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 
 TEMPLATE = (
@@ -142,7 +140,7 @@ def test_a_line_of_the_table_that_is_not_as_written_is_learnt_again(
 ) -> None:
     vision = probed(load_processor(folder))
     wanted = vision.count_images([(50, 60), (50, 130)]).tokens.tolist()
-    [path] = own_cache.glob("probes/*/media.jsonl")
+    [path] = own_cache.glob("probes/*.jsonl")
     lines = [line + b"\n" for line in path.read_bytes().split(b"\n") if line]
     assert lines[0].count(b'"runs": [4') == 1
     path.write_bytes(lines[0].replace(b'"runs": [4', b'"runs": [5') + lines[1][:-20])

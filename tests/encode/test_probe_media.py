@@ -22,15 +22,14 @@ from sounds import write_sound
 from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder, whole
 from packidx.encode.given import sampled_frames
+from packidx.encode.loading import load_processor
 from packidx.encode.media import info_of
 from packidx.encode.probe import ProbedVision
 from packidx.encode.probe.blanks import blank, shape_of, video_shape
-from packidx.encode.probe.table import Learnt
-from packidx.encode.probe.vision import Steps, outside_in
+from packidx.encode.probe.vision import Learnt, Steps, outside_in
 from packidx.encode.whole import build_sample, ids_of
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.folder import load_processor
 from packidx.records.conversation import Conversation, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import open_media
@@ -240,7 +239,7 @@ def test_the_second_run_loads_no_torch(
     shapes = {"infos": [vars_of(info_of(medium)) for medium in talk.media]}
     code = f"""
 import sys
-from packidx.processor.folder import load_processor
+from packidx.encode.loading import load_processor
 from packidx.records.conversation import MediaInfo
 vision = load_processor({str(folder)!r}).vision
 image, video, sound = (MediaInfo(**facts) for facts in {shapes["infos"]!r})

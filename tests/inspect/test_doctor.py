@@ -73,7 +73,7 @@ def test_it_is_one_screen(
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= columns
-    assert len(lines) <= (30 if columns == 100 else 40)
+    assert len(lines) <= (35 if columns == 100 else 50)
 
 
 def test_where_packs_are_only_read_the_planners_packages_may_be_missing() -> None:

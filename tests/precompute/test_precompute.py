@@ -22,7 +22,7 @@ from packidx.records import shards
 from packidx.records.media.paths import MediaRoot
 
 FORMS = ("lists", "objects")
-WRITTEN = re.compile(rb', "_text_tokens":\d+(?:,"mm_inputs_meta":\{"images_meta":[^{}]*\})?')
+WRITTEN = re.compile(rb',"_text_tokens":\d+(?:,"mm_inputs_meta":\{"images_meta":[^{}]*\})?')
 
 
 def table(folder: Path) -> pa.Table:

@@ -12,8 +12,9 @@ from counting import count_row as count
 from counting import count_rows, is_row
 from processors import qwen_folders
 
+from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord
-from packidx.processor import ConversationCounter, load_processor
+from packidx.processor import ConversationCounter
 from packidx.records.conversation import Conversation, Media, Turn
 
 IMAGE, VIDEO = Media("image"), Media("video")

@@ -17,8 +17,8 @@ from processors import qwen_folders
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Lowercase
 
+from packidx.encode.loading import load_processor
 from packidx.errors import SourceError
-from packidx.processor import load_processor
 from packidx.processor.families import FAMILIES
 from packidx.processor.families.qwen import QwenVision
 from packidx.processor.fingerprint import complete_settings, normalise_tokenizer
@@ -228,7 +228,8 @@ def test_placeholders_must_be_plain_added_tokens(folder: Path) -> None:
 def test_importing_is_light() -> None:
     code = (
         "import sys, packidx.processor, packidx.encode\n"
-        "from packidx.processor import ConversationCounter, load_processor\n"
+        "from packidx.encode.loading import load_processor\n"
+        "from packidx.processor import ConversationCounter\n"
         "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -122,7 +122,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_end(folder: Path, processors: 
     whole = run(processors, "whole").index.rpartition("@")[2]
     output = str(folder / "packs")
     arguments = ["pack", "recipe.yaml", "-o", output, "--quiet", "--workers", "1"]
-    script = dying("import packidx.recipe.make\n")
+    script = dying("import packidx.plan.api, packidx.inspect.report, packidx.inspect.verify\n")
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -191,7 +191,7 @@ def test_what_is_called_unchanged_was_looked_at(
         Path(folder, "report.html").write_text(f"<html>{named}")
         return f"{folder}/report.html", None
 
-    monkeypatch.setattr("packidx.recipe.make.reported", drawn)
+    monkeypatch.setattr("packidx.recipe.run.reported", drawn)
     pq.write_table(pa.table({"key": ["chats-1"]}), "out.parquet")
     Path("model").mkdir()
     config = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128}

@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 
 from packidx import PlanOptions, estimate_lengths
 from packidx.errors import OptionError
-from packidx.recipe.keys import ESTIMATE, SOURCE
-from packidx.recipe.recipe import Recipe, read_recipe, recipe_file, recipe_given, recipe_of, written
+from packidx.recipe.recipe import (
+    Estimate,
+    Recipe,
+    Source,
+    read_recipe,
+    recipe_file,
+    recipe_given,
+    recipe_of,
+    written,
+)
 from packidx.records.layout import Layout
 from packidx.records.sources.mixes import DataSet
 
@@ -64,27 +72,39 @@ def test_every_key_comes_to_an_argument() -> None:
 def test_the_keys_are_the_arguments_that_decide_a_table() -> None:
     arguments = list(inspect.signature(estimate_lengths).parameters)
     others = {"sources", "output", "workers", "engine", "fresh", "progress"}
-    assert set(ESTIMATE) == set(arguments) - others
-    assert set(SOURCE) - {"path"} == {*vars(Layout())} - {"sample_ratio"}
+    assert set(Estimate.__struct_fields__) == set(arguments) - others
+    assert set(Source.__struct_fields__) - {"path"} == {*vars(Layout())} - {"sample_ratio"}
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("capacity: 8192", "capcity: 8192", r"r\.yaml: plan\.capcity .* did you mean capacity\?"),
+        ("capacity: 8192", "capcity: 8192", r"r\.yaml: plan\.capcity is no option of a plan"),
         ("capacity: 8192", "capacity: many", r"plan\.capacity is 'many': it must be a whole"),
         ("capacity: 8192", "", r"no plan\.capacity"),
         ("on-long: split", "on-long: cut", r"r\.yaml: on-long is 'cut': choose one of"),
-        ("on-long: split", "on-long: split\n  on_long: drop", "on_long is given twice"),
-        ("labels: last", "lables: last", r"estimate\.lables .* did you mean labels\?"),
-        ("labels: last,no-thinking", "labels: [last]", r"labels is \['last'\]: it must be a word"),
+        ("on-long: split", "on-long: split\n  on_long: drop", "plan gives a key twice"),
+        ("labels: last", "lables: last", r"r\.yaml: estimate: .*unknown field `lables`"),
+        (
+            "labels: last,no-thinking",
+            "labels: [last]",
+            r"estimate: Expected `str \| null`, got `array` - at `labels`",
+        ),
         ("pair: chosen", "pair: best", r"pair is 'best'"),
-        ("media-root: images", "media_rot: images", r"sources\.photos\.media_rot .* media_root\?"),
-        ("path: [a.jsonl, b.jsonl]", "path: [1]", r"path is \[1\]: it must be a file"),
-        ("path: [a.jsonl, b.jsonl]", "", r"sources\.photos has no path"),
-        ("{sample: 4}", "{sample: -1}", r"verify\.sample is -1: it must be a whole number from 0"),
+        (
+            "media-root: images",
+            "media_rot: images",
+            r"sources\.photos: .* `media_rot`",
+        ),
+        (
+            "path: [a.jsonl, b.jsonl]",
+            "path: [1]",
+            r"\.photos: Expected `str`.* `path\[0\]`",
+        ),
+        ("path: [a.jsonl, b.jsonl]", "", r"sources\.photos: .*missing required field `path`"),
+        ("{sample: 4}", "{sample: -1}", r"verify: Expected `int` >= 0 - at `sample`"),
         ("output: packs", "output: 3", "output is 3: it must be a folder"),
-        ("output: packs", "outptu: packs", r"outptu .* did you mean output\?"),
+        ("output: packs", "outptu: packs", r"r\.yaml: outptu is no key"),
         ("output: packs", "output: packs\noutput: packs", "not valid YAML: .*output"),
         ("{messages: chat}", "{message: chat}", "column"),
     ],

@@ -21,7 +21,7 @@ from packidx.encode.probe.blanks import (
     random_tuples,
     sound_shape,
 )
-from packidx.encode.probe.table import EACH, INDEX, TUPLE, Kind, Learnt, Profile
+from packidx.encode.probe.vision import EACH, INDEX, TUPLE, Kind, Learnt, Profile
 from packidx.encode.whole import ARGUMENTS, NotBuilt, build_sample, ids_of, tensors_of
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate

@@ -21,22 +21,18 @@ from packidx.inspect.report.figures import (
     rejected_figure,
     samples_figure,
     steps_figures,
-    sweep_figure,
     tokens_figure,
     waiting_figure,
 )
 from packidx.inspect.report.origin import (
     columns_figure,
     origin_figures,
-    pictures,
-    preview_options,
 )
-from packidx.inspect.report.page import Drawer, Report, Section, Series, count, page_of
+from packidx.inspect.report.page import Drawer, Figure, Report, Section, Series, count, page_of
 from packidx.inspect.sql import Asked, asked, connect
 from packidx.inspect.stats import RANKS, sample_stats
 from packidx.inspect.verdict import verdict
 from packidx.io.files import write_atomic
-from packidx.plan.options import PlanOptions
 
 _PAGE = b"<!doctype html>"  # how a report begins
 
@@ -48,7 +44,6 @@ def write_report(
     path: str,
     output: str | os.PathLike[str],
     *,
-    thumbnails: int = 0,
     ranks: Sequence[int] = RANKS,
     roots: Mapping[str, str] | None = None,
     progress: Callable[[str], None] = lambda doing: None,
@@ -61,7 +56,6 @@ def write_report(
     Args:
         path: ``INDEX``, ``INDEX@ID``, or a lengths table.
         output: the file, which is replaced as a whole.
-        thumbnails: images of samples to show, from the packs that are drawn.
         ranks: numbers of data-parallel ranks that the schedule is looked at for.
         roots: ``{old: new}`` path prefixes, for data that has moved.
         progress: told what is being done.
@@ -87,7 +81,7 @@ def write_report(
             if question.index is None:
                 report = _of_lengths(question, connection)
             else:
-                report = _of_index(question.index, connection, absent, thumbnails, ranks, progress)
+                report = _of_index(question.index, connection, absent, ranks, progress)
         finally:
             connection.close()
     progress("drawing")
@@ -125,7 +119,6 @@ def _of_lengths(question: Asked, connection: Any) -> Report:
     notes: list[str] = []
     create_counted(connection)
     series = _series(connection, "counted")
-    options = PlanOptions(_CAPACITY)
     number, tokens, rejected, longest = connection.execute(
         "SELECT count(*), coalesce(sum(length) FILTER (status IS DISTINCT FROM 'rejected'), 0), "
         "count(*) FILTER (status = 'rejected'), max(length) FROM counted"
@@ -134,7 +127,6 @@ def _of_lengths(question: Asked, connection: Any) -> Report:
     table = question.lengths and question.lengths.manifest
     figures += [each for each in (columns_figure(table.sources if table else ()),) if each]
     bad = rejected_figure(connection)
-    plans = sweep_figure(question.path, _CAPACITY, options, notes)
     numbers = [
         ("records", count(number)),
         ("tokens", count(tokens)),
@@ -143,7 +135,6 @@ def _of_lengths(question: Asked, connection: Any) -> Report:
         ("sources", count(series.num_sources)),
     ]
     sections = [Section("Lengths", [figure for figure in (*figures, bad) if figure])]
-    sections.append(Section("Plans", [plans] if plans else []))
     return Report(f"Lengths {question.path}", "packidx report", [], numbers, sections, notes=notes)
 
 
@@ -151,7 +142,6 @@ def _of_index(
     index: Index,
     connection: Any,
     absent: Mapping[str, str],
-    thumbnails: int,
     ranks: Sequence[int],
     progress: Callable[[str], None],
 ) -> Report:
@@ -167,23 +157,19 @@ def _of_index(
     dropped = dropped_figure(connection)
     waiting = waiting_figure(of_samples["schedule"], result.schedule)
     steps = [*([waiting] if waiting else []), *steps_figures(connection, series)]
-    lengths, plans = [], None
+    lengths: list[Figure] = []
     if "lengths" in absent:
         notes.append(f"lengths: {absent['lengths']}")
     else:
         create_counted(connection)
         lengths = [*lengths_figures(connection, series, options.capacity)]
         lengths += [figure for figure in (rejected_figure(connection),) if figure]
-        table = index.resolve(snapshot.lengths.uri)
-        plans = sweep_figure(table, options.capacity, preview_options(options), notes)
     drawn = chosen_packs(connection)
-    shown = [*pictures(index, drawn, thumbnails, notes)] if thumbnails else []
     sections = [
         Section("Packs", [*packs, *([dropped] if dropped else [])]),
         Section("Training", steps),
-        Section("A closer look", [packs_figure(index, drawn, series)] if drawn else [], shown),
+        Section("A closer look", [packs_figure(index, drawn, series)] if drawn else []),
         Section("Lengths", lengths),
-        Section("Other plans", [plans] if plans else []),
         Section("Where it is from", origin_figures(index)),
     ]
     numbers = [

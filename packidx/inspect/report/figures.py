@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from packidx.errors import PackidxError
 from packidx.format.terms import BY_CHOICE
 from packidx.index.reader import Index
 from packidx.inspect.report import charts
 from packidx.inspect.report.page import Figure, Row, Series, count, share, short
-from packidx.plan.options import PlanOptions
-from packidx.plan.preview import preview
 
 STEPS = 60
 """Of an epoch, that are shown."""
@@ -441,52 +438,5 @@ def longest_figure(connection: Any) -> Figure:
             (short(key, 60), short(source), count(length), kind)
             for key, source, length, kind in rows
         ],
-        is_open=True,
-    )
-
-
-def sweep_figure(
-    lengths: str, around: int, options: PlanOptions, notes: list[str]
-) -> Figure | None:
-    """What plans of other capacities would be; None where the lengths cannot be asked.
-
-    Args:
-        lengths: the table.
-        around: the capacity in the middle.
-        options: the others, whose preview is shown.
-        notes: takes why there is none.
-    """
-    capacities = [capacity for capacity in (around // 4, around // 2, around) if capacity]
-    capacities += [2 * around, 4 * around]
-    try:
-        rows = preview(lengths, capacities, options)
-    except PackidxError as error:
-        notes.append(f"other capacities: {error}")
-        return None
-    names, parts = ["full", "out: too long"], []
-    for row in rows:
-        out = row.dropped_tokens / max(row.num_tokens + row.dropped_tokens, 1)
-        for name, part in zip(names, (row.fill, out), strict=True):
-            told = f"capacity {row.capacity:,}: {100 * part:.2f} % {name}"
-            parts.append((f"{row.capacity:,}", name, part, told))
-    table = [
-        (
-            count(row.capacity),
-            count(row.num_packs),
-            f"{100 * row.fill:.2f} %",
-            f"{row.gap_percent:.2f} %",
-            count(row.num_dropped),
-            count(row.dropped_tokens),
-            f"{100 * row.saved:.1f} %",
-        )
-        for row in rows
-    ]
-    return Figure(
-        "Other capacities",
-        "By best fit, from the histogram of the lengths alone. “Saved” is the share of positions "
-        "that batches of as many samples, padded to the longest, would spend on padding.",
-        ("capacity", "packs", "fill", "over the bound", "too long", "their tokens", "saved"),
-        table,
-        charts.grouped(parts, names, "share"),
         is_open=True,
     )

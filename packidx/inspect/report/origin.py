@@ -1,26 +1,19 @@
-"""Where a plan is from: its certificate, its options, its columns, and images of its samples."""
+"""Where a plan is from: its certificate, its options, and its columns."""
 
 from __future__ import annotations
 
-import base64
-import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from packidx.errors import PackidxError
 from packidx.format.index import Options
 from packidx.format.manifest import SourceData
-from packidx.format.schema import Pack
 from packidx.index.reader import Index
-from packidx.inspect.report.page import Figure, Picture, count, short
+from packidx.inspect.report.page import Figure, count, short
 from packidx.plan.cost_model import DEFAULT_PRESET
 from packidx.plan.cost_model import parse as parse_cost
-from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, command_line
+from packidx.plan.options import DEFAULTS, command_line
 from packidx.plan.resolved import inherited
 from packidx.records.ledger import by_use
-
-_EDGE = 160
-"""Pixels of a thumbnail's longer side."""
 
 
 def asked_for(options: Options) -> dict[str, Any]:
@@ -37,14 +30,6 @@ def asked_for(options: Options) -> dict[str, Any]:
         for name, value in values.items()
         if name == "capacity" or value not in (DEFAULTS[name], None, ())
     }
-
-
-def preview_options(options: Options) -> PlanOptions:
-    """The plan's options that a preview of another capacity looks at, padding left aside."""
-    values = inherited(options)
-    names = [name for name, said in OPTIONS.items() if said.is_previewed and name in values]
-    kept = {name: values[name] for name in names if name not in ("align", "pad_pack_to", "reserve")}
-    return PlanOptions(**kept)
 
 
 def columns_figure(sources: Sequence[SourceData]) -> Figure | None:
@@ -96,54 +81,3 @@ def origin_figures(index: Index) -> list[Figure]:
         rows = [(line,) for line in snapshot.recipe.rstrip("\n").split("\n")[:200]]
         figures.append(Figure("Its recipe", "", ("",), rows))
     return figures
-
-
-def pictures(
-    index: Index, packs: list[tuple[str, int]], wanted: int, notes: list[str]
-) -> Iterator[Picture]:
-    """Up to `wanted` images of the packs' samples, small; what cannot be read goes to `notes`."""
-    from packidx.records.fetch import Fetcher
-
-    if index.snapshot.lengths.transform is not None:
-        notes.append("thumbnails: the plan has a transform, which a report does not run")
-        return
-    fetcher = Fetcher(index)
-    made, failed = 0, 0
-    for _, number in packs:
-        pack: Pack = index.pack(number)
-        for sample in pack.samples:
-            if made >= wanted or failed >= 3:
-                return
-            if sample.media is not None and not sample.media:
-                continue
-            try:
-                record = fetcher.read(sample, pack.stats["epoch"] or 0)
-            except (PackidxError, OSError) as error:
-                failed += 1
-                notes.append(f"thumbnail of {short(sample.key, 60)}: {error}")
-                continue
-            for image in _images(record)[:1]:
-                made += 1
-                yield Picture(f"pack {number}, {short(sample.key, 60)}", _small(image))
-
-
-def _images(value: Any) -> list[Any]:
-    """Opened images of a record, wherever they are in it."""
-    from PIL.Image import Image
-
-    if isinstance(value, Image):
-        return [value]
-    if isinstance(value, dict):
-        return [image for member in value.values() for image in _images(member)]
-    if isinstance(value, list | tuple):
-        return [image for member in value for image in _images(member)]
-    return []
-
-
-def _small(image: Any) -> str:
-    """A WebP file in base64."""
-    small = image.convert("RGB")
-    small.thumbnail((_EDGE, _EDGE))
-    buffer = io.BytesIO()
-    small.save(buffer, "WEBP", quality=60)
-    return base64.b64encode(buffer.getvalue()).decode()

@@ -100,25 +100,11 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """A small image of a pack's sample.
-
-    Attributes:
-        caption: whose it is.
-        data: of a WebP file, in base64.
-    """
-
-    caption: str
-    data: str
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
     """Figures under one heading."""
 
     heading: str
     figures: Sequence[Figure]
-    pictures: Sequence[Picture] = ()
 
 
 @dataclass(frozen=True, slots=True)

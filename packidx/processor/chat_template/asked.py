@@ -2,9 +2,10 @@
 
 A template is rendered once for all records that it treats alike, with marks in place of their
 texts (`packidx.processor.chat_template.skeleton`). A mark answers like a text to all but these:
-whether it holds one of the template's own words, or is one, and what it is cut at. So a text that
-holds such words is marked around them. What a template could tell texts apart by otherwise (their
-length, their case) is not followed: Jinja renders all records of such a template.
+whether it holds one of the template's own words, or is one, and what it is cut at. So a text is
+marked around the words that it may be cut at, and one that holds another word which is looked for
+is rendered by Jinja. What a template could tell texts apart by otherwise (their length, their case)
+is not followed: Jinja renders all records of such a template.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ class Asked:
     """What a template asks of texts."""
 
     held: tuple[str, ...]
-    """Words that are looked for."""
+    """Words that are looked for in texts."""
     cut: tuple[str, ...]
-    """Those of them that a text may be cut at, the longest first."""
+    """Words that a text may be cut at."""
     equal: frozenset[str]
     """Words that texts are compared with."""
+    pieces: re.Pattern[str] | None
+    """Finds words to cut at with the white space beside them."""
     strips: tuple[str | None, ...]
     """Characters that are stripped from texts; None for white space."""
     tail: re.Pattern[str] | None
@@ -76,16 +79,18 @@ def asked_by(template: n.Template, source: str) -> Asked | None:
     if any(mark in source for mark in MARKS):
         return None
     cut = {word.strip() or word for word in found.cut} - {""}
-    held = {word.strip() or word for word in found.held} - {""}
+    held = {word.strip() or word for word in found.held} - {"", *cut}
     joined = (held | cut) if found.joins else cut
     starts = [word for word in joined if found.joins or not word[0].isalnum()]
     ends = [word for word in joined if found.joins or not word[-1].isalnum()]
     heads = {re.escape(word[:i]) for word in starts for i in range(1, len(word))}
     tails = {re.escape(word[i:]) for word in ends for i in range(1, len(word))}
+    words = "|".join(map(re.escape, _longest_first(cut)))
     return Asked(
-        tuple(sorted(held | cut)),
-        _longest_first(cut),
+        tuple(sorted(held)),
+        tuple(sorted(cut)),
         frozenset(found.equal),
+        re.compile(f"(?:\\s*(?:{words}))+\\s*") if words else None,
         (None, *sorted(found.strips)),
         re.compile("|".join(_longest_first(tails))) if tails else None,
         re.compile(f"(?:{'|'.join(_longest_first(heads))})\\Z") if heads else None,

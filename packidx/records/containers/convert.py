@@ -25,26 +25,24 @@ import pyarrow as pa
 from packidx.errors import BadRecord, SourceError
 from packidx.io import cache, storage, urls
 from packidx.records.containers.base import (
+    BLOCK,
     BOM,
+    MAX_RECORD,
     TASK_BYTES,
     TASK_RECORDS,
     BrokenFile,
+    Gathered,
     RawRecord,
     RecordRange,
     ShardScan,
-    attempted,
-    named,
-    too_few,
-)
-from packidx.records.containers.blocks import (
-    BLOCK,
-    MAX_RECORD,
-    Gathered,
     TooLarge,
+    attempted,
     file_hash,
     file_version,
     local_shard,
+    named,
     size_of,
+    too_few,
 )
 from packidx.records.containers.lines import decode, filled_lines, whole_lines
 

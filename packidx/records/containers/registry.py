@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
 from typing import get_args
 
 import orjson
@@ -12,17 +11,16 @@ import orjson
 from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import Container as Kind
 from packidx.io import urls
-from packidx.records.containers.base import BOM, Container, named
-from packidx.records.containers.blocks import local_shard
+from packidx.records.containers.base import BOM, Container, local_shard, named
 from packidx.records.containers.convert import CODECS, Converted, text_blocks
 from packidx.records.containers.lines import Lines
-from packidx.records.containers.parquet import Arrow, Parquet
+from packidx.records.containers.tables import ARROW, PARQUET
 from packidx.records.containers.tar import Tar, refuse_compressed
 
 DEFAULT = "jsonl"
 """The kind of a shard whose manifest does not say."""
 
-_BINARY: dict[str, Callable[[], Container]] = {"parquet": Parquet, "arrow": Arrow, "tar": Tar}
+_BINARY: dict[str, Container] = {"parquet": PARQUET, "arrow": ARROW, "tar": Tar()}
 KINDS: tuple[str, ...] = get_args(Kind)
 """Every kind of container."""
 
@@ -60,7 +58,7 @@ def container(kind: str, delimiter: str | None = None) -> Container:
             raise OptionError(f"the delimiter is {delimiter!r}: give one ASCII character")
     if kind == "jsonl":
         return Lines()
-    return _BINARY[kind]() if kind in _BINARY else Converted(kind, delimiter)
+    return _BINARY[kind] if kind in _BINARY else Converted(kind, delimiter)
 
 
 def strip_suffix(name: str) -> str:

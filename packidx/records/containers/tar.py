@@ -28,20 +28,18 @@ import numpy as np
 from packidx.errors import BadRecord, SourceError
 from packidx.io.ranges import Extent, ReadAhead
 from packidx.records.containers.base import (
+    MAX_RECORD,
     TASK_BYTES,
     BrokenFile,
+    Hashing,
     RawRecord,
     RecordRange,
     ShardScan,
     attempted,
-    named,
-    too_few,
-)
-from packidx.records.containers.blocks import (
-    MAX_RECORD,
-    Hashing,
     file_version,
+    named,
     read_bytes,
+    too_few,
     too_large,
 )
 from packidx.records.containers.lines import decode

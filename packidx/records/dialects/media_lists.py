@@ -10,7 +10,7 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Media
-from packidx.records.dialects.columns import may_hold_media
+from packidx.records.dialects.standard import may_hold_media
 from packidx.records.media.references import (
     LIST_KEYS,
     OBJECT,

@@ -24,10 +24,9 @@ import orjson
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
-from packidx.records.dialects.columns import CAPTIONS
-from packidx.records.dialects.documents import is_document, plain_document
 from packidx.records.dialects.media_lists import MediaLists, media_lists, unread
-from packidx.records.dialects.preferences import refuse_preferences
+from packidx.records.dialects.sides import refuse_preferences
+from packidx.records.dialects.standard import CAPTIONS, is_document, plain_document
 from packidx.records.dialects.webdataset import media_first
 from packidx.records.layout import TURN_KEYS
 from packidx.records.media.held import media_in

@@ -10,28 +10,66 @@ The forms are those that the trainers document:
   of its last turn, or ``rejected_messages``, another whole conversation.
 
 Media are those of the record, for both sides. What it states of its text is of neither.
+
+Without a side such records are refused, and so are answers with a verdict (``label`` of TRL and
+ms-swift, ``kto_tag`` of LLaMA-Factory): counted as they stand, they train on nothing, or on what
+was meant to be avoided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.dialects.preferences import (
-    BESIDE,
-    has_pair,
-    is_answer,
-)
 from packidx.records.dialects.webdataset import media_first
 from packidx.records.layout import TURN_KEYS
-from packidx.records.media.held import kind_of_name
-from packidx.records.media.references import LIST_KEYS, OBJECT, cut, media_entries, named
+from packidx.records.media.references import LIST_KEYS, OBJECT, named
 
+BESIDE = ("rejected_response", "rejected_messages")
+"""Columns of an answer to avoid, beside a record that has the other one as its own."""
+_WORDS = {"true": True, "false": False}
 _ANSWER_TO = {"prompt": "response", "instruction": "output", "question": "answer"}
 _ASKING = ("user", "human", "system")
 _OF_SIDES = ("chosen", "rejected", *BESIDE)
 _OF_BOTH = ("_text_tokens",)  # counted by whoever knew of no sides
+_KEYS = frozenset(("rejected", "kto_tag", "label", *BESIDE))
+_TAKE_ONE = "take one side, --pair chosen"
+_WITHOUT = "keep the records to train on, without it"
+
+
+def refuse_preferences(record: Mapping[str, Any]) -> None:
+    """Nothing, for a record that says itself what is trained on.
+
+    Raises:
+        BadRecord: ``preference_data``.
+    """
+    if _KEYS.isdisjoint(record.keys()):
+        return
+    has = {
+        name
+        for name in (*_OF_SIDES, "response", "prompt", "completion")
+        if is_answer(record.get(name))
+    }
+    label, beside = record.get("label"), next((name for name in BESIDE if name in has), None)
+    if {"chosen", "rejected"} <= has:
+        what, cure = "a pair of answers in 'chosen' and 'rejected'", _TAKE_ONE
+    elif {"rejected", "response"} <= has and any(is_answer(record.get(k)) for k in TURN_KEYS):
+        what = "an answer and one to avoid, in 'rejected', beside turns that hold neither"
+        cure = "put the answer behind the turns in the file, and leave 'rejected' out"
+    elif beside is not None:
+        what, cure = f"an answer to avoid in {beside!r}", _TAKE_ONE
+    elif _verdict(record.get("kto_tag")) is not None:
+        what, cure = "a verdict on its answer in 'kto_tag'", _WITHOUT
+    elif {"prompt", "completion"} <= has and _verdict(label) is not None:
+        what, cure = "a verdict on its 'completion' in 'label'", _WITHOUT
+    elif _verdict(label) is False and type(label) is not int:
+        what = "the verdict false on its answer in 'label' (ms-swift's KTO)"
+        cure = "leave the record out, or, where 'label' says something else, that column"
+    else:
+        return
+    text = f"the record has {what}, and a pack needs to know which answer to train on: {cure}"
+    raise BadRecord("preference_data", text)
 
 
 def take_side(record: dict[str, Any], side: str) -> dict[str, Any]:
@@ -44,15 +82,30 @@ def take_side(record: dict[str, Any], side: str) -> dict[str, Any]:
     Raises:
         BadRecord: ``no_pair``, the record has none, or ``bad_pair``, it cannot be understood.
     """
-    if not has_pair(record):
+    has_both = is_answer(record.get("chosen")) and is_answer(record.get("rejected"))
+    if not has_both and not any(is_answer(record.get(name)) for name in BESIDE):
         raise BadRecord("no_pair", _what_lacks(record))
     _refuse_own_media(record)
     if record.get("input_ids") is not None:
         raise BadRecord("bad_pair", "the record has input_ids, of which nobody says the side")
     rest = {k: v for k, v in record.items() if k not in _OF_SIDES and k not in _OF_BOTH}
-    if is_answer(record.get("chosen")) and is_answer(record.get("rejected")):
+    if has_both:
         return _answered(record, rest, side)
     return rest if side == "chosen" else _instead(record, rest)
+
+
+def _verdict(value: Any) -> bool | None:
+    """Whether an answer is a good one, as JSON, numbers and the cells of tables say it."""
+    if type(value) is bool or (type(value) is int and value in (0, 1)):
+        return bool(value)
+    return _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
+
+
+def is_answer(value: Any) -> bool:
+    """Whether `value` is text, a turn or turns, and not a flag, a number or an empty cell."""
+    if isinstance(value, list | tuple):
+        return bool(value) and all(isinstance(item, (str, *OBJECT)) for item in value)
+    return bool(value) and isinstance(value, (str, *OBJECT))
 
 
 def _what_lacks(record: Mapping[str, Any]) -> str:
@@ -169,94 +222,3 @@ def _turn_key(record: Mapping[str, Any]) -> str | None:
 
 def _name(rest: Mapping[str, Any]) -> str:
     return repr("prompt" if rest.get("prompt") is not None else _turn_key(rest))
-
-
-TEXTS = "texts"
-
-_FILES = ("media_files", "name")
-_KINDS = ("media_type", "media")
-
-
-def with_texts(record: dict[str, Any]) -> dict[str, Any]:
-    """`record` with messages and media in the standard names; itself if it is another's.
-
-    Where its texts have no placeholder for its media, these stand before the first question.
-
-    Raises:
-        BadRecord: ``no_messages``, ``bad_turn`` or ``bad_media``.
-    """
-    if not is_texts(record):
-        return record
-    texts = record[TEXTS]
-    kept = {k: v for k, v in record.items() if k not in (TEXTS, *_FILES, *_KINDS)}
-    kept["messages"] = texts if isinstance(texts, list) else _messages(texts)
-    stated = stated_type(record)
-    return media_first({**kept, **_media(kept, _files(record, stated), stated)})
-
-
-def is_texts(record: Mapping[str, Any]) -> bool:
-    """Whether a record is of this dialect."""
-    return record.get(TEXTS) is not None and all(record.get(key) is None for key in TURN_KEYS)
-
-
-def stated_type(record: Mapping[str, Any]) -> Any:
-    """What a record of this dialect says of the kind of its media; None where it does not."""
-    return next((record[key] for key in _KINDS if record.get(key) is not None), None)
-
-
-def _files(record: dict[str, Any], stated: Any) -> list[Any]:
-    names = _FILES if stated is not None else _FILES[:1]  # else a name is just a name
-    return list(_flat(next((record[n] for n in names if record.get(n) is not None), [])))
-
-
-def _media(record: dict[str, Any], files: list[Any], stated: Any) -> dict[str, list[Any]]:
-    lists: dict[str, list[Any]] = {}
-    for file in files:
-        kind = _kind(file, stated)
-        if (own := media_entries(record, kind)[0]) is not None:
-            raise BadRecord("bad_media", f"the record has {own!r} beside the files of its texts")
-        lists.setdefault(LIST_KEYS[kind][0], []).append(file)
-    return lists
-
-
-def _messages(texts: Any) -> list[dict[str, str]]:
-    if not isinstance(texts, dict) or texts.get("captions") is None:
-        text = f"'texts' is {named(texts)}, neither a list of turns nor prompts and captions"
-        raise BadRecord("no_messages", text)
-    captions = list(_flat(texts["captions"]))
-    prompts = list(_flat(texts.get("prompts") or [""] * len(captions)))
-    if len(prompts) != len(captions):
-        raise BadRecord("bad_turn", f"'texts' has {len(prompts)} prompts, {len(captions)} captions")
-    if not captions:
-        raise BadRecord("no_messages", "'texts' is empty")
-    messages = []
-    for prompt, caption in zip(prompts, captions, strict=True):
-        for role, text in (("user", prompt), ("assistant", caption)):
-            if not isinstance(text, str):
-                raise BadRecord("bad_turn", f"'texts' has {cut(text)} where a text must be")
-            messages.append({"role": role, "content": text})
-    return messages
-
-
-def _flat(value: Any, depth: int = 0) -> Iterator[Any]:
-    if not isinstance(value, list) or depth == 8:
-        yield value
-        return
-    for item in value:
-        yield from _flat(item, depth + 1)
-
-
-def _kind(file: Any, stated: Any) -> str:
-    if not isinstance(file, str):
-        raise BadRecord("bad_media", f"a name of a medium is {named(file)}, not text")
-    own = kind_of_name(file)
-    stated = stated if isinstance(stated, str) else None
-    kind = stated if stated in LIST_KEYS else own
-    others = {"image": ("video", "audio"), "video": ("audio",), "audio": ("image",)}
-    if stated == "text" or own in others.get(stated, ()):
-        text = f"media_type says {stated}, but {cut(file)} is among the files of the texts"
-        raise BadRecord("bad_media", text)
-    if kind is None:
-        text = f"{cut(file)} is of no known kind: neither media_type nor its ending says which"
-        raise BadRecord("bad_media", text)
-    return str(kind)

@@ -1,34 +1,64 @@
 """Records in the standard names: a dialect with other names for its turns or media ends here.
 
+`_DIALECTS` is the table of those that are known by a column of their own. Besides, records without
+turns or media in standard names may have these in columns that public data sets have:
+
+- ``jpg``, ``png`` and the like: an image's bytes, as in Parquet that img2dataset wrote;
+- ``file_name``, ``image_file_name``, ``file_names`` and so on: files beside the metadata of an
+  `imagefolder`, as `datasets` documents them;
+- ``URL``, or ``url`` beside a caption, as in LAION's tables: where an image was.
+
 WebDataset samples and LoongForge's ``texts`` may have a ``media_type``: of which kinds their media
 are. What it says must be so; any word but ``text`` and ``image+video`` and the like is another
 tool's, and says nothing.
+
+A document is text, with images among it or without, that is trained on as a whole. No chat template
+is around it, and nobody asks for it: its one turn has the role ``document``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.records.containers.tar import KEY, MEMBERS, TAR, Members
-from packidx.records.dialects.columns import is_pairs, with_columns, with_pairs
-from packidx.records.dialects.documents import (
-    TEXT_LIST,
-    is_interleaved,
-    is_sentences,
-    with_interleaved,
-    with_sentences,
-)
-from packidx.records.dialects.sides import TEXTS, is_texts, stated_type, take_side, with_texts
-from packidx.records.dialects.webdataset import has_placeholder, with_members
+from packidx.records.dialects.sides import take_side
+from packidx.records.dialects.webdataset import has_placeholder, media_first, with_members
 from packidx.records.layout import DEFAULT, TURN_KEYS, Layout
-from packidx.records.media.references import LIST_KEYS, media_entries
+from packidx.records.media.held import EXTENSIONS, kind_of_name, media_in
+from packidx.records.media.references import (
+    LIST_KEYS,
+    OBJECT,
+    cut,
+    integer,
+    media_entries,
+    named,
+)
 
-_KEYS = ("id", "key", "__key__", "uid")  # a record's own id
+Record = dict[str, Any]
+
+CAPTIONS = ("caption", "text", "TEXT", "txt")
+"""Columns of what is said of a medium, the first of which is taken."""
+DOCUMENT = "document"
+"""The role of a document's turn."""
+_IDS = ("id", "key", "__key__", "uid")  # a record's own id
+_BYTES = tuple(sorted(EXTENSIONS["image"]))
+_URLS = ("URL", "url")
+_FILES = {
+    name: prefix or None
+    for prefix in ("", *LIST_KEYS, *(f"{kind}s" for kind in LIST_KEYS))
+    for name in (f"{prefix}_file_name".strip("_"), f"{prefix}_file_names".strip("_"))
+}
+_NAMES = frozenset((*_BYTES, *_URLS, *_FILES))
+_MEDIA_COLUMNS = frozenset(
+    (*(key for keys in LIST_KEYS.values() for key in keys), *_BYTES, *_FILES)
+)  # that say that a data set's records have media, even where one of them is empty
+_LISTED = ("media_files", "name")  # columns of the files of LoongForge's texts
+_KINDS = ("media_type", "media")
 
 
-def standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, Any]:
+def standard(record: Record, layout: Layout, cells: bool) -> Record:
     """A record in the standard names, with the media that its container has beside it.
 
     Args:
@@ -45,28 +75,30 @@ def standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, A
         record = {**record, MEMBERS: members._replace(files=files)}
     record = layout.apply(record, cells=cells)
     if layout.pair is not None:
-        record = take_side(with_columns(record), layout.pair)
-    if TEXTS in record or MEMBERS in record or TEXT_LIST in record:
+        record = take_side(_with_columns(record), layout.pair)
+    if "texts" in record or MEMBERS in record or "text_list" in record:
         stated = _stated_kinds(record)
         record = with_members(_with_turns(record), stated)
         if stated is not None:
             _check_kinds(record, stated)
-    return with_columns(record)
+    return _with_columns(record)
 
 
-def _with_turns(record: dict[str, Any]) -> dict[str, Any]:
+def _with_turns(record: Record) -> Record:
     """`record` with messages, where it has them in other words."""
-    if is_texts(record):
-        texts = record[TEXTS]
-        if is_pairs(texts):
-            return with_pairs(record)
-        return with_interleaved(record) if is_interleaved(texts) else with_texts(record)
-    return with_sentences(record) if is_sentences(record) else record
+    if any(record.get(key) is not None for key in TURN_KEYS):
+        return record
+    for column, applies, turned in _DIALECTS:
+        if record.get(column) is not None and applies(record):
+            return turned(record)
+    return record
 
 
 def _stated_kinds(record: Mapping[str, Any]) -> frozenset[str] | None:
     """The kinds of media that a record states it has, all of them; None where it does not say."""
-    word = stated_type(record) if is_texts(record) else record.get("media_type")
+    is_talk = any(record.get(key) is not None for key in TURN_KEYS)
+    has_texts = record.get("texts") is not None and not is_talk
+    word = _stated_type(record) if has_texts else record.get("media_type")
     if not isinstance(word, str):
         return None
     kinds = frozenset(word.split("+"))
@@ -75,21 +107,17 @@ def _stated_kinds(record: Mapping[str, Any]) -> frozenset[str] | None:
 
 def _check_kinds(record: Mapping[str, Any], stated: frozenset[str]) -> None:
     """Raise a BadRecord if a record has media, or places for them, of other kinds than `stated`."""
-    actual = {kind for kind in LIST_KEYS if _has(record, kind)}
+    listed = (record[key] for key in TURN_KEYS if isinstance(record.get(key), list | tuple))
+    turns = [turn for turns in listed for turn in turns]
+    actual = {
+        kind
+        for kind in LIST_KEYS
+        if media_entries(record, kind)[1] or any(has_placeholder(turn, kind) for turn in turns)
+    }
     if actual != stated:
         has = " and ".join(f"{kind}s" for kind in sorted(actual)) or "no media"
-        text = (
-            f"the record's media_type says {'+'.join(sorted(stated)) or 'text'}, but it has {has}"
-        )
-        raise BadRecord("bad_media", text)
-
-
-def _has(record: Mapping[str, Any], kind: str) -> bool:
-    if media_entries(record, kind)[1]:
-        return True
-    listed = (record[key] for key in TURN_KEYS if isinstance(record.get(key), list | tuple))
-    turns = (turn for turns in listed for turn in turns)
-    return any(has_placeholder(turn, kind) for turn in turns)
+        says = "+".join(sorted(stated)) or "text"
+        raise BadRecord("bad_media", f"the record's media_type says {says}, but it has {has}")
 
 
 def record_key(record: Mapping[str, Any]) -> str | None:
@@ -97,7 +125,7 @@ def record_key(record: Mapping[str, Any]) -> str | None:
 
     No float: an integer of more than 64 bits arrives as one, and two of them may look alike.
     """
-    for name in _KEYS:
+    for name in _IDS:
         value = record.get(name)
         if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
             return str(value)
@@ -114,5 +142,257 @@ def key_of(record: Mapping[str, Any], kind: str, layout: Layout = DEFAULT) -> st
     if kind != TAR:
         column = layout.columns.get("id")
         return record_key(record if column is None else {"id": record.get(column)})
-    named = record.get(KEY)
-    return None if named is None else str(named)
+    name = record.get(KEY)
+    return None if name is None else str(name)
+
+
+# -- columns of media ------------------------------------------------------------------------------
+
+
+def may_hold_media(record: Mapping[str, Any]) -> bool:
+    """Whether a column besides the turns may say which media a record has: it is called so, or
+    holds one."""
+    columns = [name for name in record if name not in TURN_KEYS]
+    return any(n in _MEDIA_COLUMNS or media_in(record[n]) is not None for n in columns)
+
+
+def _with_columns(record: Record) -> Record:
+    """`record` with its media in the standard names; itself where it has turns or such media.
+
+    Raises:
+        BadRecord: ``bad_media``, a file's name is none.
+    """
+    if _NAMES.isdisjoint(record) or any(record.get(key) is not None for key in TURN_KEYS):
+        return record
+    if any(media_entries(record, kind)[1] for kind in LIST_KEYS):
+        return record
+    media = _files(record)
+    if not media:
+        images = [record[name] for name in _BYTES if isinstance(record.get(name), (bytes, *OBJECT))]
+        if not images and (record.get("caption"), record.get("TEXT")) != (None, None):
+            urls = (record[name] for name in _URLS if isinstance(record.get(name), str))
+            images = [url for url in urls if url][:1]
+        media = {"images": images} if images else {}
+    return {**record, **media} if media else record
+
+
+def _files(record: Mapping[str, Any]) -> dict[str, list[Any]]:
+    media: dict[str, list[Any]] = {}
+    for column, prefix in _FILES.items():
+        value = record.get(column)
+        for name in value if isinstance(value, list) else [value]:
+            if name in (None, ""):
+                continue
+            if not isinstance(name, str):
+                raise BadRecord("bad_media", f"{column!r} has {named(name)}, not a file's name")
+            kind = kind_of_name(name) if prefix is None else prefix.removesuffix("s")
+            if kind is not None:
+                media.setdefault(LIST_KEYS[kind][0], []).append(name)
+    return media
+
+
+# -- documents -------------------------------------------------------------------------------------
+
+
+def is_document(turns: Sequence[Any]) -> bool:
+    """Whether these turns of a record are a document."""
+    return len(turns) == 1 and isinstance(turns[0], OBJECT) and turns[0].get("role") == DOCUMENT
+
+
+def plain_document(record: Mapping[str, Any]) -> list[Record] | None:
+    """The turns of a record that is a text; None where it has none.
+
+    Raises:
+        BadRecord: ``bad_turn``, its text is none; ``no_messages``, it may be the caption of a
+            medium that is not there.
+    """
+    name = next((name for name in ("text", "txt") if record.get(name) is not None), None)
+    if name is None:
+        return None
+    empty = sorted(_MEDIA_COLUMNS & record.keys())
+    if empty:
+        raise BadRecord(
+            "no_messages",
+            f"the record has a {name!r} and nothing in {empty[0]!r}: a caption needs its medium, "
+            "and records of text alone (documents) have no such column",
+        )
+    text = record[name]
+    if not isinstance(text, str):
+        raise BadRecord("bad_turn", f"{name!r} is {named(text)}, not text")
+    return [{"role": DOCUMENT, "content": text}]
+
+
+def _as_document(record: Record, parts: list[Any], *columns: str) -> Record:
+    """`record` with a document of `parts` in place of some columns."""
+    kept = {key: value for key, value in record.items() if key not in columns}
+    return {**kept, "messages": [{"role": DOCUMENT, "content": parts}]}
+
+
+def _text(text: Any) -> Record:
+    return {"type": "text", "text": text}
+
+
+def _image(image: Any) -> Record:
+    return {"type": "image", "image": image}
+
+
+# -- the table of dialects -------------------------------------------------------------------------
+
+
+def _is_interleaved(record: Record) -> bool:
+    texts = record["texts"]
+    return (
+        isinstance(texts, list)
+        and bool(texts)
+        and all(text is None or isinstance(text, str) for text in texts)
+    )
+
+
+def _interleaved(record: Record) -> Record:
+    """Of OBELICS: ``texts`` and ``images`` of equal length, in each place one, and null in the
+    other's."""
+    texts, images = record["texts"], record.get("images")
+    if not isinstance(images, list):
+        text = "'texts' is a list of texts without a list of 'images' of the same length"
+        raise BadRecord("no_messages", f"{text}: a document has an image or a text in each place")
+    if len(texts) != len(images):
+        lengths = f"'texts' has {len(texts)} entries and 'images' {len(images)}"
+        raise BadRecord("bad_turn", f"{lengths}: in each place is a text or an image")
+    parts: list[Any] = []
+    for number, (text, image) in enumerate(zip(texts, images, strict=True)):
+        if (text is None) == (image is None) and not (text == "" and image is not None):
+            both = "neither a text nor an image" if text is None else "a text and an image"
+            raise BadRecord("bad_turn", f"'texts' and 'images' have {both} at {number}")
+        parts.append(_text(text) if image is None else _image(image))
+    return _as_document(record, parts, "texts", "images")
+
+
+def _is_of_pairs(record: Record) -> bool:
+    texts, pair = record["texts"], {"user", "assistant"}
+    if isinstance(texts, OBJECT):  # as `datasets` once stored lists of objects
+        return pair <= texts.keys()
+    if not isinstance(texts, list) or not texts:
+        return False
+    return all(isinstance(entry, OBJECT) and pair <= entry.keys() for entry in texts)
+
+
+def _pairs(record: Record) -> Record:
+    """Of FineVision and The Cauldron: ``texts`` of ``user`` and ``assistant``."""
+    texts = record["texts"]
+    if isinstance(texts, OBJECT):
+        lists = [texts["user"], texts["assistant"]]
+        if not all(isinstance(said, list) for said in lists) or len({*map(len, lists)}) > 1:
+            text = "'user' and 'assistant' of 'texts' are not lists of equal length"
+            raise BadRecord("bad_turn", text)
+        texts = [{"user": u, "assistant": a} for u, a in zip(*lists, strict=True)]
+    pairs = [(entry["user"], entry["assistant"]) for entry in texts]
+    kept = {key: value for key, value in record.items() if key != "texts"}
+    return media_first({**kept, "messages": _messages(pairs)})
+
+
+def _messages(pairs: Sequence[tuple[Any, Any]]) -> list[Record]:
+    if not pairs:
+        raise BadRecord("no_messages", "'texts' is empty")
+    messages = []
+    for number, pair in enumerate(pairs):
+        for role, said in zip(("user", "assistant"), pair, strict=True):
+            if not isinstance(said, str):
+                text = f"{role!r} of entry {number} of 'texts' is {named(said)}, not text"
+                raise BadRecord("bad_turn", text)
+            messages.append({"role": role, "content": said})
+    return messages
+
+
+def _of_loongforge(record: Record) -> Record:
+    """Of LoongForge: ``texts`` of turns, or ``prompts`` and ``captions``, and names of files."""
+    texts = record["texts"]
+    kept = {k: v for k, v in record.items() if k not in ("texts", *_LISTED, *_KINDS)}
+    if isinstance(texts, list):
+        kept["messages"] = texts
+    elif isinstance(texts, dict) and texts.get("captions") is not None:
+        captions = list(_flat(texts["captions"]))
+        prompts = list(_flat(texts.get("prompts") or [""] * len(captions)))
+        if len(prompts) != len(captions):
+            numbers = f"{len(prompts)} prompts, {len(captions)} captions"
+            raise BadRecord("bad_turn", f"'texts' has {numbers}")
+        kept["messages"] = _messages(list(zip(prompts, captions, strict=True)))
+    else:
+        text = f"'texts' is {named(texts)}, neither a list of turns nor prompts and captions"
+        raise BadRecord("no_messages", text)
+    stated = _stated_type(record)
+    columns = _LISTED if stated is not None else _LISTED[:1]  # else a name is just a name
+    files: Any = next((record[name] for name in columns if record.get(name) is not None), [])
+    lists: dict[str, list[Any]] = {}
+    for file in _flat(files):
+        kind = _kind(file, stated)
+        if (own := media_entries(kept, kind)[0]) is not None:
+            raise BadRecord("bad_media", f"the record has {own!r} beside the files of its texts")
+        lists.setdefault(LIST_KEYS[kind][0], []).append(file)
+    return media_first({**kept, **lists})
+
+
+def _stated_type(record: Mapping[str, Any]) -> Any:
+    """What LoongForge's records say of the kind of their media; None where they do not."""
+    return next((record[key] for key in _KINDS if record.get(key) is not None), None)
+
+
+def _flat(value: Any, depth: int = 0) -> Iterator[Any]:
+    if not isinstance(value, list) or depth == 8:
+        yield value
+        return
+    for item in value:
+        yield from _flat(item, depth + 1)
+
+
+def _kind(file: Any, stated: Any) -> str:
+    if not isinstance(file, str):
+        raise BadRecord("bad_media", f"a name of a medium is {named(file)}, not text")
+    own = kind_of_name(file)
+    stated = stated if isinstance(stated, str) else None
+    others = {"image": ("video", "audio"), "video": ("audio",), "audio": ("image",)}
+    if stated == "text" or own in others.get(stated or "", ()):
+        text = f"media_type says {stated}, but {cut(file)} is among the files of the texts"
+        raise BadRecord("bad_media", text)
+    kind = stated if stated in LIST_KEYS else own
+    if kind is None:
+        text = f"{cut(file)} is of no known kind: neither media_type nor its ending says which"
+        raise BadRecord("bad_media", text)
+    return kind
+
+
+def _is_of_sentences(record: Record) -> bool:
+    return isinstance(record["text_list"], list) and isinstance(record.get("image_info"), list)
+
+
+def _sentences(record: Record) -> Record:
+    """Of MMC4: ``text_list``, and ``image_info``, an object for each image with the number of the
+    sentence that it stands before. Sentences are joined by a space."""
+    texts = record["text_list"]
+    before: dict[int, list[Any]] = {}
+    for entry in record["image_info"]:
+        if not isinstance(entry, OBJECT):
+            text = f"an entry of 'image_info' is {named(entry)}, not an object"
+            raise BadRecord("bad_media", text)
+        stated = entry.get("matched_text_index")
+        at = integer(stated, 0, len(texts) - 1, "matched_text_index", "bad_media")
+        names = [entry[key] for key in ("image_name", "raw_url") if entry.get(key)]
+        if at is None or not names:
+            lacks = "matched_text_index" if at is None else "image_name or raw_url"
+            text = f"an image of 'image_info' has no {lacks}: {cut(dict(entry))}"
+            raise BadRecord("bad_media", text)
+        before.setdefault(at, []).append(_image(names[0]))
+    parts: list[Any] = []
+    for number, sentence in enumerate(texts):
+        if not isinstance(sentence, str):
+            raise BadRecord("bad_turn", f"sentence {number} of 'text_list' is {named(sentence)}")
+        parts += [_text(" "), *before.get(number, ()), _text(sentence)]
+    return _as_document(record, parts[1:], "text_list", "image_info")
+
+
+_DIALECTS: tuple[tuple[str, Callable[[Record], bool], Callable[[Record], Record]], ...] = (
+    ("texts", _is_of_pairs, _pairs),
+    ("texts", _is_interleaved, _interleaved),
+    ("texts", lambda _: True, _of_loongforge),
+    ("text_list", _is_of_sentences, _sentences),
+)
+"""A column, whether a record that has it and no turns is of a dialect, and its messages."""

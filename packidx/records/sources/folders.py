@@ -35,6 +35,11 @@ _TABLES = (".tfrecord", ".tfrecords", ".mds", ".avro", ".orc", ".feather", ".msg
 _DATA = (*_ARCHIVES, *_CODECS, *_TABLES, *SUFFIXES)
 _MEDIA = (".nii.gz", ".svg.gz")  # compressed as a rule
 _FORM, _OBJECT, _OUTSIDE = "its form", "one object", "a link"  # why a file is not read
+_REASONS = {
+    _FORM: "in a form that packidx does not read (unpack them, or move them out of the folder)",
+    _OUTSIDE: "behind a link out of it (name them as a source, or by a glob, if they belong to it)",
+    _OBJECT: "one JSON object and no records",
+}
 _SPLIT = re.compile(
     r"(?<![a-z])(?:(?P<train>train|training)|(?P<validation>validation|valid|val|dev)"
     r"|(?P<test>test|testing|eval|evaluation))(?![a-z])",
@@ -252,26 +257,10 @@ def unread(folder: str, beside: Sequence[tuple[str, str]]) -> energon.NotRead:
     by_reason: dict[str, list[str]] = {}
     for why, name in beside:
         by_reason.setdefault(why, []).append(name)
-    notes, warnings = [], []
+    notes: list[str] = []
+    warnings: list[str] = []
     for why, names in by_reason.items():
-        several = len(names) > 1
-        files = f"{len(names):,} file{'s' if several else ''} of {folder}"
-        is_, them, s = ("are", "them", "") if several else ("is", "it", "s")
-        examples = energon.some(names)
-        if why == _FORM:
-            notes.append(f"{files} {is_} in a form that packidx does not read")
-            warnings.append(
-                f"{files} look{s} like data and {is_} not read: {examples}; unpack {them} to a "
-                f"form that packidx reads, or move {them} out of the folder"
-            )
-        elif why == _OUTSIDE:
-            notes.append(f"{files} lead{s} out of it by a link")
-            warnings.append(
-                f"{files} lead{s} out of it by a link and {is_} not read: {examples}; name {them} "
-                f"as a source, or by a glob, if {them} belong{s} to it"
-            )
-        elif why == _OBJECT:
-            notes.append(f"{files} hold{s} one JSON object and no records: {examples}")
-        else:
-            notes.append(f"{files} {is_} of its {why} split and not read: {folder}#{why} reads it")
+        reason = _REASONS.get(why, f"of its {why} split ({folder}#{why} reads it)")
+        told = f"{len(names):,} file(s) of {folder} not read, {reason}: {energon.some(names)}"
+        (warnings if why in (_FORM, _OUTSIDE) else notes).append(told)
     return energon.NotRead(tuple(notes), tuple(warnings))

@@ -20,7 +20,7 @@ import orjson
 from packidx.errors import OptionError, SourceError
 from packidx.io import storage, urls
 from packidx.io.unique_keys import load_json, load_yaml
-from packidx.records.containers.blocks import local_shard
+from packidx.records.containers.base import local_shard
 from packidx.records.layout import Layout
 from packidx.records.sources import hub
 

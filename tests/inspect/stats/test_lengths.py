@@ -11,12 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from packidx_cli.main import main
 
-from packidx.inspect.stats.lengths import lengths_stats, quantiles
-from packidx.plan.preview import preview
+from packidx.inspect.stats.lengths import lengths_stats
 
 
 def rows() -> dict[str, list[Any]]:
@@ -81,21 +78,6 @@ def test_each_number_is_the_one_of_sql(tmp_path: Path) -> None:
     lengths = duckdb.sql(f"SELECT length FROM '{path}' WHERE status = 'ok' ORDER BY 1 DESC LIMIT 5")
     assert [row["length"] for row in told["longest"]] == [n for (n,) in lengths.fetchall()]
     assert sum(told["methods"].values()) == told["num_ok"]
-    planned = preview(str(path), [8192])[0]
-    (row,) = [row for row in told["capacities"] if row["capacity"] == 8192]
-    assert (row["num_packs"], row["num_dropped"]) == (planned.num_packs, planned.num_dropped)
-
-
-@given(st.lists(st.integers(1, 40), min_size=1))
-def test_quantiles_are_nearest_ranks(values: list[int]) -> None:
-    distinct, counts = np.unique(np.array(values, np.int64), return_counts=True)
-    found = quantiles(distinct[::-1], counts[::-1].astype(np.int64))
-    ordered = sorted(values)
-    assert found is not None
-    for name, share in (("min", 0), ("p50", 50), ("p95", 95), ("p99", 99), ("max", 100)):
-        rank = max(1, -(-share * len(values) // 100))
-        assert found[name] == ordered[rank - 1]
-    assert found["mean"] == pytest.approx(sum(values) / len(values))
 
 
 def test_files_with_other_columns_and_nothing_but_lengths(
@@ -126,9 +108,7 @@ def test_what_no_plan_can_be_made_of_is_shown_all_the_same(
     assert main(["stats", str(path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["num_rejected"], told["rejected"], told["longest"]) == (3, {"no_text": 3}, [])
-    assert told["capacities"] == [] and "no usable sample" in told["no_capacities"]
     assert main(["stats", str(path)]) == 0
-    assert "no plan is looked at" in capsys.readouterr().out
 
 
 def test_what_is_neither_index_nor_lengths_is_refused(

@@ -11,9 +11,9 @@ from processors import qwen_folders
 from random_records import record
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate, Rendered
-from packidx.processor.folder import load_processor
 from packidx.records.conversation import Conversation, Media, Turn, to_messages
 from packidx.records.dialects.parse import parse
 

@@ -16,13 +16,12 @@ from family_processors import family_processor
 from transformers.models.glm4v.image_processing_glm4v import smart_resize
 from transformers.video_utils import VideoMetadata
 
-from packidx.encode.loading import files_of
-from packidx.encode.mrope import MropeMedium, mrope_positions
+from packidx.encode.loading import files_of, load_processor
+from packidx.encode.positions import MropeMedium, mrope_positions
 from packidx.errors import SourceError
 from packidx.processor.families.glm import GLM4V, GLM46V, GlmVision
-from packidx.processor.families.shared.resize import PixelLimits
+from packidx.processor.families.shared import PixelLimits
 from packidx.processor.fingerprint import complete_settings
-from packidx.processor.folder import load_processor
 from packidx.records.conversation import MediaInfo
 
 # Of transformers' create_mm_token_type_ids, where tensors are asked for.

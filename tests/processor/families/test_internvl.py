@@ -14,10 +14,9 @@ import torchvision_cpu  # noqa: F401, it must come before transformers
 import transformers
 from family_processors import family_processor
 
-from packidx.encode.loading import files_of
+from packidx.encode.loading import files_of, load_processor
 from packidx.errors import SourceError
 from packidx.processor.families.internvl import INTERNVL, InternVLVision, count_tiles
-from packidx.processor.folder import load_processor
 from packidx.records.conversation import MediaInfo
 
 SIZES = [(1, 1), (3, 2000), (2000, 3), (28, 28), (448, 448), (450, 890), (1600, 900)]

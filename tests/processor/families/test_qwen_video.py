@@ -30,7 +30,7 @@ from packidx.errors import BadRecord
 from packidx.format.schema import METHODS
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.families.qwen import QWEN2_5_VL, QWEN3_VL
-from packidx.processor.families.shared.resize import smart_resize_video
+from packidx.processor.families.shared import smart_resize_video
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 from packidx.records.media.paths import ANYWHERE, MediaRoot

@@ -12,11 +12,10 @@ from processors import qwen_folders
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer
 
+from packidx.encode.loading import load_processor
 from packidx.errors import MismatchError
-from packidx.processor import load_processor
-from packidx.processor.text import backends
-from packidx.processor.text.backends import choose_backend
-from packidx.processor.text.encoder import TextEncoder
+from packidx.processor.text import encoder as backends
+from packidx.processor.text.encoder import TextEncoder, choose_backend
 from packidx.processor.text.vocabulary import Vocabulary
 
 WORDS = ["the cat ", "sat\n\n", " on", "é", "e\u0301", "北京", "🙂", "\u0301", "<|im_end|>", "\r\n"]

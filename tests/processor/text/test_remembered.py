@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from processors import FEW_RANKS, qwen_folders
 
+from packidx.encode.loading import load_processor
 from packidx.processor import fingerprint as decided
-from packidx.processor.folder import load_processor
 from packidx.processor.text import vocabulary
 from packidx.recent import Recent
 
@@ -43,8 +43,6 @@ def test_it_is_made_once(
     first = fingerprint(folder, monkeypatch)
     num = len(made)
     assert fingerprint(folder, monkeypatch) == first and len(made) == num
-    monkeypatch.setattr(vocabulary, "_path", lambda code, parts: None)
-    assert fingerprint(folder, monkeypatch) == first and len(made) > num
 
 
 def test_damage_is_passed_over_and_mended(

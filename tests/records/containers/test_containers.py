@@ -21,7 +21,7 @@ from record_files import WRITERS, chats, tar_digest, write, zstd
 
 from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.records import shards
-from packidx.records.containers import blocks as blocks_module
+from packidx.records.containers import base as blocks_module
 from packidx.records.containers import convert
 from packidx.records.containers.base import RawRecord
 from packidx.records.containers.convert import Converted
@@ -178,7 +178,7 @@ def test_a_broken_stream_says_so_every_time(
 def test_what_is_kept_of_a_table_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    from packidx.records.containers import parquet
+    from packidx.records.containers import tables as parquet
 
     monkeypatch.setattr(parquet, "_CACHE_BYTES", limit)
     monkeypatch.setattr(parquet, "_MAX_BATCH", 5)
@@ -423,7 +423,7 @@ def test_memory_does_not_grow_with_the_file(
     monkeypatch.setattr(convert, "BLOCK", 20_000)
     monkeypatch.setattr(blocks_module.file_blocks, "__defaults__", (0, None, 20_000))
     monkeypatch.setattr("packidx.records.containers.lines.SCAN_BLOCK", 20_000)
-    monkeypatch.setattr("packidx.records.containers.parquet._MAX_BATCH", 20)
+    monkeypatch.setattr("packidx.records.containers.tables._MAX_BATCH", 20)
     monkeypatch.setattr("packidx.io.ranges._KEPT", 100_000)
     monkeypatch.setattr("packidx.io.ranges._MOST", 20_000)
 

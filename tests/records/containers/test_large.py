@@ -16,8 +16,7 @@ from record_files import zstd
 
 from packidx import estimate_lengths
 from packidx.errors import BadRecord, SourceError
-from packidx.records.containers.base import BOM, Container
-from packidx.records.containers.blocks import TooLarge, size_of
+from packidx.records.containers.base import BOM, Container, TooLarge, size_of
 from packidx.records.containers.convert import Converted
 from packidx.records.containers.lines import Lines, filled_lines, whole_lines
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from packidx import estimate_lengths
 from packidx.errors import SourceError
-from packidx.records.containers.blocks import MAX_RECORD
+from packidx.records.containers.base import MAX_RECORD
 from packidx.records.shards import read_records, read_row, scan
 
 GOOD = json.dumps(

@@ -1,4 +1,4 @@
-"""Parquet: records are rows, tasks are runs of row groups."""
+"""Tables: Parquet, and Arrow as a stream or a file; tasks are runs of row groups, or of batches."""
 
 from __future__ import annotations
 
@@ -9,34 +9,179 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.errors import BadRecord, SourceError
 from packidx.recent import Recent
-from packidx.records.containers.base import BrokenFile, broken, too_few
-from packidx.records.containers.blocks import file_version
-from packidx.records.containers.columns import Columnar, check_batch, check_names, record_at
+from packidx.records.containers.base import (
+    TASK_BYTES,
+    BrokenFile,
+    RawRecord,
+    RecordRange,
+    ShardScan,
+    broken,
+    file_hash,
+    file_version,
+    group_ranges,
+    too_few,
+)
 
 _BATCH_BYTES = 4 << 20
 _CACHE_BYTES = 32 << 20
 _MAX_BATCH = 1024  # rows
 _ERRORS = (pa.ArrowException, OSError, ValueError, BrokenFile)  # ValueError: names not in UTF-8
+_FILE_MAGIC = b"ARROW1"
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+_ROWS = 256  # made into Python objects at once
+_ARROW_ERRORS = (pa.ArrowException, OSError, BrokenFile)
 
 
-class Parquet(Columnar):
-    """Parquet files."""
+class TableFile(Protocol):
+    """A file of tables, opened."""
 
-    def checked(self, path: str) -> _File:
-        return self.opened(path)
+    @property
+    def nbytes(self) -> list[int]:
+        """Bytes of each row group, or batch, of the file."""
 
-    def opened(self, path: str) -> _File:
-        return _opened(path)
+    @property
+    def starts(self) -> list[int]:
+        """Number of the first row of each of these, and of all rows."""
 
-    def record(self, path: str, row: int) -> dict[str, Any] | BadRecord:
-        return _cached(path, file_version(path)).record(row)
+    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        """The rows of one of these, some at a time."""
+
+
+class Rows(Protocol):
+    """A file of tables, of which rows are asked for one by one."""
+
+    def record(self, row: int) -> dict[str, Any] | BadRecord:
+        """The record in one row; a SourceError where there is none."""
+
+
+class Table:
+    """A kind of file of tables; `start` and `end` of a range are numbers of row groups.
+
+    Args:
+        checked: opens a file after a look at all that may be wrong with it.
+        opened: opens one that was checked before.
+        rows: remembers some files, by path and version.
+    """
+
+    def __init__(
+        self,
+        checked: Callable[[str], TableFile],
+        opened: Callable[[str], TableFile],
+        rows: Callable[[str, tuple[int, str]], Rows],
+    ) -> None:
+        self._checked, self._opened, self._rows = checked, opened, rows
+
+    def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
+        hashing = file_hash(path)
+        file = self._checked(path)
+        ranges = group_ranges(file.starts, file.nbytes, task_bytes)
+        return ShardScan(hashing.nbytes, hashing.sha256, file.starts[-1], ranges)
+
+    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
+        file = self._opened(path)
+        row = record_range.first_row
+        for number in range(record_range.start, min(record_range.end, len(file.nbytes))):
+            for batch in file.batches(number):
+                for record in records_of(batch):
+                    yield RawRecord(row, None, None, record)
+                    row += 1
+        if row != record_range.first_row + record_range.num_records:
+            raise too_few(path, row)
+
+    def read_row(
+        self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
+    ) -> dict[str, Any]:
+        record = self._rows(path, file_version(path)).record(row)
+        if isinstance(record, BadRecord):
+            raise BadRecord(record.reason, f"{record.detail} ({path}, row {row})")
+        return record
+
+
+def check_names(schema: pa.Schema) -> None:
+    """Raise a `BrokenFile` if two columns have one name: records have no place for both."""
+    names = schema.names
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise BrokenFile(f"it has several columns of the same name ({', '.join(twice)}): rename")
+
+
+def check_batch(batch: pa.RecordBatch) -> None:
+    """Refuse a batch whose buffers do not hold what they say: reading it could crash the process.
+
+    Texts that are not UTF-8 may be in it; their rows are rejected one by one.
+
+    Raises:
+        pa.ArrowInvalid: it is damaged.
+    """
+    batch.validate()  # sizes, before `view` looks at them
+    for column in batch.columns:
+        kind = _bytes_type(column.type)
+        (column if kind == column.type else column.view(kind)).validate(full=True)
+
+
+def _bytes_type(kind: pa.DataType) -> pa.DataType:
+    """`kind` with bytes in place of texts, at any depth."""
+    if pa.types.is_string(kind):
+        return pa.binary()
+    if pa.types.is_large_string(kind):
+        return pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_bytes_type(field.type)) for field in kind])
+    for is_list, make in _LISTS:
+        if is_list(kind):
+            return make(kind.value_field.with_type(_bytes_type(kind.value_type)))
+    return kind
+
+
+_LISTS = ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list))
+
+
+def records_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | BadRecord]:
+    """A batch's rows as records without null members; a row that cannot be one is its error."""
+    try:
+        rows = batch.to_pylist()
+    except (UnicodeDecodeError, pa.ArrowException, OverflowError, ValueError):
+        for number in range(batch.num_rows):  # some value is bad: find out whose
+            yield record_at(batch, number)
+        return
+    for row in rows:
+        yield _record(row)
+
+
+def record_at(batch: pa.RecordBatch, number: int) -> dict[str, Any] | BadRecord:
+    """One row of a batch as a record."""
+    try:
+        return _record(batch.slice(number, 1).to_pylist()[0])
+    except UnicodeDecodeError as error:
+        return BadRecord("bad_utf8", f"byte {error.start} of a text is not UTF-8")
+    except (pa.ArrowException, OverflowError, ValueError) as error:
+        return BadRecord("bad_record", f"a value cannot be read: {error}")
+
+
+def _record(row: dict[str, Any]) -> dict[str, Any]:
+    members: dict[str, Any] = without_nulls(row) or {}
+    return {key: value for key, value in members.items() if value is not None}
+
+
+def without_nulls(value: Any) -> Any:
+    """`value` without the null members of its objects, at any depth.
+
+    Columns hold a null wherever another row has a member that this one lacks, so a null there says
+    what a missing member says in JSON.
+    """
+    if type(value) is dict:
+        kept = {key: without_nulls(item) for key, item in value.items() if item is not None}
+        return kept if kept or not value else None
+    if type(value) is list and value and type(value[0]) in (dict, list, type(None)):
+        return [without_nulls(item) for item in value]
+    return value
 
 
 @dataclass(frozen=True)
@@ -116,30 +261,6 @@ def _cached(path: str, version: tuple[int, str]) -> _Rows:
 atexit.register(_cached.cache_clear)  # while all it needs is still there
 
 
-_FILE_MAGIC = b"ARROW1"
-_END = b"\xff\xff\xff\xff\0\0\0\0"
-_ROWS = 256  # made into Python objects at once
-_ARROW_ERRORS = (pa.ArrowException, OSError, BrokenFile)
-
-
-class Arrow(Columnar):
-    """Arrow IPC streams or files."""
-
-    def checked(self, path: str) -> _Mapped:
-        return _mapped(path, check_batch)
-
-    def opened(self, path: str) -> _Mapped:
-        # Mapped anew for each range: pages that were read do not stay in memory with it.
-        return _cached_arrow(path, file_version(path)).mapped_anew()
-
-    def record(self, path: str, row: int) -> dict[str, Any] | BadRecord:
-        file = _cached_arrow(path, file_version(path))
-        number = bisect.bisect_right(file.starts, row) - 1
-        if row < 0 or number >= len(file.nbytes):
-            raise too_few(path, row)
-        return record_at(file.batch(number), row - file.starts[number])
-
-
 @dataclass(frozen=True)
 class _Mapped:
     """A mapped file and where its batches are."""
@@ -172,6 +293,13 @@ class _Mapped:
             return pa.ipc.read_record_batch(pa.ipc.read_message(self.map), self.schema)
         except _ARROW_ERRORS as error:
             raise broken(self.path, "an Arrow file that is damaged", error) from None
+
+    def record(self, row: int) -> dict[str, Any] | BadRecord:
+        """The record in one row."""
+        number = bisect.bisect_right(self.starts, row) - 1
+        if row < 0 or number >= len(self.nbytes):
+            raise too_few(self.path, row)
+        return record_at(self.batch(number), row - self.starts[number])
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """A batch, some rows at a time."""
@@ -242,3 +370,14 @@ def _cached_arrow(path: str, version: tuple[int, str]) -> _Mapped:
 
 
 atexit.register(_cached_arrow.cache_clear)  # while all it needs is still there
+
+
+def _mapped_again(path: str) -> _Mapped:
+    """A file that was checked, mapped anew: pages that were read do not stay in memory with it."""
+    return _cached_arrow(path, file_version(path)).mapped_anew()
+
+
+PARQUET = Table(_opened, _opened, _cached)
+"""Parquet files."""
+ARROW = Table(lambda path: _mapped(path, check_batch), _mapped_again, _cached_arrow)
+"""Arrow IPC streams or files."""
