@@ -70,4 +70,4 @@ def test_damaged_manifests_read_right_or_are_refused(seed: int | None, tmp_path:
         assert found[f"{kind}, stale: refused"] > 230
         assert found[f"{kind}, signed: refused"] > 150
         assert found[f"{kind}, signed: reads right"] > 15
-    assert found["lengths, forged: another one"] > 10  # some 40 by chance
+    assert found["lengths, forged: reads right"] > 15
