@@ -26,8 +26,7 @@ from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
 from packidx.io import files, urls
 from packidx.io.output_folder import discard_abandoned, replacing
-from packidx.lengths.existing import KIND, existing_manifest
-from packidx.lengths.parts import SourceSums
+from packidx.lengths.parts import KIND, SourceSums, existing_manifest
 from packidx.processor.counts import Compared
 from packidx.processor.text import encoder as backends
 from packidx.records.layout import Layout

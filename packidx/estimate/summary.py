@@ -12,7 +12,7 @@ from packidx.errors import OptionError, PackidxError, SourceError
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.io import urls
-from packidx.lengths.existing import KIND, rejected_rows
+from packidx.lengths.parts import KIND, rejected_rows
 from packidx.records.hints import described, suggested
 from packidx.records.layout import Layout
 from packidx.records.shards import raw_row, short_names

@@ -16,7 +16,7 @@ from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.format.schema import Sample
 from packidx.io import urls
-from packidx.lengths.existing import KIND, first_samples
+from packidx.lengths.parts import KIND, first_samples
 from packidx.records.fetch import Fetcher
 from packidx.user_code import Transform
 

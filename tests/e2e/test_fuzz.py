@@ -1,7 +1,6 @@
-"""Damaged records of every dialect, damaged files of every kind and damaged manifests, thousands.
+"""Damaged files of every kind and damaged manifests, thousands.
 
-``python tests/helpers/fuzz_records.py 1000000`` runs a million records, and
-``python tests/helpers/fuzz_manifests.py`` twenty thousand manifests.
+``python tests/helpers/fuzz_manifests.py`` runs twenty thousand manifests.
 """
 
 from __future__ import annotations
@@ -11,29 +10,12 @@ from pathlib import Path
 
 import fuzz_manifests
 import pytest
-from fuzz_records import Fuzzer, damaged, good_records
 from record_files import WRITERS, chats
 
 from packidx.errors import SourceError
 from packidx.records.shards import read_records, scan
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_damaged_records_are_rows(exact: bool, processors: Path, tmp_path: Path) -> None:
-    found = Fuzzer(tmp_path, processors / "qwen2.5-vl" if exact else None).run(3_000, seed=1)
-    # Guards against damage that does none, or nothing else.
-    assert found["ok"] > 800
-    assert found["bad_json"] > 100
-    assert len(found) > 12
-
-
-def test_damage_is_of_every_sort() -> None:
-    rng = random.Random(0)
-    lines = {damaged(record, rng) for record in good_records() for _ in range(50)}
-    assert len(lines) > 550
-    assert any(b"\n" in line for line in lines)
 
 
 @pytest.mark.parametrize("kind", WRITERS)

@@ -23,12 +23,10 @@ from record_files import chats, write
 from torch.utils.data import DataLoader
 from torch_packs import SyntheticEncode
 
-from packidx import estimate_lengths, open_index, plan_packs
+from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import SourceError
-from packidx.io import cache, storage
-from packidx.io.stores import is_transient
-from packidx.precompute import precompute
+from packidx.io import storage
 from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
 from packidx.records.shards import short_names
@@ -362,19 +360,6 @@ def test_videos_and_frames(
     assert_equal(packs[1], packs[0])
 
 
-def test_precompute_writes_the_same(
-    store: Store, here: Path, there: str, processors: Path, tmp_path: Path
-) -> None:
-    kinds = ("jsonl", "parquet")
-    for name, place in (("here", str(here)), ("there", there)):
-        sources = [f"{place}/kinds/{kind}/data.{kind}" for kind in kinds]
-        precompute(sources, tmp_path / name, processors / "qwen2.5-vl", workers=1)
-    written = sorted(path.relative_to(tmp_path / "here") for path in (tmp_path / "here").iterdir())
-    assert len(written) == len(kinds) + 1
-    for path in written[1:]:
-        assert (tmp_path / "there" / path).read_bytes() == (tmp_path / "here" / path).read_bytes()
-
-
 # -- the reader ------------------------------------------------------------------------------------
 
 
@@ -470,47 +455,6 @@ def test_a_reader_waits_for_a_store_that_stumbles(
     theirs = PackedDataset(index, encoder, {there: str(here)})
     for number, pack in enumerate(found):
         assert_equal(pack, theirs[number])
-
-
-def test_errors_of_a_store_may_pass(
-    there: str, index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A request that fails for good may be repeated later; one that is refused may not."""
-    dataset = PackedDataset(index, SyntheticEncode(), retries=0)
-    samples = [one for number in range(9) for one in dataset.index.pack(number).samples]
-    sample = next(one for one in samples if one.source == "jsonl")
-    for error, transient in (
-        (OSError(5, "Could not connect"), True),
-        (PermissionError(13, "Access Denied"), False),
-        (FileNotFoundError(2, "No such key"), False),
-    ):
-
-        def failing(*_: Any, error: OSError = error) -> bytes:
-            raise error
-
-        fetcher = dataset._reader._fetcher
-        fetcher.read(sample)
-        with monkeypatch.context() as patch:
-            patch.setattr(storage, "_range", failing)
-            with pytest.raises(SourceError, match=r"cannot read s3://.*; check the URL") as caught:
-                fetcher.read(sample)
-        assert is_transient(caught.value) is transient
-
-
-def test_a_shard_that_is_another(store: Store, tmp_path: Path) -> None:
-    said = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "So it is."}]
-    text = b"".join(json.dumps({"messages": said}).encode() + b"\n" for _ in range(4))
-    storage.write(f"{URL}/changing.jsonl", text)
-    estimate_lengths(f"{URL}/changing.jsonl", tmp_path / "l", workers=1)
-    plan_packs(tmp_path / "l", tmp_path / "index", capacity=100)
-    index = open_index(tmp_path / "index")
-    storage.write(f"{URL}/changing.jsonl", text + b"\n")
-    with pytest.raises(Exception, match=r"changing.jsonl has \d+ bytes, \d+ when it was planned"):
-        PackedDataset(index, SyntheticEncode())[0]
-    storage.remove(f"{URL}/changing.jsonl")
-    cache.forget()
-    with pytest.raises(SourceError, match=r"shard s3://.*say where it is now with roots"):
-        PackedDataset(index, SyntheticEncode())[0]
 
 
 def test_databases(store: Store, tmp_path: Path) -> None:

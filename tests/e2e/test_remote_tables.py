@@ -31,7 +31,7 @@ from packidx.inspect.verify.api import check_files
 from packidx.io import storage, urls
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import LIST, Kind
-from packidx.lengths.existing import first_rejected
+from packidx.lengths.parts import first_rejected
 from packidx.lengths.table import read_lengths
 from packidx.torch import PackedDataset
 

@@ -21,13 +21,12 @@ from sounds import write_sound
 
 from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder, whole
-from packidx.encode.given import sampled_frames
 from packidx.encode.loading import load_processor
 from packidx.encode.media import info_of
 from packidx.encode.probe import ProbedVision
 from packidx.encode.probe.blanks import blank, shape_of, video_shape
 from packidx.encode.probe.vision import Learnt, Steps, outside_in
-from packidx.encode.whole import build_sample, ids_of
+from packidx.encode.whole import build_sample, ids_of, sampled_frames
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.records.conversation import Conversation, MediaInfo

@@ -41,6 +41,7 @@ from bad_input import (
     turned,
 )
 from clips import sound, write_clip
+from record_files import read_row
 from sounds import write_sound
 
 from packidx.encode import ProcessorEncoder
@@ -48,7 +49,6 @@ from packidx.errors import BadRecord
 from packidx.estimate import estimate_lengths
 from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
-from packidx.records.shards import read_row
 
 COUNTED = None
 

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from record_files import read_row
 
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import LengthsSummary, estimate_lengths, tasks
 from packidx.format import schema
 from packidx.processor.counter import ConversationCounter
 from packidx.records import shards
-from packidx.records.shards import read_row
 
 
 def chat(text: str = "hello there", **record: Any) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def print_lengths(summary: LengthsSummary) -> None:
     if summary.resumed_parts:
         facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
     print_facts("Lengths", facts)
-    from packidx.lengths.existing import first_rejected
+    from packidx.lengths.parts import first_rejected
 
     kinds = [
         (source["name"], reason) for source in summary.sources for reason in source["rejected"]

@@ -285,13 +285,15 @@ class ChatTemplate:
         asked = self._asked
         assert asked is not None
         with self._lock, contextlib.suppress(BadRecord):
-            held = [(), *((word,) for word in asked.held), asked.held]
-            texts = [f"{MARKS[0]}{''.join(words)}{MARKS[1]}" for words in held]
-            written = [
-                self._marked(conversation, [text] * size).replace(text, MARKS[0]) for text in texts
-            ]
-            if len(set(written)) == 1:
-                asked = replace(asked, held=())
+
+            def written(words: Sequence[str]) -> str:
+                text = f"{MARKS[0]}{''.join(words)}{MARKS[1]}"
+                return self._marked(conversation, [text] * size).replace(text, MARKS[0])
+
+            plain = written(())
+            held = tuple(word for word in asked.held if written((word,)) != plain)
+            if written([word for word in asked.held if word not in held]) == plain:
+                asked = replace(asked, held=held)
         _keep(self._asked_of, key, asked)
         return asked
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
 import random
 import tracemalloc
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from record_files import WRITERS, chats, tar_digest, write, zstd
+from record_files import WRITERS, chats, read_row, tar_digest, write, zstd
 
 from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.records import shards
@@ -28,7 +27,7 @@ from packidx.records.containers.convert import Converted
 from packidx.records.containers.registry import KINDS, container, is_converted, kind_of
 from packidx.records.dialects.parse import parse
 from packidx.records.layout import Layout
-from packidx.records.shards import read_records, read_row, scan
+from packidx.records.shards import read_records, scan
 
 RECORDS = chats(300)
 
@@ -116,24 +115,6 @@ def test_a_shard_is_converted_once(
     assert converted == [path]
     (copy,) = cache_of_its_own.iterdir()
     assert not copy.name.startswith(".")
-
-
-def test_a_compressed_file_is_unpacked_anew_when_it_or_its_reading_changes(
-    tmp_path: Path, cache_of_its_own: Path
-) -> None:
-    path = write(tmp_path, "csv.gz", chats(20))
-    data = gzip.decompress(Path(path).read_bytes())
-    Path(path).write_bytes(gzip.compress(data, 0))
-    before = os.stat(path)
-    assert read_row(path, 3, kind="csv.gz")["id"] == "r3"
-    Path(path).write_bytes(gzip.compress(data.replace(b"r3", b"x3"), 0))
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert os.stat(path).st_size == before.st_size
-    assert read_row(path, 3, kind="csv.gz")["id"] == "x3"
-    Path(path).write_bytes(gzip.compress(b'a;b,c\nx;"1,2\n3"\n'))
-    assert read_row(path, 0, kind="csv.gz") == {"a;b": 'x;"1', "c": "2"}
-    other = Layout(delimiter=";")
-    assert read_row(path, 0, kind="csv.gz", layout=other) == {"a": "x", "b,c": "1,2\n3"}
 
 
 def test_a_compressed_file_over_the_bound_of_the_cache_says_what_to_raise(
@@ -334,20 +315,6 @@ def test_cells_longer_than_the_csv_modules_limit(tmp_path: Path) -> None:
     ((raw,),) = [everything(str(path), "csv")]
     assert isinstance(raw.record, dict)
     assert len(raw.record["a"]) == 300_000
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "json", "jsonl.gz", "json.zst", "csv", "parquet", "tar"])
-def test_a_record_of_fifty_megabytes(tmp_path: Path, kind: str) -> None:
-    huge = {"id": "huge", "messages": "x" * (50 << 20)}
-    path = write(tmp_path, kind, [{"id": "a"}, huge, {"id": "b"}])
-    rows = everything(path, kind)
-    assert [raw.record.get("id") for raw in rows if isinstance(raw.record, dict)] == [
-        "a",
-        "huge",
-        "b",
-    ]
-    found = by_row(path, kind, rows[1])
-    assert {name: found[name] for name in huge} == huge
 
 
 def test_column_values_that_cannot_be_read_are_rows(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from record_files import read_row
 
 from packidx import estimate_lengths
 from packidx.errors import SourceError
 from packidx.records.containers.base import MAX_RECORD
-from packidx.records.shards import read_records, read_row, scan
+from packidx.records.shards import read_records, scan
 
 GOOD = json.dumps(
     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So."}]}

@@ -19,7 +19,7 @@ import webdataset
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from record_files import tar_of
+from record_files import read_row, tar_of
 from tar_chats import (
     CHATS,
     Files,
@@ -38,7 +38,7 @@ from packidx.io.ranges import Extent, ReadAhead
 from packidx.records import shards
 from packidx.records.containers import tar
 from packidx.records.containers.base import RawRecord
-from packidx.records.shards import read_records, read_row, scan
+from packidx.records.shards import read_records, scan
 from packidx.records.sources.find_shards import find_shards
 
 

@@ -86,18 +86,6 @@ def test_png_orientation_before_and_after_the_pixels(kind: bytes, late: bool) ->
     assert open_image(data).size == (20, 36)
 
 
-def test_size_does_not_decode_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [encoded(kind, orientation=6) for kind in ("PNG", "JPEG", "WEBP")]
-    plain = encoded()
-
-    def refuse(*_: Any) -> None:
-        raise AssertionError("pixels were decoded")
-
-    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", refuse)
-    assert [image_size(data) for data in files] == [(36, 20)] * 3
-    assert image_size(plain) == (20, 36)
-
-
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
 @pytest.mark.parametrize("keep", [0.02, 0.5, 0.9])
 def test_truncated_images_are_broken(kind: str, keep: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import os
-import pickle
 import re
 import struct
 import sys
@@ -298,26 +297,6 @@ def test_extracted_frames_that_do_not_do(tmp_path: Path) -> None:
     sized = Media("video", ["../a.png"], height=4, width=4)
     with pytest.raises(BadRecord, match="media_outside_root"):
         media_info(sized, MediaRoot(root, True))
-
-
-def test_answers_are_remembered_until_forgotten(tmp_path: Path) -> None:
-    path = write_clip(tmp_path / "a.mp4", frames=4)
-    media = Media("video", "a.mp4")
-    assert media_info(media, MediaRoot(str(tmp_path), True)).num_frames == 4
-    write_clip(path, frames=6)
-    assert media_info(media, MediaRoot(str(tmp_path), True)).num_frames == 4
-    forget_media()
-    assert media_info(media, MediaRoot(str(tmp_path), True)).num_frames == 6
-
-
-def test_videos_travel_between_processes_and_hold_no_file(tmp_path: Path) -> None:
-    path = write_clip(tmp_path / "a.mp4", frames=9)
-    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    video = Video(str(path))
-    frames = video.frames([0, 8])
-    assert before == (len(os.listdir("/proc/self/fd")) if before else 0)
-    assert len(pickle.dumps(video)) < 600
-    assert np.array_equal(pickle.loads(pickle.dumps(video)).frames([0, 8]), frames)
 
 
 def test_pyav_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
