@@ -71,13 +71,6 @@ def test_ties_are_broken_by_the_key() -> None:
     assert 20 < sum(slot < 100 for slot in costly[0]) < 80
 
 
-def test_items_of_equal_cost_keep_their_order_by_turns() -> None:
-    """Among equals the seeded default order decides, as the packs' costs know nothing of it."""
-    item = even_out(np.arange(4), np.full(4, 7), np.array([1, 1, 1, 0]), 3)
-    served = permutation(4, 3)
-    assert item[served].tolist() == [0, 1, 2, 3]
-
-
 def test_nothing_is_evened_out_of_nothing() -> None:
     empty = np.empty(0, np.int64)
     assert even_out(empty, empty, empty, 0).tolist() == []

@@ -150,27 +150,6 @@ def test_inputs_that_are_no_lengths(tmp_path: Path) -> None:
             plan_packs(tmp_path / name, tmp_path / "i", capacity=10)
 
 
-@pytest.mark.parametrize(
-    ("columns", "says"),
-    [
-        ({"length": pa.array([10, 2**31 + 5])}, "length` holds 2147483653"),
-        ({"length": pa.array([1, 2**63 + 1], pa.uint64())}, "length` holds 9223372036854775809"),
-        ({"length": [1], "image_tokens": pa.array([2**40])}, "image_tokens` holds"),
-        ({"length": [1], "shard": pa.array([2**40])}, "shard` holds"),
-        ({"length": [1], "key": pa.array([b"\xff"])}, "key` is Binary, not text"),
-        ({"length": [1], "key": [["a"]]}, "key` is List"),
-        ({"length": [1], "media": [[3]]}, "media` is List"),
-        ({"length": [1.5]}, "length` is Float64, not integer"),
-    ],
-)
-def test_columns_of_wrong_type_or_range_are_named(
-    tmp_path: Path, columns: dict[str, Any], says: str
-) -> None:
-    pq.write_table(pa.table(columns), tmp_path / "l.parquet")
-    with pytest.raises(FormatError, match=says):
-        plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10)
-
-
 def test_lengths_that_are_none_are_dropped_as_such(tmp_path: Path) -> None:
     plan_packs(bare(tmp_path / "l.parquet", [5, None, -3, 0]), tmp_path / "i", capacity=10)
     found = [(d["reason"], d["detail"]) for d in open_index(tmp_path / "i").dropped().to_pylist()]
@@ -192,18 +171,6 @@ def test_named_options_change_given_ones(tmp_path: Path) -> None:
     summary = plan_packs(lengths, tmp_path / "i", PlanOptions(10, seed=3), capacity=12)
     options = summary.manifest["options"]
     assert (options["capacity"], options["seed"]) == (12, 3)
-
-
-def test_truncated_tokens_are_counted(tmp_path: Path) -> None:
-    lengths = bare(tmp_path / "l.parquet", [5, 17])
-    result = plan_packs(lengths, tmp_path / "i", capacity=10, on_long="truncate").manifest["result"]
-    assert (result["num_tokens"], result["num_tokens_cut"]) == (15, 7)
-
-
-def test_a_path_may_look_like_a_pattern(tmp_path: Path) -> None:
-    (tmp_path / "a[1]*").mkdir()
-    lengths = bare(tmp_path / "a[1]*" / "l.parquet", [5])
-    assert plan_packs(lengths, tmp_path / "i", capacity=10).manifest["result"]["num_packs"] == 1
 
 
 def test_output_that_is_no_index_is_left_alone(tmp_path: Path) -> None:

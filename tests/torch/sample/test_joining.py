@@ -13,9 +13,9 @@ from torch_packs import SyntheticEncode
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index
 from packidx.torch import PackedDataset, collate
-from packidx.torch.encoded import extend, normalise
+from packidx.torch.encoded import normalise
 from packidx.torch.joining import join_media, parse_rule
-from packidx.torch.media import by_kind, cut
+from packidx.torch.media import cut
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -88,29 +88,6 @@ def test_patches_side_by_side_are_joined_side_by_side() -> None:
         join_media(parts)
 
 
-def test_frames_of_audio_are_filled_as_far_as_their_mask_says() -> None:
-    parts = [
-        {
-            "input_features": torch.ones(1, 8, frames),
-            "feature_attention_mask": torch.ones(1, frames, dtype=torch.int32),
-        }
-        for frames in (3, 5)
-    ]
-    joined = join_media(parts)
-    assert joined["feature_attention_mask"].sum(1).tolist() == [3, 5]
-    assert joined["input_features"][0, :, 3:].eq(0).all()
-
-
-def test_types_of_experts_are_one_for_each_token() -> None:
-    """Ernie 4.5 VL's stand beside the ids, also where there are as many patches as tokens."""
-    types = torch.tensor([[0, 1, 1, 0]])
-    sample = normalise({"input_ids": [[5, 9, 9, 6]], "moe_mm_token_type_ids": types})
-    assert sample.media == {}
-    assert extend(sample, 6, 0).sequence["moe_mm_token_type_ids"].tolist() == [0, 1, 1, 0, 0, 0]
-    with pytest.raises(MismatchError, match=r"moe_mm_token_type_ids of shape \[4\], not"):
-        normalise({"input_ids": [5, 9, 9], "moe_mm_token_type_ids": types})
-
-
 @pytest.mark.parametrize("key", ["cross_attention_mask", "image_attention_mask"])
 def test_what_ties_tokens_to_media_is_in_no_pack(key: str) -> None:
     mask = torch.ones(1, 3, 2, dtype=torch.int64)
@@ -129,14 +106,6 @@ def test_a_sample_is_not_cut_where_its_tensors_are_no_rows_of_media() -> None:
     )
     with pytest.raises(MismatchError, match="which rows of image_token_pooling belong"):
         cut(sample, 0, 2, {"image": 92})
-
-
-def test_audio_is_a_kind_of_its_own() -> None:
-    names = ["input_features", "feature_attention_mask", "audio_input_ids", "input_values_mask"]
-    names += ["pixel_values", "image_grid_thw", "pixel_values_videos", "video_second_per_grid"]
-    kinds = by_kind({name: torch.zeros(1) for name in names})
-    assert [list(tensors) for tensors in kinds.values()] == [names[4:6], names[6:], names[:4]]
-    assert list(kinds) == ["image", "video", "audio"]
 
 
 def test_a_model_that_takes_lists_gets_lists() -> None:

@@ -1,0 +1,133 @@
+"""Bad use of the reader gets one sentence that says what is wrong and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_packs import make_index, record
+from tiny_models import fresh
+from torch_packs import SyntheticEncode
+
+from packidx.errors import (
+    MismatchError,
+    NotFoundInIndex,
+    OptionError,
+    PackidxError,
+    SourceError,
+)
+from packidx.index import Index, open_index
+from packidx.plan import plan_packs
+from packidx.torch import LossWeights, PackedDataset, PackSampler, collate, prepare_model
+
+RECORDS = [record(n, [3 + n % 5, (4, 4), 2]) for n in range(12)]
+
+
+class Fingerprinted(SyntheticEncode):
+    def fingerprint(self) -> str:
+        return "another"
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    return make_index(tmp_path, {"all": RECORDS}, capacity=32, fingerprint="the-one")
+
+
+def read(index: Index, **policy: Any) -> Any:
+    return PackedDataset(index, SyntheticEncode(), **policy)[0]
+
+
+def cut(index: Index) -> Any:
+    shard = Path(index.manifest["shards"][0]["uri"])
+    shard.write_bytes(shard.read_bytes()[:-40])
+    return read(index)
+
+
+def rewritten(index: Index) -> Any:
+    """Other records in the same places: the shard is as long as it was."""
+    shard = Path(index.manifest["shards"][0]["uri"])
+    shard.write_text(shard.read_text().replace('"parts": [3, ', '"parts": [9, '))
+    return [PackedDataset(index, SyntheticEncode())[k] for k in range(index.num_packs)]
+
+
+def flipped(index: Index) -> Any:
+    path = index.files("samples")[0]
+    data = bytearray(path.read_bytes())
+    data[20] ^= 4
+    path.write_bytes(bytes(data))
+    return read(index)
+
+
+def bare(index: Index) -> Any:
+    """A snapshot of a bare table has no shards: what a row calls one is nobody's."""
+    place = Path(index.path).with_name("bare")
+    plan_packs(place.with_name("lengths") / "part-00000.parquet", place, capacity=64)
+    assert open_index(place).manifest["shards"] == []
+    return read(open_index(place))
+
+
+def gone(index: Index) -> Any:
+    Path(index.manifest["shards"][0]["uri"]).unlink()
+    return read(index)
+
+
+def load_foreign_state(index: Index) -> None:
+    state = PackSampler(index).state_at(1)
+    PackSampler(index).load_state_dict(state | {"snapshot_id": "f" * 32})
+
+
+def model_of(attention: str) -> Any:
+    model = fresh("qwen3")
+    model.config._attn_implementation = attention
+    return model
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "says"),
+    [
+        (cut, MismatchError, r"\d+ bytes, \d+ when it was planned; restore it"),
+        (gone, SourceError, r"all.jsonl"),
+        (flipped, PackidxError, "samples-00000.parquet is damaged .row group 0 has"),
+        (bare, PackidxError, "was planned from bare lengths and does not say where"),
+        (
+            rewritten,
+            MismatchError,
+            r"encoded to 17 tokens but planned as 11; the data or the",
+        ),
+        (lambda i: PackedDataset(i, Fingerprinted()), MismatchError, "use the same processor and"),
+        (lambda i: PackSampler(i, world_size=0), OptionError, "world_size is 0; it must be at lea"),
+        (
+            lambda i: PackSampler(i, rank=2, world_size=2),
+            OptionError,
+            r"rank 2 is outside \[0, 2\)",
+        ),
+        (
+            lambda i: PackSampler(i, world_size=2, global_batch=3),
+            OptionError,
+            "not a positive mult",
+        ),
+        (lambda i: PackSampler(i, global_batch=10**6), OptionError, "lower it or plan more data"),
+        (lambda i: PackSampler(i, rank=0.5), OptionError, "must be an integer"),
+        (load_foreign_state, MismatchError, r"snapshot_id ffff.*open the index at the"),
+        (lambda i: PackSampler(i).state_at(-1), OptionError, "step -1 is outside"),
+        (lambda i: PackSampler(i).denominator(1.5), OptionError, "step is 1.5"),
+        (lambda i: PackSampler(f"{i.path}@zz"), NotFoundInIndex, "no snapshot 'zz'"),
+        (lambda i: collate(read(i), attention="spda"), OptionError, "'spda' is none of flash, "),
+        (lambda i: collate([]), OptionError, "collate got no pack"),
+        (lambda i: prepare_model(model_of("nobodys")), MismatchError, "'nobodys', which is not kn"),
+        (lambda i: prepare_model(None), OptionError, "give prepare_model a transformers model"),
+        (lambda i: LossWeights("tokens"), OptionError, "loss weight 'tokens' is none of"),
+        (lambda i: read(i, on_mismatch="pad"), OptionError, "on_mismatch 'pad' is none of"),
+        (lambda i: read(i, on_error="hole"), OptionError, "on_error 'hole' is none of"),
+        (lambda i: read(i, retries=-1), OptionError, "retries is -1"),
+        (lambda i: PackedDataset(i, SyntheticEncode())[10**6], IndexError, "pack 1000000 is outs"),
+    ],
+)
+def test_one_sentence(
+    index: Index, use: Callable[[Index], Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says) as caught:
+        use(index)
+    assert "\n" not in str(caught.value)
