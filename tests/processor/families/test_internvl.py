@@ -81,11 +81,6 @@ def test_a_folder_and_its_object_have_one_fingerprint(internvl: tuple[Any, Path]
     assert files_of(processor).fingerprint() == load_processor(folder).fingerprint()
 
 
-def test_defaults_are_the_classes() -> None:
-    image, video = transformers.GotOcr2ImageProcessor, transformers.InternVLVideoProcessor
-    assert not family_talks.default_differences(INTERNVL, image, video)
-
-
 @pytest.mark.parametrize("limits", [(1, 12), (1, 6), (2, 9), (1, 1), (4, 40)])
 def test_tiles_equal_the_real_processors(limits: tuple[int, int]) -> None:
     rng = np.random.default_rng(3)
