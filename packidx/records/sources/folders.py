@@ -118,28 +118,24 @@ def prepared_shards(arg: str, path: str, layout: Layout, split: str | None = Non
     ]
 
 
-def refuse_compressed_in(arg: str, folder: str) -> None:
-    """Say why a folder of compressed tars alone has no data file."""
-    for here, _, files in energon.walk_once(folder):
-        for name in sorted(files):
-            refuse_compressed(os.path.join(arg, _below(here, folder), name))
-
-
-def refuse_media_alone(arg: str, folder: str) -> None:
-    """Say what a folder of images, as those of classes, lacks; it has no data file.
+def refuse_folder(arg: str, folder: str) -> None:
+    """Say what a folder without a data file has instead, if that is known.
 
     Raises:
-        SourceError: it has images, videos or sounds.
+        SourceError: it has compressed tars, or images, videos or sounds, as those of classes.
     """
+    medium = None
     for here, _, files in energon.walk_once(folder):
-        medium = next((name for name in sorted(files) if kind_of_name(name) is not None), None)
-        if medium is not None:
-            shown = os.path.join(_below(here, folder), medium)
-            raise SourceError(
-                f"{arg} has media ({shown}) and nothing that says what is trained on: put a "
-                "metadata.csv, metadata.jsonl or metadata.parquet beside them, with the columns "
-                "file_name and text (or question and answer); a folder's name is taken for no label"
-            )
+        for name in sorted(files):
+            shown = os.path.join(_below(here, folder), name)
+            refuse_compressed(os.path.join(arg, shown))
+            medium = medium or (shown if kind_of_name(name) is not None else None)
+    if medium is not None:
+        raise SourceError(
+            f"{arg} has media ({medium}) and nothing that says what is trained on: put a "
+            "metadata.csv, metadata.jsonl or metadata.parquet beside them, with the columns "
+            "file_name and text (or question and answer); a folder's name is taken for no label"
+        )
 
 
 def _below(path: str, folder: str) -> str:

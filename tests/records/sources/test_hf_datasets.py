@@ -11,12 +11,13 @@ import datasets
 import huggingface_hub
 import pytest
 from PIL import Image
+from record_files import read_row
 
 from packidx.errors import SourceError
 from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import media_size, open_media
 from packidx.records.media.paths import MediaRoot
-from packidx.records.shards import Shard, read_records, read_row, scan
+from packidx.records.shards import Shard, read_records, scan
 from packidx.records.sources.find_shards import find_shards
 
 datasets.disable_progress_bars()
