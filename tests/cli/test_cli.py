@@ -5,10 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import pty
-import re
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +13,6 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from absent import without
 from packidx_cli.main import cli, main
 
 from packidx.plan.options import TYPES
@@ -57,37 +52,6 @@ def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFi
     assert "exists already" in run(capsys, *command)[1]
     [_, out, _] = run(capsys, *command, "--json")
     assert json.loads(out)["existed"] is True
-
-
-def test_one_of_a_thing_is_said_in_the_singular(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pq.write_table(pa.table({"length": [1]}), tmp_path / "l.parquet")
-    command = ["plan", str(tmp_path / "l.parquet"), "-o", str(tmp_path / "i"), "--capacity", "16"]
-    plan = run(capsys, *command, "--global-batch", "2", "--micro-steps", "2")[1]
-    assert "lower bound  1 pack (" in plan and "none: 2 packs per step" in plan
-    pq.write_table(pa.table({"length": [16] * 3}), tmp_path / "l.parquet")
-    command = ["plan", str(tmp_path / "l.parquet"), "-o", str(tmp_path / "j"), "--capacity", "16"]
-    plan = run(capsys, *command, "--global-batch", "2", "--micro-steps", "2")[1]
-    assert (
-        "1 of 2 packs per epoch; 1 pack (33.3 %) is left over, another one in each epoch"
-        in " ".join(plan.split())
-    )
-    assert "2 micro-steps of 1 pack per step, for up to 1 rank" in plan
-    assert re.search(r"\b1 (packs|ranks|tokens|samples|steps)\b", plan) is None
-
-
-def test_the_line_to_try_works_where_it_is_printed(index: str, tmp_path: Path) -> None:
-    """Called by its path, outside PATH, as `make plan` does."""
-    program = Path(sys.executable).parent / "packidx"
-    command = [program, "plan", tmp_path / "lengths.parquet", "-o", index, "--capacity", "16"]
-    env = {"PATH": "/usr/bin:/bin"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    line = next(line for line in done.stdout.splitlines() if line.startswith("try"))
-    shell = line.removeprefix("try").strip()
-    assert shell.startswith(str(program))
-    tried = subprocess.run(shell, shell=True, env=env, capture_output=True, text=True, check=True)
-    assert "num_samples" in tried.stdout
 
 
 def test_stats_json_has_result_and_options(index: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,13 +134,6 @@ def test_sql_sees_all_views_and_lengths_while_it_lasts(
     assert run(capsys, "sql", index, "SELECT * FROM lengths", "--root", root)[0] == 0
 
 
-def test_sql_values_survive_json(index: str, capsys: pytest.CaptureFixture[str]) -> None:
-    values = "NULL AS n, 'ü\"' AS s, 1.5 AS f, [1, 2] AS l, 0.1::DECIMAL(3,1) AS d"
-    query = f"SELECT {values}, sum(length) AS big FROM packs"
-    [row] = json.loads(run(capsys, "sql", index, query, "--format", "json")[1])
-    assert row == {"n": None, "s": 'ü"', "f": 1.5, "l": [1, 2], "big": 26, "d": 0.1}
-
-
 def test_verify_exits_3_when_something_is_wrong(
     index: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,6 +172,9 @@ def test_verify_exits_3_when_something_is_wrong(
         (["verify", "INDEX", "--sample", "3"], {1}, "--processor"),
         (["verify", "INDEX", "--sample", "-1"], {1}, "--sample"),
         (["frobnicate"], {2}, "frobnicate"),
+        (["plann"], {2}, "No such command 'plann'. Did you mean 'plan'?"),
+        (["plan", "LENGTHS", "--capacty", "8"], {2}, "--capacity"),
+        (["plan", "LENGTHS", "-o", "OUT", "--capacity", "8", "--on-long", "splt"], {1, 2}, "split"),
     ],
 )
 def test_mistakes_get_one_sentence_and_no_traceback(
@@ -270,12 +230,6 @@ def test_import_packidx_is_light_and_names_resolve() -> None:
         _ = packidx.nothing_like_it
 
 
-def test_import_torch_reader_is_light() -> None:
-    loaded = loaded_by("import packidx.torch")
-    assert "torch" in loaded
-    assert loaded & {"duckdb", "polars", "transformers"} == set()
-
-
 def commands() -> list[click.Command]:
     context = click.Context(cli)
     found = [cli.get_command(context, name) for name in cli.list_commands(context)]
@@ -299,25 +253,6 @@ def test_a_recipes_section_has_what_the_command_line_has() -> None:
     assert [name for name in flags if name in TYPES] == list(TYPES)
 
 
-def test_sql_output_goes_where_it_is_sent(
-    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Through a link into its target, into a pipe or device as it is; never in their place."""
-    (tmp_path / "real.csv").write_text("old")
-    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
-    os.mkfifo(tmp_path / "pipe.csv")
-    reader = subprocess.Popen(["cat", str(tmp_path / "pipe.csv")], stdout=subprocess.PIPE)
-    for name in ("link.csv", "pipe.csv"):
-        assert run(capsys, "sql", index, "SELECT 7 AS n", "-o", str(tmp_path / name))[0] == 0
-    assert reader.communicate()[0] == b"n\n7\n"
-    assert (tmp_path / "link.csv").is_symlink()
-    assert (tmp_path / "real.csv").read_text() == "n\n7\n"
-    assert stat.S_ISFIFO((tmp_path / "pipe.csv").stat().st_mode)
-    for wrong in ("no/such/folder.csv", "table.xlsx"):
-        status, _, err = run(capsys, "sql", index, "SELECT 7", "-o", str(tmp_path / wrong))
-        assert status == 1 and wrong.split("/")[-1].split(".")[0] in err
-
-
 def test_sql_json_is_always_json(index: str, capsys: pytest.CaptureFixture[str]) -> None:
     query = (
         "SELECT 'nan'::DOUBLE AS a, '-inf'::FLOAT AS b, 'x'::BLOB AS c, [NULL, 'inf'::FLOAT] AS d,"
@@ -330,31 +265,6 @@ def test_sql_json_is_always_json(index: str, capsys: pytest.CaptureFixture[str])
     assert run(capsys, "sql", index, "SELECT 1 AS a, 2 AS a", "--format", "json")[0] == 1
     empty = run(capsys, "sql", index, "SELECT 1 AS a WHERE false", "--format", "json")
     assert json.loads(empty[1]) == []
-
-
-def test_sql_without_a_query_answers_those_in_stdin_or_lists_the_columns(index: str) -> None:
-    command = [sys.executable, "-m", "packidx_cli", "sql", index]
-    for more, queries, says in (
-        ([], "", "attention_cost"),
-        ([], "SELECT 41 + 1 AS n;\nSELECT 'x' || 'y' AS m", "xy"),
-        (["-"], "SELECT 41 + 1 AS n", "42"),
-    ):
-        done = subprocess.run([*command, *more], input=queries, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, "") and says in done.stdout
-
-
-def test_sql_needs_the_prompts_package_at_the_prompt_alone(index: str) -> None:
-    program = f"{without('prompt_toolkit')}\nfrom packidx_cli.main import run\nrun()"
-    command = [sys.executable, "-c", program, "sql", index]
-    done = subprocess.run([*command, "SELECT 41 + 1 AS n"], capture_output=True, text=True)
-    assert done.returncode == 0 and "42" in done.stdout
-    theirs = pty.openpty()[1]
-    done = subprocess.run(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True)
-    os.close(theirs)
-    assert done.returncode == 1 and done.stderr.endswith(
-        "packidx: this command needs prompt_toolkit, which is not installed here: run pip install "
-        "packidx\n"
-    )
 
 
 @pytest.mark.parametrize("damage", ["delete", "empty", "garbage"])

@@ -71,21 +71,6 @@ def test_a_neighbour_that_a_pattern_would_match_is_not_read(
     assert summed(capsys, whole) == [2, 11]
 
 
-def test_a_planned_file_that_is_gone_does_not_become_what_its_name_matches(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = lengths(tmp_path / "a*b.parquet", [5, 6])
-    lengths(tmp_path / "axb.parquet", [7, 8])
-    index = plan(path, tmp_path / "i")
-    assert (
-        json.loads(next(Path(index).rglob("manifest.json")).read_text())["lengths"]["uri"] == path
-    )
-    Path(path).unlink()
-    capsys.readouterr()
-    assert main(["sql", index, "SELECT * FROM lengths"]) == 1
-    assert f"{path} does not exist" in capsys.readouterr().err
-
-
 def test_a_pattern_that_was_planned_stays_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,31 +82,3 @@ def test_a_pattern_that_was_planned_stays_one(
     assert summed(capsys, index, "samples") == [3, 18]
     shutil.rmtree(tmp_path / "d[1]")
     assert summed(capsys, index) == [1, 8]  # the pattern's own meaning, where nothing has its name
-
-
-def test_records_are_counted_in_a_folder_of_any_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("~", "a*b", "length=3", "file:x"):
-        records = [{"messages": [{"role": "user", "content": "one"}]}] * 3
-        Path(name).mkdir()
-        with open(f"{name}/r.parquet", "wb") as file:
-            pq.write_table(pa.Table.from_pylist(records), file)
-        arguments = [f"{name}/r.parquet", "-o", f"{name}/lengths", "--workers", "1", "--quiet"]
-        assert main(["estimate", *arguments]) == 0, capsys.readouterr().err
-        assert summed(capsys, plan(f"{name}/lengths", Path(name, "i")))[0] == 3
-
-
-def test_an_exclusion_is_read_from_a_folder_of_any_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("~", "a*b"):
-        table = lengths(Path(name, "l.parquet"), [5, 6, 7])
-        with open(f"{name}/x.parquet", "wb") as file:
-            pq.write_table(pa.table({"sample_id": [1]}), file)
-        arguments = ["-o", f"{name}/i", "--capacity", "16", "--exclude", f"{name}/x.parquet"]
-        assert main(["plan", table, *arguments]) == 0, capsys.readouterr().err
-        assert main(["verify", f"{name}/i"]) == 0
-        assert summed(capsys, f"{name}/i", "samples") == [2, 12]

@@ -10,18 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torchvision_cpu  # noqa: F401 - before transformers
-from every_processor.build import build
-from every_processor.classes import processor_classes
 from family_processors import family_processor
 from hypothesis import given
 from hypothesis import strategies as st
 from packidx_cli.main import main
-from packidx_cli.show import console
 from PIL import Image
 from tokenizers import Tokenizer
 
 from packidx.encode import ProcessorEncoder
-from packidx.inspect.shown import Numbers, Words, runs_of
+from packidx.inspect.shown import Words, runs_of
 
 ANSWERS = ["Ein Rotkehlchen 🐦.", "Birke", "Ja, naïve⟦x⟧"]
 
@@ -96,13 +93,6 @@ def test_each_family_is_shown_as_it_is_counted(
     assert text.count(f"×{number[1]}") == 1
 
 
-def test_a_probed_processor(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = "AyaVisionProcessor"
-    _, folder = build(name, processor_classes()[name], tmp_path)
-    arguments = data / "a.jsonl", data / "b.jsonl", "--processor", folder, "-o", tmp_path / "l"
-    check(shown(capsys, *arguments, "--show", 9), ProcessorEncoder(folder))
-
-
 def test_in_a_file_brackets_mark_what_is_trained(
     data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,15 +111,6 @@ def test_nothing_trained_is_told(
     command = ["estimate", str(data / "c.jsonl"), "-o", str(tmp_path / "l"), "--quiet"]
     assert main([*command, "--processor", str(processors / "qwen2.5-vl"), "--show", "1"]) == 0
     assert "tokens, NOTHING is trained" in capsys.readouterr().out
-
-
-def test_nothing_to_show_is_told(
-    data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (data / "c.jsonl").write_text('{"messages": []}\n')
-    command = ["estimate", str(data / "c.jsonl"), "-o", str(tmp_path / "l"), "--quiet"]
-    assert main([*command, "--processor", str(processors / "qwen2.5-vl"), "--show", "1"]) == 1
-    assert "no sample to show: every record was rejected" in capsys.readouterr().out
 
 
 def spoilt(png: bytes) -> bytes:
@@ -152,79 +133,6 @@ def test_it_needs_what_makes_the_tokens(
 ) -> None:
     assert main(["estimate", str(data / "b.jsonl"), "-o", str(tmp_path / "l"), "--show", "1"]) == 2
     assert "--show needs what makes the tokens" in capsys.readouterr().err
-
-
-def test_colour_marks_it_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    printed: list[str] = []
-    monkeypatch.setattr(console.click, "echo", printed.append)
-    monkeypatch.setattr(console.sys.stdout, "isatty", lambda: True, raising=False)
-    runs = [("a\x1b", False), ("b\n", True)]
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    console.print_marked_text(runs)
-    monkeypatch.setenv("NO_COLOR", "1")
-    console.print_marked_text(runs)
-    assert printed == ["a\\x1b\x1b[32m\x1b[1mb\n\x1b[0m", "a\\x1b⟦b\n⟧"]
-
-
-def doubled(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    return {"messages": turns(record["frage"], 2 * record["antwort"])}
-
-
-def test_a_transform_holds(
-    processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.jsonl").write_text('{"frage": "eins", "antwort": "zwei"}\n')
-    options = "--processor", processors / "qwen2.5-vl", "--transform", f"{__name__}:doubled"
-    [sample] = shown(capsys, tmp_path / "a.jsonl", *options, "--show", 1, "-o", tmp_path / "l")
-    assert [run["text"] for run in sample["runs"] if run["trained"]] == ["zweizwei<|im_end|>"]
-
-
-def by_words(record: dict[str, Any]) -> dict[str, list[int]]:
-    ids = [len(word) for turn in record["messages"] for word in turn["content"].split()]
-    return {"input_ids": ids, "labels": [-100, *ids[1:]]}
-
-
-def test_an_encoder_of_ones_own_is_shown_by_numbers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": turns("a bcd", "ef")}) + "\n")
-    [sample] = shown(
-        capsys,
-        tmp_path / "a.jsonl",
-        "--encode",
-        f"{__name__}:by_words",
-        "--show",
-        1,
-        "-o",
-        tmp_path / "l",
-    )
-    assert [(run["text"], run["trained"]) for run in sample["runs"]] == [
-        (" 1", False),
-        (" 3 2", True),
-    ]
-
-
-class OnlyCounts:
-    """An encoder that can be counted with, and makes no sample."""
-
-    def count(self, record: dict[str, Any]) -> int:
-        return 3
-
-    def __call__(self, record: dict[str, Any]) -> dict[str, list[int]]:
-        raise KeyError("boom")
-
-
-only_counts = OnlyCounts()
-
-
-def test_an_encoder_that_fails_costs_its_sample_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": turns("a bcd", "ef")}) + "\n")
-    encode = "--encode", f"{__name__}:only_counts"
-    [sample] = shown(capsys, tmp_path / "a.jsonl", *encode, "--show", 1, "-o", tmp_path / "l")
-    assert sample["planned_length"] == 3
-    assert sample["error"] == "KeyError: 'boom'"
 
 
 @given(text=st.text(max_size=40), data=st.data())
@@ -257,12 +165,3 @@ def test_tokens_that_the_tokenizer_does_not_have_are_numbers(words: Words) -> No
 @pytest.fixture(scope="module")
 def words(processors: Path) -> Words:
     return Words(Tokenizer.from_file(str(processors / "qwen2.5-vl" / "tokenizer.json")))
-
-
-def test_many_equal_tokens_are_one_and_their_number() -> None:
-    ids = np.array([7, 7, 7, 7, 7, 1, 2, 2], np.int64)
-    [run] = runs_of(ids, np.zeros(8, bool), Numbers())
-    assert run.text == " 7×5 1 2 2"
-    first, second = runs_of(ids, np.arange(8) > 2, Numbers())
-    assert (first.text, second.text) == (" 7×3", " 7×2 1 2 2")
-    assert list(runs_of(ids[:0], np.zeros(0, bool), Numbers())) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import tarfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -106,18 +105,6 @@ def test_a_shard_written_to_between_the_compared_blocks_is_told_once(tmp_path: P
         f"same: `packidx verify {index.path}@{index.id}` compares all"
     )
     assert not {check.name: check for check in verify(index)}["shards"].ok
-
-
-def test_a_large_copy_of_a_shard_is_the_same_shard(tmp_path: Path) -> None:
-    """It has a time of its own, so its compared blocks decide."""
-    path = tmp_path / "a" / "a.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(lines(MANY))
-    planned(tmp_path, path, capacity=500)
-    (tmp_path / "b").mkdir()
-    shutil.copyfile(path, tmp_path / "b" / "a.jsonl")
-    moved = open_index(tmp_path / "index", {str(path.parent): str(tmp_path / "b")})
-    assert read_all(moved) == ({}, [])
 
 
 @pytest.mark.parametrize("export", [export_wds, export_energon])

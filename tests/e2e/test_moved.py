@@ -72,18 +72,6 @@ def test_a_dot_places_all_relative_paths(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(dataset[0]["input_ids"]) == 503
 
 
-def test_exchanged_images_are_counted_anew(tmp_path: Path, processors: Path) -> None:
-    make_image(tmp_path / "a.png", 300, 200)
-    shard = write(tmp_path / "data.jsonl", record("a.png"))
-    options: dict[str, Any] = {"processor": processors / "qwen2.5-vl", "workers": 1}
-    first = estimate_lengths(shard, tmp_path / "l", **options)
-    assert estimate_lengths(shard, tmp_path / "l", **options).existed
-    make_image(tmp_path / "a.png", 900, 800)
-    second = estimate_lengths(shard, tmp_path / "l", **options)
-    third = estimate_lengths(shard, tmp_path / "l", fresh=True, **options)
-    assert second.num_tokens == third.num_tokens > first.num_tokens
-
-
 def test_an_image_that_is_gone_is_named(tmp_path: Path) -> None:
     image = Path(make_image(tmp_path / "a.png"))
     shard = write(tmp_path / "data.jsonl", record("a.png"))

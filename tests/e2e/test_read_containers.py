@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import datasets
 import lmdb
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from clips import decode, write_clip
 from packidx_cli.main import main
 from PIL import Image
-from record_files import table_of, write
+from record_files import write
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
@@ -238,21 +237,6 @@ def test_images_inside_tables(data: Path, reader: Reader, as_jsonl: dict[str, st
     check(reader(sources))
 
 
-def test_one_image_a_row(data: Path, reader: Reader) -> None:
-    """A column `image` that is a single struct, and null where a row has none."""
-    chosen = [record for record in CHATS if len(record["images"]) < 2]
-    rows = [in_bytes(record, data) for record in chosen]
-    single = [
-        {"id": r["id"], "messages": r["messages"], "image": (r["images"] or [None])[0]}
-        for r in rows
-    ]
-    pq.write_table(table_of(single), data / "single.parquet")
-    sources = {"single": str(data / "single.parquet")}
-    found = reader({**sources, "expected": put(data, "expected", "jsonl", chosen)})
-    assert len(found["expected"]) == len(chosen)
-    assert found["single"] == found["expected"]
-
-
 def test_images_in_lmdb(data: Path, reader: Reader, as_jsonl: dict[str, str]) -> None:
     with lmdb.open(str(data / "db.lmdb")) as database, database.begin(write=True) as put_in:
         for path in data.glob("*.png"):
@@ -391,33 +375,6 @@ def test_videos_inside_tables(data: Path, frames: list[str], reader: Reader) -> 
 
 
 # -- what options and mixes state -----------------------------------------------------------------
-
-
-def test_parts_of_other_columns_are_not_taken_over(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns = [{"role": "user", "content": "Hi"}]
-    path = write(data, "jsonl", [{"a": turns, "b": turns, "c": [{"r": "user"}]}] * 3)
-    out = data.parent / "out"
-
-    def killed(*arguments: Any) -> None:
-        raise KeyboardInterrupt
-
-    def interrupted(**options: Any) -> None:
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("packidx.estimate.api.make_manifest", killed)
-            estimate_lengths(path, out, workers=1, **options)
-
-    interrupted(columns={"messages": "a"})
-    again = estimate_lengths(path, out, columns={"messages": "a"}, workers=1)
-    assert (again.resumed_parts, again.discarded_parts) == (1, 0)
-    interrupted(columns={"messages": "b"}, tags={"user_tag": "U"})
-    for options in ({"columns": {"messages": "b"}}, {"columns": {"messages": "a"}}):
-        other = estimate_lengths(path, out, workers=1, **options)
-        assert other.resumed_parts == 0
-    interrupted(columns={"messages": "b"})
-    last = estimate_lengths(path, out, columns={"messages": "b"}, tags={"role_tag": "r"}, workers=1)
-    assert (last.resumed_parts, last.discarded_parts, last.num_rejected) == (0, 1, 3)
 
 
 def test_what_a_plan_does_with_a_data_set_changes_no_fingerprint(data: Path) -> None:

@@ -53,7 +53,6 @@ TOOLS = [{"type": "function", "function": TOOL}]
 SIZES = [(64, 48), (337, 211), (300, 100)]
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 TOKENIZERS = ("cohere2", "deepseekv3", "gemma4", "gptoss", "idefics3", "llama3_1", "qwen2_5")
-TOOL_USE = "{{ tools | length }} tools: {% for m in messages %}{{ m.role ~ m.content }}{% endfor %}"
 
 
 def text(rng: random.Random, least: int = 1) -> str:

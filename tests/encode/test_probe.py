@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import random
 import shutil
 import subprocess
@@ -86,17 +85,6 @@ def test_ids_are_the_processors(folder: Path) -> None:
         assert ids == tiles.real_ids(outputs)
         several.update(images.tokens.tolist())
     assert len(several) > 5
-
-
-def test_two_images_side_by_side_are_two(folder: Path) -> None:
-    files = load_processor(folder)
-    infos = [MediaInfo(56, 56), MediaInfo(56, 112)]
-    talk = Conversation((Turn("user", (Media("image"), Media("image"))),))
-    compared = Compared("transformers", 1, equal=("image", "text"))
-    counts = ConversationCounter(files, compared=compared).count([talk], [infos])
-    first, second = counts.media.tokens.tolist()
-    assert counts.media.at[1] > counts.media.at[0] + first - 1 and second > first > 3
-    assert counts.errors == {}
 
 
 @pytest.mark.parametrize("token", ["<image>", "<|IMG_PATCH|>"])
@@ -280,13 +268,6 @@ def test_an_image_with_alpha_is_rgb_to_a_processor_that_converts_none(folder: Pa
 
 
 # -- who counted, and who does not -----------------------------------------------------------------
-
-
-def test_another_process_loads_it_again(folder: Path) -> None:
-    vision = probed(load_processor(folder))
-    copy = pickle.loads(pickle.dumps(vision))
-    assert copy.count_images([(50, 60)]).tokens == vision.count_images([(50, 60)]).tokens
-    assert copy.settings == vision.settings
 
 
 def test_rows_say_who_counted(folder: Path, tmp_path: Path) -> None:

@@ -292,7 +292,3 @@ def test_outcome(
     grids = [built[name].tolist() for name in ("image_grid_thw", "video_grid_thw") if name in built]
     assert row["vision_patches"] == sum(pixels)
     assert [[one["t"], one["h"], one["w"]] for one in row["media"]] == sum(grids, [])
-
-
-def test_every_case_has_a_name_of_its_own() -> None:
-    assert len({case.id for case in CASES}) == len(CASES)

@@ -225,10 +225,3 @@ def test_what_is_absent_is_said_in_python(made: Path, tmp_path: Path) -> None:
     for view in ("packs", "steps", "sources"):
         with pytest.raises(NotFoundInIndex, match=f"{view} has no column 'lenght': it has"):
             index.to_polars(view, ["lenght"])
-
-
-def test_a_misspelt_column_is_told_with_those_like_it(
-    made: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    told = ask(capfd, made / "steps", "SELECT lenght FROM samples", status=1)
-    assert 'Candidate bindings: "length"' in told and told.count("\n") == 1

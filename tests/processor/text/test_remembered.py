@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -35,14 +34,6 @@ def fingerprint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """As a new process finds it."""
     monkeypatch.setattr(vocabulary, "_KEPT", Recent(2))
     return load_processor(folder).fingerprint()
-
-
-def test_it_is_made_once(
-    folder: Path, made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    first = fingerprint(folder, monkeypatch)
-    num = len(made)
-    assert fingerprint(folder, monkeypatch) == first and len(made) == num
 
 
 def test_damage_is_passed_over_and_mended(
@@ -80,11 +71,3 @@ def test_another_file_release_or_code_is_another_entry(
         assert fingerprint(folder, monkeypatch) != first
     finally:
         path.write_text(text)  # the folder is made once per process
-
-
-def test_a_cache_that_cannot_be_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "cache").write_text("a file")
-    assert os.path.isfile(tmp_path / "cache")
-    assert len(fingerprint(folder, monkeypatch)) == 64

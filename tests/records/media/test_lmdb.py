@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import multiprocessing
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from packidx.errors import BadRecord, MissingExtraError, SourceError
+from packidx.errors import BadRecord, MissingExtraError
 from packidx.records.conversation import Media
 from packidx.records.dialects.parse import parse
-from packidx.records.media import lmdb_store
 from packidx.records.media.opener import (
     forget_media,
     image_size,
     media_size,
-    open_image,
     open_media,
     resolve,
 )
@@ -83,10 +80,6 @@ def test_sizes_and_images(root: Path, place: str) -> None:
     assert np.asarray(first.ref)[0, 0, 0] == 7
 
 
-def test_a_name_with_colons_is_a_file(root: Path) -> None:
-    assert media_size(Media("image", "odd::name.png"), MediaRoot(str(root), True)) == (20, 30)
-
-
 @pytest.mark.parametrize(
     ("ref", "confined", "reason"),
     [
@@ -144,29 +137,6 @@ def test_forked_processes_open_their_own(root: Path) -> None:
         child.join()
         assert child.exitcode == 0
     assert image_size(f"{root}/in/x.lmdb::0001") == (20, 30)
-
-
-def test_a_database_is_opened_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    real = lmdb.open
-    monkeypatch.setattr(lmdb, "open", lambda path, **kw: opened.append(path) or real(path, **kw))
-    for _ in range(5):
-        lmdb_store.read_value(f"{root}/in/x.lmdb", "0001", "x")
-        lmdb_store.read_value(f"{root}/in/../in/x.lmdb", "cut", "x")
-    assert len(opened) == 1
-    forget_media()
-    fill(root / "in" / "x.lmdb", new=png(9, 9))
-    assert image_size(f"{root}/in/x.lmdb::new") == (9, 9)
-    assert len(opened) == 3  # one of them is `fill`
-
-
-@pytest.mark.parametrize("read", [image_size, open_image])
-def test_a_database_that_other_code_has_open(root: Path, read: Callable[[str], object]) -> None:
-    with lmdb.open(str(root / "in" / "x.lmdb"), readonly=True, lock=False):
-        try:
-            assert read(f"{root}/in/x.lmdb::0001")  # as lmdb before 3 can, by another name
-        except SourceError as error:
-            assert "opened by other code of this process" in str(error)
 
 
 def test_without_the_package(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

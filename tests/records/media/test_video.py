@@ -127,15 +127,6 @@ def test_a_cut_file_is_found_by_its_index(
     assert found.value.reason == "broken_media"
 
 
-@pytest.mark.parametrize("name", ["a.mkv", "a.ts"])
-def test_a_cut_file_without_index_is_what_is_left_of_it(name: str, tmp_path: Path) -> None:
-    path = write_clip(tmp_path / name, frames=40)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
-    found = video_info(str(path)).num_frames
-    assert 0 < found < 40
-    assert len(decode(path)) == found
-
-
 def decode_bytes(data: bytes) -> list[Any]:
     with av.open(io.BytesIO(data)) as container:
         frames = []
@@ -306,14 +297,3 @@ def test_pyav_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         video_info(str(path))
     complete = {"height": 48, "width": 64, "num_frames": 99, "fps": 25.0}
     assert media_info(Media("video", "a.mp4", **complete), MediaRoot(str(tmp_path), True))
-
-
-def test_a_release_that_cannot_read_an_index_is_named_and_no_video_is_called_broken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Former:
-        """A stream as PyAV before 17 has them."""
-
-    monkeypatch.setattr(av, "VideoStream", Former)
-    with pytest.raises(MissingExtraError, match=rf"^PyAV {av.__version__} does not tell .* as 17"):
-        video_info(str(write_clip(tmp_path / "a.mp4", frames=2)))

@@ -70,14 +70,6 @@ def test_splits_of_prepared_folders(tmp_path: Path, info: str) -> None:
     assert (summary.num_samples, summary.num_rejected) == (4, 0)
 
 
-def test_prepared_folders_without_splits_have_all_in_their_order(tmp_path: Path) -> None:
-    folder = prepared(tmp_path / "set", NAMES, None)
-    found = [os.path.relpath(shard.path, folder) for shard in find_shards([str(folder)])]
-    assert found == NAMES
-    below = [os.path.relpath(shard.path, folder) for shard in find_shards([str(tmp_path)])]
-    assert below == NAMES
-
-
 BAD_FOLDERS: dict[str, tuple[Any, Any, str]] = {
     "a shard not listed": (NAMES[1:], {"split_parts": {"train": NAMES}}, "has 'shards/s-009.tar', which"),
     "single samples": (NAMES, {"exclude": [NAMES[0] + "/3"], "split_parts": {"train": NAMES}}, "excludes single samples"),

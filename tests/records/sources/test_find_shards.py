@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from record_files import read_row
 
 from packidx.errors import SourceError
 from packidx.records import shards
@@ -137,15 +136,6 @@ def test_scan_agrees_with_lines(
     assert found == list(read_lines(path))
     assert [line for _, line in found] == [line.removesuffix(b"\r") for line in expected]
     assert all(data[at : at + len(line)] == line for at, line in found)
-
-
-def test_read_record_of_a_missing_or_short_shard(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    with pytest.raises(SourceError, match=r"a\.jsonl"):
-        read_row(str(path), 0, 0, 2)
-    path.write_bytes(b"{}")
-    with pytest.raises(SourceError, match="only 1 of the 9 bytes"):
-        read_row(str(path), 0, 1, 9)
 
 
 def test_images_without_metadata(tmp_path: Path) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-from packidx_cli.main import cli
 from record_files import tar_of
 
 from packidx import estimate_lengths
@@ -66,17 +63,3 @@ def test_what_lies_beside_data_on_purpose_is_not_told(tmp_path: Path) -> None:
         f"2 file(s) of {folder} not read, one JSON object and no records: 'info.json', 'meta.json'"
     )
     assert estimate_lengths(str(folder), tmp_path / "new", workers=1).not_read == [told]
-
-
-def test_precompute_names_them_too(processors: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "set"
-    folder.mkdir()
-    (folder / "a.jsonl").write_bytes(GOOD + b"\n")
-    (folder / "b.jsonl.bz2").write_bytes(b"data")
-    command = ["precompute", str(folder), "-o", str(tmp_path / "out")]
-    command += ["--processor", str(processors / "qwen2.5-vl")]
-    result = CliRunner().invoke(cli, command)
-    assert result.exit_code == 0
-    assert f"warning: 1 file(s) of {folder} not read, in a form" in result.stderr
-    told = json.loads(CliRunner().invoke(cli, [*command, "--json", "--quiet"]).stdout)
-    assert "'b.jsonl.bz2'" in told["warnings"][0]
