@@ -27,8 +27,13 @@ from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import record_key
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.media.audio import media_sound
-from packidx.records.media.looked_at import LookedAt
-from packidx.records.media.opener import check_reference, is_remote, media_size, open_media
+from packidx.records.media.opener import (
+    LookedAt,
+    check_reference,
+    is_remote,
+    media_size,
+    open_media,
+)
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import refs_of
 from packidx.records.media.video import media_info
