@@ -92,7 +92,7 @@ def test_what_cannot_be_counted(tmp: Path) -> None:
             FAMILY.build(settings[0], {}, settings[1])
 
 
-def test_defaults_are_the_class(tmp: Path) -> None:
+def test_what_it_passes_on_is_the_class() -> None:
     vision: Any = FAMILY.build(
         dict(FAMILY.image_defaults) | {"size": {"height": 896, "width": 896}},
         {},

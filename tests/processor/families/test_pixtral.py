@@ -108,6 +108,6 @@ def test_what_cannot_be_counted(tmp_path: Path) -> None:
             FAMILY.build(settings[0], {}, settings[1])
 
 
-def test_defaults_are_the_class(tmp_path: Path) -> None:
+def test_own_defaults_are_the_class(tmp_path: Path) -> None:
     processor = tiles.pixtral(tmp_path)
     assert {name: vars(processor)[name] for name in FAMILY.own_defaults} == FAMILY.own_defaults
