@@ -6,8 +6,6 @@ import csv
 import io
 import json
 import os
-import pty
-import re
 import stat
 import subprocess
 import sys
@@ -17,7 +15,6 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from absent import without
 from packidx_cli.main import cli, main
 
 from packidx.plan.options import TYPES
@@ -59,24 +56,6 @@ def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(out)["existed"] is True
 
 
-def test_one_of_a_thing_is_said_in_the_singular(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pq.write_table(pa.table({"length": [1]}), tmp_path / "l.parquet")
-    command = ["plan", str(tmp_path / "l.parquet"), "-o", str(tmp_path / "i"), "--capacity", "16"]
-    plan = run(capsys, *command, "--global-batch", "2", "--micro-steps", "2")[1]
-    assert "lower bound  1 pack (" in plan and "none: 2 packs per step" in plan
-    pq.write_table(pa.table({"length": [16] * 3}), tmp_path / "l.parquet")
-    command = ["plan", str(tmp_path / "l.parquet"), "-o", str(tmp_path / "j"), "--capacity", "16"]
-    plan = run(capsys, *command, "--global-batch", "2", "--micro-steps", "2")[1]
-    assert (
-        "1 of 2 packs per epoch; 1 pack (33.3 %) is left over, another one in each epoch"
-        in " ".join(plan.split())
-    )
-    assert "2 micro-steps of 1 pack per step, for up to 1 rank" in plan
-    assert re.search(r"\b1 (packs|ranks|tokens|samples|steps)\b", plan) is None
-
-
 def test_the_line_to_try_works_where_it_is_printed(index: str, tmp_path: Path) -> None:
     """Called by its path, outside PATH, as `make plan` does."""
     program = Path(sys.executable).parent / "packidx"
@@ -88,31 +67,6 @@ def test_the_line_to_try_works_where_it_is_printed(index: str, tmp_path: Path) -
     assert shell.startswith(str(program))
     tried = subprocess.run(shell, shell=True, env=env, capture_output=True, text=True, check=True)
     assert "num_samples" in tried.stdout
-
-
-def test_stats_json_has_result_and_options(index: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = run(capsys, "stats", index, "--json")
-    stats = json.loads(out)
-    assert status == 0
-    assert stats["result"]["num_packs"] == 2
-    assert stats["result"]["dropped"] == {"too_long": 1}
-    assert stats["options"]["capacity"] == 16
-    assert stats["packs"]["num_samples"]["max"] == 2
-    sentences = json.loads(out)["verdict"]
-    shown = run(capsys, "stats", index)[1]
-    assert "fill" in shown and sentences[0].startswith(shown.splitlines()[1].removeprefix("- "))
-
-
-def test_log_lists_snapshots_newest_first(
-    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = ["plan", str(tmp_path / "lengths.parquet"), "-o", index, "--capacity", "20", "--json"]
-    newer = json.loads(run(capsys, *plan)[1])["snapshot_id"]
-    rows = json.loads(run(capsys, "log", index, "--json")[1])
-    assert [row["head"] for row in rows] == [True, False]
-    assert rows[0]["snapshot_id"] == newer
-    assert rows[0]["parent"] == rows[1]["snapshot_id"]
-    assert newer[:12] in run(capsys, "log", index)[1]
 
 
 def test_log_says_order_and_origin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,26 +109,6 @@ def test_sql_formats_agree(index: str, tmp_path: Path, capsys: pytest.CaptureFix
     table = run(capsys, "sql", index, query)[1].splitlines()
     assert table[0].split() == ["pack_id", "tokens", "n"]
     assert len(table) == 4
-
-
-def test_sql_sees_all_views_and_lengths_while_it_lasts(
-    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for view, rows in {"packs": 2, "samples": 4, "dropped": 1, "lengths": 5}.items():
-        out = run(capsys, "sql", index, f"SELECT count(*) AS n FROM {view}", "--format", "json")[1]
-        assert json.loads(out) == [{"n": rows}]
-    (tmp_path / "lengths.parquet").rename(tmp_path / "moved")
-    status, _, err = run(capsys, "sql", index, "SELECT * FROM lengths")
-    assert status == 1 and "lengths" in err
-    root = f"{tmp_path / 'lengths.parquet'}={tmp_path / 'moved'}"
-    assert run(capsys, "sql", index, "SELECT * FROM lengths", "--root", root)[0] == 0
-
-
-def test_sql_values_survive_json(index: str, capsys: pytest.CaptureFixture[str]) -> None:
-    values = "NULL AS n, 'ü\"' AS s, 1.5 AS f, [1, 2] AS l, 0.1::DECIMAL(3,1) AS d"
-    query = f"SELECT {values}, sum(length) AS big FROM packs"
-    [row] = json.loads(run(capsys, "sql", index, query, "--format", "json")[1])
-    assert row == {"n": None, "s": 'ü"', "f": 1.5, "l": [1, 2], "big": 26, "d": 0.1}
 
 
 def test_verify_exits_3_when_something_is_wrong(
@@ -330,31 +264,6 @@ def test_sql_json_is_always_json(index: str, capsys: pytest.CaptureFixture[str])
     assert run(capsys, "sql", index, "SELECT 1 AS a, 2 AS a", "--format", "json")[0] == 1
     empty = run(capsys, "sql", index, "SELECT 1 AS a WHERE false", "--format", "json")
     assert json.loads(empty[1]) == []
-
-
-def test_sql_without_a_query_answers_those_in_stdin_or_lists_the_columns(index: str) -> None:
-    command = [sys.executable, "-m", "packidx_cli", "sql", index]
-    for more, queries, says in (
-        ([], "", "attention_cost"),
-        ([], "SELECT 41 + 1 AS n;\nSELECT 'x' || 'y' AS m", "xy"),
-        (["-"], "SELECT 41 + 1 AS n", "42"),
-    ):
-        done = subprocess.run([*command, *more], input=queries, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, "") and says in done.stdout
-
-
-def test_sql_needs_the_prompts_package_at_the_prompt_alone(index: str) -> None:
-    program = f"{without('prompt_toolkit')}\nfrom packidx_cli.main import run\nrun()"
-    command = [sys.executable, "-c", program, "sql", index]
-    done = subprocess.run([*command, "SELECT 41 + 1 AS n"], capture_output=True, text=True)
-    assert done.returncode == 0 and "42" in done.stdout
-    theirs = pty.openpty()[1]
-    done = subprocess.run(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True)
-    os.close(theirs)
-    assert done.returncode == 1 and done.stderr.endswith(
-        "packidx: this command needs prompt_toolkit, which is not installed here: run pip install "
-        "packidx\n"
-    )
 
 
 @pytest.mark.parametrize("damage", ["delete", "empty", "garbage"])

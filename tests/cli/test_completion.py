@@ -45,18 +45,6 @@ def test_the_shell_is_offered(words: list[str], offered: list[str]) -> None:
     assert completed(*words) == offered
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_is_told_how(shell: str) -> None:
-    environment = os.environ | {"_PACKIDX_COMPLETE": f"{shell}_source"}
-    code = (
-        "import sys; sys.argv[0] = 'packidx'; from packidx_cli.main import main; sys.exit(main())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert "_PACKIDX_COMPLETE" in done.stdout and "_packidx_completion" in done.stdout
-
-
 def test_nothing_heavy_is_loaded_for_it() -> None:
     code = (
         "import sys; sys.argv[0] = 'packidx'; from packidx_cli.main import main\n"

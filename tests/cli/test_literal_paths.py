@@ -71,21 +71,6 @@ def test_a_neighbour_that_a_pattern_would_match_is_not_read(
     assert summed(capsys, whole) == [2, 11]
 
 
-def test_a_planned_file_that_is_gone_does_not_become_what_its_name_matches(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = lengths(tmp_path / "a*b.parquet", [5, 6])
-    lengths(tmp_path / "axb.parquet", [7, 8])
-    index = plan(path, tmp_path / "i")
-    assert (
-        json.loads(next(Path(index).rglob("manifest.json")).read_text())["lengths"]["uri"] == path
-    )
-    Path(path).unlink()
-    capsys.readouterr()
-    assert main(["sql", index, "SELECT * FROM lengths"]) == 1
-    assert f"{path} does not exist" in capsys.readouterr().err
-
-
 def test_a_pattern_that_was_planned_stays_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,17 +96,3 @@ def test_records_are_counted_in_a_folder_of_any_name(
         arguments = [f"{name}/r.parquet", "-o", f"{name}/lengths", "--workers", "1", "--quiet"]
         assert main(["estimate", *arguments]) == 0, capsys.readouterr().err
         assert summed(capsys, plan(f"{name}/lengths", Path(name, "i")))[0] == 3
-
-
-def test_an_exclusion_is_read_from_a_folder_of_any_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("~", "a*b"):
-        table = lengths(Path(name, "l.parquet"), [5, 6, 7])
-        with open(f"{name}/x.parquet", "wb") as file:
-            pq.write_table(pa.table({"sample_id": [1]}), file)
-        arguments = ["-o", f"{name}/i", "--capacity", "16", "--exclude", f"{name}/x.parquet"]
-        assert main(["plan", table, *arguments]) == 0, capsys.readouterr().err
-        assert main(["verify", f"{name}/i"]) == 0
-        assert summed(capsys, f"{name}/i", "samples") == [2, 12]

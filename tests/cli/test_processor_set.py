@@ -95,18 +95,6 @@ def test_settings_decide_lengths_and_are_in_the_options(
     assert json.loads((output / "manifest.json").read_text()) == small
 
 
-def test_precompute_takes_them(data: str, processors: Path, tmp_path: Path) -> None:
-    tokens = []
-    words = [word for setting in PLANNED for word in ("--processor-set", setting)]
-    for number, settings in enumerate(([], words)):
-        output = tmp_path / f"out{number}"
-        command = ["precompute", data, "-o", str(output), "--quiet", "--workers", "1"]
-        assert main([*command, "--processor", str(processors / "qwen2.5-vl"), *settings]) == 0
-        record = json.loads((output / "a.jsonl").read_text())
-        tokens.append(record["mm_inputs_meta"]["images_meta"][0][2])
-    assert tokens[0] > tokens[1] > 1000
-
-
 def test_shards_counted_with_other_settings_are_not_appended(
     data: str, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

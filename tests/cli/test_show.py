@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torchvision_cpu  # noqa: F401 - before transformers
-from every_processor.build import build
-from every_processor.classes import processor_classes
 from family_processors import family_processor
 from hypothesis import given
 from hypothesis import strategies as st
 from packidx_cli.main import main
-from packidx_cli.show import console
 from PIL import Image
 from tokenizers import Tokenizer
 
@@ -96,13 +93,6 @@ def test_each_family_is_shown_as_it_is_counted(
     assert text.count(f"×{number[1]}") == 1
 
 
-def test_a_probed_processor(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = "AyaVisionProcessor"
-    _, folder = build(name, processor_classes()[name], tmp_path)
-    arguments = data / "a.jsonl", data / "b.jsonl", "--processor", folder, "-o", tmp_path / "l"
-    check(shown(capsys, *arguments, "--show", 9), ProcessorEncoder(folder))
-
-
 def test_in_a_file_brackets_mark_what_is_trained(
     data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,60 +113,11 @@ def test_nothing_trained_is_told(
     assert "tokens, NOTHING is trained" in capsys.readouterr().out
 
 
-def test_nothing_to_show_is_told(
-    data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (data / "c.jsonl").write_text('{"messages": []}\n')
-    command = ["estimate", str(data / "c.jsonl"), "-o", str(tmp_path / "l"), "--quiet"]
-    assert main([*command, "--processor", str(processors / "qwen2.5-vl"), "--show", "1"]) == 1
-    assert "no sample to show: every record was rejected" in capsys.readouterr().out
-
-
-def spoilt(png: bytes) -> bytes:
-    """A PNG whose header and end are right and whose pixels are none."""
-    at = png.index(b"IDAT") + 4
-    return png[:at] + bytes(len(png) - 16 - at) + png[-16:]
-
-
-def test_a_sample_that_cannot_be_built_is_told(
-    data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = data / "a.jsonl", "--processor", processors / "qwen2.5-vl", "-o", tmp_path / "l"
-    assert shown(capsys, *arguments, "--show", 1)[0]["error"] is None
-    (data / "a.png").write_bytes(spoilt((data / "a.png").read_bytes()))
-    assert "cannot be decoded" in shown(capsys, *arguments, "--show", 1)[0]["error"]
-
-
 def test_it_needs_what_makes_the_tokens(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["estimate", str(data / "b.jsonl"), "-o", str(tmp_path / "l"), "--show", "1"]) == 2
     assert "--show needs what makes the tokens" in capsys.readouterr().err
-
-
-def test_colour_marks_it_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    printed: list[str] = []
-    monkeypatch.setattr(console.click, "echo", printed.append)
-    monkeypatch.setattr(console.sys.stdout, "isatty", lambda: True, raising=False)
-    runs = [("a\x1b", False), ("b\n", True)]
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    console.print_marked_text(runs)
-    monkeypatch.setenv("NO_COLOR", "1")
-    console.print_marked_text(runs)
-    assert printed == ["a\\x1b\x1b[32m\x1b[1mb\n\x1b[0m", "a\\x1b⟦b\n⟧"]
-
-
-def doubled(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    return {"messages": turns(record["frage"], 2 * record["antwort"])}
-
-
-def test_a_transform_holds(
-    processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.jsonl").write_text('{"frage": "eins", "antwort": "zwei"}\n')
-    options = "--processor", processors / "qwen2.5-vl", "--transform", f"{__name__}:doubled"
-    [sample] = shown(capsys, tmp_path / "a.jsonl", *options, "--show", 1, "-o", tmp_path / "l")
-    assert [run["text"] for run in sample["runs"] if run["trained"]] == ["zweizwei<|im_end|>"]
 
 
 def by_words(record: dict[str, Any]) -> dict[str, list[int]]:

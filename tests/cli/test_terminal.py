@@ -162,27 +162,3 @@ def test_text_is_printed_in_one_place() -> None:
     for path in CLI.glob("*.py"):
         if path.name != "console.py":
             assert not re.search(r"\bclick\.s?echo\(|(?<![\w.])print\(", path.read_text()), path
-
-
-@pytest.mark.parametrize("columns", [80, 100, 40])
-def test_ids_stay_whole_in_a_table_that_a_terminal_has_no_room_for(
-    columns: int, tmp_path: Path
-) -> None:
-    pq.write_table(pa.table({"length": [5, 6, 7, 8]}), tmp_path / "l.parquet")
-    index = str(tmp_path / "index")
-    for seed in ("1", "2"):
-        options = ["--capacity", "16", "--seed", seed, "--schedule", "random"]
-        assert main(["plan", str(tmp_path / "l.parquet"), "-o", index, *options]) == 0
-    near, far = pty.openpty()
-    try:
-        command = [sys.executable, "-m", "packidx_cli", "log", index]
-        env = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
-        subprocess.run(command, stdout=far, env=env, check=True)
-        text = os.read(near, 1 << 16).decode()
-    finally:
-        os.close(near)
-        os.close(far)
-    lines = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
-    assert max(map(len, lines)) <= columns
-    for folder in (tmp_path / "index" / "snapshots").iterdir():
-        assert sum(line.split()[:1] == [folder.name[:12]] for line in lines) == 1

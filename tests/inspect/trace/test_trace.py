@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from object_store import object_store
 from packidx_cli.main import main
 from training import Training
 
@@ -20,7 +19,6 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import MismatchError, OptionError, PackidxError
 from packidx.index import Index
 from packidx.inspect import trace
-from packidx.inspect.diff import diff
 from packidx.inspect.trace import SampleTrace, trace_samples, trace_step
 
 CAPACITY = 256
@@ -311,19 +309,3 @@ def test_windows_of_which_some_have_pairs(tmp_path: Path, pairs_first: bool) -> 
     told = trace_step(index, place.step or 0)
     held = {s.sample_id: s.pair for pack in told.packs for s in pack.samples}
     assert {held[side.sample_id] for side in sides} == {"chosen", "rejected"}
-
-
-@pytest.mark.slow
-def test_an_index_in_a_bucket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As on this machine; a lineage and a diff, too."""
-    with object_store(tmp_path / "cache") as store:
-        indexes, _, lengths = lineage(tmp_path)
-        url = store.put_tree(tmp_path / "i", "i")
-        there = open_index(url)
-        step, here = trace_step(there, 1), trace_step(indexes[-1], 1)
-        assert (step.packs, step.ancestors) == (here.packs, here.ancestors)
-        for ident in (0, 1, 2):
-            assert only(there, sample_id=ident) == only(indexes[-1], sample_id=ident)
-        assert main(["diff", url, indexes[-1].path]) == 0
-        assert capsys.readouterr().out.startswith("the same plan: ")
-        assert diff(there, indexes[0]).samples == diff(indexes[-1], indexes[0]).samples
