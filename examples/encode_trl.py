@@ -16,7 +16,7 @@ from importlib.metadata import version
 from typing import Any
 
 from packidx.digests import digest
-from packidx.processor import load_processor
+from packidx.encode.loading import load_processor
 
 ROLES = {"human": "user", "gpt": "assistant"}
 

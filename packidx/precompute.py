@@ -27,8 +27,13 @@ import pyarrow.parquet as pq
 from packidx.digests import digest
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import estimate_lengths
-from packidx.estimate.counter import CounterSettings, RecordCounter
-from packidx.estimate.examine import BATCH, ShardContext, examine_batch
+from packidx.estimate.counter import (
+    BATCH,
+    CounterSettings,
+    RecordCounter,
+    ShardContext,
+    examine_batch,
+)
 from packidx.estimate.job import EstimateJob, shard_contexts
 from packidx.estimate.summary import CountSummary, check_rejected, read_limit
 from packidx.format.lengths import LengthsManifest
@@ -474,7 +479,7 @@ def _write_lines(copy: str, joined: Iterator[Joined], task: JoinTask) -> None:
                 if any(name in record for name in given):
                     line = orjson.dumps({**record, **given})
                 else:
-                    line = b", ".join((line[:-1], orjson.dumps(given)[1:]))
+                    line = b",".join((line[:-1], orjson.dumps(given)[1:]))
             if line:
                 out.write(line + b"\n")
 

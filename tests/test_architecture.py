@@ -101,14 +101,6 @@ def test_no_module_imports_one_that_imports_it() -> None:
     assert circle({"a": {"b"}, "b": {"a"}})
 
 
-def test_late_imports_count_and_those_for_type_checkers_do_not() -> None:
-    late = "def f():\n    import packidx.errors"
-    checked = "if TYPE_CHECKING:\n    import packidx.errors"
-    for text, number in ((late, 1), (checked, 0)):
-        nodes = executed(ast.parse(text))
-        assert sum(isinstance(node, ast.Import) for node in nodes) == number
-
-
 def test_no_module_imports_what_another_keeps_to_itself() -> None:
     for name, path in modules().items():
         for node in ast.walk(ast.parse(path.read_text())):

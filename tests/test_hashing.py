@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx import hashing
 from packidx.hashing import NULL_HASH, hash_ints, hash_strings, splitmix64
 
 TEXTS = st.lists(st.none() | st.text(max_size=40), max_size=30)
@@ -39,15 +37,6 @@ def test_strings_hash_as_defined_whatever_their_array(
     assert hash_strings(pa.array(texts, pa.string_view())).tolist() == want
 
 
-def test_blocks_of_any_size_hash_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = ["", "a" * 1000, None, "b", "", "c" * 17, "ü" * 9, "d" * 8, "e" * 16, ""]
-    want = [by_definition(text) for text in texts]
-    for block in (1, 2, 3, 7, 100, 10_000):
-        monkeypatch.setattr(hashing, "_BLOCK", block)
-        assert hash_strings(pa.array(texts)).tolist() == want
-        assert hash_ints(np.arange(20), 3).tolist() == [splitmix64(n ^ 3) for n in range(20)]
-
-
 def test_what_lies_under_a_null_and_behind_the_last_byte_does_not_matter() -> None:
     offsets = pa.py_buffer(np.array([0, 3, 6, 9], np.int32).tobytes())
     array = pa.StringArray.from_buffers(3, offsets, pa.py_buffer(b"onetwosix"), pa.py_buffer(b"\5"))
@@ -76,39 +65,3 @@ def test_hashes_are_part_of_the_format() -> None:
 def test_integers_hash_as_defined(values: list[int], key: int) -> None:
     want = [splitmix64(value & MASK ^ key) for value in values]
     assert hash_ints(np.array(values, np.int64), key).tolist() == want
-
-
-def test_nothing_to_hash() -> None:
-    assert hash_strings(pa.array([], pa.string())).tolist() == []
-    assert hash_strings(pa.chunked_array([], pa.string())).tolist() == []
-    assert hash_strings(pa.nulls(2)).tolist() == [NULL_HASH] * 2
-    assert hash_ints(np.array([], np.int64), 1).tolist() == []
-
-
-def test_only_strings_are_hashed_as_strings() -> None:
-    with pytest.raises(TypeError, match="an array of int64"):
-        hash_strings(pa.array([1]))
-
-
-def test_every_bit_changes_half_of_the_bits() -> None:
-    for size in (1, 7, 8, 9, 30):
-        base = np.random.default_rng(size).integers(0, 128, size, np.uint8)
-        flips = []
-        for bit in range(7 * size):  # the high bit of a byte would leave ASCII
-            changed = base.copy()
-            changed[bit // 7] ^= 1 << bit % 7
-            flips.append(bytes(changed).decode())
-        hashes = hash_strings(pa.array([bytes(base).decode(), *flips]))
-        changed_bits = np.bitwise_count(hashes[1:] ^ hashes[0])
-        assert changed_bits.min() >= 10 and changed_bits.max() <= 54
-        assert abs(changed_bits.mean() - 32) < 4 / np.sqrt(7 * size) * 4
-
-
-@pytest.mark.parametrize("form", ["{}", "web/0001.jsonl#{}", "{}/image.jpg"])
-def test_numbered_keys_spread_evenly(form: str) -> None:
-    hashes = hash_strings(pa.array([form.format(number) for number in range(1 << 16)]))
-    assert len(np.unique(hashes)) == 1 << 16
-    for shift in (0, 28, 56):  # 256 buckets by low, middle and high bits
-        counts = np.bincount(((hashes >> np.uint64(shift)) & np.uint64(255)).astype(int))
-        chi_square = ((counts - 256) ** 2 / 256).sum()  # mean 255, deviation 22.6
-        assert 140 < chi_square < 370

@@ -165,8 +165,7 @@ def shown_samples(path: str, number: int, options: Mapping[str, Any]) -> list[Sh
     """
     from packidx.encode import ProcessorEncoder
     from packidx.inspect import shown
-    from packidx.user_code.named import load_named
-    from packidx.user_code.transform import Transform
+    from packidx.user_code import Transform, load_named
 
     words: shown.Words | shown.Numbers = shown.Numbers()
     if options["encode"] is not None:

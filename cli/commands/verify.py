@@ -54,7 +54,7 @@ def verify(
     """
     from packidx.index import open_index
     from packidx.inspect.verify import verify as run
-    from packidx.user_code.named import load_named
+    from packidx.user_code import load_named
 
     if num_sampled < 0:
         raise OptionError(f"--sample is {num_sampled}: give the number of samples to encode")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packidx.encode.imports import import_torch, transformers_class
-from packidx.encode.loading import files_of, load_part
+from packidx.encode.loading import files_of, load_part, load_processor
 from packidx.encode.media import (
     check_patches,
     decoded_image,
@@ -20,15 +20,13 @@ from packidx.encode.media import (
     refuse_unsupported,
     video_of,
 )
-from packidx.encode.mrope import MropeMedium, mrope_positions, video_positions
-from packidx.encode.positions import model_positions
+from packidx.encode.positions import MropeMedium, model_positions, mrope_positions, video_positions
 from packidx.encode.probe import ProbedVision
 from packidx.encode.whole import NotBuilt, build_sample, ids_of, tensors_of
 from packidx.errors import MismatchError, OptionError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
-from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.sequence import trained_tokens
 from packidx.records.conversation import Conversation, Media, MediaInfo

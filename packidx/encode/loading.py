@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from packidx.encode.imports import INSTALL, load_real, transformers_class
 from packidx.encode.probe import MEDIA_PARTS, ProbedVision, identity_of
+from packidx.encode.settings import folder_with
 from packidx.encode.whole import ids_of, quiet
-from packidx.errors import MismatchError, MissingExtraError, OptionError
+from packidx.errors import MismatchError, MissingExtraError, OptionError, SourceError
 from packidx.format.manifest import setting_differences
 from packidx.processor.assemble import (
     DEFAULT_TEMPLATE,
@@ -20,15 +22,60 @@ from packidx.processor.assemble import (
     named_templates,
     named_tokens,
 )
+from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import FAMILIES
 from packidx.processor.fingerprint import named_settings, normalise_tokenizer
-from packidx.processor.folder import load_processor
+from packidx.processor.folder import Given, content_of, fetch, read_folder
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.processor.text.loaded import Loaded
-from packidx.processor.text.vocabulary import read_tokenizer
+from packidx.processor.text.vocabulary import Loaded, read_tokenizer
 
 _FEW, _MOST = 64, 1 << 18
 """Tokens of texts that a processor is tried with."""
+
+
+def load_processor(
+    path_or_name: str | os.PathLike[str],
+    policy: LabelPolicy = DEFAULT_POLICY,
+    settings: Given | None = None,
+    trust_remote_code: bool = False,
+) -> ProcessorFiles:
+    """Read a processor folder, or fetch a model's processor files by name.
+
+    Args:
+        settings: in place of the folder's own (`Given`).
+        trust_remote_code: run the folder's own code, as transformers does where it is told to.
+
+    Raises:
+        OptionError: the processor has no such setting, or it is of another type.
+        SourceError: the folder does not exist, a file in it is broken, or nothing in it is usable.
+    """
+    name = os.fspath(path_or_name)
+    folder = Path(name)
+    if not folder.is_dir():
+        folder = fetch(name, trust_remote_code)
+    overrides: dict[str, Any] = {}
+    if settings:
+        folder, overrides = folder_with(folder, settings, trust_remote_code)
+
+    def unknown(template: ChatTemplate) -> ProbedVision:
+        content = content_of(str(folder))
+        return ProbedVision(template, str(folder), content, trust_remote_code)
+
+    files = read_folder(folder, name, policy, trust_remote_code, tokenizer_of, unknown)
+    files.overrides = overrides
+    if files.vision is None and (files.tokenizer is None or files.template is None):
+        raise SourceError(f"nothing usable in processor folder {name}: {_missing(files)}")
+    return files
+
+
+def _missing(files: ProcessorFiles) -> str:
+    missing = []
+    if files.tokenizer is None:
+        missing.append("no tokenizer.json")
+    if files.template is None:
+        missing.append("no chat template (chat_template.jinja)")
+    missing.append("no image settings of a known family (preprocessor_config.json)")
+    return ", ".join(missing)
 
 
 def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorFiles:

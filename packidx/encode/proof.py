@@ -3,6 +3,10 @@
 Some records of the data are built by transformers' own processor and by ours, and some samples that
 are made up: what templates and processors treat in their own ways (white space, no text, special
 tokens, images of several shapes) is seldom among the first records of a data set.
+
+What was found equal is kept in the cache: to load transformers and a processor takes seconds. The
+name is of all files that the real processor may read, of the versions of all that built the
+samples, of the kind and, of a processor where nothing else speaks for it, of the data's records.
 """
 
 from __future__ import annotations
@@ -10,7 +14,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +26,7 @@ from packidx.encode.media import info_of
 from packidx.encode.probe.blanks import noise, random_tuples, shape_of
 from packidx.encode.whole import NotBuilt, build_sample, ids_of, quiet
 from packidx.errors import MissingExtraError
+from packidx.io.kept import kept
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import (
@@ -39,11 +45,73 @@ from packidx.processor.counts import (
     Compared,
     kind_of,
 )
+from packidx.processor.folder import content_of
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.records.dialects.parse import OF_TEMPLATES
+from packidx.software import installed
 
 _MOST_PATCHES = 1 << 17
 """Of a sample that is built to be compared: some 3 GB. A folder's `min_pixels` may ask for any."""
+
+
+_BUILDERS = ("packidx", "transformers", "torch", "torchvision", "tokenizers", "pillow")
+
+
+def judged(
+    processor: ProcessorFiles, kinds: Iterable[str], talks: Sequence[Conversation] = ()
+) -> Compared:
+    """What comes, or came, of comparing samples of some kinds with the real processor's.
+
+    Args:
+        talks: records of the data, media opened, of these kinds; without any it depends on the
+            processor and the kind alone, whichever process asks.
+    """
+    whose = None
+    if processor.folder is not None:
+        versions = [f"{name} {installed(name)}" for name in _BUILDERS]
+        whose = [processor.fingerprint(), *versions, *content_of(processor.folder)]
+    compared = Compared()
+    for kind in sorted(kinds):
+        given = [talk for talk in talks if kind_of(talk) == kind]
+
+        def is_certain(stated: dict[str, Any], has_records: bool = bool(given)) -> bool:
+            """What could not be compared may be another time, and what differs on one's data says
+            nothing of another's."""
+            if has_records and stated["unequal"] and not processor.needs_proof:
+                return False
+            return stated["by"] is not None or stated["reason"] == NEEDS_TORCHVISION
+
+        make = partial(_compared, processor, given, kind)
+        if whose is None:
+            found = Compared.of(make())
+        else:
+            said = map(_stated, given if processor.needs_proof else ())
+            found = Compared.of(kept("compared", [*whose, kind, *said], make, is_certain))
+        if found.by is None:
+            return found
+        compared = compared.plus(found)
+    if compared.by is not None and not compared.records:
+        reason = next(iter(compared.unequal.values()), "none was made up")
+        return Compared(reason=f"the processor builds no sample: {reason}")
+    return compared
+
+
+def _compared(
+    processor: ProcessorFiles, talks: Sequence[Conversation], kind: str
+) -> dict[str, Any]:
+    return asdict(compare(processor, talks, [kind]))
+
+
+def _stated(talk: Conversation) -> str:
+    """All that a processor's tokens of it depend on."""
+    turns = [
+        (turn.role, turn.text_as_list, turn.extra)
+        + tuple(
+            part if isinstance(part, str) else (part.kind, info_of(part)) for part in turn.parts
+        )
+        for turn in talk.turns
+    ]
+    return repr((turns, talk.tools))
 
 
 def compare(

@@ -6,13 +6,11 @@ import functools
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.estimate.again.earlier import Earlier, decision_difference, is_same, is_whole
-from packidx.estimate.again.keep import Kept, kept_rows, matches
-from packidx.estimate.again.told import TakenOver, all_taken_over, nothing_taken_over, taken_over
+from packidx.estimate.again import Earlier, Kept, TakenOver, decision_difference, is_same, take
 from packidx.estimate.comparison import choose_text_backend, compare
 from packidx.estimate.counter import CounterSettings, check_renders
 from packidx.estimate.job import (
@@ -22,17 +20,15 @@ from packidx.estimate.job import (
     make_manifest,
     shard_contexts,
 )
-from packidx.estimate.mistaken import mistaken_sources
-from packidx.estimate.summary import CountSummary, check_rejected, read_limit
+from packidx.estimate.summary import CountSummary, check_rejected, mistaken_sources, read_limit
 from packidx.estimate.tasks import CounterSetup, make_parts
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
 from packidx.io import files, urls
 from packidx.io.output_folder import discard_abandoned, replacing
-from packidx.lengths.existing import KIND, existing_manifest
-from packidx.lengths.parts import SourceSums
+from packidx.lengths.parts import KIND, SourceSums, existing_manifest
 from packidx.processor.counts import Compared
-from packidx.processor.text import backends
+from packidx.processor.text import encoder as backends
 from packidx.records.layout import Layout
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
@@ -41,7 +37,7 @@ from packidx.records.sources.find_shards import find_shards, not_read, origins
 from packidx.records.sources.mixes import DataSet
 from packidx.run import open_workers
 from packidx.run.workers import Progress, Workers, num_workers, silent
-from packidx.user_code.transform import Function
+from packidx.user_code import Function
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,38 +186,63 @@ def estimate_lengths(
             earlier = Earlier.of(job, output, existing)
         known = none_known if earlier is None else earlier.known_scan
         job = replace(job, scans=scan_shards(shards, num_processes, progress, known))
-        if earlier is not None and is_same(job, earlier.manifest) and is_whole(job, earlier):
-            taken = all_taken_over(job, earlier)
+        if earlier is not None and is_same(job, earlier):
+            taken = TakenOver(earlier.manifest.num_samples, len(job.shards))
             discarded = discard_abandoned(output)
             made = _summary(output, earlier.manifest, begun, taken, discarded=discarded)
             summary = told(replace(made, existed=True))
         else:
             job = decided(job)
-            taking = what_is_kept(job, earlier, None if fresh else wrong)
-            summary = told(_make(job, output, counting, taking, begun, progress))
+            kept, took, basis = _taken(job, earlier, None if fresh else wrong)
+            made = _make(job, output, counting, kept, basis, progress, begun)
+            summary = told(replace(made, taken_over=took))
     if limit is not None:
         check_rejected(summary.sources, limit, output)
     return summary
+
+
+def _taken(
+    job: EstimateJob, earlier: Earlier | None, wrong: str | None
+) -> tuple[Kept, TakenOver | None, str | None]:
+    """What `job`, whose text backend and comparison are decided, takes over, and the digest of the
+    manifest of the table that it is of.
+
+    Args:
+        wrong: what is wrong with the manifest of a table that is of no use.
+
+    Raises:
+        OSError: a store cannot be asked.
+    """
+    reason = wrong
+    if earlier is not None:
+        reason = earlier.differs or decision_difference(job, earlier.manifest)
+        if reason is None:
+            kept, told = take(job, earlier)
+            return kept, told, earlier.manifest.digest if kept else None
+    if reason is None:
+        return {}, None, None
+    rows = sum(scan.num_records for scan in job.scans)
+    told = TakenOver(num_counted=rows, num_counted_shards=len(job.shards), reason=reason)
+    return {}, told, None
 
 
 def _make(
     job: EstimateJob,
     output: str,
     workers: Workers,
-    taking: Taking,
-    begun: float,
+    kept: Kept,
+    basis: str | None,
     progress: Progress,
+    begun: float,
 ) -> LengthsSummary:
     uploaded = functools.partial(progress, "upload")
-    with replacing(output, KIND, identity_of(job, taking.earlier), uploaded) as built:
-        parts, resumed = make_parts(job, built, workers, progress, taking.rows)
+    with replacing(output, KIND, identity_of(job, basis), uploaded) as built:
+        parts, resumed = make_parts(job, built, workers, progress, kept)
         check_shards(job)
         manifest = make_manifest(job, parts)
         built.keep([file.path for file in (*manifest.files, *(manifest.media or ()))])
         files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
-    return _summary(
-        output, manifest, begun, taking.told, resumed=resumed, discarded=built.discarded
-    )
+    return _summary(output, manifest, begun, resumed=resumed, discarded=built.discarded)
 
 
 def decided(job: EstimateJob) -> EstimateJob:
@@ -241,7 +262,7 @@ def _summary(
     path: str,
     manifest: LengthsManifest,
     begun: float,
-    taken: TakenOver | None,
+    taken: TakenOver | None = None,
     *,
     resumed: int = 0,
     discarded: int = 0,
@@ -265,33 +286,3 @@ def _summary(
         compared=None if manifest.encoder is None else manifest.encoder.compared,
         taken_over=taken,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Taking:
-    """What is taken over."""
-
-    rows: Kept = field(default_factory=dict)
-    earlier: str | None = None
-    """Digest of the manifest of the table they are of; None where there are none."""
-    told: TakenOver | None = None
-
-
-def what_is_kept(job: EstimateJob, earlier: Earlier | None, wrong: str | None) -> Taking:
-    """What `job`, whose text backend and comparison are decided, takes over.
-
-    Args:
-        wrong: what is wrong with the manifest of a table that is of no use.
-
-    Raises:
-        OSError: a store cannot be asked.
-    """
-    if earlier is None:
-        return Taking() if wrong is None else Taking(told=nothing_taken_over(job, wrong))
-    reason = earlier.differs or decision_difference(job, earlier.manifest)
-    if reason is not None:
-        return Taking(told=nothing_taken_over(job, reason))
-    found = matches(job, earlier)
-    kept = kept_rows(job, earlier, found)
-    told = taken_over(job, earlier, found, kept)
-    return Taking(kept.rows, earlier.manifest.digest if kept.rows else None, told)

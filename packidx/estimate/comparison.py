@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from packidx.errors import BadRecord, LimitError, MissingExtraError
-from packidx.estimate.counter import RecordCounter
-from packidx.estimate.examine import ShardContext, examine, raw_records
-from packidx.estimate.verdicts import facts, judged
+from packidx.estimate.counter import RecordCounter, ShardContext, examine, raw_records
 from packidx.io import urls
 from packidx.processor.counts import NEEDS_TORCHVISION, TEXT, Compared, kind_of
-from packidx.processor.text.backends import choose_backend, reference_backend
+from packidx.processor.text.encoder import choose_backend, reference_backend
 from packidx.records.containers.base import RawRecord, RecordRange, ShardScan
 from packidx.records.conversation import Conversation, MediaInfo
 from packidx.records.dialects.parse import parse
@@ -71,6 +69,8 @@ def compare(
         return Compared(reason=": ".join(filter(None, reasons)))
     if processor.doubt is not None:
         return Compared(reason=processor.doubt)
+    from packidx.encode.proof import judged
+
     candidates = _candidates(counter, shards, scans)
     kinds = {TEXT, *(candidate.kind for candidate in candidates)}
     return judged(processor, kinds, _talks(counter, candidates))
@@ -137,6 +137,8 @@ def _talks(counter: RecordCounter, candidates: Sequence[_Candidate]) -> list[Con
 
 def _opened(raw: RawRecord, shard: ShardContext, counter: RecordCounter) -> Conversation | None:
     """The record's conversation with its images opened; None where it is not to be had easily."""
+    from packidx.encode.media import info_of
+
     if isinstance(raw.record, BadRecord):
         return None
     try:
@@ -150,7 +152,7 @@ def _opened(raw: RawRecord, shard: ShardContext, counter: RecordCounter) -> Conv
             return None  # a family's videos are compared in the project's tests
         if talk.media:
             talk = parse(open_media(raw.record, shard.root))
-        known = [facts(medium) for medium in talk.media]
+        known = [info_of(medium) for medium in talk.media]
     except (BadRecord, MissingExtraError, OSError, MemoryError, RecursionError):
         return None
     return None if any(map(_is_large, known)) else talk

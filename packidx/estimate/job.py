@@ -11,8 +11,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from packidx import digests as digests_module
-from packidx.estimate.counter import CounterSettings, RecordCounter
-from packidx.estimate.examine import BATCH, ShardContext
+from packidx.estimate.counter import BATCH, CounterSettings, RecordCounter, ShardContext
 from packidx.format import manifest as format_manifest
 from packidx.format import schema
 from packidx.format.lengths import (

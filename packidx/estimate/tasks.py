@@ -17,9 +17,17 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, LimitError, MismatchError, SourceError
-from packidx.estimate.again.keep import Kept, OldRows, read_part, taken_rows
-from packidx.estimate.counter import CounterSettings, ExaminedRecord, RecordCounter
-from packidx.estimate.examine import BATCH, ShardContext, count_rows, examine_batch, raw_records
+from packidx.estimate.again import Kept, OldRows, read_part, taken_rows
+from packidx.estimate.counter import (
+    BATCH,
+    CounterSettings,
+    ExaminedRecord,
+    RecordCounter,
+    ShardContext,
+    count_rows,
+    examine_batch,
+    raw_records,
+)
 from packidx.estimate.job import EstimateJob, shard_contexts
 from packidx.format import schema
 from packidx.format.manifest import File
@@ -228,7 +236,7 @@ def _count(
         own = columns.setdefault(shard.number, {})
         if old is not None:
             merge_columns(own, old.columns)
-            tables.append(taken_rows(old, shard, record_range, first_id))
+            tables.append(taken_rows(old, shard, first_id))
             referred.append(Referred(first_id, old.references))
             first_id += record_range.num_records
             continue

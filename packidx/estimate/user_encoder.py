@@ -22,7 +22,7 @@ from packidx.processor.counts import (
     are_told,
 )
 from packidx.records.conversation import Conversation
-from packidx.user_code.named import fingerprint_of, load_named, name_of
+from packidx.user_code import fingerprint_of, load_named, name_of
 
 Encode = Callable[[dict[str, Any]], Any]
 

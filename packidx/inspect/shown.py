@@ -16,10 +16,9 @@ from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.format.schema import Sample
 from packidx.io import urls
-from packidx.lengths.existing import KIND
-from packidx.lengths.first_rows import first_samples
+from packidx.lengths.parts import KIND, first_samples
 from packidx.records.fetch import Fetcher
-from packidx.user_code.transform import Transform
+from packidx.user_code import Transform
 
 Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
 _IGNORED = -100

@@ -1,6 +1,7 @@
-"""A finished part of a lengths table, and the note beside it that lets the next run take it over.
+"""A lengths table's parts on disk, and what a folder of them holds.
 
-The note (`OutputFolder.finish`) is written after the part is on disk, so a part with one is whole.
+Beside a finished part stands a note (`OutputFolder.finish`) that lets the next run take it over. It
+is written after the part is on disk, so a part with one is whole.
 """
 
 from __future__ import annotations
@@ -8,20 +9,28 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from packidx import digests as digests_module
+from packidx.errors import FormatError
 from packidx.format import parquet, schema
-from packidx.io import files
+from packidx.format.lengths import LengthsManifest
+from packidx.format.manifest import load
+from packidx.format.schema import Sample
+from packidx.io import files, urls
 from packidx.io.copies import StoredFile, local_copy
 from packidx.io.output_folder import OutputFolder
+from packidx.io.own_files import Kind, check_free
 from packidx.records.media.looked_at import References
+from packidx.records.shards import short_names
 
 ROW_GROUP = 16384
 """Rows of a row group: pinned, because the file's bytes depend on it."""
@@ -259,3 +268,121 @@ def _source_sums(table: pa.Table) -> dict[str, SourceSums]:
             sums_of_row = SourceSums(number, rejected={row["reason"]: number})
         by_source[row["source"]] = by_source.get(row["source"], SourceSums()).plus(sums_of_row)
     return by_source
+
+
+KIND = Kind(
+    what="lengths table",
+    manifest="manifest.json",
+    format=schema.LENGTHS_FORMAT,
+    names=lambda stated: [part["path"] for part in (*stated["files"], *stated.get("media", ()))],
+)
+
+
+def existing_manifest(path: str) -> tuple[LengthsManifest | None, str | None]:
+    """The manifest of the lengths table at `path`, if there is one that can be relied on, and what
+    is wrong with one that cannot.
+
+    Raises:
+        OptionError: `path` is a file, or a folder with something in it that is no lengths table.
+        OSError: it cannot be looked at.
+    """
+    names, _ = check_free(path, KIND)
+    if KIND.manifest not in names:
+        return None, None
+    try:
+        return load(urls.join(path, KIND.manifest), LengthsManifest, "it is written again"), None
+    except (FormatError, OSError) as error:
+        return None, str(error)
+
+
+Rejected = tuple[str, str]
+"""A source and a reason."""
+_EXAMPLE = ["source", "reason", "shard", "row", "detail"]
+
+
+def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, tuple[str, str]]:
+    """Record (``shard#row``) and detail of the first row that a table has of each kind."""
+    examples: dict[Rejected, tuple[str, str]] = {}
+    manifest = load(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
+    names = short_names([shard.uri for shard in manifest.shards])
+    for file in manifest.files:
+        wanted = [kind for kind in rejected if kind not in examples]
+        if not wanted:
+            break
+        reasons = sorted({reason for _, reason in wanted})
+        with local_copy(file.within(path)) as copy:
+            rows = pq.read_table(copy, columns=_EXAMPLE, filters=[("reason", "in", reasons)])
+        firsts = rows.group_by(["source", "reason"], use_threads=False).aggregate(
+            [(name, "first") for name in _EXAMPLE[2:]]
+        )
+        for row in firsts.to_pylist():
+            if (kind := (row["source"], row["reason"])) in wanted:
+                record = f"{names[row['shard_first']]}#{row['row_first']}"
+                examples[kind] = record, row["detail_first"]
+    return examples
+
+
+def first_samples(path: str, manifest: LengthsManifest, number: int) -> list[Sample]:
+    """The first `number` usable rows, one of each source after the other, as a pack of their own
+    would have them; fewer where there are no more.
+
+    Raises:
+        FormatError, OSError: a part of the table at `path` cannot be read.
+    """
+    wanted = {
+        source.name: min(number, source.num_samples - source.num_rejected)
+        for source in manifest.sources
+    }
+    taken: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in _usable(path, manifest):
+        if not any(len(taken[name]) < enough for name, enough in wanted.items()):
+            break
+        if len(taken[row["source"]]) < wanted[row["source"]]:
+            taken[row["source"]].append(row)
+    by_turns = chain.from_iterable(zip_longest(*(taken[name] for name in wanted)))
+    rows = [row for row in by_turns if row is not None][:number]
+    return [_sample(position, row) for position, row in enumerate(rows)]
+
+
+def _usable(path: str, manifest: LengthsManifest) -> Iterator[dict[str, Any]]:
+    for file in manifest.files:
+        with local_copy(file.within(path)) as copy, pq.ParquetFile(copy) as part:
+            names = [name for name in part.schema_arrow.names if name in Sample._fields]
+            for batch in part.iter_batches(256, columns=[*names, "status"]):
+                yield from batch.filter(pc.equal(batch["status"], "ok")).to_pylist()
+
+
+def _sample(position: int, row: dict[str, Any]) -> Sample:
+    whole = dict.fromkeys(("pack_id", "copy", "piece", "token_start", "start"), 0)
+    known = {name: row.get(name) for name in Sample._fields}
+    return Sample(**{**known, **whole, "position": position, "padded_length": row["length"]})
+
+
+_PLACE = ["source", "reason", "shard", "row", "offset", "nbytes"]
+
+
+def rejected_rows(
+    path: str,
+    manifest: LengthsManifest,
+    sources: Collection[str],
+    reasons: Collection[str],
+    number: int,
+) -> dict[str, list[dict[str, Any]]]:
+    """The first `number` rows of each source that are rejected for one of `reasons`: ``shard``,
+    ``row``, ``offset``, ``nbytes``.
+
+    Raises:
+        FormatError, OSError: a part of the table at `path` cannot be read.
+    """
+    taken: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for file in manifest.files:
+        open_ones = [name for name in sources if len(taken[name]) < number]
+        if not open_ones:
+            break
+        with local_copy(file.within(path)) as copy, pq.ParquetFile(copy) as part:
+            for batch in part.iter_batches(columns=_PLACE):
+                chosen = batch.filter(pc.is_in(batch["reason"], pa.array(sorted(reasons))))
+                for row in chosen.to_pylist():
+                    if row["source"] in open_ones and len(taken[row["source"]]) < number:
+                        taken[row["source"]].append(row)
+    return {name: rows for name, rows in taken.items() if rows}

@@ -25,8 +25,7 @@ from packidx.format.schema import ALL_LENGTHS, METHODS
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies, local_copy, overlapped, unsound_file
 from packidx.io.ranges import open_range
-from packidx.lengths.draws import Places
-from packidx.lengths.rows import LengthsRows, strongest_first, typed
+from packidx.lengths.rows import LengthsRows, Places, strongest_first, typed
 
 
 @dataclass(eq=False)

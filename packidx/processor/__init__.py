@@ -1,12 +1,12 @@
 """A processor's tokenizer, chat template and media settings, without transformers or torch.
 
-`load_processor` reads a folder (or fetches a model's small files), and `ConversationCounter` turns
-conversations and image sizes into the token counts that the real processor would build.
+`packidx.encode.loading.load_processor` reads a folder (or fetches a model's small files), and
+`ConversationCounter` turns conversations and image sizes into the token counts that the real
+processor would build.
 """
 
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import Counts
-from packidx.processor.folder import load_processor
 
-__all__ = ["ConversationCounter", "Counts", "ProcessorFiles", "load_processor"]
+__all__ = ["ConversationCounter", "Counts", "ProcessorFiles"]

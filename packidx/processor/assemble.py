@@ -15,8 +15,7 @@ from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import VisionFamily, find_family
 from packidx.processor.fingerprint import complete_settings, named_settings
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.processor.text.loaded import Loaded
-from packidx.processor.text.vocabulary import vocabulary_of
+from packidx.processor.text.vocabulary import Loaded, vocabulary_of
 from packidx.records.conversation import Conversation
 
 DEFAULT_TEMPLATE = "default"

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,10 @@ from packidx.processor.assemble import (
     named_templates,
     named_tokens,
 )
-from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.processor.text.loaded import Loaded, doubt_of, load_tokenizer
-from packidx.processor.text.vocabulary import read_tokenizer
+from packidx.processor.chat_template.chat_template import ChatTemplate
+from packidx.processor.families import VisionFamily
+from packidx.processor.labels import LabelPolicy
+from packidx.processor.text.vocabulary import Loaded, doubt_of, load_tokenizer, read_tokenizer
 
 PATTERNS = [
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
@@ -52,49 +52,12 @@ _CODE = ("Processor", "Tokenizer", "ImageProcessor", "VideoProcessor", "FeatureE
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
-def load_processor(
-    path_or_name: str | os.PathLike[str],
-    policy: LabelPolicy = DEFAULT_POLICY,
-    settings: Given | None = None,
-    trust_remote_code: bool = False,
-) -> ProcessorFiles:
-    """Read a processor folder, or fetch a model's processor files by name.
-
-    Args:
-        settings: in place of the folder's own (`Given`).
-        trust_remote_code: run the folder's own code, as transformers does where it is told to.
+def fetch(name: str, trusts_code: bool) -> Path:
+    """A folder with the small files of a model that is given by name.
 
     Raises:
-        OptionError: the processor has no such setting, or it is of another type.
-        SourceError: the folder does not exist, a file in it is broken, or nothing in it is usable.
+        SourceError: there is none, or it cannot be fetched.
     """
-    name = os.fspath(path_or_name)
-    folder = Path(name)
-    if not folder.is_dir():
-        folder = _fetch(name, trust_remote_code)
-    overrides: dict[str, Any] = {}
-    if settings:
-        # Imported by name: what is given is seldom.
-        settled = import_module("packidx.encode.settings")
-        folder, overrides = settled.folder_with(folder, settings, trust_remote_code)
-    files = read_folder(folder, name, policy, trust_remote_code)
-    files.overrides = overrides
-    if files.vision is None and (files.tokenizer is None or files.template is None):
-        raise SourceError(f"nothing usable in processor folder {name}: {_missing(files)}")
-    return files
-
-
-def _missing(files: ProcessorFiles) -> str:
-    missing = []
-    if files.tokenizer is None:
-        missing.append("no tokenizer.json")
-    if files.template is None:
-        missing.append("no chat template (chat_template.jinja)")
-    missing.append("no image settings of a known family (preprocessor_config.json)")
-    return ", ".join(missing)
-
-
-def _fetch(name: str, trusts_code: bool) -> Path:
     relative = {".", ".."} & set(name.split("/"))
     if os.path.lexists(name) or relative or not _REPOSITORY.fullmatch(name):
         raise SourceError(f"processor folder {name} does not exist or is not a folder")
@@ -111,13 +74,23 @@ def _fetch(name: str, trusts_code: bool) -> Path:
         ) from error
 
 
+TokenizerOf = Callable[[str, bool, bool], dict[str, Any]]
+"""What transformers makes of a folder's tokenizer (`packidx.encode.loading.tokenizer_of`)."""
+
+
 def read_folder(
     folder: Path,
     name: str,
-    policy: LabelPolicy = DEFAULT_POLICY,
-    trust_remote_code: bool = False,
+    policy: LabelPolicy,
+    trust_remote_code: bool,
+    tokenizer_of: TokenizerOf,
+    unknown: Callable[[ChatTemplate], VisionFamily],
 ) -> ProcessorFiles:
-    """The processor in `folder`, whatever of it is there."""
+    """The processor in `folder`, whatever of it is there.
+
+    Args:
+        unknown: as of `assemble`.
+    """
     source_digest = _source_digest(folder)
     config = read_json(folder / "tokenizer_config.json")
     stated = Stated.read(folder)
@@ -125,9 +98,10 @@ def read_folder(
     # The first of these, for a processor that takes videos or sound alone.
     image = stated.of("images") or stated.of("videos") or stated.of("audio")
     code = _own_code(folder, stated)
+    takes_media = bool(image or stated.of("audio"))
     files = assemble(
         name=name,
-        loaded=_load(folder, bool(image or stated.of("audio")), code, trust_remote_code),
+        loaded=_load(folder, takes_media, code, trust_remote_code, tokenizer_of),
         templates=_read_templates(folder, own, config),
         processor_class=stated.processor_class(config),
         image_settings=image or own.get("audio_processor"),
@@ -137,10 +111,7 @@ def read_folder(
         policy=policy,
         folder=str(folder),
         trusts_code=trust_remote_code and code is not None,
-        # Imported by name: only unknown families need transformers.
-        unknown=lambda template: import_module("packidx.encode.probe").ProbedVision(
-            template, str(folder), content_of(str(folder)), trust_remote_code
-        ),
+        unknown=unknown,
     )
     files.source_digest = source_digest
     return files
@@ -243,7 +214,9 @@ def _own_code(folder: Path, stated: Stated) -> str | None:
     return None
 
 
-def _load(folder: Path, takes_media: bool, code: str | None, trusts_code: bool) -> Loaded:
+def _load(
+    folder: Path, takes_media: bool, code: str | None, trusts_code: bool, tokenizer_of: TokenizerOf
+) -> Loaded:
     """The tokenizer that training has, as far as it is known here.
 
     Raises:
@@ -257,7 +230,8 @@ def _load(folder: Path, takes_media: bool, code: str | None, trusts_code: bool) 
     elif any(any(folder.glob(name)) for name in _VOCABULARIES):  # else it makes up an empty one
         try:
             trusts_code = trusts_code and code is not None
-            loaded = load_tokenizer(folder, content_of(str(folder)), takes_media, trusts_code)
+            content = content_of(str(folder))
+            loaded = load_tokenizer(folder, content, takes_media, trusts_code, tokenizer_of)
             if loaded is not None:
                 return loaded
         except MemoryError:

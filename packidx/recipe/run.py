@@ -222,7 +222,7 @@ def verified(named: str, recipe: Recipe, num_sampled: int, doing: Doing) -> tupl
 
 
 def _encoder(estimate: Mapping[str, Any]) -> Any:
-    from packidx.user_code.named import load_named
+    from packidx.user_code import load_named
 
     if estimate.get("encode"):
         return load_named(estimate["encode"], "encode")

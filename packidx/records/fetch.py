@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from packidx.format.manifest import Shard, SourceData
     from packidx.records.layout import Layout
     from packidx.records.media.paths import MediaRoot
-    from packidx.user_code.transform import Transform
+    from packidx.user_code import Transform
 
 
 class Change(NamedTuple):

@@ -392,11 +392,6 @@ def _folded(record: Record) -> dict[str, Any]:
     return {**own, MEMBERS: Members(key, files)}
 
 
-def _present(record: Record) -> tuple[tuple[str, bool], ...]:
-    """The columns of a record, and whether each holds something."""
-    return tuple((name, not _is_absent(value)) for name, value in record.items())
-
-
 def _is_absent(value: Any) -> bool:
     return value is None or (type(value) in (str, list, tuple, dict, bytes) and not value)
 

@@ -144,14 +144,6 @@ def ranges_of(shard: format_manifest.Shard) -> tuple[RecordRange, ...] | None:
     return _one(shard.bytes, shard.rows) if _is_one(shard.container, shard.bytes) else None
 
 
-def has_ranges(shard: format_manifest.Shard, scan: ShardScan) -> bool:
-    """Whether a shard was counted in the very ranges of a scan."""
-    stated = ranges_of(shard)
-    return stated is not None and [(part.first_row, part.num_records) for part in stated] == [
-        (part.first_row, part.num_records) for part in scan.ranges
-    ]
-
-
 def _is_one(container: str, nbytes: int) -> bool:
     """Whether a shard is one range, unless something else is said, as a small one is."""
     return container == JSONL and nbytes <= TASK_BYTES

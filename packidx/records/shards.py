@@ -161,29 +161,6 @@ def _scaled(part: RecordRange, times: int, over: int) -> RecordRange:
     return replace(part, first_row=first, num_records=number)
 
 
-def read_row(
-    path: str,
-    row: int,
-    offset: int | None = None,
-    nbytes: int | None = None,
-    *,
-    kind: str = JSONL,
-    layout: Layout = DEFAULT,
-    change: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
-) -> dict[str, Any]:
-    """One record of a shard, in the standard names.
-
-    Args:
-        change: as for `read_records`.
-
-    Raises:
-        BadRecord: it cannot be decoded or the layout does not fit; the detail names file and place.
-        SourceError: the file is missing, unreadable or has no such record.
-    """
-    record, _ = read_named_row(path, row, offset, nbytes, kind=kind, layout=layout, change=change)
-    return record
-
-
 def read_named_row(
     path: str,
     row: int,
@@ -194,7 +171,15 @@ def read_named_row(
     layout: Layout = DEFAULT,
     change: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
 ) -> tuple[dict[str, Any], str | None]:
-    """`read_row`, and what the record is called in its file."""
+    """One record of a shard, in the standard names, and what it is called in its file.
+
+    Args:
+        change: as for `read_records`.
+
+    Raises:
+        BadRecord: it cannot be decoded or the layout does not fit; the detail names file and place.
+        SourceError: the file is missing, unreadable or has no such record.
+    """
     record = raw_row(path, row, offset, nbytes, kind=kind, delimiter=layout.delimiter)
     key = key_of(record, kind, layout)
     try:

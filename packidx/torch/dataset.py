@@ -33,7 +33,7 @@ from packidx.torch.media import Planned, grids_in
 from packidx.torch.reader import Encode, Policy, SampleReader, room_of
 
 if TYPE_CHECKING:
-    from packidx.user_code.transform import Function
+    from packidx.user_code import Function
 
 _log = logging.getLogger("packidx.torch")
 
@@ -140,7 +140,7 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
         self._options = self.index.snapshot.options
         _check_fingerprint(self.index, encode)
         # It brings numpy.random, which takes time.
-        from packidx.user_code.transform import planned_transform
+        from packidx.user_code import planned_transform
 
         planned = self.index.snapshot.lengths.transform
         checked = planned_transform(planned, transform, str(self.index.path))

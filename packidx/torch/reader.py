@@ -36,7 +36,7 @@ from packidx.torch.joining import rules_of
 from packidx.torch.media import begins_medium, check_media, cut, parts_medium
 
 if TYPE_CHECKING:
-    from packidx.user_code.transform import Transform
+    from packidx.user_code import Transform
 
 Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
 T = TypeVar("T")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+<<<<<<< HEAD
 import os
 import stat
+=======
+>>>>>>> main
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +59,7 @@ def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(out)["existed"] is True
 
 
+<<<<<<< HEAD
 def test_the_line_to_try_works_where_it_is_printed(index: str, tmp_path: Path) -> None:
     """Called by its path, outside PATH, as `make plan` does."""
     program = Path(sys.executable).parent / "packidx"
@@ -67,6 +71,31 @@ def test_the_line_to_try_works_where_it_is_printed(index: str, tmp_path: Path) -
     assert shell.startswith(str(program))
     tried = subprocess.run(shell, shell=True, env=env, capture_output=True, text=True, check=True)
     assert "num_samples" in tried.stdout
+=======
+def test_stats_json_has_result_and_options(index: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "stats", index, "--json")
+    stats = json.loads(out)
+    assert status == 0
+    assert stats["result"]["num_packs"] == 2
+    assert stats["result"]["dropped"] == {"too_long": 1}
+    assert stats["options"]["capacity"] == 16
+    assert stats["packs"]["num_samples"]["max"] == 2
+    sentences = json.loads(out)["verdict"]
+    shown = run(capsys, "stats", index)[1]
+    assert "fill" in shown and sentences[0].startswith(shown.splitlines()[1].removeprefix("- "))
+
+
+def test_log_lists_snapshots_newest_first(
+    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ["plan", str(tmp_path / "lengths.parquet"), "-o", index, "--capacity", "20", "--json"]
+    newer = json.loads(run(capsys, *plan)[1])["snapshot_id"]
+    rows = json.loads(run(capsys, "log", index, "--json")[1])
+    assert [row["head"] for row in rows] == [True, False]
+    assert rows[0]["snapshot_id"] == newer
+    assert rows[0]["parent"] == rows[1]["snapshot_id"]
+    assert newer[:12] in run(capsys, "log", index)[1]
+>>>>>>> main
 
 
 def test_log_says_order_and_origin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,6 +140,22 @@ def test_sql_formats_agree(index: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert len(table) == 4
 
 
+<<<<<<< HEAD
+=======
+def test_sql_sees_all_views_and_lengths_while_it_lasts(
+    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for view, rows in {"packs": 2, "samples": 4, "dropped": 1, "lengths": 5}.items():
+        out = run(capsys, "sql", index, f"SELECT count(*) AS n FROM {view}", "--format", "json")[1]
+        assert json.loads(out) == [{"n": rows}]
+    (tmp_path / "lengths.parquet").rename(tmp_path / "moved")
+    status, _, err = run(capsys, "sql", index, "SELECT * FROM lengths")
+    assert status == 1 and "lengths" in err
+    root = f"{tmp_path / 'lengths.parquet'}={tmp_path / 'moved'}"
+    assert run(capsys, "sql", index, "SELECT * FROM lengths", "--root", root)[0] == 0
+
+
+>>>>>>> main
 def test_verify_exits_3_when_something_is_wrong(
     index: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,6 +194,9 @@ def test_verify_exits_3_when_something_is_wrong(
         (["verify", "INDEX", "--sample", "3"], {1}, "--processor"),
         (["verify", "INDEX", "--sample", "-1"], {1}, "--sample"),
         (["frobnicate"], {2}, "frobnicate"),
+        (["plann"], {2}, "No such command 'plann'. Did you mean 'plan'?"),
+        (["plan", "LENGTHS", "--capacty", "8"], {2}, "--capacity"),
+        (["plan", "LENGTHS", "-o", "OUT", "--capacity", "8", "--on-long", "splt"], {1, 2}, "split"),
     ],
 )
 def test_mistakes_get_one_sentence_and_no_traceback(
@@ -204,12 +252,6 @@ def test_import_packidx_is_light_and_names_resolve() -> None:
         _ = packidx.nothing_like_it
 
 
-def test_import_torch_reader_is_light() -> None:
-    loaded = loaded_by("import packidx.torch")
-    assert "torch" in loaded
-    assert loaded & {"duckdb", "polars", "transformers"} == set()
-
-
 def commands() -> list[click.Command]:
     context = click.Context(cli)
     found = [cli.get_command(context, name) for name in cli.list_commands(context)]
@@ -231,25 +273,6 @@ def test_a_recipes_section_has_what_the_command_line_has() -> None:
     assert isinstance(cli, click.Group)
     flags = [parameter.name for parameter in cli.get_command(click.Context(cli), "plan").params]
     assert [name for name in flags if name in TYPES] == list(TYPES)
-
-
-def test_sql_output_goes_where_it_is_sent(
-    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Through a link into its target, into a pipe or device as it is; never in their place."""
-    (tmp_path / "real.csv").write_text("old")
-    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
-    os.mkfifo(tmp_path / "pipe.csv")
-    reader = subprocess.Popen(["cat", str(tmp_path / "pipe.csv")], stdout=subprocess.PIPE)
-    for name in ("link.csv", "pipe.csv"):
-        assert run(capsys, "sql", index, "SELECT 7 AS n", "-o", str(tmp_path / name))[0] == 0
-    assert reader.communicate()[0] == b"n\n7\n"
-    assert (tmp_path / "link.csv").is_symlink()
-    assert (tmp_path / "real.csv").read_text() == "n\n7\n"
-    assert stat.S_ISFIFO((tmp_path / "pipe.csv").stat().st_mode)
-    for wrong in ("no/such/folder.csv", "table.xlsx"):
-        status, _, err = run(capsys, "sql", index, "SELECT 7", "-o", str(tmp_path / wrong))
-        assert status == 1 and wrong.split("/")[-1].split(".")[0] in err
 
 
 def test_sql_json_is_always_json(index: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,6 @@ import pytest
 from packidx_cli.grouped import GroupedCommand
 from packidx_cli.main import cli, main
 
-from packidx.plan.options import GROUPS, OPTIONS
-
 FEW = 8  # options that one takes in without groups
 
 
@@ -36,11 +34,6 @@ NEEDED = {  # what else a line needs to be one
     "sql": "index/",
     "verify": "index/",
 }
-
-
-def test_options_of_a_plan_are_each_in_one_group() -> None:
-    listed = [name for names in GROUPS.values() for name in names]
-    assert sorted(listed) == sorted(OPTIONS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -82,17 +82,3 @@ def test_a_pattern_that_was_planned_stays_one(
     assert summed(capsys, index, "samples") == [3, 18]
     shutil.rmtree(tmp_path / "d[1]")
     assert summed(capsys, index) == [1, 8]  # the pattern's own meaning, where nothing has its name
-
-
-def test_records_are_counted_in_a_folder_of_any_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("~", "a*b", "length=3", "file:x"):
-        records = [{"messages": [{"role": "user", "content": "one"}]}] * 3
-        Path(name).mkdir()
-        with open(f"{name}/r.parquet", "wb") as file:
-            pq.write_table(pa.Table.from_pylist(records), file)
-        arguments = [f"{name}/r.parquet", "-o", f"{name}/lengths", "--workers", "1", "--quiet"]
-        assert main(["estimate", *arguments]) == 0, capsys.readouterr().err
-        assert summed(capsys, plan(f"{name}/lengths", Path(name, "i")))[0] == 3

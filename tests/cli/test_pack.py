@@ -60,19 +60,6 @@ def test_a_recipe_is_packed_and_kept_with_its_plan(
     assert capsys.readouterr().out.rstrip("\n") == text.rstrip("\n")
 
 
-def test_what_was_verified_is_counted(
-    folder: Path, processors: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Not what was asked for: of three samples no sixteen are encoded."""
-    Path("few.jsonl").write_text("".join(json.dumps(turns(n)) + "\n" for n in range(3)))
-    command = ["pack", "few.jsonl", "--capacity", "512", "-o", "packs", "--workers", "1"]
-    assert main([*command, "--processor", str(processors / "qwen2.5-vl")]) == 0
-    told = capsys.readouterr().out
-    assert "11 of 11 checks hold, 3 samples encoded as in training" in told
-    assert main([*command[:-3], "guessed", "--workers", "1"]) == 0
-    assert "9 of 9 checks hold; no sample was encoded" in capsys.readouterr().out
-
-
 def test_the_plan_is_that_of_estimate_and_plan(folder: Path, processors: Path) -> None:
     recipe(folder, processors)
     assert main(["pack", "recipe.yaml", "--quiet", "--workers", "1"]) == 0
@@ -104,21 +91,6 @@ def test_a_second_run_does_nothing_and_says_so(
     assert not told["unchanged"]
     assert told["lengths"]["taken_over"]["num_samples"] == 60
     assert told["plan"]["lengths"]["num_samples"] == 121
-
-
-@pytest.mark.parametrize("lost", ["packs/pack.json", "packs/index/HEAD", "packs/lengths"])
-def test_what_is_lost_is_made_again(folder: Path, processors: Path, lost: str) -> None:
-    import shutil
-
-    recipe(folder, processors)
-    command = ["pack", "recipe.yaml", "--quiet", "--workers", "1"]
-    assert main(command) == 0
-    before = open_index("packs/index").id
-    path = Path(lost)
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert main(command) == 0
-    assert path.exists()
-    assert open_index("packs/index").id == before
 
 
 def test_sources_without_a_recipe_leave_one(
@@ -180,13 +152,6 @@ def test_what_cannot_be_packed_is_told(
     assert not Path("packs").exists()
 
 
-def test_a_plan_without_a_recipe_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    estimate_lengths("data/chats.jsonl", "lengths", workers=1)
-    plan_packs("lengths", "index", capacity=1024)
-    assert main(["pack", "--from", "index"]) == 1
-    assert "was not made by a recipe" in capsys.readouterr().err
-
-
 def test_a_plan_that_is_not_as_it_should_be_is_no_finished_one(
     folder: Path, processors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
@@ -199,21 +164,6 @@ def test_a_plan_that_is_not_as_it_should_be_is_no_finished_one(
     assert main(["pack", "recipe.yaml", "--quiet", "--workers", "1"]) == 3
     assert "sample 3 has 5 tokens" in capsys.readouterr().err
     assert not Path("packs/pack.json").exists()
-
-
-def test_a_run_with_nothing_to_do_loads_no_planner(folder: Path, processors: Path) -> None:
-    import subprocess
-    import sys
-
-    recipe(folder, processors)
-    command = ["pack", "recipe.yaml", "--quiet", "--workers", "1"]
-    assert main(command) == 0
-    program = (
-        f"import sys; from packidx_cli.main import main; assert main({command!r}) == 0; "
-        "print(sorted({'polars', 'duckdb', 'torch', 'packidx.plan.api'} & sys.modules.keys()))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.startswith("nothing changed") and done.stdout.endswith("\n[]\n"), done.stderr
 
 
 def test_records_of_an_unknown_shape_are_told_before_anything_is_planned(

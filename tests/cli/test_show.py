@@ -18,7 +18,7 @@ from PIL import Image
 from tokenizers import Tokenizer
 
 from packidx.encode import ProcessorEncoder
-from packidx.inspect.shown import Numbers, Words, runs_of
+from packidx.inspect.shown import Words, runs_of
 
 ANSWERS = ["Ein Rotkehlchen 🐦.", "Birke", "Ja, naïve⟦x⟧"]
 
@@ -120,54 +120,6 @@ def test_it_needs_what_makes_the_tokens(
     assert "--show needs what makes the tokens" in capsys.readouterr().err
 
 
-def by_words(record: dict[str, Any]) -> dict[str, list[int]]:
-    ids = [len(word) for turn in record["messages"] for word in turn["content"].split()]
-    return {"input_ids": ids, "labels": [-100, *ids[1:]]}
-
-
-def test_an_encoder_of_ones_own_is_shown_by_numbers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": turns("a bcd", "ef")}) + "\n")
-    [sample] = shown(
-        capsys,
-        tmp_path / "a.jsonl",
-        "--encode",
-        f"{__name__}:by_words",
-        "--show",
-        1,
-        "-o",
-        tmp_path / "l",
-    )
-    assert [(run["text"], run["trained"]) for run in sample["runs"]] == [
-        (" 1", False),
-        (" 3 2", True),
-    ]
-
-
-class OnlyCounts:
-    """An encoder that can be counted with, and makes no sample."""
-
-    def count(self, record: dict[str, Any]) -> int:
-        return 3
-
-    def __call__(self, record: dict[str, Any]) -> dict[str, list[int]]:
-        raise KeyError("boom")
-
-
-only_counts = OnlyCounts()
-
-
-def test_an_encoder_that_fails_costs_its_sample_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": turns("a bcd", "ef")}) + "\n")
-    encode = "--encode", f"{__name__}:only_counts"
-    [sample] = shown(capsys, tmp_path / "a.jsonl", *encode, "--show", 1, "-o", tmp_path / "l")
-    assert sample["planned_length"] == 3
-    assert sample["error"] == "KeyError: 'boom'"
-
-
 @given(text=st.text(max_size=40), data=st.data())
 def test_no_token_is_lost_at_the_borders(text: str, data: st.DataObject, words: Words) -> None:
     ids = np.array(words._tokenizer.encode(text).ids, np.int64)
@@ -198,12 +150,3 @@ def test_tokens_that_the_tokenizer_does_not_have_are_numbers(words: Words) -> No
 @pytest.fixture(scope="module")
 def words(processors: Path) -> Words:
     return Words(Tokenizer.from_file(str(processors / "qwen2.5-vl" / "tokenizer.json")))
-
-
-def test_many_equal_tokens_are_one_and_their_number() -> None:
-    ids = np.array([7, 7, 7, 7, 7, 1, 2, 2], np.int64)
-    [run] = runs_of(ids, np.zeros(8, bool), Numbers())
-    assert run.text == " 7×5 1 2 2"
-    first, second = runs_of(ids, np.arange(8) > 2, Numbers())
-    assert (first.text, second.text) == (" 7×3", " 7×2 1 2 2")
-    assert list(runs_of(ids[:0], np.zeros(0, bool), Numbers())) == []

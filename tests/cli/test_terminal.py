@@ -108,22 +108,6 @@ def test_a_recipe_in_anothers_plan_is_text_for_a_terminal(
     assert on_a_terminal(query).decode().splitlines() == [f"# {visible(HOSTILE)}"]
 
 
-@pytest.mark.parametrize("kind", ["table", "csv", "json"])
-def test_a_result_is_on_the_terminal_by_itself_once_the_progress_is_gone(
-    kind: str, tmp_path: Path
-) -> None:
-    pq.write_table(pa.table({"length": [7]}), tmp_path / "l.parquet")
-    query = ["sql", str(tmp_path / "l.parquet"), "SELECT 7 AS seven", "--format", kind]
-    seen = on_a_terminal(query, stderr=True)
-    assert b"running the query" in seen
-    progress, cleared, result = seen.rpartition(
-        b"\x1b[2K"
-    )  # the last line of progress is wiped out
-    assert cleared and b"seven" in result and b"seven" not in progress
-    alone = on_a_terminal(query)
-    assert result == alone
-
-
 def on_a_terminal(query: list[str], stderr: bool = False) -> bytes:
     """What a command writes on its terminal: stdout, and stderr too if asked for."""
     ours, theirs = pty.openpty()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,50 +59,7 @@ def test_in_a_bucket(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPat
     summary = again()
     assert scanned == [f"{data}/b.jsonl"]
     assert summary.taken_over is not None and summary.taken_over.num_samples == 120
-    changes = [(change.name, change.change) for change in summary.taken_over.changes]
-    assert changes == [("b.jsonl", "grew"), ("a.jsonl", "vanished")]
+    assert summary.taken_over.counted == ["b.jsonl"]
     again(f"{URL}/elsewhere", fresh=True)
     assert stored(out) == stored(f"{URL}/elsewhere")
     assert again().existed
-
-
-def test_a_table_in_a_bucket_of_files_here(tmp_path: Path, store: Store) -> None:
-    for name in "abcd":
-        (tmp_path / f"{name}.jsonl").write_bytes(talks(name))
-    out = f"{URL}/of-files"
-    estimate_lengths(str(tmp_path), out, workers=1)
-    (tmp_path / "d.jsonl").write_bytes(talks("D"))
-    store.forget()
-    summary = estimate_lengths(str(tmp_path), out, workers=1)
-    assert summary.taken_over is not None and summary.taken_over.num_samples == 180
-    estimate_lengths(str(tmp_path), f"{URL}/fresh-of-files", workers=1)
-    assert stored(out) == stored(f"{URL}/fresh-of-files")
-
-
-@pytest.mark.slow
-def test_with_ray(tmp_path: Path) -> None:
-    import ray
-
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.CRITICAL,
-    )
-    try:
-        data = tmp_path / "data"
-        data.mkdir()
-        for number in range(10):
-            (data / f"{number}.jsonl").write_bytes(talks(str(number)))
-        out = tmp_path / "out"
-        estimate_lengths(str(data), out, engine="ray")
-        with (data / "4.jsonl").open("ab") as file:
-            file.write(talks("more"))
-        summary = estimate_lengths(str(data), out, engine="ray")
-        assert summary.taken_over is not None and summary.taken_over.num_samples == 540
-        estimate_lengths(str(data), tmp_path / "elsewhere", workers=1)
-        for path in out.iterdir():
-            assert path.read_bytes() == (tmp_path / "elsewhere" / path.name).read_bytes()
-    finally:
-        ray.shutdown()

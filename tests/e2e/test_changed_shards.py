@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import tarfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -108,26 +107,6 @@ def test_a_shard_written_to_between_the_compared_blocks_is_told_once(tmp_path: P
     assert not {check.name: check for check in verify(index)}["shards"].ok
 
 
-def test_a_large_copy_of_a_shard_is_the_same_shard(tmp_path: Path) -> None:
-    """It has a time of its own, so its compared blocks decide."""
-    path = tmp_path / "a" / "a.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(lines(MANY))
-    planned(tmp_path, path, capacity=500)
-    (tmp_path / "b").mkdir()
-    shutil.copyfile(path, tmp_path / "b" / "a.jsonl")
-    moved = open_index(tmp_path / "index", {str(path.parent): str(tmp_path / "b")})
-    assert read_all(moved) == ({}, [])
-
-
-def test_a_small_shard_is_compared_as_a_whole(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(lines(WORDS))
-    index = planned(tmp_path, path)
-    rewrite(path, lines([*WORDS[:-1], "zzzz"]))
-    assert read_all(index)[0] == {"changed": 1}
-
-
 @pytest.mark.parametrize("export", [export_wds, export_energon])
 def test_an_export_copies_nothing_that_was_not_counted(
     tmp_path: Path, export: Callable[[Index, Path], Any]
@@ -146,42 +125,12 @@ def test_an_export_copies_nothing_that_was_not_counted(
     export(index, tmp_path / "out")
 
 
-@pytest.mark.parametrize("export", [export_wds, export_energon])
-def test_an_export_copies_a_large_shard_whose_time_alone_is_another(
-    tmp_path: Path, export: Callable[[Index, Path], Any]
-) -> None:
-    path = tmp_path / "a.tar"
-    write_tar(path, WORDS * 4)
-    assert path.stat().st_size > BLOCK * BLOCKS
-    index = planned(tmp_path, path)
-    os.utime(path, ns=(1, 1))
-    assert read_all(index)[0] == {"changed": 1}
-    export(index, tmp_path / "out")
-    assert (tmp_path / "out").exists()
-
-
 def write_tar(path: Path, words: list[str]) -> None:
     with tarfile.open(path, "w") as tar:
         for number, line in enumerate(lines(words).splitlines()):
             member = tarfile.TarInfo(f"{number:03d}.json")
             member.size = len(line)
             tar.addfile(member, io.BytesIO(line))
-
-
-def test_a_copy_of_a_shard_is_the_same_shard(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "a.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(lines(WORDS))
-    index = planned(tmp_path, path)
-    os.utime(path, ns=(1, 1))
-    assert read_all(index) == ({}, [])
-    (tmp_path / "b").mkdir()
-    shutil.copyfile(path, tmp_path / "b" / "a.jsonl")
-    path.unlink()
-    moved = open_index(tmp_path / "index", {str(path.parent): str(tmp_path / "b")})
-    assert read_all(moved) == ({}, [])
-    rewrite(tmp_path / "b" / "a.jsonl", lines(OTHER))
-    assert read_all(moved)[0] == {"changed": 1}
 
 
 def test_the_time_of_a_shard_decides_nothing(tmp_path: Path) -> None:

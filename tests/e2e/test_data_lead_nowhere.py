@@ -17,13 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import lmdb
 import pytest
 from bad_input import chat, pixels, saved
-from hostile import database
 from hub_server import Hub, serving
 from record_files import tar_of
 
 COMMIT = "c" * 40
+
+
+def database(path: Path) -> None:
+    with lmdb.open(str(path), map_size=1 << 20, subdir=False) as env, env.begin(write=True) as put:
+        put.put(b"k", saved(pixels("RGB"), "PNG"))
+
+
 GOOD = (json.dumps(chat("fine")) + "\n").encode()
 READ = """
 import json, os, sys

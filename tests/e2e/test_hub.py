@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import pytest
 from data_layouts import png
 from hub_server import Hub, git_name, serving
 
-DOCS = Path(__file__).parents[2] / "docs" / "data.md"
 CARD = b"""---
 configs:
 - {config_name: default, data_files: "data/train-*"}
@@ -116,20 +113,3 @@ def test_over_the_hub_as_from_a_disk(processors: Path, tmp_path: Path) -> None:
         pack = read(hub, tmp_path, index.format("hub"), processor)
         assert pack == read(hub, tmp_path, index.format("disk"), processor)
         assert len(pack["cu_seqlens"]) == 4 and len(pack["image_grid_thw"]) == 3
-
-
-@pytest.mark.slow
-def test_what_docs_say(processors: Path, tmp_path: Path) -> None:
-    rows = re.findall(r"^\| `packidx (estimate .*?(?:org/name).*?)` \|", DOCS.read_text(), re.M)
-    wanted = {"org/name": 3, "org/name@v1": 1, "org/name:other#test": 1}
-    wanted["hf://datasets/org/name/data/train-*.parquet"] = 3
-    commands = [shlex.split(row) for row in rows]
-    assert [command[1] for command in commands] == list(wanted)
-    with serving() as hub:
-        hub.push("org/name", FILES)
-        hub.push("org/name", {"old.jsonl": FILES["other.jsonl"]}, "v1")
-        tables = [tmp_path / str(number) for number in range(len(commands))]
-        given = [[*c, "-o", str(t)] for c, t in zip(commands, tables, strict=True)]
-        counted(hub, tmp_path, processors / "qwen2.5-vl", *given)
-    numbers = [sum(pq.read_metadata(part).num_rows for part in t.glob("part-*")) for t in tables]
-    assert numbers == list(wanted.values())

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
 from PIL import Image
@@ -71,36 +70,6 @@ def test_a_dot_places_all_relative_paths(tmp_path: Path, monkeypatch: pytest.Mon
         PackedDataset(tmp_path / "i", encode)[0]
     dataset = PackedDataset(tmp_path / "i", encode, roots={".": str(tmp_path / "data")})
     assert len(dataset[0]["input_ids"]) == 503
-
-
-def test_exchanged_images_are_counted_anew(tmp_path: Path, processors: Path) -> None:
-    make_image(tmp_path / "a.png", 300, 200)
-    shard = write(tmp_path / "data.jsonl", record("a.png"))
-    options: dict[str, Any] = {"processor": processors / "qwen2.5-vl", "workers": 1}
-    first = estimate_lengths(shard, tmp_path / "l", **options)
-    assert estimate_lengths(shard, tmp_path / "l", **options).existed
-    make_image(tmp_path / "a.png", 900, 800)
-    second = estimate_lengths(shard, tmp_path / "l", **options)
-    third = estimate_lengths(shard, tmp_path / "l", fresh=True, **options)
-    assert second.num_tokens == third.num_tokens > first.num_tokens
-
-
-def test_a_stated_size_does_not_excuse_a_path_out_of_the_media_root(tmp_path: Path) -> None:
-    (tmp_path / "root").mkdir()
-    stated = [{"images_meta": [[20, 30]]}, {"images_meta": [{"n_tokens": 9}]}]
-    records = [record("../secret.png", mm_inputs_meta=meta) for meta in stated]
-    inside = [record("not_there.png", mm_inputs_meta=meta) for meta in stated]
-    shard = write(tmp_path / "data.jsonl", *records, *inside)
-    estimate_lengths(shard, tmp_path / "l", media_root=tmp_path / "root", workers=1)
-    rows = pq.read_table(tmp_path / "l" / "part-00000.parquet").to_pylist()
-    assert [row["reason"] for row in rows] == ["media_outside_root"] * 2 + [None] * 2
-
-
-def test_audio_is_not_taken_for_text(tmp_path: Path) -> None:
-    turns = [{"role": "user", "content": "<audio>what?"}]
-    shard = write(tmp_path / "data.jsonl", {"messages": turns, "audios": ["a.wav"]})
-    summary = estimate_lengths(shard, tmp_path / "l", workers=1)
-    assert summary.rejected == {"missing_media": 1}
 
 
 def test_an_image_that_is_gone_is_named(tmp_path: Path) -> None:

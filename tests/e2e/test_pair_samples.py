@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -240,55 +239,3 @@ def test_what_does_not_know_pairs_refuses_them(
         export_wds(index, tmp_path / "wds")
     with pytest.raises(OptionError, match="may leave one side of a preference pair out"):
         PackedDataset(index, encoder, on_mismatch="fit")
-
-
-def test_tables_without_pairs_have_no_such_column(tmp_path: Path) -> None:
-    source = write(tmp_path, [side_of(pair(1, False), "chosen")])
-    estimate_lengths([source], tmp_path / "lengths", workers=1)
-    assert "pair" not in pq.read_schema(tmp_path / "lengths" / "part-00000.parquet").names
-
-
-@pytest.mark.parametrize("kind", ["parquet", "json"])
-def test_other_containers_hold_pairs(tmp_path: Path, processor: str, kind: str) -> None:
-    answers = [{"chosen": "Because.", "rejected": "No " * n} for n in range(1, 6)]
-    texts = [{"prompt": "Why?", **sides} for sides in answers]
-    path = tmp_path / f"pairs.{kind}"
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(texts), path, row_group_size=2)
-    else:
-        path.write_text(json.dumps(texts))
-    estimate_lengths([str(path)], tmp_path / "l", pair="both", workers=1, processor=processor)
-    plan_packs(str(tmp_path / "l"), tmp_path / "i", capacity=500)
-    dataset = PackedDataset(tmp_path / "i", ProcessorEncoder(processor))
-    ids = [dataset[number]["pair_ids"] for number in range(len(dataset))]
-    assert sum(len(found) for found in ids) == 10
-    assert all((found >= 0).all() for found in ids)
-
-
-def test_appended_shards_of_pairs(tmp_path: Path) -> None:
-    """The windows that were planned stay, and pairs of new shards are planned behind them."""
-    sources = [
-        write(
-            tmp_path, [pair(number, False) for number in range(first, first + 7)], f"{first}.jsonl"
-        )
-        for first in (0, 10)
-    ]
-    lengths, index = tmp_path / "lengths", tmp_path / "index"
-    options: dict[str, Any] = {"capacity": 300, "window_shards": 1, "mix": ("0=1.5",)}
-    named = [f"{number}={source}" for number, source in enumerate(sources)]
-    estimate_lengths(named[:1], lengths, pair="both", workers=1)
-    plan_packs(str(lengths), index, **options)
-    before = open_index(index)
-    estimate_lengths(named, lengths, pair="both", workers=1)
-    plan_packs(str(lengths), index, append=before, **options)
-    after = open_index(index)
-    assert after.num_packs > before.num_packs
-    kept = before.samples().num_rows
-    assert after.samples().slice(0, kept).equals(before.samples())
-    assert [check for check in verify_snapshot(after) if not check.ok] == []
-    rows = after.samples().to_pylist()
-    assert {row["sample_id"] for row in rows} == set(range(28))
-    for chosen, rejected in zip(rows[::2], rows[1::2], strict=True):
-        assert (chosen["pair"], rejected["pair"]) == ("chosen", "rejected")
-        assert chosen["pack_id"] == rejected["pack_id"]
-        assert rejected["sample_id"] == chosen["sample_id"] + 1

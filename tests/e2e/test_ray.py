@@ -27,17 +27,15 @@ from training import Training
 from vlm_mix import write_mix
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import MismatchError, MissingExtraError, OptionError, SourceError
+from packidx.errors import MissingExtraError, OptionError, SourceError
 from packidx.estimate import tasks as work
 from packidx.export import energon as energon_export
 from packidx.export import wds as wds_export
 from packidx.export.energon import export_energon
 from packidx.export.wds import export_wds
 from packidx.inspect.verify import verify_snapshot
-from packidx.plan import make as ray_windows
 from packidx.precompute import precompute
 from packidx.run import ENGINES
-from packidx.run.cluster import RayWorkers
 
 pytestmark = pytest.mark.slow
 
@@ -115,13 +113,6 @@ def shorter(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {**record, "messages": [{"role": "user", "content": " ".join(kept)}]}
 
 
-def test_an_encoder_without_a_module(tmp_path: Path, talks: Path) -> None:
-    """Ray can send what another process could not import."""
-    here: Any = type("Here", (ray_work.Words,), {})()
-    local, there = both(tmp_path, talks, encode=here)
-    assert local == there
-
-
 @pytest.mark.slow
 def test_a_killed_process_changes_nothing(tmp_path: Path, talks: Path) -> None:
     estimate_lengths(str(talks), tmp_path / "local", encode=ray_work.Words(), workers=1)
@@ -175,33 +166,6 @@ def test_exports_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert local == there and len(local) > 3
 
 
-def as_text(number: int, made: list[str]) -> str:
-    return str(number)
-
-
-class Counted(list[int]):
-    """Items, and how many of them were taken."""
-
-    taken = 0
-
-    def __iter__(self) -> Iterator[int]:
-        for number in super().__iter__():
-            self.taken += 1
-            yield number
-
-
-@pytest.mark.parametrize("in_turn", [False, True])
-def test_few_tasks_are_under_way_at_a_time(in_turn: bool) -> None:
-    done = most = 0
-    items = Counted(range(1000))
-    with RayWorkers() as workers:
-        for number, result in workers.run(as_text, items, list, in_turn=in_turn):
-            assert result == str(number) and (number == done or not in_turn)
-            most = max(most, items.taken - done)
-            done += 1
-    assert done == 1000 and 2 <= most <= 4  # of two CPUs
-
-
 def test_bad_use_gets_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(pa.table({"length": [5, 6]}), tmp_path / "l.parquet")
     with pytest.raises(OptionError, match="engine is 'spark': choose one of local, ray"):
@@ -211,17 +175,6 @@ def test_bad_use_gets_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         estimate_lengths(str(tmp_path), tmp_path / "o", engine="ray")
     with pytest.raises(MissingExtraError, match=r"pip install 'packidx\[ray\]'"):
         plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10, engine="ray")
-
-
-def test_ray_is_loaded_for_who_asks_for_it_alone(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"length": [5, 6]}), tmp_path / "l.parquet")
-    code = (
-        "import sys; from packidx_cli.main import main;"
-        f"main(['plan', {str(tmp_path / 'l.parquet')!r}, '-o', {str(tmp_path / 'i')!r},"
-        "'--capacity', '10', '--quiet']); import packidx.estimate.api;"
-        "sys.exit('ray' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 @pytest.fixture(scope="module")
@@ -281,34 +234,6 @@ def test_append_and_continue_give_the_same_bytes(tmp_path: Path, small_tasks: No
 
 
 @pytest.mark.slow
-def test_a_process_killed_while_it_writes_changes_nothing(
-    lengths: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rules = {"capacity": 4096, "window_samples": 1000}
-    plan_packs(lengths, tmp_path / "local", **rules)
-    monkeypatch.setattr(ray_windows, "_write", ray_work.dying_write)
-    plan_packs(lengths, tmp_path / "ray", engine="ray", **rules)
-    assert (tmp_path / "mark").exists()
-    assert plans(tmp_path / "local") == plans(tmp_path / "ray")
-
-
-def test_errors_are_those_of_the_local_engine(
-    lengths: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for options in ({"capacity": 3}, {"capacity": 4096, "on_long": "error"}):
-        told = []
-        for engine in ("local", "ray"):
-            with pytest.raises(OptionError) as caught:
-                plan_packs(lengths, tmp_path / "i", engine=engine, window_samples=1000, **options)
-            told.append(str(caught.value))
-        assert told[0] == told[1] and not (tmp_path / "i").exists()
-    monkeypatch.setattr(ray_windows, "_solve", ray_work.changed_solution)
-    with pytest.raises(MismatchError, match="changed while it was planned"):
-        plan_packs(lengths, tmp_path / "i", engine="ray", capacity=4096, window_samples=1000)
-    assert os.listdir(tmp_path / "i" / "snapshots") == []
-
-
-@pytest.mark.slow
 def test_the_command_starts_its_own_ray_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     """Also: nothing but results, the warning of the broken record, and errors is printed."""
     data = write_talks(tmp_path / "data", 4)
@@ -351,18 +276,6 @@ def descendants(pid: int) -> list[int]:
         new = [child for child, parent in pairs if parent in new]
         found += new
     return found
-
-
-@pytest.mark.slow
-def test_an_address_where_nobody_answers(tmp_path: Path, talks: Path) -> None:
-    """In a process of its own: this one has a session."""
-    env = {**os.environ, "RAY_ADDRESS": "127.0.0.1:9"}
-    code = "from packidx_cli.main import main; raise SystemExit(main())"
-    arguments = ["estimate", str(talks), "-o", str(tmp_path / "o"), "--engine", "ray"]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], env=env, capture_output=True)
-    error = done.stderr.decode()
-    assert done.returncode == 1 and error.count("\n") == 1
-    assert "no Ray cluster answers at RAY_ADDRESS 127.0.0.1:9" in error
 
 
 def test_the_commands_take_the_engine(

@@ -18,7 +18,6 @@ import ray_work
 from ray.cluster_utils import Cluster
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import SourceError
 from packidx.estimate import tasks as work
 from packidx.run.cluster import RayWorkers
 
@@ -90,30 +89,8 @@ def test_both_nodes_count_and_plan(tmp_path: Path, done_by: list[dict[str, int]]
     assert not ray.is_initialized()
 
 
-def test_what_only_another_node_lacks_is_said_of_it(
-    tmp_path: Path, cluster: Cluster, done_by: list[dict[str, int]]
-) -> None:
-    """The nodes share this machine's disk: a task that fails on the other one stands for it."""
-    work = (head_id(cluster), tmp_path / "failed")
-    with RayWorkers() as workers, pytest.raises(SourceError) as caught:
-        list(workers.run(missing_elsewhere, [work] * 200, list))
-    told = str(caught.value)
-    assert "every node must find sources, media and output under the same paths" in told
-    assert "/data/a.jsonl" in told and "\n" not in told
-
-
 def head_id(cluster: Cluster) -> str:
     return str(cluster.head_node.node_id)
-
-
-def missing_elsewhere(work: tuple[str, Path], made: list[str]) -> None:
-    node, failed = work
-    if ray.get_runtime_context().get_node_id() != node:
-        failed.touch()
-        raise FileNotFoundError(2, "No such file or directory", "/data/a.jsonl")
-    until = time.monotonic() + 60  # the other node's first worker may start much later
-    while not failed.exists() and time.monotonic() < until:
-        time.sleep(0.01)
 
 
 def test_a_node_killed_in_the_middle_changes_nothing(tmp_path: Path, cluster: Cluster) -> None:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import datasets
 import lmdb
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
-import yaml
 from clips import decode, write_clip
 from packidx_cli.main import main
 from PIL import Image
-from record_files import table_of, write
+from record_files import write
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
-from packidx.errors import OptionError
 from packidx.processor.labels import LabelPolicy
 from packidx.records.containers.registry import KINDS
 from packidx.torch import PackedDataset
@@ -174,44 +170,6 @@ TAGS = {
 }
 
 
-def sharegpt(record: Record) -> Record:
-    roles = {"user": "human", "assistant": "gpt", "system": "system"}
-    turns = [{"from": roles[m["role"]], "value": m["content"]} for m in record["messages"]]
-    return {"id": record["id"], "conversations": turns, "image": record["images"]}
-
-
-def openai(record: Record) -> Record:
-    """Content parts, each image where its placeholder is."""
-    images = iter(record["images"])
-
-    def parts(text: str) -> str | list[dict[str, str]]:
-        texts = text.split("<image>")
-        if len(texts) == 1:
-            return text
-        found: list[dict[str, str]] = [{"type": "text", "text": texts[0]}]
-        for rest in texts[1:]:
-            found += [{"type": "image", "image": next(images)}, {"type": "text", "text": rest}]
-        return [part for part in found if part.get("text") != ""]
-
-    turns = [{"role": m["role"], "content": parts(m["content"])} for m in record["messages"]]
-    return {"id": record["id"], "messages": turns}
-
-
-def nemo(record: Record) -> Record:
-    turns = openai(record)["messages"]
-    sizes = [SIZES[int(name[0])][::-1] for name in record["images"]]
-    meta = {"images_meta": [list(size) for size in sizes]}
-    return {"id": record["id"], "conversation": turns, "mm_inputs_meta": meta}
-
-
-DIALECTS: dict[str, Callable[[Record], Record]] = {
-    "plain": dict,
-    "sharegpt": sharegpt,
-    "openai": openai,
-    "nemo": nemo,
-}
-
-
 def of_one_type(records: Sequence[Record]) -> list[Record]:
     """As a column holds them: lists of parts in every turn, where there are some in one."""
 
@@ -262,15 +220,6 @@ def test_every_container(data: Path, reader: Reader, as_jsonl: dict[str, str]) -
     check(reader.read(index))
 
 
-def test_every_dialect(data: Path, reader: Reader, as_jsonl: dict[str, str]) -> None:
-    sources = {
-        f"{name}.{kind}": put(data, name, kind, [dialect(record) for record in CHATS])
-        for name, dialect in DIALECTS.items()
-        for kind in ("jsonl", "json", "csv", "parquet", "arrow")
-    }
-    check(reader({**sources, **as_jsonl}))
-
-
 def in_bytes(record: Record, data: Path) -> Record:
     images = [{"bytes": (data / name).read_bytes(), "path": name} for name in record["images"]]
     return {**record, "images": images}
@@ -286,38 +235,6 @@ def test_images_inside_tables(data: Path, reader: Reader, as_jsonl: dict[str, st
         sources[f"inside.{kind}"] = put(data.parent / "far", "inside", kind, inside)
         sources[f"apart.{kind}"] = put(data, "apart", kind, apart)
     check(reader(sources))
-
-
-def test_one_image_a_row(data: Path, reader: Reader) -> None:
-    """A column `image` that is a single struct, and null where a row has none."""
-    chosen = [record for record in CHATS if len(record["images"]) < 2]
-    rows = [in_bytes(record, data) for record in chosen]
-    single = [
-        {"id": r["id"], "messages": r["messages"], "image": (r["images"] or [None])[0]}
-        for r in rows
-    ]
-    pq.write_table(table_of(single), data / "single.parquet")
-    sources = {"single": str(data / "single.parquet")}
-    found = reader({**sources, "expected": put(data, "expected", "jsonl", chosen)})
-    assert len(found["expected"]) == len(chosen)
-    assert found["single"] == found["expected"]
-
-
-def test_a_data_set_saved_to_disk(data: Path, reader: Reader, as_jsonl: dict[str, str]) -> None:
-    features = datasets.Features(
-        {
-            "id": datasets.Value("string"),
-            "messages": [{"role": datasets.Value("string"), "content": datasets.Value("string")}],
-            "images": datasets.List(datasets.Image()),
-        }
-    )
-    rows = [in_bytes(record, data) for record in CHATS]
-    saved = datasets.Dataset.from_list(rows, features=features)
-    saved.save_to_disk(data / "saved", num_shards=2)
-    index = reader.plan({"saved": str(data / "saved"), **as_jsonl})
-    shards = open_index(index).manifest["shards"]
-    assert [one.get("container") for one in shards] == ["arrow", "arrow", None]
-    check(reader.read(index))
 
 
 def test_images_in_lmdb(data: Path, reader: Reader, as_jsonl: dict[str, str]) -> None:
@@ -367,109 +284,6 @@ def test_a_meta_file(data: Path, reader: Reader) -> None:
     roots = {str(data): str(data.parent / "moved")}
     roots[str(data / "media")] = str(data.parent / "pictures")
     check(reader.read(index, roots))
-
-
-def test_a_list_of_data_sets(data: Path, reader: Reader) -> None:
-    (data / "media").mkdir()
-    for path in data.glob("*.png"):
-        path.rename(data / "media" / path.name)
-    put(data, "parts", "json", [openai(record) for record in CHATS])
-    put(data, "expected", "jsonl", CHATS)
-    Path(put(data, "odd", "jsonl", CHATS)).rename(data / "odd")
-    listed = [
-        {"path": "parts.json", "data_folder": "media", "data_type": "json"},
-        {"path": "odd", "data_folder": "media", "data_type": "jsonl"},
-        {"path": "expected.jsonl", "data_folder": "media", "data_type": "jsonl"},
-    ]
-    text = yaml.safe_dump({"dataset_format": "yaml", "datasets": listed})
-    (data / "mix.yaml").write_text(text)
-    found = reader(str(data / "mix.yaml"))
-    assert set(found) == {"parts", "odd", "expected"}
-    check(found)
-
-
-def test_columns_and_tags_of_the_command_line(
-    data: Path, reader: Reader, as_jsonl: dict[str, str], tmp_path: Path
-) -> None:
-    records = [own(record) for record in CHATS]
-    paths = [put(data, f"own-{k}", k, records) for k in ("jsonl", "csv", "parquet")]
-    command = ["estimate", *paths, "-o", str(tmp_path / "cli"), "--quiet", "--workers", "1"]
-    command += ["--processor", reader.encoder.files.name]
-    for option, pairs in (("--column", COLUMNS), ("--tag", TAGS)):
-        command += [word for name, word in pairs.items() for word in (option, f"{name}={word}")]
-    assert main(command) == 0
-    plan_packs(tmp_path / "cli", tmp_path / "index", capacity=CAPACITY)
-    found = reader.read(tmp_path / "index")
-    assert set(found) == {"own-jsonl", "own-csv", "own-parquet"}
-    check(found | reader(as_jsonl))
-    summary = estimate_lengths(
-        paths,
-        tmp_path / "python",
-        processor=reader.encoder.files.name,
-        columns=COLUMNS,
-        tags=TAGS,
-        workers=1,
-    )
-    written = json.loads((tmp_path / "cli" / "manifest.json").read_bytes())
-    assert summary.fingerprint == written["fingerprint"]
-
-
-def test_a_delimiter(data: Path, reader: Reader, as_jsonl: dict[str, str]) -> None:
-    text = io.StringIO()
-    text.write("id;messages;images\n")
-    for record in CHATS:
-        cells = [record["id"], *(json.dumps(record[name]) for name in ("messages", "images"))]
-        text.write(";".join('"' + cell.replace('"', '""') + '"' for cell in cells) + "\n")
-    (data / "data.csv").write_text(text.getvalue())
-    check(reader({"data": str(data / "data.csv")}, delimiter=";") | reader(as_jsonl))
-    with pytest.raises(OptionError, match="for csv and tsv files, not for jsonl"):
-        reader(as_jsonl, delimiter=";")
-
-
-def test_tables_of_tokens(data: Path, reader: Reader) -> None:
-    """Lengths for free: ids and labels come back as they are."""
-    records = [
-        {"id": f"t{n}", "input_ids": list(range(n, 2 * n + 3)), "labels": [-100] * n + [7, 8, 9]}
-        for n in range(1, 12)
-    ]
-    kinds = ("jsonl", "jsonl.zst", "json", "csv", "tsv.gz", "parquet", "arrow")
-    found = reader({kind: put(data, "data", kind, records) for kind in kinds})
-    assert set(found) == set(kinds)
-    for samples in found.values():
-        assert {key: (built.ids, built.labels) for key, built in samples.items()} == {
-            one["id"]: (one["input_ids"], one["labels"]) for one in records
-        }
-    named = [{"id": r["id"], "tokens": r["input_ids"], "messages": "no"} for r in records]
-    sources = {kind: put(data, "named", kind, named) for kind in kinds}
-    for samples in reader(sources, columns={"input_ids": "tokens"}).values():
-        for one in records:
-            trained = [-100, *one["input_ids"][1:]]
-            assert samples[one["id"]][:2] == (one["input_ids"], trained)
-
-
-def test_questions_and_answers(data: Path, reader: Reader) -> None:
-    """Columns of one question and one answer, with an image or without."""
-    rows: list[Record] = [
-        {"id": f"q{n}", "question": f"What, {n}?" + HARD, "answer": f"It is {n}."} for n in range(6)
-    ]
-    for row in rows[::2]:
-        row["image"] = "1.png"
-    as_chats = [
-        {
-            "id": row["id"],
-            "messages": [
-                {"role": "user", "content": "<image>" * ("image" in row) + row["question"]},
-                {"role": "assistant", "content": row["answer"]},
-            ],
-            "images": [row["image"]] if "image" in row else [],
-        }
-        for row in rows
-    ]
-    sources = {kind: put(data, "rows", kind, rows) for kind in ("csv", "parquet", "json")}
-    found = reader({**sources, "expected": put(data, "expected", "jsonl", as_chats)})
-    assert sum(len(built.grids) for built in found["expected"].values()) == 3
-    for kind in sources:
-        assert found[kind] == found["expected"], kind
 
 
 @pytest.fixture
@@ -563,60 +377,6 @@ def test_videos_inside_tables(data: Path, frames: list[str], reader: Reader) -> 
 # -- what options and mixes state -----------------------------------------------------------------
 
 
-def test_options_and_mixes_must_not_state_the_same(data: Path) -> None:
-    write(data, "jsonl", [own(record) for record in CHATS])
-    meta = {"mine": {"file_name": "data.jsonl", "columns": COLUMNS}}
-    (data / "meta.json").write_text(json.dumps(meta))
-    out = data.parent / "out"
-    with pytest.raises(OptionError) as caught:
-        estimate_lengths(str(data / "meta.json"), out, columns=COLUMNS, workers=1)
-    assert "data set 'mine' states columns of its own, and --column" in str(caught.value)
-    # What the mix leaves open the options may say.
-    summary = estimate_lengths(str(data / "meta.json"), out, tags=TAGS, workers=1)
-    assert summary.num_rejected == 0
-    manifest = json.loads((out / "manifest.json").read_bytes())
-    assert manifest["sources"][0]["layout"] == {"columns": COLUMNS, "tags": TAGS}
-
-
-def test_tables_of_other_columns_are_others(data: Path) -> None:
-    """Neither a table that is there nor parts of a killed run serve another layout."""
-    path = write(data, "jsonl", [{"a": [{"role": "user", "content": "Hi"}], "b": []}] * 3)
-    out = data.parent / "out"
-    first = estimate_lengths(path, out, columns={"messages": "a"}, workers=1)
-    assert (first.existed, first.num_rejected) == (False, 0)
-    assert estimate_lengths(path, out, columns={"messages": "a"}, workers=1).existed
-    other = estimate_lengths(path, out, columns={"messages": "b"}, workers=1)
-    assert (other.existed, other.num_rejected) == (False, 3)
-    assert other.fingerprint != first.fingerprint
-
-
-def test_parts_of_other_columns_are_not_taken_over(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns = [{"role": "user", "content": "Hi"}]
-    path = write(data, "jsonl", [{"a": turns, "b": turns, "c": [{"r": "user"}]}] * 3)
-    out = data.parent / "out"
-
-    def killed(*arguments: Any) -> None:
-        raise KeyboardInterrupt
-
-    def interrupted(**options: Any) -> None:
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("packidx.estimate.api.make_manifest", killed)
-            estimate_lengths(path, out, workers=1, **options)
-
-    interrupted(columns={"messages": "a"})
-    again = estimate_lengths(path, out, columns={"messages": "a"}, workers=1)
-    assert (again.resumed_parts, again.discarded_parts) == (1, 0)
-    interrupted(columns={"messages": "b"}, tags={"user_tag": "U"})
-    for options in ({"columns": {"messages": "b"}}, {"columns": {"messages": "a"}}):
-        other = estimate_lengths(path, out, workers=1, **options)
-        assert other.resumed_parts == 0
-    interrupted(columns={"messages": "b"})
-    last = estimate_lengths(path, out, columns={"messages": "b"}, tags={"role_tag": "r"}, workers=1)
-    assert (last.resumed_parts, last.discarded_parts, last.num_rejected) == (0, 1, 3)
-
-
 def test_what_a_plan_does_with_a_data_set_changes_no_fingerprint(data: Path) -> None:
     put(data, "own", "json", [own(record) for record in CHATS])
     (data / "elsewhere").mkdir()
@@ -634,15 +394,6 @@ def test_what_a_plan_does_with_a_data_set_changes_no_fingerprint(data: Path) -> 
     assert fingerprint(sample_ratio=0.5) == plain
     assert fingerprint(media_dir=str(data)) == fingerprint(media_dir="elsewhere") != plain
     assert fingerprint(columns={"messages": "chat", "images": "pics"}) != plain
-
-
-def test_a_clip_that_was_exchanged_is_looked_at_again(data: Path, reader: Reader) -> None:
-    source = {"clips": put(data, "clips", "jsonl", [clip_chat("a", "clip.mp4")])}
-    lengths = []
-    for count in (8, 16):
-        write_clip(data / "clip.mp4", frames=count, size=(84, 56), fps="4")
-        lengths.append(len(reader(source)["clips"]["a"].ids))
-    assert lengths[0] < lengths[1]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import BadRecord, MissingExtraError, SourceError
-from packidx.io import storage
 from packidx.precompute import precompute
 from packidx.torch import PackedDataset
 
@@ -109,21 +108,6 @@ def test_what_is_allowed_is_below_the_prefix_by_whole_names(
     )
 
 
-def test_below_the_folder_of_a_remote_shard_nothing_needs_a_word(
-    store: Store, tmp_path: Path
-) -> None:
-    refs = ["in/a.png", f"{URL}/chats/in/a.png", f"{IMAGES}/in/a.png", "../images/in/a.png"]
-    path = write(tmp_path / "x.jsonl", *refs)
-    storage.write(f"{URL}/chats/x.jsonl", Path(path).read_bytes())
-    estimate_lengths(f"{URL}/chats/x.jsonl", tmp_path / "l", workers=1)
-    assert reasons(tmp_path / "l") == [None, None, "media_remote", "media_outside_root"]
-    options: dict[str, Any] = {"media_root": f"{URL}/chats", "workers": 1}
-    estimate_lengths(path, tmp_path / "l", **options)
-    assert reasons(tmp_path / "l") == [None, None, "media_remote", "media_outside_root"]
-    estimate_lengths(path, tmp_path / "l", remote_media=[IMAGES], **options)
-    assert reasons(tmp_path / "l") == [None, None, None, "media_outside_root"]
-
-
 def encode(opened: Any) -> dict[str, Any]:
     assert [image.size for image in opened["images"]] == [(40, 30)]
     return {"input_ids": list(range(502))}
@@ -185,12 +169,6 @@ def test_prefixes_that_cannot_be_used(tmp_path: Path, shard: str, prefix: str) -
         estimate_lengths(shard, tmp_path / "l", remote_media=[prefix], workers=1)
     assert "secret" not in str(caught.value)
     assert not (tmp_path / "l").exists()
-
-
-@pytest.mark.parametrize("source", ["webhdfs://host/x.jsonl", "hdfs://host/x.jsonl"])
-def test_sources_in_stores_that_cannot_be_used_are_told(tmp_path: Path, source: str) -> None:
-    with pytest.raises((SourceError, MissingExtraError), match=r"hdfs://host/x\.jsonl"):
-        estimate_lengths(source, tmp_path / "l", workers=1)
 
 
 def test_the_option_is_one_of_both_commands(

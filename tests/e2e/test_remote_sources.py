@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,20 +15,12 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from clips import write_clip
-from object_store import URL, Store, object_store
+from object_store import Store, object_store
 from PIL import Image
 from record_files import chats, write
-from torch.utils.data import DataLoader
-from torch_packs import SyntheticEncode
 
-from packidx import estimate_lengths, open_index, plan_packs
+from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
-from packidx.errors import SourceError
-from packidx.io import cache, storage
-from packidx.io.stores import is_transient
-from packidx.precompute import precompute
-from packidx.records.media.opener import open_media
-from packidx.records.media.paths import MediaRoot
 from packidx.records.shards import short_names
 from packidx.records.sources.find_shards import find_shards
 from packidx.torch import PackedDataset, PackSampler
@@ -154,28 +144,6 @@ def test_sources_are_found_as_on_disk(here: Path, there: str, name: str) -> None
     assert found(there)
 
 
-def test_what_is_no_source(there: str) -> None:
-    bad = {
-        f"{there}/nothing.jsonl": "no such file",
-        f"{there}/nothing/*.jsonl": "no such file",
-        f"{there}/many/settings.json": "neither a record nor a mix",
-        f"{there}/kinds/jsonl/0.png": "of an unknown kind",
-        "s3://key:secret@bucket/a.jsonl": "has a password in it",
-        "nowhere://bucket/a.jsonl": "Protocol not known",
-        f"{there}/energon#test": "has no split 'test'",
-        "s3://nobodys/a.jsonl": "no such file",
-    }
-    for source, words in bad.items():
-        with pytest.raises(SourceError) as caught:
-            find_shards([source])
-        assert words in str(caught.value)
-        assert "secret" not in str(caught.value)
-        assert "\n" not in str(caught.value)
-    twice = [f"{there}/many/sub/y.jsonl", f"{there}/many/./sub/../sub/*.jsonl"]
-    with pytest.raises(SourceError, match="is the same file as"):
-        find_shards(twice)
-
-
 # -- lengths ---------------------------------------------------------------------------------------
 
 
@@ -225,107 +193,6 @@ def test_large_images_are_counted_by_their_headers(store: Store, tmp_path: Path)
         assert tables(tmp_path / f"{kind}-there") == tables(tmp_path / f"{kind}-here")
 
 
-def test_small_images_take_one_request(store: Store, here: Path, there: str) -> None:
-    store.forget()
-    source = f"{there}/kinds/jsonl/data.jsonl"
-    estimate_lengths(source, here / "small", workers=1)
-    asked = [one.method for one in store.requests if one.path.endswith(".png")]
-    assert asked == ["GET"] * COUNT
-
-
-class InFlight:
-    """How many requests for bytes were under way at a time, each of which takes a while."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.most = self._now = 0
-        lock, request = threading.Lock(), storage._range
-
-        def slow(*args: Any) -> bytes:
-            with lock:
-                self._now += 1
-                self.most = max(self.most, self._now)
-            time.sleep(0.05)
-            data = request(*args)
-            with lock:
-                self._now -= 1
-            return data
-
-        monkeypatch.setattr(storage, "_range", slow)
-
-
-def test_requests_do_not_wait_for_each_other(
-    store: Store, there: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a batch's images, a pack's samples, and a sample's images."""
-    in_flight = InFlight(monkeypatch)
-    estimate_lengths(f"{there}/kinds/jsonl/data.jsonl", tmp_path / "l", workers=1)
-    assert in_flight.most >= 8
-    plan_packs(tmp_path / "l", tmp_path / "index", capacity=9000, margin=0.0)
-    in_flight.most = 0
-    dataset = PackedDataset(tmp_path / "index", SyntheticEncode())
-    number = max(range(len(dataset)), key=lambda at: len(dataset.index.pack(at).samples))
-    assert len(dataset.index.pack(number).samples) > 8
-    with pytest.raises(Exception, match="seed"):  # which it looks for in a record
-        dataset[number]
-    assert in_flight.most >= 8
-    in_flight.most = 0
-    turns = [{"role": "user", "content": "<image><image><image>?"}]
-    names = [f"{number}.png" for number in range(3)]
-    opened = open_media(
-        {"messages": turns, "images": names}, MediaRoot(f"{there}/kinds/jsonl", True)
-    )
-    assert in_flight.most == 3
-    assert [image.format for image in opened["images"]] == ["PNG"] * 3
-
-
-def test_records_whose_media_cannot_be_had(store: Store, tmp_path: Path) -> None:
-    Image.new("RGB", (50, 40)).save(tmp_path / "a.png")
-    (tmp_path / "data" / "in").mkdir(parents=True)
-    for name in ("data/in/a.png", "outside.png"):
-        shutil.copy(tmp_path / "a.png", tmp_path / name)
-    (tmp_path / "data" / "cut.png").write_bytes((tmp_path / "a.png").read_bytes()[:60])
-    (tmp_path / "data" / "empty.png").write_bytes(b"")
-    references = {
-        "in/a.png": None,
-        "in/../in/a.png": None,
-        "none.png": "missing_media",
-        "in": "missing_media",
-        "cut.png": "broken_media",
-        "empty.png": "broken_media",
-        "../outside.png": "media_outside_root",
-        f"{URL}/refused/data/in/a.png": None,
-        f"{URL}/refused/data/../outside.png": "media_remote",
-        "https://example.org/a.png": "media_remote",
-        f"s3://key:secret@{URL[5:]}/refused/data/in/a.png": "media_remote",
-        "/etc/hostname": "media_outside_root",
-    }
-    turns = [{"role": "user", "content": "<image>?"}, {"role": "assistant", "content": "!"}]
-    lines = [json.dumps({"messages": turns, "images": [ref]}) for ref in references]
-    (tmp_path / "x.jsonl").write_text("\n".join(lines))
-    url = store.put_tree(tmp_path, "refused")
-    for source in (tmp_path / "x.jsonl", f"{url}/x.jsonl"):
-        estimate_lengths(str(source), tmp_path / "out", media_root=f"{url}/data", workers=1)
-        found = rows(tmp_path / "out")
-        assert [one["reason"] for one in found] == list(references.values())
-        assert not any("secret" in (one["detail"] or "") for one in found)
-    estimate_lengths(f"{url}/x.jsonl", tmp_path / "out", workers=1)  # unconfined: beside it
-    reasons = [one["reason"] for one in rows(tmp_path / "out")]
-    assert reasons[0] == reasons[1] == "missing_media"
-    assert reasons[6] == "media_outside_root"
-    assert reasons[7] == reasons[8] is None
-
-
-def test_a_store_that_refuses_stops_the_count(
-    store: Store, there: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(path: str, *_: Any) -> bytes:
-        raise PermissionError(13, "Access Denied", path)
-
-    monkeypatch.setattr(storage, "_range", refused)
-    with pytest.raises(SourceError, match=r"cannot read s3://.*png: Access Denied; check the URL"):
-        estimate_lengths(f"{there}/kinds/jsonl/data.jsonl", tmp_path / "out", workers=1)
-
-
 def test_cut_connections_are_tried_again(store: Store, counted: Path, here: Path) -> None:
     url = store.put_tree(here / "kinds", "cut")
     sources = [f"{kind}={url}/{kind}/data.{kind}" for kind in ("jsonl", "tar", "parquet")]
@@ -360,19 +227,6 @@ def test_videos_and_frames(
         packs.append(PackedDataset(tmp_path / f"{name}-index", encoder)[0])
     assert tables(tmp_path / "there") == tables(tmp_path / "here")
     assert_equal(packs[1], packs[0])
-
-
-def test_precompute_writes_the_same(
-    store: Store, here: Path, there: str, processors: Path, tmp_path: Path
-) -> None:
-    kinds = ("jsonl", "parquet")
-    for name, place in (("here", str(here)), ("there", there)):
-        sources = [f"{place}/kinds/{kind}/data.{kind}" for kind in kinds]
-        precompute(sources, tmp_path / name, processors / "qwen2.5-vl", workers=1)
-    written = sorted(path.relative_to(tmp_path / "here") for path in (tmp_path / "here").iterdir())
-    assert len(written) == len(kinds) + 1
-    for path in written[1:]:
-        assert (tmp_path / "there" / path).read_bytes() == (tmp_path / "here" / path).read_bytes()
 
 
 # -- the reader ------------------------------------------------------------------------------------
@@ -411,16 +265,6 @@ def test_packs_equal_those_from_disk(
     assert len(heads) == len(set(heads)) == len(KINDS)  # of each shard, once
 
 
-def test_packs_that_were_planned_on_disk(
-    counted: Path, here: Path, there: str, encoder: ProcessorEncoder
-) -> None:
-    plan_packs(counted / "here", counted / "index-here", capacity=512)
-    ours = PackedDataset(counted / "index-here", encoder, {str(here): there})
-    theirs = PackedDataset(counted / "index-here", encoder)
-    for number in range(0, len(theirs), 4):
-        assert_equal(ours[number], theirs[number])
-
-
 def test_a_reader_moves_what_it_uses(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,17 +293,6 @@ def test_a_reader_moves_what_it_uses(
         assert sum(one.method == "HEAD" for one in store.requests) == 4
 
 
-def test_workers_that_were_forked(index: Path, encoder: ProcessorEncoder) -> None:
-    """The store has been used before the fork: its connections are not for the children."""
-    dataset = PackedDataset(index, encoder)
-    expected = [dataset[number] for number in range(8)]
-    loader: DataLoader[Any] = DataLoader(
-        dataset, batch_size=None, sampler=range(8), num_workers=2, multiprocessing_context="fork"
-    )
-    for found, pack in zip(loader, expected, strict=True):
-        assert_equal(found, pack)
-
-
 def test_a_reader_waits_for_a_store_that_stumbles(
     store: Store, index: Path, here: Path, there: str, encoder: ProcessorEncoder, tmp_path: Path
 ) -> None:
@@ -470,62 +303,3 @@ def test_a_reader_waits_for_a_store_that_stumbles(
     theirs = PackedDataset(index, encoder, {there: str(here)})
     for number, pack in enumerate(found):
         assert_equal(pack, theirs[number])
-
-
-def test_errors_of_a_store_may_pass(
-    there: str, index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A request that fails for good may be repeated later; one that is refused may not."""
-    dataset = PackedDataset(index, SyntheticEncode(), retries=0)
-    samples = [one for number in range(9) for one in dataset.index.pack(number).samples]
-    sample = next(one for one in samples if one.source == "jsonl")
-    for error, transient in (
-        (OSError(5, "Could not connect"), True),
-        (PermissionError(13, "Access Denied"), False),
-        (FileNotFoundError(2, "No such key"), False),
-    ):
-
-        def failing(*_: Any, error: OSError = error) -> bytes:
-            raise error
-
-        fetcher = dataset._reader._fetcher
-        fetcher.read(sample)
-        with monkeypatch.context() as patch:
-            patch.setattr(storage, "_range", failing)
-            with pytest.raises(SourceError, match=r"cannot read s3://.*; check the URL") as caught:
-                fetcher.read(sample)
-        assert is_transient(caught.value) is transient
-
-
-def test_a_shard_that_is_another(store: Store, tmp_path: Path) -> None:
-    said = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "So it is."}]
-    text = b"".join(json.dumps({"messages": said}).encode() + b"\n" for _ in range(4))
-    storage.write(f"{URL}/changing.jsonl", text)
-    estimate_lengths(f"{URL}/changing.jsonl", tmp_path / "l", workers=1)
-    plan_packs(tmp_path / "l", tmp_path / "index", capacity=100)
-    index = open_index(tmp_path / "index")
-    storage.write(f"{URL}/changing.jsonl", text + b"\n")
-    with pytest.raises(Exception, match=r"changing.jsonl has \d+ bytes, \d+ when it was planned"):
-        PackedDataset(index, SyntheticEncode())[0]
-    storage.remove(f"{URL}/changing.jsonl")
-    cache.forget()
-    with pytest.raises(SourceError, match=r"shard s3://.*say where it is now with roots"):
-        PackedDataset(index, SyntheticEncode())[0]
-
-
-def test_databases(store: Store, tmp_path: Path) -> None:
-    lmdb = pytest.importorskip("lmdb")
-    Image.new("RGB", (50, 40)).save(tmp_path / "a.png")
-    with (
-        lmdb.open(str(tmp_path / "x.lmdb"), map_size=1 << 20, subdir=False) as database,
-        database.begin(write=True) as transaction,
-    ):
-        transaction.put(b"k", (tmp_path / "a.png").read_bytes())
-    turns = [{"role": "user", "content": "<image>?"}, {"role": "assistant", "content": "!"}]
-    keys = ("k", "none")
-    lines = [json.dumps({"messages": turns, "images": [f"x.lmdb::{key}"]}) for key in keys]
-    (tmp_path / "x.jsonl").write_text("\n".join(lines))
-    url = store.put_tree(tmp_path, "databases")
-    for place in (str(tmp_path), url):
-        estimate_lengths(f"{place}/x.jsonl", tmp_path / "out", media_root=place, workers=1)
-        assert [one["reason"] for one in rows(tmp_path / "out")] == [None, "missing_media"]

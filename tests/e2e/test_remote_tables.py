@@ -31,7 +31,7 @@ from packidx.inspect.verify.api import check_files
 from packidx.io import storage, urls
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import LIST, Kind
-from packidx.lengths.existing import first_rejected
+from packidx.lengths.parts import first_rejected
 from packidx.lengths.table import read_lengths
 from packidx.torch import PackedDataset, PackSampler
 
@@ -215,33 +215,6 @@ def test_a_reader_asks_only_for_what_it_needs(tmp_path: Path, url: str, store: S
     assert len(pickle.dumps(index)) < 500
 
 
-def test_a_cache_that_holds_nothing(
-    tmp_path: Path, url: str, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    local = open_index(plan_packs(bare(tmp_path / "l.parquet"), tmp_path / "i", **OPTIONS).path)
-    monkeypatch.setenv("PACKIDX_CACHE_SIZE", "1")
-    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
-    index = open_index(plan_packs(tmp_path / "l.parquet", f"{url}/i", **OPTIONS).path)
-    assert packs(index) == packs(local)
-    assert len(os.listdir(tmp_path / "cache/files")) <= 2
-    assert index.samples().equals(local.samples())  # of all files at a time
-
-
-def test_a_cut_connection_is_mended(tmp_path: Path, url: str, store: Store) -> None:
-    lengths = bare(tmp_path / "l.parquet")
-    storage.write(f"{url}/l.parquet", Path(lengths).read_bytes())
-    local = open_index(plan_packs(lengths, tmp_path / "i", **OPTIONS).path)
-    store.cuts += ["/l.parquet", "/HEAD"]
-    store.dropped += ["/packs-00001.parquet", "/manifest.json", "/HEAD"]
-    made = plan_packs(f"{url}/l.parquet", f"{url}/i", **OPTIONS)
-    assert store.dropped == [] and "/l.parquet" not in store.cuts
-    assert made.snapshot_id == local.id
-    store.cuts += ["/samples-00002.parquet", "/manifest.json"]
-    index = open_index(f"{url}/i")
-    assert packs(index) == packs(local)
-    assert store.cuts == []
-
-
 def test_append_and_continue(tmp_path: Path, url: str) -> None:
     for place in (str(tmp_path), url):
         shards = [talks(tmp_path / f"{n}.jsonl", 150, 1000 * n) for n in range(2)]
@@ -399,32 +372,6 @@ def test_nothing_of_others_is_touched(tmp_path: Path, url: str, store: Store) ->
     assert "DELETE" not in changes
 
 
-def test_what_a_reader_begins_with_is_written_last(url: str, store: Store) -> None:
-    old = {"a.tar", "b.tar", "sub/c.tar", "packs.jsonl", "metadataset.yaml", ".nv-meta/split.yaml"}
-    for names in (old, {"a.tar", "packs.jsonl", "metadataset.yaml", ".nv-meta/.info.json"}):
-        store.forget()
-        with replacing(url, KIND, "0" * 64) as output:
-            for name in names:
-                path = Path(output.table, name)
-                path.parent.mkdir(exist_ok=True)
-                path.write_text(name)
-    found = {f"{here}/{name}" for here, _, files in storage.walk(url) for name in files}
-    assert found == {f"{url}/{name}" for name in (*names, LIST)}
-    prefix = f"/corpus/{url.rpartition('/')[2]}/"
-    done = [
-        (one.method, one.path.partition("?")[0].removeprefix(prefix))
-        for one in store.requests
-        if one.method in ("PUT", "DELETE", "POST")
-    ]
-    first = ("PUT", LIST), ("DELETE", "metadataset.yaml"), ("DELETE", ".nv-meta/split.yaml")
-    assert done[:3] == list(first)
-    assert done[-3:] == [("PUT", LIST), ("PUT", ".nv-meta/.info.json"), ("PUT", "metadataset.yaml")]
-    assert set(done[3:-3]) == {
-        *(("PUT", name) for name in ("a.tar", "packs.jsonl")),
-        *(("DELETE", name) for name in ("b.tar", "sub/c.tar")),
-    }
-
-
 @pytest.mark.parametrize(
     ("command", "said"),
     [
@@ -482,18 +429,6 @@ def test_workers_read_an_index_in_the_bucket(
         assert pack["input_ids"].tolist() == wanted[number]["input_ids"].tolist()
     size = sum(part["bytes"] for part in local.manifest["files"])
     assert store.read(".parquet") <= size * (how == "spawn")  # once for all workers, or before
-
-
-def test_a_local_index_loads_nothing_for_stores(tmp_path: Path) -> None:
-    plan_packs(bare(tmp_path / "l.parquet"), tmp_path / "i", **OPTIONS)
-    script = (
-        "import sys; from packidx import open_index; open_index(sys.argv[1]).pack(0);"
-        "print([name for name in sys.modules if name.split('.')[0] in ('fsspec', 's3fs')"
-        " or name in ('packidx.io.cache', 'packidx.io.publish')])"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path / "i")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_a_damaged_copy_is_fetched_again(

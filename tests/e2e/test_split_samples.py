@@ -201,22 +201,3 @@ def test_label_tokens_of_pieces_by_an_encoder_of_the_user(tmp_path: Path) -> Non
     index = open_index(tmp_path / "i")
     assert len(read_all(index, OwnEncode())) > 30
     assert index.manifest["result"]["num_tokens_lost"] == 0
-
-
-@pytest.mark.slow
-def test_rows_that_are_taken_over_keep_where_their_label_tokens_are(
-    folders: dict[str, Path], data: Path, tmp_path: Path
-) -> None:
-    """A part of rows that were counted before and others has the bytes of a full count."""
-    lines = (data / "talks.jsonl").read_text().splitlines()
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    (tmp_path / "first.jsonl").write_text("\n".join(line for line in lines if "image" not in line))
-    (tmp_path / "other.jsonl").write_text(json.dumps({"messages": turns}))
-    shards = [str(tmp_path / "first.jsonl"), str(tmp_path / "other.jsonl")]
-    options: dict[str, Any] = {"processor": folders["qwen3-vl"], "workers": 1}
-    estimate_lengths(shards[:1], tmp_path / "again", **options)
-    estimate_lengths(shards, tmp_path / "again", **options)
-    estimate_lengths(shards, tmp_path / "fresh", **options)
-    again, fresh = (tmp_path / name / "part-00000.parquet" for name in ("again", "fresh"))
-    assert again.read_bytes() == fresh.read_bytes()
-    assert pq.read_table(again)["label_spans"].null_count < len(lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tarfile
 from pathlib import Path
@@ -16,7 +15,6 @@ from clips import write_clip
 from tar_chats import (
     CHATS,
     DIALECTS,
-    Files,
     Record,
     dumped,
     members_of,
@@ -25,10 +23,8 @@ from tar_chats import (
     turns,
 )
 
-from packidx import estimate_lengths, open_index, plan_packs
+from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
-from packidx.export.energon import export_energon
-from packidx.export.wds import export_wds
 from packidx.torch import PackedDataset
 
 
@@ -157,31 +153,3 @@ def test_clips_and_frames_from_tars_equal_those_from_files(
         same = torch.equal(value, packs[1][key]) if torch.is_tensor(value) else True
         assert same, key
     assert len(packs[0]["video_grid_thw"]) == 2
-
-
-def test_samples_of_text_alone_are_counted_read_and_exported_so(
-    tmp_path: Path, processors: Path
-) -> None:
-    members: Files = []
-    for number in range(6):
-        record = {"messages": turns(f"What of {number}?"), "media_type": "text"}
-        if number % 2:
-            record = {"texts": {"prompts": ["What?"], "captions": ["So."]}, "media_type": "text"}
-        members += [(f"s{number}.json", dumped(record)), (f"s{number}.jpg", picture(1, "jpg"))]
-    (tmp_path / "data").mkdir()
-    path = put(tmp_path / "data" / "x.tar", members)
-    estimate(path, tmp_path / "l", processor=str(processors / "qwen2.5-vl"))
-    rows = pq.read_table(tmp_path / "l" / "part-00000.parquet").to_pylist()
-    assert {(row["status"], row["num_images"], row["image_tokens"]) for row in rows} == {
-        ("ok", 0, 0)
-    }
-    plan_packs(tmp_path / "l", tmp_path / "index", capacity=4096)
-    dataset = PackedDataset(tmp_path / "index", ProcessorEncoder(str(processors / "qwen2.5-vl")))
-    assert "pixel_values" not in dataset[0]
-    assert len(dataset[0]["input_ids"]) == sum(row["length"] for row in rows)
-    export_wds(open_index(tmp_path / "index"), tmp_path / "wds", workers=1)
-    with tarfile.open(next((tmp_path / "wds").glob("*.tar"))) as archive:
-        assert len(archive.getnames()) == 1
-    export_energon(open_index(tmp_path / "index"), tmp_path / "energon")
-    (line,) = (tmp_path / "energon" / "packs.jsonl").read_text().splitlines()
-    assert all(sample["media"] == [] for sample in json.loads(line)["samples"])

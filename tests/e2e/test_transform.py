@@ -22,11 +22,11 @@ from torch.utils.data import DataLoader
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
-from packidx.errors import BadRecord, MismatchError, OptionError
+from packidx.errors import MismatchError, OptionError
 from packidx.export.energon import export_energon
 from packidx.index import Index
 from packidx.torch import PackedDataset, PackSampler
-from packidx.user_code.transform import Transform, planned_transform
+from packidx.user_code import Transform
 
 COUNT = 40
 CODE = '''
@@ -384,18 +384,3 @@ def test_functions_that_hide_what_they_do_are_refused() -> None:
         Transform.load(draw, 1 << 63)
     with pytest.raises(OptionError, match="--transform nowhere:f cannot be loaded"):
         Transform.load("nowhere:f")
-
-
-def test_an_error_of_the_users_own_is_kept() -> None:
-    def raising(record: dict[str, Any], rng: Any) -> dict[str, Any]:
-        raise BadRecord("bad_day", "it rains")
-
-    with pytest.raises(BadRecord, match="bad_day: it rains"):
-        Transform.load(raising).apply({}, 0)
-
-
-def test_planned_transform_needs_nothing_where_nothing_was_planned() -> None:
-    assert planned_transform(None, None, "index") is None
-    known = Transform.load(draw, 4)
-    found = planned_transform(known, draw, "index")
-    assert found is not None and found.to_json() == known.to_json()

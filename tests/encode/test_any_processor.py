@@ -13,8 +13,6 @@ import torch
 from built_samples import RECORDS, built, image, processor_of, said
 
 from packidx.encode import ProcessorEncoder
-from packidx.encode.encoder import _check_ids
-from packidx.encode.whole import NotBuilt, _by_tiles, _tensor
 from packidx.errors import BadRecord, MismatchError, OptionError
 from packidx.records.media.audio import Audio
 
@@ -68,11 +66,6 @@ def test_an_object_and_another_process_make_the_same(
         assert all(torch.equal(sample[key], expected[key]) for key in expected)
 
 
-def test_the_tokens_of_its_media(made: tuple[Any, Path], encode: ProcessorEncoder) -> None:
-    ids = {kind: getattr(made[0], f"{kind}_token_id") for kind in ("image", "video")}
-    assert encode.media_token_ids == ids
-
-
 def test_other_lengths_than_were_counted(made: tuple[Any, Path]) -> None:
     processor = copy.deepcopy(made[0])
     changed = ProcessorEncoder(processor)
@@ -88,15 +81,6 @@ def test_other_lengths_than_were_counted(made: tuple[Any, Path]) -> None:
         rf" number {first} \(from 0\)",
     ):
         changed(record)
-
-
-@pytest.mark.parametrize(
-    ("real", "counted", "first"), [([1, 2, 3], [1, 5, 3], 1), ([1, 2], [1, 2, 3], 2), ([], [4], 0)]
-)
-def test_the_first_token_that_differs(real: list[int], counted: list[int], first: int) -> None:
-    with pytest.raises(MismatchError, match=rf"number {first} \(from 0\) is the first"):
-        _check_ids(real, counted, "P")
-    _check_ids(counted, counted, "P")
 
 
 def test_other_tokens_of_the_same_number(made: tuple[Any, Path]) -> None:
@@ -120,43 +104,10 @@ def test_what_the_processor_does_not_build(made: tuple[Any, Path]) -> None:
         changed(RECORDS["one image"])
 
 
-def test_ids_of_its_own(encode: ProcessorEncoder) -> None:
-    sample = encode({"input_ids": [5, 6, 7], "labels": [-100, 6, 7]})
-    assert {key: value.tolist() for key, value in sample.items()} == {
-        "input_ids": [5, 6, 7],
-        "labels": [IGNORED, 6, 7],
-        "position_ids": [0, 1, 2],
-    }
-
-
 def test_media_that_it_does_not_take_are_refused(encode: ProcessorEncoder) -> None:
     content = [{"type": "audio", "audio": Audio(b"RIFF")}]
     with pytest.raises(BadRecord, match="cannot encode audio"):
         encode({"messages": [{"role": "user", "content": content}]})
-
-
-def test_lists_of_tensors() -> None:
-    """Some processors give a tensor for each medium, where these have different shapes or not."""
-    parts = [torch.rand(3, 2), torch.rand(3, 2)]
-    assert torch.equal(_tensor("x", parts), torch.stack(parts))
-    assert _tensor("x", [[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
-    with pytest.raises(NotBuilt, match="it gives x as no one tensor"):
-        _tensor("x", [torch.rand(3, 2), torch.rand(2, 2)])
-    with pytest.raises(NotBuilt, match="as no one tensor"):
-        _tensor("x", ["a"])
-
-
-def test_tiles_of_media_with_different_numbers_of_them() -> None:
-    """PerceptionLM gives one tensor, or one for each medium, and looks at all tiles alike."""
-    tiles = [torch.rand(2, 3, 4, 4), torch.rand(5, 3, 4, 4)]
-    name = "PerceptionLMProcessor"
-    several = _by_tiles({"pixel_values": tiles, "input_ids": [1]}, name)
-    one = _by_tiles({"pixel_values": tiles[1][None]}, name)
-    assert several["pixel_values"].shape == (7, 1, 3, 4, 4) and several["input_ids"] == [1]
-    assert torch.equal(several["pixel_values"].flatten(0, 1), torch.cat(tiles))
-    assert torch.equal(one["pixel_values"].flatten(0, 1), tiles[1])
-    other = {"pixel_values": tiles}
-    assert _by_tiles(other, "AriaProcessor") == other
 
 
 def test_a_folder_that_transformers_cannot_load(made: tuple[Any, Path], tmp_path: Path) -> None:

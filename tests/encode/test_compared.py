@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import family_processors_tiles as tiles
@@ -23,11 +22,8 @@ from PIL import Image
 from processors import FEW_RANKS, qwen_folders
 
 from packidx import estimate_lengths
-from packidx.encode.probe.learn import _least_pixels
+from packidx.encode.loading import load_processor
 from packidx.encode.proof import compare
-from packidx.encode.whole import NotBuilt, build_sample
-from packidx.processor.counts import NEEDS_TORCHVISION
-from packidx.processor.folder import load_processor
 from packidx.records.dialects.parse import parse
 
 TRANSFORMERS = f"transformers {transformers.__version__}"
@@ -130,21 +126,6 @@ def test_a_family_that_differs_from_the_real_processor_is_not_exact(
     assert list(found.unequal) == ["image"] and "image" in found.unequal["image"]
 
 
-def test_the_verdict_is_found_once_per_fingerprint(qwen: Path, tmp_path: Path, cache: Path) -> None:
-    source = data(tmp_path, records())
-    _, first = estimated(source, tmp_path / "first", qwen)
-    stored = sorted((cache / "compared").iterdir())
-    assert len(stored) == len(KINDS)
-    before = [(path.stat().st_mtime_ns, path.read_bytes()) for path in stored]
-    source.write_bytes(source.read_bytes() + orjson.dumps(records()[0]) + b"\n")
-    _, second = estimated(source, tmp_path / "second", qwen)
-    assert [(path.stat().st_mtime_ns, path.read_bytes()) for path in stored] == before
-    assert second["encoder"] == first["encoder"]
-    stored[0].write_bytes(b"{")  # damaged: found again
-    _, third = estimated(source, tmp_path / "third", qwen)
-    assert third["encoder"]["compared"]["with"] == TRANSFORMERS
-
-
 def test_a_processor_that_differs_in_what_we_do_not_read_is_compared(
     qwen: Path, tmp_path: Path
 ) -> None:
@@ -202,30 +183,6 @@ def test_without_transformers_only_known_families_are_exact(qwen: Path, tmp_path
         assert compared["reason"].startswith("transformers was not installed")
 
 
-def test_a_processor_that_cannot_be_loaded_is_told(qwen: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(qwen, broken)
-    for path in broken.glob("*config.json"):
-        path.write_text(path.read_text().replace("Qwen2_5_VLProcessor", "NoSuchProcessor"))
-    files = load_processor(qwen)
-    files.folder = str(broken / "nowhere")
-    found = compare(files, [])
-    assert found.by is None and "cannot load it" in (found.reason or "")
-    assert found.to_json() == {"with": None, "reason": found.reason}
-
-
-def test_a_processor_that_wants_torchvision_says_what_to_install(
-    processors: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load(files: Any) -> Any:
-        raise ImportError("Qwen2VLVideoProcessor requires the Torchvision library, and more")
-
-    monkeypatch.setattr("packidx.encode.proof._load", load)
-    files = load_processor(processors / "qwen2.5-vl")
-    told = compare(files, []).reason
-    assert told == NEEDS_TORCHVISION
-
-
 def test_what_is_too_large_to_be_compared_is_told(processors: Path, tmp_path: Path) -> None:
     """`min_pixels` of a foreign folder may ask for any size; nothing of it is built."""
     folder = tmp_path / "p"
@@ -238,36 +195,3 @@ def test_what_is_too_large_to_be_compared_is_told(processors: Path, tmp_path: Pa
     assert found.equal == ("text",) and found.unequal.keys() == {"image"}
     assert "patches, too many to compare" in found.unequal["image"]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (1 << 20)  # KiB
-
-
-@pytest.mark.parametrize(
-    ("settings", "pixels"),
-    [
-        ({"size": {"height": 224, "width": 224}}, 50_176),
-        ({"size": {"shortest_edge": 3136, "longest_edge": 12_845_056}}, 3136),
-        ({"size": {"longest_edge": 10**6}}, 10**12),
-        ({"size": {"shortest_edge": 10**9, "longest_edge": 10**10}}, 10**9),
-        ({"size": {"shortest_edge": 50_176, "longest_edge": 10**7}}, 50_176),
-        ({"size": {"shortest_edge": 448, "longest_edge": 1344}}, 448**2),
-        ({"size": {"shortest_edge": 224}, "crop_size": {"height": 10**5, "width": 10**5}}, 10**10),
-        ({"min_pixels": 10**9, "size": None}, 10**9),
-    ],
-)
-def test_what_a_probe_would_build_is_known_before(settings: Any, pixels: int) -> None:
-    assert _least_pixels(SimpleNamespace(**settings)) == pixels
-
-
-def test_a_processor_that_gives_no_input_ids_builds_no_sample(processors: Path) -> None:
-    """As those of speech alone do (Canary): a sentence, and no traceback."""
-    files = load_processor(processors / "qwen2.5-vl")
-    talk = parse({"messages": [{"role": "user", "content": "What?"}]})
-
-    class Speech:
-        def apply_chat_template(self, *args: Any, **options: Any) -> dict[str, Any]:
-            return {"input_features": [0.0], "labels": [1]}
-
-        __call__ = apply_chat_template
-
-    assert files.template is not None
-    with pytest.raises(NotBuilt, match="it gives input_features, labels, and no input_ids"):
-        build_sample(Speech(), files.template, talk)

@@ -18,7 +18,6 @@ from processors import FEW_RANKS, qwen_folders
 from tokenizers.processors import TemplateProcessing
 
 from packidx.encode import ProcessorEncoder
-from packidx.encode.proof import compare
 from packidx.errors import BadRecord
 from packidx.records.dialects.standard import standard
 from packidx.records.layout import DEFAULT
@@ -94,13 +93,6 @@ def test_ids_are_the_processors_and_all_text_is_trained(made: tuple[Any, str, Pa
             images and written == "<start_of_image>"
         ):  # whose line breaks are tokens with the text's
             assert kept == expected.removeprefix(first)
-
-
-@pytest.mark.slow
-def test_documents_are_compared(made: tuple[Any, str, Path]) -> None:
-    files = ProcessorEncoder(str(made[2])).files
-    kinds = ("documents", "interleaved documents")
-    assert compare(files, [], kinds).equal == kinds
 
 
 @pytest.mark.parametrize("text", [*TEXTS, "a<|im_end|>", "<|im_end|>b", "x" * 3000])

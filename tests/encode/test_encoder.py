@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import pickle
 import random
 import subprocess
 import sys
@@ -21,8 +20,9 @@ from random_records import record
 from transformers import AutoProcessor, AutoTokenizer
 
 from packidx.encode import ProcessorEncoder
+from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord, OptionError
-from packidx.processor import ConversationCounter, load_processor
+from packidx.processor import ConversationCounter
 from packidx.records.conversation import to_messages
 from packidx.records.dialects.parse import parse
 
@@ -77,30 +77,6 @@ def chat(*parts: Any, answer: str = "It is a cat.") -> dict[str, Any]:
     }
 
 
-def test_a_template_that_trims_only_lists_gets_what_the_record_holds(
-    folders: dict[str, Path],
-) -> None:
-    """Exact lengths of the record's own form, lists of parts or strings, as it is."""
-    processor = AutoProcessor.from_pretrained(folders["qwen2.5-vl"])
-    processor.chat_template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}"
-        "{{ m.content }}{% else %}{% for part in m.content %}{{ part.text | trim }}{% endfor %}"
-        "{% endif %}<|im_end|>\n{% endfor %}"
-    )
-    encoder = ProcessorEncoder(processor)
-    lengths = set()
-    for listed in (False, True):
-        texts = ["\n\n  What is it?  \n", "  A cat.\n\n\n"]
-        contents = [[{"type": "text", "text": text}] if listed else text for text in texts]
-        roles = ("user", "assistant")
-        messages = [{"role": r, "content": c} for r, c in zip(roles, contents, strict=True)]
-        real = processor.apply_chat_template(messages, tokenize=True, return_dict=True)
-        assert encoder({"messages": messages})["input_ids"].tolist() == real["input_ids"][0]
-        assert encoder.count({"messages": messages}) == len(real["input_ids"][0])
-        lengths.add(encoder.count({"messages": messages}))
-    assert len(lengths) == 2  # the template does tell them apart
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_equals_the_processor(
     name: str, encoders: dict[str, ProcessorEncoder], processors: dict[str, Any]
@@ -134,26 +110,6 @@ def test_equals_the_processor(
         starts = torch.nonzero(pad & ~torch.roll(pad, 1)).flatten().tolist()
         assert [m["at"] for m in row.media] == starts
     assert num_images > 40
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "size", [(3000, 2000), (20_000, 110), (9, 1800), (5, 5), (1, 199), (2250, 4000)]
-)
-def test_counts_of_extreme_sizes(
-    name: str,
-    size: tuple[int, int],
-    processors: dict[str, Any],
-    encoders: dict[str, ProcessorEncoder],
-) -> None:
-    """Against the processor's own arithmetic; decoding such images would take too long."""
-    processor = processors[name]
-    raw = chat("a", Image.new("L", size), "b")
-    want = processor._get_num_multimodal_tokens(image_sizes=[(size[1], size[0])])
-    encoder = encoders[name]
-    one = encoder.count(chat("a", Image.new("L", (56, 56)), "b"))
-    base = processor._get_num_multimodal_tokens(image_sizes=[(56, 56)])
-    assert encoder.count(raw) - one == want["num_image_tokens"][0] - base["num_image_tokens"][0]
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
@@ -211,34 +167,6 @@ def test_labels_are_the_answers_and_their_ends(encoders: dict[str, ProcessorEnco
     assert decoded == ["A 🦜 \n<|im_end|>", "<|im_end|>"]
 
 
-def test_tools_and_calls(processors: dict[str, Any]) -> None:
-    call = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
-    raw = {
-        "messages": [
-            {"role": "user", "content": "do"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "content": "done"},
-            {"role": "assistant", "content": "good"},
-        ],
-    }
-    encoder = ProcessorEncoder(processors["qwen3-vl"])
-    got, want = encoder(raw), reference(processors["qwen3-vl"], raw)
-    assert torch.equal(got["input_ids"], want["input_ids"][0])
-    assert encoder.count(raw) == len(got["input_ids"])
-    assert 20 < int((got["labels"] != -100).sum()) < 40
-
-
-def test_settings_of_the_object_count(processors: dict[str, Any]) -> None:
-    processor = copy.copy(processors["qwen2.5-vl"])
-    processor.image_processor = copy.copy(processor.image_processor)
-    processor.image_processor.size = {"shortest_edge": 3136, "longest_edge": 20_000}
-    encoder = ProcessorEncoder(processor)
-    raw = chat("x", Image.new("RGB", (640, 480), "red"))
-    sample = encoder(raw)
-    assert torch.equal(sample["input_ids"], reference(processor, raw)["input_ids"][0])
-    assert encoder.count(raw) == len(sample["input_ids"])
-
-
 def test_a_tokenizer_alone(folders: dict[str, Path]) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folders["qwen3-vl"])
     encoder = ProcessorEncoder(tokenizer)
@@ -262,25 +190,6 @@ def test_counting_decodes_no_pixels(encoders: dict[str, ProcessorEncoder]) -> No
         encoder(raw)
 
 
-@pytest.mark.parametrize(
-    ("raw", "reason"),
-    [
-        (chat("x", Image.new("L", (1, 201))), "aspect_ratio"),
-        (chat("<|image_pad|>", Image.new("L", (9, 9))), "media_token_in_text"),
-        ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, None),
-        ({"no": 1}, "no_messages"),
-    ],
-)
-def test_refused_records(
-    encoders: dict[str, ProcessorEncoder], raw: dict[str, Any], reason: str | None
-) -> None:
-    encoder = encoders["qwen3-vl"]
-    for call in (encoder, encoder.count):
-        with pytest.raises(BadRecord) as caught:
-            call(raw)
-        assert reason is None or caught.value.reason == reason
-
-
 def test_unusable_processors(folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="fast tokenizer"):
         ProcessorEncoder(object())
@@ -292,14 +201,6 @@ def test_unusable_processors(folders: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_bytes(settings)
     with pytest.raises(OptionError, match=r"no tokenizer\.json"):
         ProcessorEncoder(tmp_path)
-
-
-def test_an_encoder_goes_to_workers(encoders: dict[str, ProcessorEncoder]) -> None:
-    encoder = encoders["qwen3-vl"]
-    raw = chat("x", Image.new("RGB", (64, 99)))
-    want, got = encoder(raw), pickle.loads(pickle.dumps(encoder))(raw)
-    assert want.keys() == got.keys()
-    assert all(torch.equal(want[key], got[key]) for key in want)
 
 
 def run(code: str, *arguments: Any) -> str:
@@ -328,45 +229,3 @@ except MissingExtraError as error:
 
 def test_without_torch(folders: dict[str, Path]) -> None:
     assert 'pip install "packidx[transformers,torch]"' in run(NO_TORCH, folders["qwen3-vl"])
-
-
-NO_TORCHVISION = """
-import importlib.metadata, importlib.util, sys
-find_spec = importlib.util.find_spec
-importlib.util.find_spec = (
-    lambda n, p=None: None if n.startswith("torchvision") else find_spec(n, p))
-sys.modules["torchvision"] = None
-import torch
-from PIL import Image
-from transformers import AutoImageProcessor, AutoTokenizer, Qwen3VLProcessor
-from packidx.encode import ProcessorEncoder
-
-class WithoutVideo(Qwen3VLProcessor):
-    def check_argument_for_proper_class(self, name, argument):
-        return None if name == "video_processor" else super().check_argument_for_proper_class(
-            name, argument)
-
-WithoutVideo.__name__ = "Qwen3VLProcessor"
-folder = sys.argv[1]
-image = AutoImageProcessor.from_pretrained(folder)
-template = open(folder + "/chat_template.jinja").read()
-tokenizer = AutoTokenizer.from_pretrained(folder)
-processor = WithoutVideo(image, tokenizer, None, chat_template=template)
-picture = Image.effect_noise((333, 222), 50)
-content = [{"type": "image", "image": picture}, {"type": "text", "text": "hi"}]
-messages = [{"role": "user", "content": content}, {"role": "assistant", "content": "yes"}]
-want = processor.apply_chat_template(
-    messages, tokenize=True, return_dict=True, return_tensors="pt")
-for encoder in (ProcessorEncoder(processor), ProcessorEncoder(folder)):
-    got = encoder({"messages": messages})
-    assert torch.equal(got["input_ids"], want["input_ids"][0])
-    assert torch.equal(got["pixel_values"], want["pixel_values"])
-    assert got["pixel_values"].dtype == torch.float32
-    print(encoder.fingerprint(), type(encoder._parts["image"]).__name__)
-"""
-
-
-def test_without_torchvision(folders: dict[str, Path]) -> None:
-    want = load_processor(folders["qwen3-vl"]).fingerprint()
-    lines = run(NO_TORCHVISION, folders["qwen3-vl"]).splitlines()
-    assert lines == [f"{want} Qwen2VLImageProcessorPil"] * 2

@@ -23,7 +23,7 @@ from processors import qwen_folders
 from random_records import record
 
 from packidx.encode import ProcessorEncoder
-from packidx.encode.mrope import MropeMedium, mrope_positions
+from packidx.encode.positions import MropeMedium, mrope_positions
 
 TEXT = {
     **dict.fromkeys(("hidden_size", "intermediate_size"), 16),
@@ -115,33 +115,3 @@ def test_videos_equal_the_model(
         got = mrope_positions(real["input_ids"].shape[1], given, 2)
         assert np.array_equal(got, want[:, 0].numpy()), seed
     assert videos > 15
-
-
-def test_by_hand() -> None:
-    got = mrope_positions(9, [MropeMedium([2], (1, 4, 6))], 2)  # 2 x 3 tokens
-    assert got.tolist() == [
-        [0, 1, 2, 2, 2, 2, 2, 2, 5],
-        [0, 1, 2, 2, 2, 3, 3, 3, 5],
-        [0, 1, 2, 3, 4, 2, 3, 4, 5],
-    ]
-    assert mrope_positions(3, [], 2).tolist() == [[0, 1, 2]] * 3
-    assert mrope_positions(4, [MropeMedium([0], (1, 4, 4))], 2).dtype == np.int64
-
-
-def test_videos_by_hand() -> None:
-    # Three times of 1 x 2 tokens in one run, 2.5 positions apart and rounded down.
-    got = mrope_positions(8, [MropeMedium([1], (3, 2, 4), 2.5)], 2)
-    assert got.tolist() == [
-        [0, 1, 1, 3, 3, 6, 6, 3],
-        [0, 1, 1, 1, 1, 1, 1, 3],
-        [0, 1, 2, 1, 2, 1, 2, 3],
-    ]
-    # Two times in two runs, with text between them: each is a medium by itself.
-    got = mrope_positions(7, [MropeMedium([1, 4], (2, 2, 4), 9.0)], 2)
-    assert got.tolist() == [
-        [0, 1, 1, 3, 4, 4, 6],
-        [0, 1, 1, 3, 4, 4, 6],
-        [0, 1, 2, 3, 4, 5, 6],
-    ]
-    with pytest.raises(ValueError, match="zip"):
-        mrope_positions(7, [MropeMedium([1, 4], (3, 2, 4))], 2)

@@ -29,7 +29,7 @@ from processors import FEW_RANKS, qwen_folders
 
 from packidx import estimate_lengths
 from packidx.encode import ProcessorEncoder
-from packidx.processor import load_processor
+from packidx.encode.loading import load_processor
 from packidx.records.dialects.parse import parse
 
 NUM_RECORDS = 25
@@ -53,7 +53,6 @@ TOOLS = [{"type": "function", "function": TOOL}]
 SIZES = [(64, 48), (337, 211), (300, 100)]
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 TOKENIZERS = ("cohere2", "deepseekv3", "gemma4", "gptoss", "idefics3", "llama3_1", "qwen2_5")
-TOOL_USE = "{{ tools | length }} tools: {% for m in messages %}{{ m.role ~ m.content }}{% endfor %}"
 
 
 def text(rng: random.Random, least: int = 1) -> str:

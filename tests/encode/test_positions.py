@@ -106,19 +106,6 @@ def test_a_model_that_is_not_known_is_refused(processors: Path, tmp_path: Path) 
         model_positions("Glm46VProcessor", None, sample)
 
 
-def test_a_subclass_is_its_parent(processors: Path) -> None:
-    processor, folder = processor_of("glm46v", processors)
-    sample = built(processor, folder, RECORDS["one image"])
-    want = model_positions(processor, None, sample)
-    ours = type("Ours", (type(processor),), {})
-    processor.__class__, before = ours, type(processor)
-    try:
-        made = model_positions(processor, None, sample)
-    finally:
-        processor.__class__ = before
-    assert made is not None and want is not None and torch.equal(made, want)
-
-
 def test_a_sample_that_does_not_fit_is_refused(processors: Path) -> None:
     processor, folder = processor_of("glm46v", processors)
     sample = built(processor, folder, RECORDS["one image"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +19,13 @@ from sounds import write_sound
 
 from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder, whole
-from packidx.encode.given import sampled_frames
+from packidx.encode.loading import load_processor
 from packidx.encode.media import info_of
 from packidx.encode.probe import ProbedVision
-from packidx.encode.probe.blanks import blank, shape_of, video_shape
-from packidx.encode.probe.table import Learnt
-from packidx.encode.probe.vision import Steps, outside_in
-from packidx.encode.whole import build_sample, ids_of
+from packidx.encode.probe.vision import Learnt, Steps, outside_in
+from packidx.encode.whole import build_sample, ids_of, sampled_frames
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.folder import load_processor
 from packidx.records.conversation import Conversation, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import open_media
@@ -227,52 +222,6 @@ def own_ids(files: ProcessorFiles, talk: Conversation) -> list[int]:
     _, batch, runs = counter.tokenize(talk, columns)
     ids: list[int] = np.repeat(batch.ids, runs.repeats_of(batch)).tolist()
     return ids
-
-
-@pytest.mark.slow
-def test_the_second_run_loads_no_torch(
-    media: dict[str, str], tmp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PACKIDX_CACHE", str(tmp / "cache"))
-    _, files, folder = built("Qwen3OmniMoeProcessor", tmp)
-    talk = parse(open_media(records_of(media)[5], MediaRoot("/")))
-    wanted = len(own_ids(files, talk))
-    shapes = {"infos": [vars_of(info_of(medium)) for medium in talk.media]}
-    code = f"""
-import sys
-from packidx.processor.folder import load_processor
-from packidx.records.conversation import MediaInfo
-vision = load_processor({str(folder)!r}).vision
-image, video, sound = (MediaInfo(**facts) for facts in {shapes["infos"]!r})
-print(sum(int(counts.tokens.sum()) for counts in (
-    vision.count_images([(image.height, image.width)]),
-    vision.count_videos([video]), vision.count_sounds([sound]))))
-print(sorted({{"torch", "transformers", "av"}} & set(sys.modules)))
-"""
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    tokens, loaded = said.stdout.splitlines()
-    assert 0 < int(tokens) < wanted and loaded == "[]"
-
-
-def vars_of(info: MediaInfo) -> dict[str, Any]:
-    return {name: getattr(info, name) for name in MediaInfo.__slots__}
-
-
-@pytest.mark.parametrize(
-    "info",
-    [
-        MediaInfo(48, 64, 9, 29.97),
-        MediaInfo(48, 64, 9, None),
-        MediaInfo(48, 64, 3, 2.0, extracted=True),
-        MediaInfo(48, 64, 3, 2.0, (4, 5, 9), extracted=True),
-        MediaInfo(48, 64, 90, 24.0, (0, 7, 89)),
-    ],
-)
-def test_a_shape_says_all_of_a_video(info: MediaInfo) -> None:
-    medium = blank("video", video_shape(info))
-    assert medium.ref.info == info
-    assert shape_of(medium) == video_shape(info)
-    assert info_of(medium) == info
 
 
 @given(st.lists(st.integers(1, 9_999), max_size=60), st.integers(1, 700), st.integers(0, 20))

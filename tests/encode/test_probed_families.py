@@ -14,6 +14,7 @@ from every_processor import build, processor_classes
 from transformers import AutoProcessor
 
 from packidx.encode import ProcessorEncoder
+from packidx.encode.loading import load_processor
 from packidx.encode.media import info_of
 from packidx.encode.probe import ProbedVision
 from packidx.encode.probe.blanks import noise
@@ -22,7 +23,6 @@ from packidx.encode.whole import NotBuilt, build_sample, ids_of, tensors_of
 from packidx.errors import BadRecord, PackidxError, SourceError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.folder import load_processor
 
 SIZES = ["56x84", "224x224", "100x130", "28x28"]
 SPLIT = ["5x48x64@2.0", "9x48x64@2.0"]

@@ -15,9 +15,10 @@ from PIL import Image
 from transformers import AutoProcessor
 
 from packidx.encode import ProcessorEncoder
+from packidx.encode.loading import load_processor
 from packidx.encode.whole import build_sample, ids_of
 from packidx.errors import OptionError, PackidxError, SourceError
-from packidx.processor import ConversationCounter, ProcessorFiles, load_processor
+from packidx.processor import ConversationCounter, ProcessorFiles
 from packidx.processor.families import FAMILIES
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 

@@ -18,10 +18,9 @@ from tokenizers import AddedToken, Tokenizer
 
 from packidx import estimate_lengths
 from packidx.encode import ProcessorEncoder
+from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord
-from packidx.processor import load_processor
-from packidx.processor.text.backends import choose_backend
-from packidx.processor.text.encoder import TextEncoder
+from packidx.processor.text.encoder import TextEncoder, choose_backend
 
 WORDS = (10, 50, 200)
 

@@ -9,7 +9,7 @@ import io
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from megatron.energon import (
     basic_sample_keys,
     edataclass,
     get_loader,
-    get_savable_loader,
     get_train_dataset,
     stateless,
 )
@@ -137,40 +136,6 @@ def test_every_pack_and_sample_and_medium(export: Path, index: Path, workers: in
         assert ids == sorted(ids)
 
 
-def test_every_rank_has_its_share(export: Path, index: Path) -> None:
-    packs = [read(export, 0, rank, 3) for rank in range(3)]
-    assert all(packs)
-    ids = [pack.json["_meta"]["pack_id"] for of_rank in packs for pack in of_rank]
-    assert ids == sorted({row["pack_id"] for row in rows(index)})
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("before", [1, 5, 20])
-def test_saved_and_restored_in_the_middle(
-    export: Path, index: Path, tmp_path: Path, workers: int, before: int
-) -> None:
-    """`before` packs, then a state on disk; 20 is in the second epoch."""
-
-    def loader() -> Any:
-        return get_savable_loader(dataset(export, workers, True), checkpoint_every_sec=0)
-
-    def contents(batches: list[Any]) -> list[Any]:
-        return [(pack.json, [one.sum() for one in pack.media]) for (pack,) in batches]
-
-    one, num_packs = loader(), len({row["pack_id"] for row in rows(index)})
-    assert before < 20 or before > num_packs
-    draw = iter(one)
-    first = contents([next(draw) for _ in range(before)])
-    torch.save(one.save_state_rank(), tmp_path / "state")
-    rest = contents([next(draw) for _ in range(num_packs)])
-    other = loader()
-    other.restore_state_rank(torch.load(tmp_path / "state", weights_only=False))
-    draw = iter(other)
-    assert contents([next(draw) for _ in range(num_packs)]) == rest
-    epoch = [json["_meta"]["pack_id"] for json, _ in first + rest]
-    assert sorted(epoch[:num_packs]) == list(range(num_packs))
-
-
 def test_the_index_is_the_one_that_energon_makes(export: Path, tmp_path: Path) -> None:
     own, theirs = export / ".nv-meta", tmp_path / "tars" / ".nv-meta"
     (tmp_path / "tars").mkdir()
@@ -200,10 +165,3 @@ def schema(meta: Path) -> list[str]:
     found = database.execute("SELECT coalesce(sql, name) FROM sqlite_master").fetchall()
     database.close()
     return sorted("".join(text.split()) for (text,) in found)
-
-
-def test_packs_of_all_epochs(planned: Callable[..., Path], tars: Path, tmp_path: Path) -> None:
-    index = planned(tars, options=("--epochs", "2"))
-    packidx("export", "wds", index, "-o", tmp_path / "tars")
-    ids = [pack.json["_meta"]["pack_id"] for pack in read(tmp_path / "tars")]
-    assert ids == sorted({row["pack_id"] for row in rows(index)}) and len(ids) > 20

@@ -41,6 +41,7 @@ from bad_input import (
     turned,
 )
 from clips import sound, write_clip
+from record_files import read_row
 from sounds import write_sound
 
 from packidx.encode import ProcessorEncoder
@@ -48,7 +49,6 @@ from packidx.errors import BadRecord
 from packidx.estimate import estimate_lengths
 from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
-from packidx.records.shards import read_row
 
 COUNTED = None
 
@@ -292,7 +292,3 @@ def test_outcome(
     grids = [built[name].tolist() for name in ("image_grid_thw", "video_grid_thw") if name in built]
     assert row["vision_patches"] == sum(pixels)
     assert [[one["t"], one["h"], one["w"]] for one in row["media"]] == sum(grids, [])
-
-
-def test_every_case_has_a_name_of_its_own() -> None:
-    assert len({case.id for case in CASES}) == len(CASES)

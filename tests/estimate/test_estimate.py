@@ -22,7 +22,6 @@ from packidx.estimate import LengthsSummary, estimate_lengths, tasks
 from packidx.format import schema
 from packidx.processor.counter import ConversationCounter
 from packidx.records import shards
-from packidx.records.shards import read_row
 
 
 def chat(text: str = "hello there", **record: Any) -> dict[str, Any]:
@@ -100,35 +99,6 @@ def test_every_record_is_a_row(data: Path, tmp_path: Path, processors: Path) -> 
     assert summary.num_rejected == sum(summary.rejected.values()) == 8
     assert summary.methods == {"exact": 32}
     assert summary.num_tokens == sum(row["length"] for row in found)
-
-
-def test_manifest(data: Path, tmp_path: Path, processors: Path) -> None:
-    name = str(processors / "qwen2.5-vl")
-    estimate_lengths(str(data), tmp_path / "out", processor=name, workers=1)
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
-    assert (manifest["format"], manifest["version"]) == ("packidx-lengths", 2)
-    assert len(manifest["encoder"]["fingerprint"]) == 64
-    assert [shard["rows"] for shard in manifest["shards"]] == [10, 30]
-    assert [shard["uri"] for shard in manifest["shards"]] == [
-        str(data / "a" / "train.jsonl"),
-        str(data / "b" / "train.jsonl"),
-    ]
-    (first, second) = manifest["sources"]
-    assert (first["name"], first["num_samples"], first["num_rejected"]) == ("a/train", 10, 8)
-    assert (second["media_root"], second["num_rejected"]) == (None, 0)
-    for entry in manifest["files"]:
-        assert os.path.getsize(tmp_path / "out" / entry["path"]) == entry["bytes"]
-
-
-def test_locators_read_the_record_again(data: Path, tmp_path: Path) -> None:
-    estimate_lengths(str(data), tmp_path / "out", workers=1)
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
-    found = read(tmp_path / "out").filter(pa.compute.field("status") == "ok").to_pylist()
-    assert len(found) == 33  # without a processor the thin image is a guess, not an error
-    for row in found:
-        record = read_row(manifest["shards"][row["shard"]]["uri"], 0, row["offset"], row["nbytes"])
-        own = record.get("id")
-        assert row["key"].endswith(f"train.jsonl#{row['row']}") if own is None else str(own)
 
 
 def test_workers_do_not_change_a_byte(
@@ -222,37 +192,6 @@ def test_foreign_folders_are_not_touched(tmp_path: Path) -> None:
         estimate_lengths(str(shard), tmp_path / "out", workers=1)
     assert (foreign / "thesis.txt").read_text() == "x"
     assert (tmp_path / "out" / "notes.txt").read_text() == "x"
-
-
-def test_a_failure_leaves_the_old_table(tmp_path: Path) -> None:
-    shard = write(tmp_path / "a.jsonl", [chat()])
-    estimate_lengths(str(shard), tmp_path / "out", workers=1)
-    old = contents(tmp_path / "out")
-    write(shard, [chat(), chat()])
-
-    def stop(phase: str, done: int, total: int) -> None:
-        if phase == "count":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        estimate_lengths(str(shard), tmp_path / "out", workers=1, progress=stop)
-    assert contents(tmp_path / "out") == old
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "out"]
-    assert estimate_lengths(str(shard), tmp_path / "out", workers=1).num_samples == 2
-    assert read(tmp_path / "out").num_rows == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "out"]
-
-
-def test_a_shard_that_changes_meanwhile(tmp_path: Path) -> None:
-    shard = write(tmp_path / "a.jsonl", [chat(), chat()])
-
-    def shrink(phase: str, done: int, total: int) -> None:
-        if phase == "scan":
-            write(shard, [chat()])
-
-    with pytest.raises(SourceError, match="changed while it was counted"):
-        estimate_lengths(str(shard), tmp_path / "out", workers=1, progress=shrink)
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_dead_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

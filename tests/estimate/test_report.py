@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +14,6 @@ from packidx_cli.main import main
 
 from packidx import estimate_lengths
 from packidx.errors import OptionError, SourceError
-from packidx.format import schema
-from packidx.io.output_folder import OutputFolder
-from packidx.lengths import parts
 
 ASKED = {"role": "user", "content": "hello there"}
 SAID = {"role": "assistant", "content": "good day"}
@@ -142,21 +138,6 @@ def test_python_raises_above_the_limit_and_reports_without_one(
     assert [one["num_rejected"] for one in summary.sources] == [0, 2, 1]
     with pytest.raises(OptionError, match="a share"):
         estimate_lengths(mixed, out, workers=1, max_rejected=2)
-
-
-def test_the_numbers_of_sources_survive_workers_and_resuming(
-    mixed: list[str], tmp_path: Path
-) -> None:
-    alone = estimate_lengths(mixed, tmp_path / "a", workers=1)
-    together = estimate_lengths(mixed, tmp_path / "b", workers=2)
-    assert alone.sources == together.sources
-    output = OutputFolder(str(tmp_path), "a" * 64)
-    os.makedirs(output.table)
-    os.makedirs(output.notes)
-    table = pq.read_table(tmp_path / "a" / "part-00000.parquet", schema=schema.LENGTHS)
-    part = parts.write_part(output, 0, table, parts.begin_part(output, 0), {0: {"a": "id"}})
-    assert parts.take_over(output, 0, 450) == part
-    assert part.sources["dirty"].rejected == {"bad_json": 1, "no_messages": 1}
 
 
 LABELLED = "source asked has no label token in any of its 2 samples"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,75 +75,6 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 def start(arguments: list[str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", RUN, "estimate", *arguments]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
-
-
-def kill_after(seconds: float, arguments: list[str], parent: Path) -> bool:
-    """Start a run and kill it with its workers, some time after it has finished one more part.
-
-    Returns:
-        whether it was still running.
-    """
-    run = start(arguments)
-    before = states(parent).keys()
-    while run.poll() is None and states(parent).keys() <= before:
-        time.sleep(0.005)  # it goes on where the last one was
-    time.sleep(seconds)
-    children = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(run.pid)], capture_output=True, text=True
-    ).stdout.split()
-    os.killpg(run.pid, signal.SIGKILL)
-    killed = run.wait() == -signal.SIGKILL
-    # Its workers are in its process group: none may write on.
-    assert not killed or len(children) >= 2
-    for child in children:
-        while is_running(child):
-            time.sleep(0.005)
-    return killed
-
-
-def is_running(pid: str) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments(tmp_path: Path) -> None:
-    words = ["quick", "brown", "fox", "jumps over", "the lazy dog", "and runs away", "0123"]
-    chance = random.Random(7)
-    texts = [" ".join(chance.choices(words, k=300)) for _ in range(5000)]
-    options = [write(tmp_path / "data", texts, 2000), "--workers", "2", "--quiet", "--json"]
-    assert start([*options, "-o", str(tmp_path / "whole")]).wait() == 0
-    expected = contents(tmp_path / "whole")
-    assert len(expected) > 100
-    arguments = [*options, "-o", str(tmp_path / "out")]
-
-    def kill_often(times: int) -> dict[str, tuple[int, int]]:
-        """The finished parts after so many kills; none of them is ever done again."""
-        kept: dict[str, tuple[int, int]] = {}
-        for _ in range(times):
-            assert kill_after(chance.uniform(0, 0.08), arguments, tmp_path)
-            found = states(tmp_path)
-            assert found.items() >= kept.items()
-            assert len(found) > len(kept)
-            kept = found
-        return kept
-
-    first = kill_often(3)
-    # Other settings start anew: the parts above are theirs neither then nor afterwards.
-    assert kill_after(0.05, [*arguments, "--seed", "1"], tmp_path)
-    assert states(tmp_path).items().isdisjoint(first.items())
-    kept = kill_often(7)
-    assert kept.items().isdisjoint(first.items())
-    assert 7 <= len(kept) < len(expected) - 1
-    assert start(arguments).wait() == 0
-    assert contents(tmp_path / "out") == expected
-    for name, (inode, changed) in kept.items():
-        status = (tmp_path / "out" / name).stat()
-        assert (status.st_ino, status.st_mtime_ns) == (inode, changed)
-    assert not list(tmp_path.glob(".out*"))
 
 
 def test_killed_before_each_change_to_the_disk(tmp_path: Path) -> None:
@@ -235,17 +164,6 @@ def test_other_settings_take_nothing_over(
 
 
 @pytest.mark.usefixtures("small_tasks")
-def test_changed_data_take_nothing_over(
-    shard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crash(monkeypatch, 3, lambda: estimate_lengths(shard, tmp_path / "out", workers=1))
-    last = max(Path(shard).iterdir())
-    last.write_bytes(last.read_bytes().replace(b"word", b"ward"))  # same size, same length
-    summary = estimate_lengths(shard, tmp_path / "out", workers=1)
-    assert (summary.resumed_parts, summary.discarded_parts) == (0, 3)
-
-
-@pytest.mark.usefixtures("small_tasks")
 def test_damaged_parts_and_notes_are_done_again(
     shard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,16 +225,3 @@ def test_two_runs_do_not_share_a_folder(
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["options"]["seed"] == 0  # who ends last
     assert not list(tmp_path.glob(".out*"))
-
-
-def test_tables_of_similar_names_keep_their_parts(tmp_path: Path) -> None:
-    shard = write(tmp_path / "data", ["word"])
-    others = [
-        ".out.new-mine",
-        ".out.new-0123456789abcdef.new-0123456789abcdef",
-        ".x.new-" + "0" * 16,
-    ]
-    for name in others:
-        (tmp_path / name / "notes").mkdir(parents=True)
-    estimate_lengths(shard, tmp_path / "out", workers=1)
-    assert all((tmp_path / name).exists() for name in others)

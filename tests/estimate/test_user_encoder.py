@@ -19,7 +19,6 @@ from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import BadRecord, OptionError
-from packidx.inspect.verify import verify
 from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
 
@@ -321,24 +320,6 @@ def test_names_that_lead_nowhere(module: Path, name: str, words: str) -> None:
     assert not (module / "out").exists()
 
 
-def test_not_both_an_encoder_and_a_processor(module: Path) -> None:
-    write(module / "a.jsonl", [chat("x")])
-    with pytest.raises(OptionError, match="give one of them"):
-        estimate_lengths("a.jsonl", "out", encode="my_encoders:make()", processor="p", workers=1)
-
-
-def test_a_lambda_cannot_go_to_workers(module: Path) -> None:
-    import packidx.estimate.tasks as work
-
-    for shard in "ab":
-        write(module / f"{shard}.jsonl", [chat("x" * 300)])
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(OptionError, match="workers=1"):
-        patch.setattr(work, "TASK_BYTES", 100)
-        estimate_lengths(
-            ["a.jsonl", "b.jsonl"], "out", encode=lambda record: {"input_ids": [1]}, workers=2
-        )
-
-
 def test_on_the_command_line(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(module / "a.jsonl", [chat("word " * number) for number in range(1, 30)])
     name = "my_encoders:make()"
@@ -357,16 +338,6 @@ def test_on_the_command_line(module: Path, capsys: pytest.CaptureFixture[str]) -
     command[2:] = ["--encode", name, "--processor", "x"]
     assert main(["verify", "index", *command[2:]]) == 1
     assert "one of them" in capsys.readouterr().err
-
-
-def test_verify_says_that_it_cannot_compare(tmp_path: Path) -> None:
-    estimate(tmp_path, [chat("a b c")], by_words)
-    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=10)
-    checks = list(verify(open_index(tmp_path / "index"), encoder=Counting()))
-    (found,) = [check for check in checks if check.name == "encoder"]
-    assert found.ok
-    assert "by_words" in found.detail
-    assert "no fingerprint" in found.detail
 
 
 @pytest.mark.slow

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from packidx.estimate import comparison, estimate_lengths, verdicts
+from packidx.encode import proof
+from packidx.estimate import comparison, estimate_lengths
 from packidx.processor.counts import NEEDS_TORCHVISION
 
 
@@ -26,7 +27,7 @@ def test_a_missing_torchvision_counts_nothing_twice(
     given: dict[str, Any] = {"processor": processors / "qwen2.5-vl", "workers": 1}
     with monkeypatch.context() as patch:
         patch.setattr("packidx.encode.proof._load", load)
-        for module in (comparison, verdicts):
+        for module in (comparison, proof):
             patch.setattr(
                 module, "installed", lambda name: None if name == "torchvision" else there(name)
             )

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from object_store import URL, object_store
 from packidx_cli.main import cli
 from PIL import Image
-from tar_chats import CHATS, DIALECTS, dumped, members_of, picture, put, turns
+from tar_chats import CHATS, dumped, members_of, picture, put, turns
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
@@ -27,10 +27,9 @@ from packidx.errors import OptionError, PackidxError
 from packidx.export import energon
 from packidx.export.energon import export_energon
 from packidx.export.energon_folders import as_energon_names
-from packidx.export.energon_lines import MemberName, NamedSample, read_named, written
+from packidx.export.energon_lines import MemberName, NamedSample, written
 from packidx.io import storage
 from packidx.records.dialects.parse import parse
-from packidx.records.layout import DEFAULT
 from packidx.torch import PackedDataset
 
 Line = dict[str, Any]
@@ -94,15 +93,6 @@ def test_lines_are_the_index(index: Path, tmp_path: Path) -> None:
         "packs.jsonl",
         "packs.jsonl.idx",
     }
-
-
-def test_every_dialect_gives_the_same_lines(tmp_path: Path) -> None:
-    found = {}
-    for dialect in DIALECTS:
-        folder = tmp_path / dialect
-        export_energon(planned(folder, tars(folder / "tars", dialect)), folder / "out", workers=1)
-        found[dialect] = (folder / "out" / "packs.jsonl").read_bytes()
-    assert set(found.values()) == {found["messages"]}
 
 
 def fill(sample: Line, content: dict[str, bytes]) -> Line:
@@ -360,38 +350,6 @@ def test_the_command(index: Path, tmp_path: Path) -> None:
 # -- what is read and written ----------------------------------------------------------------------
 
 
-def test_one_per_cent_of_the_tars(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Photographs of 640 x 480 (COCO's have 160 kB on average) with an answer of 600 letters."""
-    members = []
-    for number in range(30):
-        rng = np.random.default_rng(number)
-        small = Image.fromarray(rng.integers(0, 256, (240, 320, 3), np.uint8))
-        sink = io.BytesIO()
-        small.resize((640, 480), Image.Resampling.BICUBIC).save(sink, "JPEG", quality=75)
-        chat = turns("<image>\nWhat is to be seen?", "There is much. " * 40)
-        record = {"messages": chat, "images": ["jpg"]}
-        members += [(f"p{number}.jpg", sink.getvalue()), (f"p{number}.json", dumped(record))]
-    put(tmp_path / "tars" / "a.tar", members)
-    index = planned(tmp_path, tmp_path / "tars")
-    moved = []
-    read_range = storage.read_range
-
-    def counting(path: str, offset: int, nbytes: int) -> bytes:
-        data = read_range(path, offset, nbytes)
-        moved.append(len(data) if path.endswith(".tar") else 0)
-        return data
-
-    monkeypatch.setattr(storage, "read_range", counting)
-    summary = export_energon(index, tmp_path / "out", workers=1)
-    share, read = summary.nbytes / summary.source_bytes, sum(moved) / summary.source_bytes
-    with capsys.disabled():
-        print(f"\n  export: {share:.2%} of the tars' bytes, {read:.2%} read ", end="")
-    assert 0.001 < share <= 0.01
-    assert 0 < read < 0.15
-
-
 def test_equal_bytes_with_any_number_of_processes(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,29 +363,6 @@ def test_equal_bytes_with_any_number_of_processes(
     assert sorted(tmp_path.iterdir()) == [tmp_path / "one", tmp_path / "two"]
 
 
-def test_members_in_long_and_foreign_tars(tmp_path: Path) -> None:
-    """GNU and pax headers of long names, folders between members, a name that begins as bzip2."""
-    key = "BZ" + "d" * 120 + "/" + "k" * 120
-    for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
-        path = tmp_path / "x.tar"
-        with tarfile.open(path, "w", format=form) as archive:
-            archive.addfile(tarfile.TarInfo("first.txt"))
-            for name, data in ((f"{key}.a.PNG", picture(1)), (f"{key}.json", b'{"images": []}')):
-                folder = tarfile.TarInfo("a-folder")
-                folder.type = tarfile.DIRTYPE
-                archive.addfile(folder)
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
-        with tarfile.open(path) as archive:
-            start = archive.getmember(f"{key}.a.PNG").offset
-            last = archive.getmember(f"{key}.json")
-        end = last.offset_data + 512
-        found = read_named(str(path), start, end - start, DEFAULT)
-        assert (found.key, found.record["images"]) == (key, [f"{key}.a.PNG".encode()])
-        assert found.ranges[last.name] == (last.offset_data, last.size)
-
-
 # -- bad use ---------------------------------------------------------------------------------------
 
 
@@ -435,20 +370,6 @@ def refused(index: Path | str, output: Path | str, match: str, **options: Any) -
     with pytest.raises(PackidxError, match=match) as caught:
         export_energon(index, output, workers=1, **options)
     assert "\n" not in str(caught.value)
-
-
-def test_bad_use(index: Path, tmp_path: Path) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "mine.txt").write_text("mine")
-    (tmp_path / "file").write_text("mine")
-    refused(index, tmp_path / "full", "holds mine.txt, which packidx did not write")
-    refused(index, tmp_path / "file", "is no folder")
-    refused(tmp_path / "none", tmp_path / "out", "does not exist")
-    refused(f"{index}@ffff", tmp_path / "out", "no snapshot")
-    with pytest.raises(PackidxError, match="workers is 0"):
-        export_energon(index, tmp_path / "out", workers=0)
-    assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
-    assert not (tmp_path / "out").exists()
 
 
 def test_only_tars(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import struct
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -363,27 +362,6 @@ def shards_of(folder: Path) -> list[dict[str, Any]]:
     return list(json.loads((folder / ".packidx.json").read_text())["shards"])
 
 
-ON_ONE_CPU = """
-import os, resource, sys
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-from packidx.export.wds import export_wds
-from packidx.run.workers import num_cpus
-export_wds(sys.argv[1], sys.argv[2])
-print(num_cpus(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-"""
-
-
-def test_an_export_on_one_cpu_starts_no_processes(tmp_path: Path) -> None:
-    """Though its packs are as many as two processes would read."""
-    line = json.dumps({"messages": [ASK, SAY]}) + "\n"
-    (tmp_path / "a.jsonl").write_text(line * 2 * api._PACKS_PER_PROCESS)
-    estimate_lengths(str(tmp_path / "a.jsonl"), tmp_path / "lengths", workers=1)
-    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=100, max_samples=1)
-    command = [sys.executable, "-c", ON_ONE_CPU, str(tmp_path / "index"), str(tmp_path / "packs")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["1", "0"]
-
-
 def test_shards_are_bounded_by_count_and_size(many: Index, tmp_path: Path) -> None:
     export_wds(many, tmp_path / "count", max_count=10)
     assert [shard["num_packs"] for shard in shards_of(tmp_path / "count")] == [10, 10, 4]
@@ -481,42 +459,6 @@ def test_killed_before_each_change_to_the_disk(many: Index, tmp_path: Path) -> N
     assert os.listdir(root) == ["out"]
 
 
-@pytest.mark.slow
-def test_killed_at_ten_random_moments(many: Index, tmp_path: Path) -> None:
-    root, chance, killed = tmp_path / "exports", random.Random(11), 0
-    root.mkdir()
-    export_wds(many, root / "out", max_count=24)
-    export_wds(many, tmp_path / "whole", max_count=1)
-    before, expected = contents(root / "out"), contents(tmp_path / "whole")
-    command = [sys.executable, "-m", "packidx_cli", "export", "wds", many.path, "-o"]
-    command += [str(root / "out"), "--max-count", "1", "--workers", "2", "--quiet"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        while killed < 10:
-            finished = states(root)
-            run = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
-            while run.poll() is None and not list(root.glob(".out.new-*")):
-                time.sleep(0.002)
-            time.sleep(chance.uniform(0, 0.15))
-            os.killpg(run.pid, signal.SIGKILL)
-            killed += run.wait() == -signal.SIGKILL
-            now = contents(root / "out")
-            assert now in (before, expected)
-            if now == expected:
-                shutil.rmtree(root / "out")
-                shutil.copytree(tmp_path / "whole", root / "out")
-                before = expected
-            else:
-                assert states(root).items() >= finished.items()
-        kept = states(root)
-        assert subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0
-    assert contents(root / "out") == expected
-    for name, state in kept.items():
-        status = (root / "out" / name).stat()
-        assert (status.st_ino, status.st_mtime_ns) == state
-    assert os.listdir(root) == ["out"]
-
-
 def test_a_sample_that_cannot_be_read_stops_it_and_nothing_is_done_twice(
     many: Index, tmp_path: Path
 ) -> None:
@@ -544,27 +486,6 @@ def test_a_sample_that_cannot_be_read_stops_it_and_nothing_is_done_twice(
         status = (tmp_path / "out" / name).stat()
         assert (status.st_ino, status.st_mtime_ns) == state
     assert len(packs_of(tmp_path / "out")) == 24
-
-
-def test_a_shard_that_is_not_what_its_note_says_is_written_again(
-    many: Index, tmp_path: Path
-) -> None:
-    lost = Path(many.path).parent / "23.png"
-    last = next(n for n in range(24) if many.pack(n).samples[0].key == "k23")
-    data = lost.read_bytes()
-    lost.unlink()
-    try:
-        with pytest.raises(SourceError):
-            export_wds(many, tmp_path / "out", max_count=2)
-    finally:
-        lost.write_bytes(data)
-    names = sorted(states(tmp_path))
-    assert len(names) == (last - 1) // 2 > 1
-    (cut,) = tmp_path.glob(f".out.new-*/table/{names[-1]}.idx")
-    cut.write_bytes(cut.read_bytes()[:-8])
-    assert export_wds(many, tmp_path / "out", max_count=2).num_shards_taken_over == len(names) - 1
-    export_wds(many, tmp_path / "whole", max_count=2)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from export_files import contents, picture
@@ -103,11 +102,3 @@ def test_what_is_replaced_and_what_is_not(indexes: list[Index], store: Store) ->
         export_wds(indexes[1], f"{URL}/plan")
     with pytest.raises(OptionError, match="there is no bucket s3://none-such"):
         export_wds(indexes[0], "s3://none-such/out")
-
-
-def test_progress_of_packs_and_files(indexes: list[Index], store: Store) -> None:
-    told: list[Any] = []
-    export_wds(indexes[0], f"{URL}/told", progress=lambda *one: told.append(one))
-    packs = indexes[0].num_packs
-    assert told[:packs] == [("packs", number + 1, packs) for number in range(packs)]
-    assert {what for what, _, _ in told[packs:]} == {"files"}

@@ -12,8 +12,8 @@ from every_processor import build, processor_classes
 from every_processor.real import Opened
 from PIL import Image
 
+from packidx.encode.loading import load_processor
 from packidx.encode.whole import build_sample
-from packidx.processor.folder import load_processor
 from packidx.records.dialects.parse import parse
 
 PER_TOKEN = ("input_ids", "mm_token_type_ids", "token_type_ids")

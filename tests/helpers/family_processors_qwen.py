@@ -19,8 +19,8 @@ from random_records import image, text
 from transformers import AutoProcessor
 from transformers.video_utils import load_video
 
+from packidx.encode.loading import load_processor
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.folder import load_processor
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn, to_messages
 from packidx.records.media.paths import ANYWHERE
 from packidx.records.media.video import media_info

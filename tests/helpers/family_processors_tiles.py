@@ -36,9 +36,9 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 
+from packidx.encode.loading import load_processor
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.folder import load_processor
 from packidx.processor.text.sequence import locate_runs
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 

@@ -13,12 +13,12 @@ from PIL import Image
 from random_records import MODES, text
 
 from packidx.encode import ProcessorEncoder
+from packidx.encode.loading import load_processor
 from packidx.format.schema import METHODS
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import Counts
 from packidx.processor.families import Family
 from packidx.processor.fingerprint import complete_settings
-from packidx.processor.folder import load_processor
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn, to_messages
 
 CLEAN = [

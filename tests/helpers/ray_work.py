@@ -5,14 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from packidx.index.window_files import WindowFiles
-from packidx.plan import make as tasks
-
-WRITE = tasks._write
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -70,19 +64,3 @@ class Words:
         assert self.mark is not None
         if ray.get_runtime_context().get_node_id() != self.mark.name:
             self.wait()
-
-
-def dying_write(todo: Any, planner: Any) -> Any:
-    """Write a window; the first try at the second one dies when its files are to be closed."""
-    snapshots = next(folder for folder in todo.folder.parents if folder.name == "snapshots")
-    mark = snapshots.parent.parent / "mark"
-    if todo.solved.window.number == 1 and not mark.exists():
-        mark.touch()
-        WindowFiles.close = die  # type: ignore[method-assign, assignment]
-    return WRITE(todo, planner)
-
-
-def changed_solution(window: Any, planner: Any) -> Any:
-    """A window that seems to hold a pack more when it is solved than when it is written."""
-    solved = tasks._solve(window, planner)
-    return replace(solved, packs=(solved.packs[0] + 1,))

@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from packidx.records.shards import read_named_row
+
 Records = Sequence[dict[str, Any]]
 
 
@@ -142,3 +144,8 @@ def write(folder: Path, kind: str, records: Records) -> str:
     path = folder / f"data.{kind}"
     path.write_bytes(_tar(records, folder) if kind == "tar" else WRITERS[kind](records))
     return str(path)
+
+
+def read_row(*arguments: Any, **options: Any) -> dict[str, Any]:
+    """A record of a shard, as `shards.read_named_row` gives it."""
+    return read_named_row(*arguments, **options)[0]

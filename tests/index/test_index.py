@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import pickle
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from manifests import edit, refresh, sign
 
 from packidx import open_index, plan_packs
@@ -26,7 +23,6 @@ from packidx.index import Index, Pack, Sample
 from packidx.index.checksums import file_checksums
 from packidx.index.row_groups import RowGroups
 from packidx.inspect.verify import verify_snapshot
-from packidx.recent import Recent
 
 
 @pytest.fixture
@@ -97,14 +93,6 @@ def test_packs_by_number_equal_the_tables(index: Index, in_pieces: Index) -> Non
         assert 0 < sum(getattr(sample, name) is None for sample in found) < len(found)
 
 
-def test_packs_are_plain_python(in_pieces: Index) -> None:
-    pack = in_pieces.pack(5)
-    assert {type(value) for value in pack.stats.values()} == {int, type(None)}
-    for sample in pack.samples:
-        assert {type(value) for value in sample} <= {int, str, type(None)}
-    json.dumps([pack.stats, pack.samples])
-
-
 def number_table(folder: Path, rows: list[int]) -> tuple[list[Path], list[TableFile]]:
     """Files whose column x counts on from 0, in row groups of 64, and what is said of them."""
     paths: list[Path] = []
@@ -119,36 +107,6 @@ def number_table(folder: Path, rows: list[int]) -> tuple[list[Path], list[TableF
         files.append(TableFile(path=path, rows=n, bytes=nbytes, sha256=sha256, crc32=crc32))
         start += n
     return paths, files
-
-
-def test_row_groups_cross_files_and_groups(tmp_path: Path) -> None:
-    rows = [700, 1, 0, 299]
-    groups = RowGroups(*number_table(tmp_path, rows), ["x"], decoded_bytes=1024)
-    for first, count in [(0, 1), (63, 2), (60, 300), (698, 5), (999, 1), (0, 1000)]:
-        [found] = groups.read(first, count)
-        assert found == list(range(first, first + count))
-    for first, count in [(1000, 1), (999, 2), (-1, 2), (3, 0)]:
-        with pytest.raises(IndexError, match=f"rows {first} to .* of 1000"):
-            groups.read(first, count)
-
-
-@given(
-    limit=st.integers(0, 30),
-    puts=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 20)), min_size=1),
-)
-def test_recent_keeps_what_was_used_last_within_its_limit(
-    limit: int, puts: list[tuple[int, int]]
-) -> None:
-    recent: Recent[int, int] = Recent(limit)
-    used: list[tuple[int, int]] = []  # last one last
-    for key, size in puts:
-        if (found := recent.get(key)) is None:
-            recent.put(key, size, size)
-            assert recent.get(key) == size
-        used = [one for one in used if one[0] != key] + [(key, found or size)]
-        while len(used) > 1 and sum(size for _, size in used) > limit:
-            used.pop(0)
-        assert [key for key, _ in recent.items()] == [key for key, _ in used]
 
 
 def test_a_reader_keeps_a_bounded_part_of_the_index(tmp_path: Path) -> None:
@@ -206,17 +164,6 @@ def keep(index: Index) -> None:
 
 def read_kept(numbers: list[int]) -> list[Pack]:
     return read_packs(_kept[-1], numbers)
-
-
-def test_threads_may_share_an_index(in_pieces: Index, tmp_path: Path) -> None:
-    expected = by_tables(in_pieces)
-    orders = [np.random.default_rng(n).integers(0, 700, 500).tolist() for n in range(4)]
-    rows = RowGroups(*number_table(tmp_path, [700]), ["x"], 600, footer_bytes=0)
-    with ThreadPoolExecutor(4) as threads:
-        found = threads.map(lambda order: [rows.read(n, 1)[0][0] for n in order], orders)
-        assert list(found) == orders
-        packs = threads.map(lambda order: read_packs(in_pieces, order), orders)
-        assert list(packs) == [[expected[n] for n in order] for order in orders]
 
 
 def test_columns_of_a_later_version_are_ignored(index: Index) -> None:
@@ -337,11 +284,6 @@ def test_roots_exchange_whole_path_prefixes(
     assert open_index(index, roots).resolve(uri) == new
 
 
-def test_unknown_columns_are_named(index: Index) -> None:
-    with pytest.raises(NotFoundInIndex, match="packs has no column 'size'"):
-        index.packs(["size"])
-
-
 def rewrite(index: Index, name: str, change: Any) -> None:
     """Replace a table and its entry in the manifest: damage that no checksum shows."""
     path = index.folder / f"{name}-00000.parquet"
@@ -378,16 +320,3 @@ def test_verify_finds_damage(index: Index, name: str, change: Any, failing: set[
     rewrite(index, name, change)
     found = {c.name for c in verify_snapshot(open_index(index.path)) if not c.ok}
     assert found == failing
-
-
-@pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
-def test_verify_finds_damaged_files(index: Index, damage: str) -> None:
-    path = index.folder / "samples-00000.parquet"
-    data = bytearray(path.read_bytes())
-    data[100] ^= 1
-    if damage == "delete":
-        path.unlink()
-    else:
-        path.write_bytes(bytes(data) if damage == "flip" else bytes(data[:-1]))
-    [check] = list(verify_snapshot(index))
-    assert not check.ok and path.name in check.detail

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -355,23 +353,6 @@ def test_pieces_are_compared_by_their_ends(tmp_path: Path) -> None:
     *_, found = verify(index, encoder=cut, num_sampled=9)
     assert "has 250 tokens, planned were at least 300" in found.detail
     assert found.numbers["different"] == 1
-
-
-def test_of_tars_is_told_how_much_was_hashed(tmp_path: Path) -> None:
-    """Contents of media enter no fingerprint, so they are not read, and not counted as hashed."""
-    record = {"messages": [{"role": "user", "content": "x" * 30}]}
-    files = {"a.json": json.dumps(record).encode(), "a.txt2": bytes(50_000)}
-    with tarfile.open(tmp_path / "t.tar", "w") as tar:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    estimate_lengths(str(tmp_path / "t.tar"), tmp_path / "lengths", workers=1)
-    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=100, margin=0)
-    checks = {check.name: check for check in verify(open_index(tmp_path / "index"))}
-    seen = checks["shards"].numbers
-    assert checks["shards"].ok and seen["bytes"] == (tmp_path / "t.tar").stat().st_size > 50_000
-    assert len(files["a.json"]) + 2 * 512 <= seen["bytes_hashed"] < 15_000
 
 
 def test_quick_looks_at_sizes_and_reads_nothing(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from pathlib import Path
 
@@ -60,17 +59,6 @@ def test_what_was_read_is_not_read_again(path: str, monkeypatch: pytest.MonkeyPa
     assert window.read(4992, 8) == DATA[4992:5000]
     window.read(300, 1100)
     assert len(reads.places) == 3
-
-
-def test_an_extent_is_a_file(path: str) -> None:
-    extent = Extent(ReadAhead(path, len(DATA), 64, 64), 1000, 500)
-    with extent.open() as file:
-        model = io.BytesIO(DATA[1000:1500])
-        for offset, whence, size in [(0, 0, 9), (-20, 2, 99), (30, 0, 300), (-50, 1, -1)]:
-            assert file.seek(offset, whence) == model.seek(offset, whence)
-            assert file.read(size) == model.read(size)
-            assert file.tell() == model.tell()
-    assert extent.read() == extent.peek() == DATA[1000:1500]
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

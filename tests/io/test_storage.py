@@ -104,15 +104,6 @@ def test_a_range_as_a_file(place: str) -> None:
         assert file.read() == CONTENT
 
 
-def test_blocks_are_what_is_requested(store: Store, places: tuple[str, str]) -> None:
-    store.forget()
-    with ranges.open_range(f"{places[1]}/a.bin", block=4096) as file:
-        file.read(10)
-        file.seek(2000)
-        file.read(20)
-    assert [one.range for one in store.requests if one.method == "GET"] == ["bytes=0-4095"]
-
-
 def test_a_cut_connection_is_tried_again(store: Store, places: tuple[str, str]) -> None:
     store.cuts += ["a.bin", "a.bin"]
     assert storage.read(f"{places[1]}/a.bin") == CONTENT
@@ -136,19 +127,6 @@ def test_a_large_file_is_copied_part_by_part(
     storage.write(f"{URL}/parts.bin", content[:50_000])  # a whole number of parts
     storage.download(f"{URL}/parts.bin", str(tmp_path / "y"))
     assert (tmp_path / "y").read_bytes() == content[:50_000]
-
-
-def test_what_is_read_as_one(store: Store, places: tuple[str, str]) -> None:
-    storage.write(f"{URL}/empty", b"")
-    store.forget()
-    assert storage.read(f"{URL}/empty") == b""
-    assert storage.read(f"{places[1]}/a.bin") == CONTENT
-    assert [one.method for one in store.requests] == ["GET", "GET"]
-    with ranges.open_range(f"{places[1]}/a.bin", 10, 1000) as file:
-        store.forget()
-        file.seek(5)
-        assert file.read() == CONTENT[15:1010]
-        assert len(store.requests) == 1
 
 
 def test_requests_side_by_side() -> None:
@@ -308,7 +286,3 @@ def test_a_bad_bound(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACKIDX_CACHE_SIZE", size)
     with pytest.raises(OptionError, match="PACKIDX_CACHE_SIZE"):
         cache.limit()
-
-
-def test_the_case_of_a_scheme(places: tuple[str, str]) -> None:
-    assert storage.read(places[1].replace("s3://", "S3://") + "/a.bin") == CONTENT

@@ -62,35 +62,6 @@ def test_items_move_among_equal_lengths_by_the_greedy_rule(
     assert total == greedy(pack.tolist(), length.tolist(), cost.tolist(), key)
 
 
-def test_packs_end_up_more_even() -> None:
-    rng = np.random.default_rng(0)
-    pack = np.tile(np.arange(500), 12)  # twelve rounds of one slot in each pack
-    length = np.repeat(np.arange(12, 0, -1) * 100, 500)
-    cost = rng.integers(0, 4000, len(pack)) ** 2
-    item = even_out(pack, length, cost, 0)
-    before, after = (np.bincount(pack, of) for of in (cost, cost[item]))
-    assert after.std() < before.std() / 4
-
-
-def test_several_slots_of_a_pack_share_the_costly_items() -> None:
-    pack = np.array([0, 0, 0, 1, 1, 1])
-    cost = np.array([9, 8, 7, 3, 2, 1])
-    item = even_out(pack, np.full(6, 5), cost, 0)
-    assert abs(np.diff(np.bincount(pack, cost[item]))[0]) <= 4  # 24 and 6 before
-
-
-def test_equal_costs_stay_where_they_are() -> None:
-    pack, length, _ = columns([(n % 3 + 1, n % 7, 0) for n in range(40)])
-    assert even_out(pack, length, length * 5, 1).tolist() == list(range(40))
-
-
-def test_costs_of_lengths_that_are_left_alone_count() -> None:
-    # The longest cost the same, so they stay; pack 0 has two of them and gets the cheap one below.
-    pack, length = np.array([0, 0, 1, 0, 1]), np.array([9, 9, 9, 4, 4])
-    item = even_out(pack, length, np.array([5, 5, 5, 7, 2]), 0)
-    assert item.tolist() == [0, 1, 2, 4, 3]
-
-
 def test_ties_are_broken_by_the_key() -> None:
     pack, length = np.arange(200), np.full(200, 7)
     cost = np.arange(200) % 2
@@ -98,13 +69,6 @@ def test_ties_are_broken_by_the_key() -> None:
     assert costly[0] == costly[1] != costly[2]
     # Not by position: neither half of the packs has all of the costly items.
     assert 20 < sum(slot < 100 for slot in costly[0]) < 80
-
-
-def test_items_of_equal_cost_keep_their_order_by_turns() -> None:
-    """Among equals the seeded default order decides, as the packs' costs know nothing of it."""
-    item = even_out(np.arange(4), np.full(4, 7), np.array([1, 1, 1, 0]), 3)
-    served = permutation(4, 3)
-    assert item[served].tolist() == [0, 1, 2, 3]
 
 
 def test_nothing_is_evened_out_of_nothing() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +20,6 @@ from packidx import open_index, plan_packs
 from packidx.errors import MismatchError, NotFoundInIndex, OptionError
 from packidx.index import Index
 from packidx.inspect.verify import verify_snapshot
-from packidx.lengths.table import read_lengths
-from packidx.plan import PlanOptions
-from packidx.plan.resolved import resolve
-from packidx.plan.select.consumed import continued_rules
-from packidx.plan.select.eligible import Rules
-from packidx.plan.select.make_items import make_items
 
 Copy = tuple[int, int]
 
@@ -165,20 +157,6 @@ def test_nothing_is_trained_on_twice(
             assert any(len(tokens) == row["length"] for tokens in mine)
 
 
-def test_pieces_go_on_where_training_stopped(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"length": [95, 20]}), tmp_path / "l.parquet")
-    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=30, on_long="split")
-    index = open_index(tmp_path / "i")
-    sampler = Training(index, global_batch=2)
-    had = trained(index, sampler, 1)
-    state = sampler.state_at(1)
-    plan_packs(tmp_path / "l.parquet", tmp_path / "i", resume=(index, state), capacity=50)
-    after = tokens_of(sound(open_index(tmp_path / "i")))
-    for copy, length in (((0, 0), 95), ((1, 0), 20)):
-        assert not had.get(copy, set()) & after.get(copy, set())
-        assert len(had.get(copy, set()) | after.get(copy, set())) == length
-
-
 def test_the_command_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lengths = write(tmp_path / "l.parquet")
     index = str(tmp_path / "i")
@@ -281,42 +259,3 @@ def begun(folder: Path, n: int) -> tuple[Path, Index, dict[str, Any]]:
     index = open_index(folder / "i")
     sampler = Training(index, global_batch=8)
     return folder / "l.parquet", index, sampler.state_at(sampler.num_steps // 2)
-
-
-@pytest.mark.slow
-def test_going_on_takes_time_in_proportion_to_what_was_begun(tmp_path: Path) -> None:
-    seconds = []
-    for n in (3_000, 30_000):
-        path, index, state = begun(tmp_path / str(n), n)
-        table = read_lengths(str(path))
-        options = resolve(PlanOptions(15, on_long="split", schedule="random"), "exact")
-        options = replace(options, weights={"b": "2"})
-        each = []
-        for _ in range(3):
-            begin = time.process_time()
-            rules = continued_rules(table, index, state, Rules())
-            items, _ = make_items(table.read(0, n), options, rules)
-            each.append(time.process_time() - begin)
-        assert items.num_items > n  # about half of the copies are begun, a quarter not yet
-        seconds.append(min(each))
-    assert seconds[1] < 40 * seconds[0], "ten times the samples took over forty times as long"
-
-
-def test_going_on_reads_one_window_of_samples_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lengths = write(tmp_path / "l.parquet", 900)
-    plan_packs(lengths, tmp_path / "i", capacity=512, window_samples=100, epochs=2)
-    index = open_index(tmp_path / "i")
-    state = Training(index, global_batch=4).state_at(9)
-    sizes: list[int] = []
-    real = Index._table
-
-    def seen(self: Index, *args: Any) -> pa.Table:
-        table = real(self, *args)
-        sizes.append(table.num_rows)
-        return table
-
-    monkeypatch.setattr(Index, "_table", seen)
-    plan_packs(lengths, tmp_path / "i", resume=(index, state))
-    assert sizes and max(sizes) <= 2 * 100

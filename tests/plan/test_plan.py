@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -141,64 +140,6 @@ def test_seed_decides_who_meets_whom_and_the_order(tmp_path: Path) -> None:
     assert len(packs[0] & packs[1]) == 0
 
 
-def test_order_of_packs_does_not_follow_their_content(tmp_path: Path) -> None:
-    lengths = bare(tmp_path / "l.parquet", log_normal(20_000))
-    plan_packs(lengths, tmp_path / "i", capacity=8192, schedule="random")
-    sizes = open_index(tmp_path / "i").packs(["num_samples"])["num_samples"].to_numpy()
-    neighbours = np.corrcoef(sizes[:-1], sizes[1:])[0, 1]
-    assert abs(neighbours) < 0.1
-
-
-@pytest.mark.parametrize(
-    "columns", [("length",), ("length", "sample_id", "source", "label_tokens")]
-)
-def test_row_order_parts_and_integer_types_do_not_matter(
-    tmp_path: Path, columns: tuple[str, ...]
-) -> None:
-    rng = np.random.default_rng(0)
-    n = 3000
-    table = pa.table(
-        {
-            "length": log_normal(n),
-            "sample_id": np.arange(n),
-            "source": pa.array([f"s{i % 3}" for i in range(n)]),
-            "label_tokens": rng.integers(0, 16, n),
-        }
-    )
-    if "sample_id" in columns:
-        shuffled = table.take(rng.permutation(n)).select(columns)
-    else:
-        shuffled = table.select(columns)
-    (tmp_path / "parts").mkdir()
-    shuffled = shuffled.set_column(0, "length", shuffled["length"].cast(pa.int32()))
-    for number, start in enumerate((0, 100, 2000)):
-        stop = (100, 2000, n)[number]
-        part = shuffled.slice(start, stop - start)
-        pq.write_table(part, tmp_path / "parts" / f"{number}.parquet", row_group_size=77)
-    pq.write_table(table.select(columns), tmp_path / "whole.parquet")
-    plan_packs(tmp_path / "whole.parquet", tmp_path / "a", capacity=8192)
-    plan_packs(tmp_path / "parts", tmp_path / "b", capacity=8192)
-    assert open_index(tmp_path / "a").id == open_index(tmp_path / "b").id
-    assert parquet_bytes(tmp_path / "a") == parquet_bytes(tmp_path / "b")
-
-
-def test_threads_do_not_change_a_byte(tmp_path: Path) -> None:
-    lengths = bare(tmp_path / "l.parquet", log_normal(60_000))
-    for threads in ("1", "2"):
-        command = [sys.executable, "-m", "packidx_cli", "plan", str(lengths), "-o", threads]
-        env = os.environ | {
-            "POLARS_MAX_THREADS": threads,
-            "OMP_NUM_THREADS": threads,
-            "ARROW_IO_THREADS": threads,
-        }
-        subprocess.run(
-            [*command, "--capacity", "8192"], cwd=tmp_path, env=env, check=True, capture_output=True
-        )
-    one, two = parquet_bytes(tmp_path / "1"), parquet_bytes(tmp_path / "2")
-    assert len(one) == 3
-    assert one == two
-
-
 def full_table(path: Path, rows: list[dict[str, Any]]) -> Path:
     """A table with every column of the lengths schema."""
     base = {"source": "s", "status": "ok", "method": "exact", "num_images": 0, "num_videos": 0}
@@ -222,38 +163,6 @@ def test_counters_are_summed_and_unknown_ones_stay_null(tmp_path: Path) -> None:
     assert {k: packs[10][k] for k in known} == {k: 2 * v for k, v in known.items()}
     assert packs[10]["attention_cost"] == 36 + 16
     assert (packs[9]["label_tokens"], packs[9]["image_tokens"]) == (None, 1)
-
-
-def test_cuts_never_fall_inside_media(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [
-        {"length": 25, "media": [], "label_tokens": 9},
-        {"length": 25, "media": [image(4, 6)], "num_images": 1, "image_tokens": 6},
-        {"length": 25, "media": [image(6, 6)], "num_images": 1, "image_tokens": 6},
-        {"length": 25, "media": None, "num_images": 1, "image_tokens": 6},
-        {"length": 25, "media": [image(10, 10)], "num_images": 1, "image_tokens": 10},
-        {"length": 25, "media": [image(7, 11)], "num_images": 1, "image_tokens": 11},
-        {"length": 11, "media": [image(0, 11)], "num_images": 1, "image_tokens": 11},
-    ]
-    full_table(tmp_path / "l.parquet", rows)
-    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10, on_long="split")
-    assert_sound(tmp_path / "i")
-    index = open_index(tmp_path / "i")
-    samples = sorted(index.samples().to_pylist(), key=lambda s: (s["sample_id"], s["piece"]))
-    found = [(s["sample_id"], s["piece"], s["token_start"], s["length"]) for s in samples]
-    even, moved = [(0, 10), (10, 10), (20, 5)], [(0, 6), (6, 10), (16, 9)]
-    assert found == [
-        (i, piece, start, n)
-        for i, cuts in ((0, even), (1, even), (2, moved), (4, even), (5, [(0, 7), (18, 7)]))
-        for piece, (start, n) in enumerate(cuts)
-    ]
-    assert {s["label_tokens"] for s in samples} == {None}
-    dropped = [(d["sample_id"], d["reason"]) for d in index.dropped().to_pylist()]
-    assert dropped == [(3, "too_long"), (6, "too_long")]
-    packs = index.packs()
-    assert sum(packs["image_tokens"].to_pylist()) == 6 + 6 + 10
-    assert sum(packs["vision_patches"].to_pylist()) == 4 * (6 + 6 + 10)
-    result = index.manifest["result"]
-    assert (result["num_tokens_cut"], result["num_tokens_lost"]) == (11, 11 + 25 + 11)
 
 
 def test_rejected_rows_are_dropped_with_their_reason(tmp_path: Path) -> None:
@@ -282,28 +191,6 @@ def test_ratio_is_exact_decimal_arithmetic() -> None:
     assert int(0.29 * 100) == 28  # what binary floating point makes of it
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"capacity": 0}, "capacity is 0"),
-        ({"capacity": -5}, "capacity is -5"),
-        ({"capacity": 10, "strategy": "magic"}, "strategy is 'magic'"),
-        ({"capacity": 10, "on_long": "eat"}, "on-long is 'eat'"),
-        ({"capacity": 10, "margin": 1.0}, "margin is 1.0"),
-        ({"capacity": 10, "margin": float("nan")}, "margin is nan"),
-        ({"capacity": 10, "margin": 0.95}, "leaves no token"),
-        ({"capacity": 4}, "below every usable sample"),
-        ({"capacity": 6, "on_long": "error"}, "sample 1"),
-    ],
-)
-def test_bad_options_get_one_sentence(tmp_path: Path, options: dict[str, Any], says: str) -> None:
-    lengths = bare(tmp_path / "l.parquet", [5, 7])
-    with pytest.raises(OptionError, match=says) as caught:
-        plan_packs(lengths, tmp_path / "i", **options)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "i").exists()
-
-
 def test_inputs_that_are_no_lengths(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "junk.parquet").write_bytes(b"PAR1 not really")
@@ -324,27 +211,6 @@ def test_inputs_that_are_no_lengths(tmp_path: Path) -> None:
     for name, (kind, says) in cases.items():
         with pytest.raises(kind, match=says):
             plan_packs(tmp_path / name, tmp_path / "i", capacity=10)
-
-
-@pytest.mark.parametrize(
-    ("columns", "says"),
-    [
-        ({"length": pa.array([10, 2**31 + 5])}, "length` holds 2147483653"),
-        ({"length": pa.array([1, 2**63 + 1], pa.uint64())}, "length` holds 9223372036854775809"),
-        ({"length": [1], "image_tokens": pa.array([2**40])}, "image_tokens` holds"),
-        ({"length": [1], "shard": pa.array([2**40])}, "shard` holds"),
-        ({"length": [1], "key": pa.array([b"\xff"])}, "key` is Binary, not text"),
-        ({"length": [1], "key": [["a"]]}, "key` is List"),
-        ({"length": [1], "media": [[3]]}, "media` is List"),
-        ({"length": [1.5]}, "length` is Float64, not integer"),
-    ],
-)
-def test_columns_of_wrong_type_or_range_are_named(
-    tmp_path: Path, columns: dict[str, Any], says: str
-) -> None:
-    pq.write_table(pa.table(columns), tmp_path / "l.parquet")
-    with pytest.raises(FormatError, match=says):
-        plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10)
 
 
 def test_lengths_that_are_none_are_dropped_as_such(tmp_path: Path) -> None:
@@ -368,18 +234,6 @@ def test_named_options_change_given_ones(tmp_path: Path) -> None:
     summary = plan_packs(lengths, tmp_path / "i", PlanOptions(10, seed=3), capacity=12)
     options = summary.manifest["options"]
     assert (options["capacity"], options["seed"]) == (12, 3)
-
-
-def test_truncated_tokens_are_counted(tmp_path: Path) -> None:
-    lengths = bare(tmp_path / "l.parquet", [5, 17])
-    result = plan_packs(lengths, tmp_path / "i", capacity=10, on_long="truncate").manifest["result"]
-    assert (result["num_tokens"], result["num_tokens_cut"]) == (15, 7)
-
-
-def test_a_path_may_look_like_a_pattern(tmp_path: Path) -> None:
-    (tmp_path / "a[1]*").mkdir()
-    lengths = bare(tmp_path / "a[1]*" / "l.parquet", [5])
-    assert plan_packs(lengths, tmp_path / "i", capacity=10).manifest["result"]["num_packs"] == 1
 
 
 def test_output_that_is_no_index_is_left_alone(tmp_path: Path) -> None:
@@ -435,22 +289,6 @@ def test_a_crash_at_any_instant_leaves_the_last_snapshot(
     assert open_index(tmp_path / "i").id == new.snapshot_id
     assert_sound(tmp_path / "i")
     assert [p.name for p in (tmp_path / "i" / "snapshots").glob(".tmp*")] == []
-
-
-def test_what_another_machine_is_making_is_left_until_it_is_old(tmp_path: Path) -> None:
-    """Where locks are local to a machine, its lock on the folder is not seen here."""
-    lengths = bare(tmp_path / "l.parquet", [5, 6, 7])
-    theirs = tmp_path / "i" / "snapshots" / ".tmp-0123456789ab-7"
-    theirs.mkdir(parents=True)
-    (theirs / "packs.parquet").write_bytes(b"PAR1")
-    plan_packs(lengths, tmp_path / "i", capacity=10)
-    assert (theirs / "packs.parquet").exists()
-    os.utime(theirs, (0, 0))
-    plan_packs(lengths, tmp_path / "i", capacity=20)
-    assert theirs.exists()  # a file in it is new
-    os.utime(theirs / "packs.parquet", (0, 0))
-    plan_packs(lengths, tmp_path / "i", capacity=30)
-    assert not theirs.exists()
 
 
 def test_several_planners_at_once_publish_whole_snapshots(tmp_path: Path) -> None:

@@ -162,13 +162,6 @@ def test_training_has_had_both_sides_or_none(data: st.DataObject, units: list[Un
                 at += len(unit)
 
 
-def test_windows_begin_between_pairs(tmp_path: Path) -> None:
-    units = [(10 + n % 30, 12 + n % 17) if n % 3 else (5 + n % 50,) for n in range(300)]
-    lengths = write(tmp_path / "l.parquet", units)
-    plan_packs(lengths, tmp_path / "i", capacity=100, window_samples=10)
-    check(open_index(tmp_path / "i"), units)
-
-
 def test_excluding_one_side_excludes_both(tmp_path: Path) -> None:
     units = [(10, 20), (30,), (12, 14), (15, 16)]
     lengths = write(tmp_path / "l.parquet", units)

@@ -68,22 +68,6 @@ def test_a_preview_is_the_plan(write: Write, tmp_path: Path, changes: dict[str, 
         assert row.lower_bound > 0 and row.num_refused == 0
 
 
-def test_every_token_is_packed_cut_or_dropped(write: Write) -> None:
-    lengths = some_lengths()
-    uri = write(length=lengths)
-    for how in ("drop", "split", "truncate", "error"):
-        (row,) = preview(uri, [100], PlanOptions(100, on_long=how))
-        long = [length for length in lengths if length > 100]
-        lost = row.dropped_tokens + row.tokens_cut
-        assert row.num_tokens + lost == sum(lengths)
-        assert row.num_samples + row.num_dropped == sum(length > 0 for length in lengths)
-        assert row.num_cut == (len(long) if how in ("split", "truncate") else 0)
-        assert row.num_dropped == len(long) - row.num_cut
-        assert row.dropped_tokens == (0 if row.num_cut else sum(long))
-        assert row.tokens_cut == (sum(long) - 100 * len(long) if how == "truncate" else 0)
-        assert row.num_refused == (len(long) if how == "error" else 0)
-
-
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.data())
 def test_the_expected_longest_is_the_mean_over_all_batches(
     lengths: list[int], data: st.DataObject
@@ -92,14 +76,6 @@ def test_the_expected_longest_is_the_mean_over_all_batches(
     longest = [max(chosen) for chosen in combinations(lengths, batch)]
     found = expected_longest(Histogram.of(np.array(lengths)), batch)
     assert found == pytest.approx(sum(longest) / len(longest), rel=1e-9)
-
-
-def test_the_expected_longest_holds_for_many_samples() -> None:
-    histogram = Histogram(np.array([100, 10]), np.array([10**7, 9 * 10**7]))
-    want = 100 - 90 * 0.9**64  # so many samples that drawing with replacement is the same
-    assert expected_longest(histogram, 64) == pytest.approx(want, rel=1e-5)
-    assert expected_longest(histogram, 1) == pytest.approx(19, rel=1e-5)
-    assert expected_longest(histogram, 10**8) == pytest.approx(100)
 
 
 def test_padding_is_compared_with_batches_as_users_make_them(write: Write) -> None:
@@ -117,33 +93,6 @@ def test_padding_is_compared_with_batches_as_users_make_them(write: Write) -> No
     assert row.padding_single == pytest.approx(1 - lengths.mean() / 1000)
     assert row.padding == pytest.approx(1 - row.fill)
     assert row.saved == pytest.approx(1 - row.num_packs * 1000 / positions, abs=0.002)
-
-
-def test_equal_samples_leave_nothing_to_save(write: Write) -> None:
-    (row,) = preview(write(length=[64] * 640), [640], PlanOptions(640))
-    assert (row.num_packs, row.batch, row.padding, row.padding_longest) == (64, 10, 0, 0)
-    assert row.saved == pytest.approx(0) and row.padding_single == pytest.approx(0.9)
-
-
-def test_steps_are_whole_global_batches(write: Write) -> None:
-    uri = write(length=[10] * 100)
-    for batch, steps in ((8, 12), (16, 6), (104, 0)):
-        (row,) = preview(uri, [10], PlanOptions(10, global_batch=batch))
-        assert (row.num_packs, row.steps) == (100, steps)
-    assert preview(uri, [10])[0].steps is None
-
-
-def test_a_capacity_that_nothing_fits_is_shown_as_such(write: Write) -> None:
-    fits, not_one = preview(write(length=[50, 60]), [64, 32])
-    assert (fits.num_packs, fits.num_dropped) == (2, 0)
-    assert (not_one.num_packs, not_one.num_dropped, not_one.dropped_tokens) == (0, 2, 110)
-    assert not_one.fill == not_one.num_samples == not_one.gap_percent == 0
-
-
-def test_inexact_lengths_keep_their_margin(write: Write) -> None:
-    uri = write(length=[100] * 10, method=["exact"] * 9 + ["heuristic"])
-    assert preview(uri, [1000])[0].planned_capacity == 900
-    assert preview(uri, [1000], PlanOptions(1, margin=0))[0].planned_capacity == 1000
 
 
 def test_media_in_what_is_cut_is_told(write: Write) -> None:

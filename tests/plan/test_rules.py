@@ -186,25 +186,6 @@ def assert_rules(index: Index, rows: list[Row], options: dict[str, Any]) -> None
         assert all(n == rows[i]["length"] - shift for i, n in tokens.items())
 
 
-def test_caps_drop_what_breaks_them_alone(tmp_path: Path) -> None:
-    base = {"source": "s", "status": "ok", "method": "exact", "num_videos": 0}
-    rows = [
-        {**base, "sample_id": i, "key": str(i), "length": 10, "num_images": n, "vision_patches": p}
-        for i, (n, p) in enumerate([(1, 5), (3, 5), (1, 50), (2, 10)])
-    ]
-    lengths = write(tmp_path / "l.parquet", rows)
-    plan_packs(lengths, tmp_path / "i", capacity=40, max_images=2, max_vision_patches=20)
-    index = open_index(tmp_path / "i")
-    found = {
-        row["sample_id"]: (row["reason"], row["detail"]) for row in index.dropped().to_pylist()
-    }
-    assert found == {
-        1: ("max_images", "3 > 2 per pack"),
-        2: ("max_vision_patches", "50 > 20 per pack"),
-    }
-    assert [p["num_images"] for p in index.packs().to_pylist()] == [2, 1] or index.num_packs == 2
-
-
 def test_epochs_are_composed_anew_of_the_same_samples(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     pq.write_table(pa.table({"length": rng.integers(10, 200, 2000)}), tmp_path / "l.parquet")
@@ -280,21 +261,6 @@ def test_holdout_and_training_split_the_samples(tmp_path: Path) -> None:
     plan_packs(tmp_path / "other.parquet", tmp_path / "o", capacity=70, holdout=0.1)
     kept = set(open_index(tmp_path / "o").samples(["key"])["key"].to_pylist())
     assert kept == set(keys[::-50]) & sides["train"]
-
-
-def test_excluded_keys_are_dropped(tmp_path: Path) -> None:
-    keys = [f"k{i}" for i in range(100)]
-    table = pa.table({"length": np.full(100, 10), "key": keys, "source": ["s"] * 100})
-    pq.write_table(table, tmp_path / "l.parquet")
-    pq.write_table(pa.table({"key": keys[3:7] + ["nobody"]}), tmp_path / "x.parquet")
-    plan_packs(
-        tmp_path / "l.parquet", tmp_path / "i", capacity=100, exclude=str(tmp_path / "x.parquet")
-    )
-    index = open_index(tmp_path / "i")
-    assert_sound(index)
-    assert index.dropped(["key", "reason"]).to_pylist() == [
-        {"key": key, "reason": "excluded"} for key in keys[3:7]
-    ]
 
 
 def test_few_samples_many_times_over_stay_apart(tmp_path: Path) -> None:

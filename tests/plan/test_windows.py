@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
-from training import Training
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError
-from packidx.format.schema import MEDIA
 from packidx.index import Index
 from packidx.inspect.stats import sample_stats
 from packidx.inspect.verify import verify_snapshot
-from packidx.lengths.table import read_lengths
-from packidx.plan import PlanOptions
-from packidx.plan.job import PlanJob
-from packidx.plan.window import WindowPlan
-from packidx.plan.windows import Window, windows_of
 
 
 def write_shards(folder: Path, numbers: range, rows: int = 40) -> None:
@@ -101,46 +92,6 @@ def test_the_memory_limit_makes_windows_and_nothing_else(tmp_path: Path) -> None
     assert plain.snapshot_id == large.snapshot_id != small.snapshot_id
 
 
-@pytest.mark.parametrize(("each", "windows"), [(1, 1), (20, 2)])
-def test_samples_with_many_media_make_smaller_windows(
-    tmp_path: Path, each: int, windows: int
-) -> None:
-    """The plan reads them all; how many there are stands in the files' footers."""
-    count = 100_000
-    kinds = {field.name: field.type for field in MEDIA.value_type}
-    filled = {"kind": pa.repeat("image", count * each), "at": pa.array([0] * count * each)}
-    entries = pa.StructArray.from_arrays(
-        [filled.get(name, pa.nulls(count * each, kind)).cast(kind) for name, kind in kinds.items()],
-        fields=list(MEDIA.value_type),
-    )
-    ends = pa.array(range(0, (count + 1) * each, each), pa.int32())
-    media = pa.ListArray.from_arrays(ends, entries, MEDIA)
-    path = tmp_path / "l.parquet"
-    pq.write_table(pa.table({"length": [9] * count, "media": media}), path)
-    lengths = read_lengths(str(path))
-    assert lengths.num_media == count * each
-    options = PlanOptions(capacity=64, memory_limit="440MB")
-    assert len(windows_of(lengths, options, [])) == windows
-
-
-def test_a_window_is_let_go_before_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, plans = PlanJob.plan, []
-
-    def planned(job: PlanJob, window: Window, solutions: Any = None) -> WindowPlan:
-        gc.collect()
-        assert not [plan for plan in plans if plan() is not None]
-        plan = real(job, window, solutions)
-        plans.append(weakref.ref(plan))
-        return plan
-
-    monkeypatch.setattr(PlanJob, "plan", planned)
-    pq.write_table(pa.table({"length": list(range(1, 41)) * 5}), tmp_path / "l.parquet")
-    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=64, window_samples=50)
-    assert len(plans) == 4
-
-
 def test_appended_shards_leave_earlier_packs_as_they_are(tmp_path: Path) -> None:
     options = {"capacity": 256, "window_shards": 4, "seed": 3}
     before = plan_packs(lengths_of(tmp_path, 10), tmp_path / "i", **options)
@@ -158,18 +109,6 @@ def test_appended_shards_leave_earlier_packs_as_they_are(tmp_path: Path) -> None
     assert first.stat().st_ino == (old.folder / first.name).stat().st_ino  # nothing was copied
     again = plan_packs(tmp_path / "lengths-17", tmp_path / "i", append=old)
     assert again.existed and again.snapshot_id == after.snapshot_id
-
-
-def test_going_on_may_say_windows_in_another_way(tmp_path: Path) -> None:
-    lengths = lengths_of(tmp_path, 10)
-    plan_packs(lengths, tmp_path / "i", capacity=256, window_shards=4, margin=0.25)
-    index = open_index(tmp_path / "i")
-    state = Training(index, global_batch=4).state_at(2)
-    options = plan_packs(
-        lengths, tmp_path / "i", resume=(index, state), window_samples=90, margin=0.5
-    ).manifest["options"]
-    assert (options["window_shards"], options["window_samples"]) == (None, 90)
-    assert options["planned_capacity"] == 128
 
 
 def test_whole_windows_are_the_same_whether_appended_or_planned_at_once(tmp_path: Path) -> None:
@@ -209,12 +148,6 @@ def test_a_window_without_packs_does_not_decide_the_schedule(tmp_path: Path) -> 
     result = index.manifest["result"]
     assert (result["windows"][0]["num_packs"], result["dropped"]) == (0, {"too_long": 100})
     assert result["schedule_block"] == 128  # an eighth of 2,000 packs, as a power of two
-
-
-def test_windows_of_shards_need_shards(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"length": [1, 2]}), tmp_path / "l.parquet")
-    with pytest.raises(OptionError, match="use --window-samples"):
-        plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10, window_shards=2)
 
 
 def test_the_command_appends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

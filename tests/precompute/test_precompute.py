@@ -15,14 +15,14 @@ import torchvision_cpu  # noqa: F401
 from PIL import Image
 from record_files import WRITERS, chats
 
-from packidx.errors import OptionError, SourceError
+from packidx.errors import SourceError
 from packidx.estimate import estimate_lengths
 from packidx.precompute import precompute
 from packidx.records import shards
 from packidx.records.media.paths import MediaRoot
 
 FORMS = ("lists", "objects")
-WRITTEN = re.compile(rb', "_text_tokens":\d+(?:,"mm_inputs_meta":\{"images_meta":[^{}]*\})?')
+WRITTEN = re.compile(rb',"_text_tokens":\d+(?:,"mm_inputs_meta":\{"images_meta":[^{}]*\})?')
 
 
 def table(folder: Path) -> pa.Table:
@@ -292,13 +292,6 @@ def test_a_mix_names_the_columns(processor: str, tmp_path: Path) -> None:
     assert found["n"] > 5
     precompute(str(tmp_path / "a.jsonl"), tmp_path / "out", processor, columns=columns, workers=1)
     assert json.loads((tmp_path / "out" / "a.jsonl").read_text()) == found
-
-
-def test_what_cannot_be_used_is_said(processor: str, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(GOOD % "")
-    with pytest.raises(OptionError, match="lists or objects"):
-        precompute(str(tmp_path / "a.jsonl"), tmp_path / "out", processor, meta="both")
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_data_set_that_cannot_be_counted_replaces_none(processor: str, tmp_path: Path) -> None:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
-import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from absent import without
-from dying import dying
 from object_store import URL, object_store
 from packidx_cli.main import main
 
@@ -91,96 +85,6 @@ def test_a_bucket_holds_the_plan_of_a_folder(
         capsys.readouterr()
         assert main(["pack", f"{URL}/own/recipe.yaml", "--quiet", "--json"]) == 0
         assert packed(capsys.readouterr().out)[0]
-
-
-@pytest.mark.slow
-def test_ray_writes_the_same_plan(
-    folder: Path, processors: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import ray
-
-    local = run(processors)
-    recipe(processors)
-    ray.init(
-        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False,
-        logging_level=logging.CRITICAL,
-    )  # fmt: skip
-    try:
-        command = ["pack", "recipe.yaml", "-o", "by-ray", "--engine", "ray", "--quiet", "--json"]
-        assert main(command) == 0
-        unchanged, index, _ = packed(capsys.readouterr().out)
-        assert not unchanged
-        assert index.rpartition("@")[2] == local.index.rpartition("@")[2]
-        assert main(command) == 0
-        assert packed(capsys.readouterr().out)[:2] == (True, index)
-    finally:
-        ray.shutdown()
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_goes_on_to_the_same_end(folder: Path, processors: Path) -> None:
-    whole = run(processors, "whole").index.rpartition("@")[2]
-    output = str(folder / "packs")
-    arguments = ["pack", "recipe.yaml", "-o", output, "--quiet", "--workers", "1"]
-    script = dying("import packidx.plan.api, packidx.inspect.report, packidx.inspect.verify\n")
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdin is not None and process.stdout is not None
-    killed, left = 0, 0
-    draw = random.Random(7)
-    with process:
-        while True:
-            process.stdin.write(json.dumps([left, output, arguments]) + "\n")
-            process.stdin.flush()
-            status = int(process.stdout.readline())
-            if status == 0:
-                break
-            assert status == -9
-            killed += 1
-            left += draw.randint(1, 3)
-        process.stdin.close()
-    assert killed >= 5
-    again = run(processors, output)
-    assert again.unchanged and again.index.rpartition("@")[2] == whole
-
-
-@pytest.mark.slow
-def test_a_report_is_drawn_and_drawn_again_where_it_is_gone(
-    folder: Path, processors: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("vl_convert")
-    recipe(processors)
-    command = ["pack", "recipe.yaml", "-o", "packs", "--quiet", "--workers", "1"]
-    assert main(command) == 0
-    assert "report    packs/report.html\n" in capsys.readouterr().out
-    page = Path("packs/report.html")
-    first = page.read_bytes()
-    assert b"<html" in first
-    written = page.stat().st_mtime_ns
-    assert main(command) == 0
-    assert "nothing changed" in capsys.readouterr().out
-    assert page.stat().st_mtime_ns == written
-    page.unlink()
-    assert main([*command, "--json"]) == 0
-    assert packed(capsys.readouterr().out)[2]["report"] == "packs/report.html"
-    assert page.read_bytes() == first
-
-
-@pytest.mark.slow
-def test_without_the_extra_a_run_says_what_to_install(folder: Path, processors: Path) -> None:
-    recipe(processors)
-    program = (
-        f"{without('vl-convert-python', 'vl_convert')}\nfrom packidx_cli.main import run\nrun()"
-    )
-    command = [sys.executable, "-c", program, "pack", "recipe.yaml", "-o", "packs", "--quiet"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert 'report    none: run pip install "packidx[report]"\n' in done.stdout
-    assert not Path("packs/report.html").exists()
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("nothing changed")
-    if not run(processors).unchanged:  # with the extra, what is missing is made
-        assert Path("packs/report.html").exists()
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from packidx.errors import BadRecord, OptionError
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
 from packidx.records.layout import COLUMNS, DEFAULT, TAGS, Layout
-from packidx.records.shards import read_records, read_row, scan
+from packidx.records.shards import read_records, scan
 
 STANDARD = {
     "id": "7",
@@ -144,19 +144,6 @@ def test_records_that_a_layout_does_not_fit(
         layout.apply(record)
     assert caught.value.reason == reason
     assert words in caught.value.detail
-
-
-def test_such_records_are_rows(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b'{"chat": [1]}\n{"messages": [1]}\n{\n')
-    layout = Layout({"messages": "chat"})
-    (part,) = scan(str(path), "jsonl", layout).ranges
-    rows = list(read_records(str(path), part, "jsonl", layout))
-    found = [getattr(raw.record, "reason", raw.record) for raw in rows]
-    assert found == [{"chat": [1], "messages": [1]}, "no_messages", "bad_json"]
-    assert read_row(str(path), 0, rows[0].offset, rows[0].nbytes, layout=layout) == found[0]
-    with pytest.raises(BadRecord, match="no column 'chat'"):
-        read_row(str(path), 1, rows[1].offset, rows[1].nbytes, layout=layout)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import errno
 import gc
 import logging
 import os
-import pickle
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from small_packs import length_of, make_index, record
 from torch.utils.data import DataLoader
 from torch_packs import IMAGE, Failing, SyntheticEncode, shapes
 
-from packidx.errors import BadRecord, MismatchError, OptionError, SourceError
+from packidx.errors import BadRecord, MismatchError, SourceError
 from packidx.index import Index
 from packidx.torch import PackedDataset, events, reader
 
@@ -159,19 +158,6 @@ def test_what_concerns_the_whole_plan_is_raised_whatever_the_policy(
         PackedDataset(index, SyntheticEncode(), **options)[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"on_mismatch": "ignore"}, "on_mismatch 'ignore' is none of error, skip, truncate, fit"),
-        ({"on_error": "hole"}, "on_error 'hole' is none of raise, skip"),
-        ({"retries": -1}, "retries is -1: it must be 0 or more"),
-    ],
-)
-def test_policies_that_do_not_exist(index: Index, options: Any, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        PackedDataset(index, SyntheticEncode(), **options)
-
-
 # -- other than planned ----------------------------------------------------------------------------
 
 
@@ -294,14 +280,6 @@ def test_what_workers_meet_is_seen_in_the_process_that_trains(index: Index, cont
         assert len(dataset.events) == 6, "a second epoch's add to them"
 
 
-def test_copies_have_events_of_their_own(index: Index) -> None:
-    dataset = PackedDataset(index, Failing({"key-1"}, BAD), on_error="skip")
-    copy = pickle.loads(pickle.dumps(dataset))
-    k, _ = at(index, "key-1")
-    copy[k]
-    assert len(copy.events) == 1 and len(dataset.events) == 0
-
-
 def test_events_are_bounded_and_leave_nothing_behind(
     index: Index,
     tmp_path: Path,
@@ -326,12 +304,3 @@ def test_events_are_bounded_and_leave_nothing_behind(
     del dataset
     gc.collect()
     assert not list(folder.iterdir())
-
-
-def test_a_full_disk_ends_no_training(
-    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
-    dataset = PackedDataset(index, Failing({"key-1"}, BAD), on_error="skip")
-    dataset[at(index, "key-1")[0]]
-    assert dataset.events.counts == {"unreadable": 1}

@@ -209,19 +209,6 @@ def test_what_is_not_there_is_named_with_the_command_that_brings_it(
     assert named in last
 
 
-@pytest.mark.parametrize(
-    ("package", "module"),
-    [("av", "packidx.records.media.video"), ("lmdb", "packidx.records.media.lmdb_store")],
-)
-def test_a_medium_of_an_extra_names_the_extra(
-    reader: Environment, package: str, module: str
-) -> None:
-    program = f"import {module} as home; home._import_{package}()"
-    done = reader.run("-c", program)
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("packidx.errors.MissingExtraError: ") and "pip install" in last, last
-
-
 @pytest.mark.parametrize("command", [["--help"], ["plan", "lengths"], []])
 def test_the_command_line_without_click_is_one_sentence(
     reader: Environment, command: list[str]

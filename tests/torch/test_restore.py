@@ -11,7 +11,6 @@ import torch
 from torch.utils.data import DataLoader
 from trained_packs import Encode, launch, trained_index
 
-from packidx.errors import MismatchError, OptionError
 from packidx.index import Index
 from packidx.torch import PackedDataset, PackSampler, collate
 
@@ -30,14 +29,6 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
     """23 packs: five steps of four, and three left out."""
     index = trained_index(tmp_path_factory.mktemp("restore"), 18)
     assert index.num_packs // 4 == 5 and index.num_packs % 4
-    return index
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Index:
-    """Five steps of 24, which 2, 3, 4 and 8 ranks can share out, and some packs left out."""
-    index = trained_index(tmp_path_factory.mktemp("large"), 100)
-    assert index.num_packs // 24 == 5 and index.num_packs % 24
     return index
 
 
@@ -74,30 +65,6 @@ def test_restored_at_every_step(index: Index, workers: int) -> None:
             restored.load_state_dict(state)
             rest = [content(batch) for batch in make(DataLoader, index, restored, workers)]
             assert rest == whole[2 * step :]
-
-
-def test_four_ranks_then_two_three_and_eight(large: Index) -> None:
-    """Each number of ranks for a step or two, with one worker each: every pack exactly once."""
-    state = PackSampler(large, global_batch=24, seed=1).state_at(0)
-    consumed: list[int] = []
-    for world_size, steps in ((4, 1), (2, 1), (3, 1), (8, 2)):
-        states, taken = [], []
-        for rank in range(world_size):
-            sampler = PackSampler(large, rank=rank, world_size=world_size, global_batch=24, seed=1)
-            sampler.load_state_dict(state)
-            first = state["position"] // 24
-            batches = iter(make(DataLoader, large, sampler, int(rank == 0), collate_fn=only_id))
-            taken.append([next(batches) for _ in range(steps * 24 // world_size)])
-            states.append(sampler.state_at(first + steps))
-        assert all(one == states[0] for one in states)
-        consumed += [pack for micro in zip(*taken, strict=True) for pack in micro]
-        state = json.loads(json.dumps(states[0]))
-    alone = PackSampler(large, global_batch=24, seed=1)
-    assert consumed == list(alone)
-    assert sorted(consumed + alone.left_out) == list(range(large.num_packs))
-    assert len(alone.left_out) == large.num_packs % 24 > 0
-    with pytest.raises(OptionError, match="24 is not a positive multiple of world_size 5"):
-        PackSampler(large, world_size=5, global_batch=24)
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -158,14 +125,3 @@ def test_accelerate_deals_out_what_the_sampler_would(index: Index, tmp_path: Pat
             mine.set_epoch(epoch)
             assert whole[epoch] == list(mine)
         assert rest == [whole[1][2 * step :] for step in range(mine.num_steps + 1)]
-
-
-def test_state_of_another_snapshot_and_no_ranks(index: Index, large: Index) -> None:
-    state = PackSampler(large, global_batch=4).state_at(2)
-    sampler = PackSampler(index, global_batch=4)
-    with pytest.raises(MismatchError) as caught:
-        sampler.load_state_dict(state)
-    assert large.id in str(caught.value) and index.id in str(caught.value)
-    assert "dir@ID" in str(caught.value) and "\n" not in str(caught.value)
-    with pytest.raises(OptionError, match=r"^world_size is 0; it must be at least 1$"):
-        PackSampler(index, world_size=0)

@@ -14,16 +14,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_packs import bare_index, make_index, record
+from small_packs import bare_index
 from torch.utils.data import DataLoader
-from torch_packs import SyntheticEncode
 from training import Training
 
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.index import Index
 from packidx.index.order import EpochOrder, consumed_packs
-from packidx.torch import PackedDataset, PackSampler
-from packidx.torch import sampler as sampler_module
+from packidx.torch import PackSampler
 
 
 class StandIn(Index):
@@ -214,13 +212,6 @@ def test_iteration_is_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(sizes) <= 3 * 4096
 
 
-def test_chunks_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
-    index = StandIn(301)
-    whole = list(PackSampler(index, rank=1, world_size=3))
-    monkeypatch.setattr(sampler_module, "_CHUNK", 7)
-    assert list(PackSampler(index, rank=1, world_size=3)) == whole
-
-
 BAD_OPTIONS: list[tuple[dict[str, int], str]] = [
     ({"world_size": 0}, "world_size is 0"),
     ({"rank": 2, "world_size": 2}, r"rank 2 is outside \[0, 2\)"),
@@ -275,16 +266,6 @@ def test_steps_out_of_range() -> None:
     for step in (-1, 10):
         with pytest.raises(OptionError, match=f"step {step} is outside"):
             sampler.packs_of_step(step)
-
-
-def test_loss_denominator_of_a_step(tmp_path: Path) -> None:
-    index = make_index(tmp_path, {"all": [record(n, [6 + n % 5]) for n in range(40)]}, capacity=24)
-    sampler = PackSampler(index, global_batch=3)
-    planned = {k: cast(int, index.pack(k).stats["label_tokens"]) for k in range(index.num_packs)}
-    for step in range(sampler.num_steps):
-        assert sampler.label_tokens_of_step(step) == sum(
-            planned[k] for k in sampler.packs_of_step(step)
-        )
 
 
 def test_loss_denominator_is_unknown_for_bare_lengths(tmp_path: Path) -> None:
@@ -346,16 +327,6 @@ def test_planned_micro_steps_stay_together(num_packs: int) -> None:
     assert len(seen) > 4 * (num_packs // 24)
 
 
-def test_every_pack_is_left_out_alike_often() -> None:
-    counts = np.zeros(70)
-    sampler = PackSampler(StandIn(70, 16, 4), global_batch=16)
-    for epoch in range(1200):
-        sampler.set_epoch(epoch)
-        counts[sampler.left_out] += 1
-    expected = 1200 * 6 / 70
-    assert counts.min() > 0.6 * expected and counts.max() < 1.4 * expected
-
-
 def test_epochs_take_turns_with_their_variants() -> None:
     epochs = [[[0, 50], [101, 10]], [[50, 51], [111, 9]]]
     index = StandIn(120, 8, 4, epochs)
@@ -392,26 +363,6 @@ def test_consumed_packs_are_those_that_were_dealt(
     assert consumed.tolist() == [pack for micro in zip(*given, strict=True) for pack in micro]
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"snapshot_id": "ffff"}, MismatchError, "snapshot_id ffff, this index 0123abcd.*INDEX@ID"),
-        ({"position": 21}, FormatError, r"position 21, outside \[0, 20\]"),
-        ({"global_batch": 0}, FormatError, "global_batch 0, no whole number from 1"),
-        ({"version": 2}, FormatError, "version 2; this packidx knows 1"),
-    ],
-)
-def test_consumed_packs_of_bad_states(
-    change: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    index = StandIn(20)
-    state = PackSampler(index, global_batch=2).state_at(4) | change
-    with pytest.raises(error, match=message):
-        consumed_packs(index.snapshot, state)
-    with pytest.raises(FormatError, match="list, not what state_dict"):
-        consumed_packs(index.snapshot, [])
-
-
 @pytest.mark.parametrize("epoch", [0, 3])
 def test_tests_without_torch_take_the_same_steps(tmp_path: Path, epoch: int) -> None:
     index = bare_index(tmp_path, 23)
@@ -421,15 +372,3 @@ def test_tests_without_torch_take_the_same_steps(tmp_path: Path, epoch: int) -> 
     for step in range(5):
         assert training.packs_of_step(step) == sampler.packs_of_step(step)
         assert training.state_at(step) == sampler.state_at(step)
-
-
-def test_a_sampler_and_a_data_set_tell_what_they_are(tmp_path: Path) -> None:
-    index = make_index(tmp_path, {"a": [record(n, [8]) for n in range(40)]}, capacity=16)
-    sampler = PackSampler(index, rank=1, world_size=2, global_batch=4, seed=3)
-    name = f"{index.path}@{index.id[:12]}, 20 packs"
-    dealt = "rank=1, world_size=2, global_batch=4, seed=3, epoch=0"
-    assert repr(sampler) == f"PackSampler({name}, {dealt})"
-    dataset = PackedDataset(index, SyntheticEncode(), on_error="skip")
-    assert repr(dataset) == f"PackedDataset({name}, encode=SyntheticEncode)"
-    for kind in (PackSampler, PackedDataset):
-        assert repr(object.__new__(kind)) == f"{kind.__name__}(not open)"

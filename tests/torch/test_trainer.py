@@ -28,7 +28,7 @@ from packidx.torch import PackedDataset, PackSampler, collate
 from packidx.torch.loss import WEIGHTS, LossWeights, packed_loss
 
 BATCH = 8
-RANKS = (1, 2, 4, 8)
+RANKS = (1, 4)
 
 
 def trainer(

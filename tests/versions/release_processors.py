@@ -211,8 +211,7 @@ def main(out: Path, others: Path) -> None:
         others: folders that another release saved, by family.
     """
     from packidx import estimate_lengths, plan_packs
-    from packidx.encode.loading import files_of
-    from packidx.processor.folder import load_processor
+    from packidx.encode.loading import files_of, load_processor
 
     loader = transformers.AutoProcessor
     answers: dict[str, Any] = {"release": transformers.__version__, "families": {}}

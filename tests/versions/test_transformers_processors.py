@@ -24,10 +24,9 @@ from PIL import Image
 
 from packidx import open_index
 from packidx.encode import ProcessorEncoder
-from packidx.encode.loading import files_of
+from packidx.encode.loading import files_of, load_processor
 from packidx.encode.proof import compare
 from packidx.errors import MismatchError, MissingExtraError
-from packidx.processor.folder import load_processor
 from packidx.torch import PackedDataset
 
 EVERY = (*release.FAMILIES, *release.FURTHER)

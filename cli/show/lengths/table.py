@@ -20,8 +20,8 @@ from ..facts import compared_fact
 
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary
-    from packidx.estimate.again.told import ShardChange, TakenOver
-    from packidx.estimate.mistaken import Mistaken
+    from packidx.estimate.again import TakenOver
+    from packidx.estimate.summary import Mistaken
 
 
 def print_lengths(summary: LengthsSummary) -> None:
@@ -41,7 +41,7 @@ def print_lengths(summary: LengthsSummary) -> None:
     if summary.resumed_parts:
         facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
     print_facts("Lengths", facts)
-    from packidx.lengths.existing import first_rejected
+    from packidx.lengths.parts import first_rejected
 
     kinds = [
         (source["name"], reason) for source in summary.sources for reason in source["rejected"]
@@ -93,34 +93,21 @@ _NAMED = 5
 
 
 def taken_over_facts(taken: TakenOver | None) -> dict[str, str]:
-    """Lines of what was taken over, what was counted, and what became of shards."""
+    """Lines of what was taken over, and what was counted."""
     if taken is None:
         return {}
     if taken.reason is not None:
         return {"taken over": f"nothing: {taken.reason}"}
     samples = number_of(taken.num_samples, "sample")
     facts = {"taken over": f"{samples} of {number_of(taken.num_shards, 'shard')}"}
-    counted = [change for change in taken.changes if change.counted]
-    if counted:
+    if taken.num_counted_shards:
         number = number_of(taken.num_counted, "sample")
         shards = number_of(taken.num_counted_shards, "shard")
-        facts["counted"] = f"{number} of {shards}: {_listed(counted)}"
-    renamed = [c for c in taken.changes if not c.counted and c.change in ("moved", "copied")]
-    if renamed:
-        facts["moved"] = _listed(renamed)
-    gone = [change for change in taken.changes if change.change == "vanished"]
-    if gone:
-        facts["vanished"] = _listed(gone, details=False)
+        named = taken.counted[:_NAMED]
+        more = len(taken.counted) - len(named)
+        listed = ", ".join(named) + (f" and {more:,} more (--json names them)" if more else "")
+        facts["counted"] = f"{number} of {shards}: {listed}"
     return facts
-
-
-def _listed(changes: Sequence[ShardChange], details: bool = True) -> str:
-    named = [
-        f"{change.name} ({change.detail})" if details and change.detail else change.name
-        for change in changes[:_NAMED]
-    ]
-    more = len(changes) - len(named)
-    return ", ".join(named) + (f" and {more:,} more (--json names them)" if more else "")
 
 
 _SKETCH = (

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from packidx.encode.given import BlankVideo
+from packidx.encode.whole import BlankVideo
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.audio import Audio, Samples
 from packidx.records.media.video import Video

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from packidx.digests import digest
-from packidx.encode.given import sampling_rate_of
 from packidx.encode.probe.blanks import (
     TRIED_SECONDS,
     blank,
@@ -21,8 +20,15 @@ from packidx.encode.probe.blanks import (
     random_tuples,
     sound_shape,
 )
-from packidx.encode.probe.table import EACH, INDEX, TUPLE, Kind, Learnt, Profile
-from packidx.encode.whole import ARGUMENTS, NotBuilt, build_sample, ids_of, tensors_of
+from packidx.encode.probe.vision import EACH, INDEX, TUPLE, Kind, Learnt, Profile
+from packidx.encode.whole import (
+    ARGUMENTS,
+    NotBuilt,
+    build_sample,
+    ids_of,
+    sampling_rate_of,
+    tensors_of,
+)
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Media, Turn

@@ -23,8 +23,7 @@ from packidx.io import storage, urls
 from packidx.io.copies import Content, StoredFile, content_of, local_copy, overlapped, sizes
 from packidx.records.containers.tar import TAR
 from packidx.records.shards import scan
-from packidx.user_code.named import fingerprint_of
-from packidx.user_code.transform import Function, planned_transform
+from packidx.user_code import Function, fingerprint_of, planned_transform
 
 
 def verify(

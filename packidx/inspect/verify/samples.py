@@ -14,7 +14,7 @@ from packidx.index import Index, Sample
 from packidx.inspect.verify.check import Check, Difference, SourceSeen, few, number_of
 from packidx.permutation import permutation
 from packidx.records.fetch import Fetcher
-from packidx.user_code.transform import Transform
+from packidx.user_code import Transform
 
 NAME = "samples"
 _EXAMPLES = 3

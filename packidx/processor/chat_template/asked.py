@@ -2,9 +2,10 @@
 
 A template is rendered once for all records that it treats alike, with marks in place of their
 texts (`packidx.processor.chat_template.skeleton`). A mark answers like a text to all but these:
-whether it holds one of the template's own words, or is one, and what it is cut at. So a text that
-holds such words is marked around them. What a template could tell texts apart by otherwise (their
-length, their case) is not followed: Jinja renders all records of such a template.
+whether it holds one of the template's own words, or is one, and what it is cut at. So a text is
+marked around the words that it may be cut at, and one that holds another word which is looked for
+is rendered by Jinja. What a template could tell texts apart by otherwise (their length, their case)
+is not followed: Jinja renders all records of such a template.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ class Asked:
     """What a template asks of texts."""
 
     held: tuple[str, ...]
-    """Words that are looked for."""
+    """Words that are looked for in texts."""
     cut: tuple[str, ...]
-    """Those of them that a text may be cut at, the longest first."""
+    """Words that a text may be cut at."""
     equal: frozenset[str]
     """Words that texts are compared with."""
+    pieces: re.Pattern[str] | None
+    """Finds words to cut at with the white space beside them."""
     strips: tuple[str | None, ...]
     """Characters that are stripped from texts; None for white space."""
     tail: re.Pattern[str] | None
@@ -67,25 +70,25 @@ class Asked:
 
 def asked_by(template: n.Template, source: str) -> Asked | None:
     """What `template` asks of texts; None where that cannot be told."""
-    found = _Asked(template)
     try:
-        for node in template.body:
-            found.visit(node)
+        found = _Asked(template)
     except _Unknown:
         return None
     if any(mark in source for mark in MARKS):
         return None
     cut = {word.strip() or word for word in found.cut} - {""}
-    held = {word.strip() or word for word in found.held} - {""}
+    held = {word.strip() or word for word in found.held} - {"", *cut}
     joined = (held | cut) if found.joins else cut
     starts = [word for word in joined if found.joins or not word[0].isalnum()]
     ends = [word for word in joined if found.joins or not word[-1].isalnum()]
     heads = {re.escape(word[:i]) for word in starts for i in range(1, len(word))}
     tails = {re.escape(word[i:]) for word in ends for i in range(1, len(word))}
+    words = "|".join(map(re.escape, _longest_first(cut)))
     return Asked(
-        tuple(sorted(held | cut)),
-        _longest_first(cut),
+        tuple(sorted(held)),
+        tuple(sorted(cut)),
         frozenset(found.equal),
+        re.compile(f"(?:\\s*(?:{words}))+\\s*") if words else None,
         (None, *sorted(found.strips)),
         re.compile("|".join(_longest_first(tails))) if tails else None,
         re.compile(f"(?:{'|'.join(_longest_first(heads))})\\Z") if heads else None,
@@ -103,175 +106,78 @@ class _Unknown(Exception):
 
 
 class _Asked:
-    """Walks a template."""
+    """Collects what a template asks of texts."""
 
     def __init__(self, template: n.Template) -> None:
         self.words, self.texts = _words(template), _texts(template)
-        self._decides = False
-        self.distinct = False
-        self.joins = False
-        self.held: set[str] = set()
+        self.distinct = self.joins = False
         self.cut: set[str] = set()
-        self.equal: set[str] = set()
         self.strips: set[str] = set()
+        # Whether one of them is looked for in texts is tried (`ChatTemplate._asked_here`).
+        self.held = set(_strings(template))
+        self.equal = {word.strip() for word in self.held}
+        for test in template.find_all(n.Test):
+            if test.name not in _TESTS:
+                raise _Unknown
+        for filtered in template.find_all(n.Filter):
+            self._filter(filtered)
+        for call in template.find_all(n.Call):
+            self._call(call)
+        for compared in template.find_all(n.Compare):
+            sides = [compared.expr, *(operand.expr for operand in compared.ops)]
+            for left, operand in zip(sides, compared.ops, strict=False):
+                self._compared(left, operand)
+        written = [id(node) for node in _written(template.find_all(n.Output))]
+        for added in template.find_all((n.Add, n.Concat)):
+            several = sum(map(self.is_text, added.iter_child_nodes())) > 1
+            self.joins |= several and id(added) not in written
 
-    def visit(self, node: n.Node) -> None:
-        visit = getattr(self, f"_{type(node).__name__}", None)
-        if visit is not None:
-            visit(node)
-        else:
-            for child in node.iter_child_nodes():
-                self.visit(child)
-
-    def _all(self, nodes: Iterable[n.Node]) -> None:
-        for node in nodes:
-            self.visit(node)
-
-    def _Const(self, node: n.Const) -> None:
-        """A word that goes somewhere: it may be looked for, and compared with."""
-        if isinstance(node.value, str):
-            self.held.add(node.value)
-            self._compare(node.value)
-
-    def _compare(self, word: str) -> None:
-        self.equal.add(word.strip())
-        if word.strip() and not _NAME.fullmatch(word):
-            self.cut.add(word)  # a part of a text may be compared with it
-
-    # -- words that are only written ---------------------------------------------------------------
-
-    def _Output(self, node: n.Output) -> None:
-        for child in node.nodes:
-            self._written(child)
-
-    def _written(self, node: n.Node | None) -> None:
-        if isinstance(node, n.Add):
-            self._written(node.left)
-            self._written(node.right)
-        elif isinstance(node, n.Concat):
-            for child in node.nodes:
-                self._written(child)
-        elif isinstance(node, n.CondExpr):
-            self.visit(node.test)
-            self._written(node.expr1)
-            self._written(node.expr2)
-        elif node is not None and not isinstance(node, n.Const | n.TemplateData):
-            self.visit(node)
-
-    # -- questions ---------------------------------------------------------------------------------
-
-    def _Assign(self, node: n.Assign) -> None:
-        self._deciding(node.node)
-
-    def _If(self, node: n.If) -> None:
-        self._deciding(node.test)
-        self._all([*node.body, *node.elif_, *node.else_])
-
-    def _deciding(self, node: n.Node) -> None:
-        """What is written in another case comes out of marks changed; what is compared does not."""
-        before, self._decides = self._decides, True
-        self.visit(node)
-        self._decides = before
-
-    def _Add(self, node: n.Add) -> None:
-        self.joins |= self.is_text(node.left) and self.is_text(node.right)
-        self._all([node.left, node.right])
-
-    def _Concat(self, node: n.Concat) -> None:
-        self.joins |= sum(map(self.is_text, node.nodes)) > 1
-        self._all(node.nodes)
-
-    def _Compare(self, node: n.Compare) -> None:
-        sides = [node.expr, *(operand.expr for operand in node.ops)]
-        for left, operand in zip(sides, node.ops, strict=False):
-            if operand.op in ("in", "notin"):
-                self._in(left, operand.expr)
-            else:
-                self._compared(left, operand.expr)
-
-    def _in(self, item: n.Node, container: n.Node) -> None:
-        if isinstance(item, n.Const):
-            self.held.update([item.value] if isinstance(item.value, str) else [])
-        else:
-            self.visit(item)
-        if isinstance(container, n.Const) and not isinstance(item, n.Const) and self.is_text(item):
-            raise _Unknown
-        if isinstance(container, n.List | n.Tuple):
-            for member in container.items:
-                self._compared(item, member)
-        elif not isinstance(container, n.Const):
-            self.visit(container)
-
-    def _compared(self, left: n.Node, right: n.Node) -> None:
+    def _compared(self, left: n.Node, operand: n.Operand) -> None:
+        right = operand.expr
+        if operand.op in ("in", "notin"):
+            if isinstance(right, n.Const) and not isinstance(left, n.Const) and self.is_text(left):
+                raise _Unknown
+            return
         for side, other in ((left, right), (right, left)):
-            if isinstance(side, n.Const):
-                if isinstance(side.value, str):
-                    self._compare(side.value)
-                elif type(side.value) is int and side.value and self._measures(other):
-                    raise _Unknown
-            else:
-                self.visit(side)
+            if not isinstance(side, n.Const):
+                continue
+            if isinstance(side.value, str) and side.value.strip() and self.is_text(other):
+                if not _NAME.fullmatch(side.value):
+                    self.cut.add(side.value)  # a part of a text may be compared with it
+            elif type(side.value) is int and side.value and self._measures(other):
+                raise _Unknown
         both = not isinstance(left, n.Const) and not isinstance(right, n.Const)
         self.distinct |= both and self.is_text(left) and self.is_text(right)
 
-    def _Test(self, node: n.Test) -> None:
-        if node.name not in _TESTS:
+    def _filter(self, node: n.Filter) -> None:
+        if node.name in _CASES and (node.node is None or self.is_said(node.node)):
             raise _Unknown
-        self._all(node.iter_child_nodes())
-
-    # -- what reads or makes texts -----------------------------------------------------------------
-
-    def _Getitem(self, node: n.Getitem) -> None:
-        self.visit(node.node)
-        if not isinstance(node.arg, n.Const):
-            self.visit(node.arg)
-
-    def _Filter(self, node: n.Filter) -> None:
-        if node.name in _CASES:
-            if self._decides and (node.node is None or self.is_said(node.node)):
-                raise _Unknown
-        elif node.name not in _FILTERS:
+        if node.name not in _FILTERS | _CASES:
             raise _Unknown
         if node.name == "trim":
             self._stripped(node.args)
         elif node.name == "replace":
             self._looked_for(node.args)
-        elif node.name not in ("tojson", "join", "indent"):
-            self._all(node.args)
-        self._all(keyword.value for keyword in node.kwargs if node.name != "tojson")
-        if node.node is not None:
-            self.visit(node.node)
 
-    def _Call(self, node: n.Call) -> None:
+    def _call(self, node: n.Call) -> None:
         called = node.node
-        if isinstance(called, n.Name) and called.name in ("raise_exception", "strftime_now"):
-            self._all(arg for arg in node.args if not isinstance(arg, n.Const))
-            return
-        if isinstance(called, n.Getattr):
-            self.visit(called.node)
-            name = called.attr
-            if name in _CASES and not (self._decides and self.is_said(called.node)):
-                return
-            if name not in _METHODS:
-                raise _Unknown
-            if name in _STRIPS:
-                self._stripped(node.args)
-                return
-            if name in _CUTS and self.is_text(called.node):
-                self._looked_for(node.args)
-                return
-            self.distinct |= name in ("index", "count")
-            if name in ("get", "pop"):
-                self._all(node.args[1:])
-                return
-        elif isinstance(called, n.Name):
+        if isinstance(called, n.Name):
             if called.name == "lipsum":
                 raise _Unknown
+            return
+        if not isinstance(called, n.Getattr):
+            return
+        name = called.attr
+        if name in _CASES and not self.is_said(called.node):
+            return
+        if name not in _METHODS:
+            raise _Unknown
+        if name in _STRIPS:
+            self._stripped(node.args)
+        elif name in _CUTS and self.is_text(called.node):
+            self._looked_for(node.args)
         else:
-            self.visit(called)
-        self._all(node.args)
-        self._all(keyword.value for keyword in node.kwargs)
-        self._all(extra for extra in (node.dyn_args, node.dyn_kwargs) if extra is not None)
+            self.distinct |= name in ("index", "count")
 
     def is_text(self, node: n.Node) -> bool:
         """Whether an expression may be made of a text."""
@@ -311,6 +217,32 @@ class _Asked:
                     self.cut.add(word.value)
         if not args:
             raise _Unknown  # cut at white space
+
+
+def _strings(node: n.Node) -> Iterator[str]:
+    """All words of a template but those that it only writes, or looks values up by."""
+    skipped: Sequence[n.Node] = []
+    if isinstance(node, n.Output | n.Concat | n.Add | n.Getitem):
+        skipped = list(node.iter_child_nodes())
+    elif isinstance(node, n.Call) and isinstance(node.node, n.Getattr):
+        skipped = node.args[: node.node.attr in ("get", "pop")]
+    elif isinstance(node, n.Call) and isinstance(node.node, n.Name):
+        skipped = node.args if node.node.name == "raise_exception" else []
+    for child in node.iter_child_nodes():
+        if not isinstance(child, n.Const):
+            yield from _strings(child)
+        elif isinstance(child.value, str) and not any(child is each for each in skipped):
+            yield child.value
+
+
+def _written(nodes: Iterable[n.Node]) -> Iterator[n.Node]:
+    """Expressions of which nothing is done but to write them down."""
+    for node in nodes:
+        if isinstance(node, n.Output | n.Add | n.Concat):
+            yield node
+            yield from _written(node.iter_child_nodes())
+        elif isinstance(node, n.CondExpr):
+            yield from _written(filter(None, (node.expr1, node.expr2)))
 
 
 def _within(node: n.Node) -> Iterator[n.Node]:

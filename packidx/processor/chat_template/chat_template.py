@@ -13,7 +13,7 @@ import contextlib
 import re
 import threading
 import zlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -26,9 +26,7 @@ from packidx.processor.chat_template.asked import MARKS, Asked, asked_by
 from packidx.processor.chat_template.environment import (
     Generation,
     chat_environment,
-    check_size,
     check_unicode,
-    in_time,
     now,
 )
 from packidx.processor.chat_template.messages import (
@@ -43,19 +41,24 @@ from packidx.processor.chat_template.messages import (
 from packidx.processor.chat_template.placeholders import Documents, Placeholders, any_of
 from packidx.processor.chat_template.skeleton import (
     PLAIN,
+    Learnt,
     Shape,
     Skeleton,
     Unlike,
-    is_deaf,
+    fillers_of,
     learn,
+    region_at,
     shapes_of,
 )
-from packidx.processor.chat_template.turns.fallback import Search
-from packidx.processor.chat_template.turns.find import find_turns
-from packidx.processor.chat_template.turns.rendering import (
+from packidx.processor.chat_template.turns import (
+    CharPosition,
+    Hole,
     Lost,
+    Region,
     Span,
     Words,
+    by_prefix,
+    find_turns,
     learn_words,
     trained_spans,
 )
@@ -156,7 +159,7 @@ class ChatTemplate:
                 ``bad_text`` if it holds half a surrogate pair;
                 ``media_token_in_text`` if a text holds a placeholder token;
                 ``media_not_rendered`` if the template leaves a medium out.
-            LimitError: the template does not come to an end.
+            LimitError: it is rendered otherwise than others of its shape.
             MemoryError: it ran out.
         """
         if conversation.is_document:
@@ -166,26 +169,26 @@ class ChatTemplate:
                 text, spans if any(self.policy.trains(conversation.turns)) else (), media
             )
         if self._asked is None:
-            return in_time(self._render_slowly, conversation)
+            return self._render_slowly(conversation)
         try:
-            key, texts = structure(conversation, self._names)
-            asked = self._asked_of.get(key)
+            structured, texts = structure(conversation, self._names)
+            asked = self._asked_of.get(structured)
             if asked is None:
-                asked = self._asked_here(conversation, key, len(texts))
-            shapes, segments = shapes_of(texts, asked)
+                asked = self._asked_here(conversation, structured, len(texts))
+            shapes, cores = shapes_of(texts, asked)
         except (Unusual, Unlike):
-            return in_time(self._render_slowly, conversation)
-        shape = (key, shapes)
-        skeleton = self._skeletons.get(shape, _UNKNOWN)
-        is_new = skeleton is _UNKNOWN or (
+            return self._render_slowly(conversation)
+        key = (structured, shapes)
+        skeleton = self._skeletons.get(key, _UNKNOWN)
+        if skeleton is _UNKNOWN or (
             skeleton is not None and skeleton.dates and not self._is_of_today(skeleton)
-        )
-        if is_new:
-            skeleton = in_time(self._learn, conversation, shape, texts, segments, asked)
+        ):
+            with self._lock:
+                skeleton = self._learned(conversation, shapes, texts, cores, asked)
+                _keep(self._skeletons, key, skeleton)
         if skeleton is None:
-            return in_time(self._render_slowly, conversation)
-        text, borders = skeleton.fill(texts, segments)
-        check_size(text)
+            return self._render_slowly(conversation)
+        text, borders = skeleton.fill(cores)
         if not text.isascii():
             check_unicode(text)
         if texts and not zlib.crc32(texts[-1][-64:].encode(errors="replace")) % COMPARED:
@@ -195,7 +198,7 @@ class ChatTemplate:
         else:
             media = tuple([borders[i] + offset for i, offset in skeleton.media])
         if skeleton.lost:
-            spans = in_time(self._search_spans, conversation, text)
+            spans = self._search_spans(conversation, text)
         else:
             spans = skeleton.label_spans(text, borders, self.policy)
         return Rendered(text, spans, media)
@@ -211,22 +214,14 @@ class ChatTemplate:
 
     def _render_slowly(self, conversation: Conversation) -> Rendered:
         text = self._render(conversation)
-        check_size(text)
         check_unicode(text)
         media = self._placeholders.find(conversation, text)
         return Rendered(text, self._search_spans(conversation, text), media)
 
-    def _render(
-        self,
-        conversation: Conversation,
-        *,
-        prompt: bool = False,
-        borders: tuple[str, str] | None = None,
-    ) -> str:
+    def _render(self, conversation: Conversation, *, prompt: bool = False) -> str:
         """Jinja's rendering."""
-        template = self._template if borders is None else self._bordered(borders)
         messages = self._form.rendered(conversation)
-        return self._write(template, messages, conversation.tools, prompt)
+        return self._write(self._template, messages, conversation.tools, prompt)
 
     def _write(
         self,
@@ -248,13 +243,15 @@ class ChatTemplate:
         except Exception as error:  # a template is foreign code: whatever it raises is its verdict
             raise _refusal(error) from error
 
-    def _bordered(self, borders: tuple[str, str]) -> jinja2.Template:
-        bordered = type("Bordered", (Generation,), {"borders": borders})
-        return chat_environment(bordered).from_string(self.source)
-
     @cached_property
     def _marked_template(self) -> jinja2.Template:
-        return self._bordered((MARKS[2], MARKS[3])) if self._has_blocks else self._template
+        """The template with marks around its ``{% generation %}`` blocks."""
+        if not self._has_blocks:
+            return self._template
+        bordered = type("Bordered", (Generation,), {"borders": (MARKS[2], MARKS[3])})
+        environment = chat_environment(bordered)
+        environment.globals["strftime_now"] = self._today
+        return environment.from_string(self.source)
 
     def _today(self, layout: str) -> str:
         """``strftime_now``, written down."""
@@ -273,57 +270,32 @@ class ChatTemplate:
     def _form(self) -> Form:
         return Form(partial(self._write, self._template), self.empty_as_list)
 
-    # -- label spans -------------------------------------------------------------------------------
-
-    def _search_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...]:
-        """Label spans without a skeleton."""
-        wanted = self.policy.trains(conversation.turns)
-        if not any(wanted):
-            return ()
-        search = Search(self._render, conversation, text, self._control, self.policy, wanted)
-        if self._has_blocks:
-            regions = search.by_blocks()
-        else:
-            marked = search.by_marks()
-            regions = search.by_prefix() if marked is None else marked
-        return trained_spans(regions, text, self.policy)
-
-    # -- skeletons ---------------------------------------------------------------------------------
+    # -- shapes ------------------------------------------------------------------------------------
 
     def _compare(self, conversation: Conversation, text: str) -> None:
-        if in_time(self._render, conversation) != text:
+        if self._render(conversation) != text:
             raise LimitError(
                 "the chat template renders the record otherwise than others of its shape; "
                 "please tell us of this template, and leave the record out"
             )
 
-    def _learn(
-        self,
-        conversation: Conversation,
-        shape: tuple[Hashable, tuple[tuple[int, Shape], ...]],
-        texts: Sequence[str],
-        segments: dict[int, list[str]],
-        asked: Asked,
-    ) -> Skeleton | None:
-        """The skeleton of the record's shape, remembered for others; None where there is none."""
-        with self._lock:
-            of_text = [PLAIN] * len(texts)
-            for number, one in shape[1]:
-                of_text[number] = one
-            skeleton = self._learned(conversation, texts, segments, of_text, asked)
-            _keep(self._skeletons, shape, skeleton)
-            return skeleton
-
     def _asked_here(self, conversation: Conversation, key: Hashable, size: int) -> Asked:
-        """What the template asks of `size` texts of this structure, remembered for others."""
-        with self._lock:
-            asked = self._asked
-            assert asked is not None
-            with contextlib.suppress(BadRecord, Unlike, LimitError):
-                if in_time(is_deaf, partial(self._marked, conversation), size, asked):
-                    asked = replace(asked, held=asked.cut)
-            _keep(self._asked_of, key, asked)
-            return asked
+        """What the template asks of `size` texts of this structure, remembered for others: not for
+        words that it looks for elsewhere, so that texts with and without them come out alike."""
+        asked = self._asked
+        assert asked is not None
+        with self._lock, contextlib.suppress(BadRecord):
+
+            def written(words: Sequence[str]) -> str:
+                text = f"{MARKS[0]}{''.join(words)}{MARKS[1]}"
+                return self._marked(conversation, [text] * size).replace(text, MARKS[0])
+
+            plain = written(())
+            held = tuple(word for word in asked.held if written((word,)) != plain)
+            if written([word for word in asked.held if word not in held]) == plain:
+                asked = replace(asked, held=held)
+        _keep(self._asked_of, key, asked)
+        return asked
 
     def _marked(self, conversation: Conversation, texts: Sequence[str]) -> str:
         """The rendering of other texts, with marks around ``{% generation %}`` blocks."""
@@ -334,45 +306,115 @@ class ChatTemplate:
     def _learned(
         self,
         conversation: Conversation,
+        shapes: Sequence[tuple[int, Shape]],
         texts: Sequence[str],
-        segments: dict[int, list[str]],
-        shapes: Sequence[Shape],
+        cores: Sequence[str],
         asked: Asked,
     ) -> Skeleton | None:
+        """The skeleton of the record's shape; None where there is none."""
+        of_texts = [PLAIN] * len(texts)
+        for number, shape in shapes:
+            of_texts[number] = shape
         _, owners = with_texts(conversation, self._names, texts)
+        render = partial(self._marked, conversation)
         self._dates.clear()
         try:
-            skeleton, rendering, shapes = learn(
-                partial(self._marked, conversation), shapes, owners, asked
-            )
+            fillers = fillers_of(len(cores), asked)
+            learnt = learn(render, of_texts, owners, fillers, asked.strips)
             plain = self._render(conversation)
         except MemoryError:
             raise
         except Exception:  # marks do not do, or it is refused: Jinja's own rendering says which
             return None
+        skeleton = learnt.skeleton
         skeleton.dates = tuple(self._dates.items())
-        if skeleton.fill(texts, segments)[0] != plain:
+        if skeleton.fill(cores)[0] != plain:
             return None
         if not any(hole.is_json for hole in skeleton.holes):
-            skeleton.media = self._placeholders.positions(conversation, rendering)
-        wanted = self.policy.trains(conversation.turns)
-        if any(wanted):
-            try:
-                if self._words is None:
-                    self._words = learn_words(
-                        self._render, self._control, self._placeholders.pattern
-                    )
-                turns = find_turns(
-                    rendering, conversation.turns, self._words, self.policy, self._has_blocks
-                )
-                skeleton.set_turns([turn for turn in turns if wanted[turn.turn]], self.policy)
-                header = bool(self._words.header) or self._has_blocks
-                skeleton.lost = any(
-                    wanted[turn] for turn in skeleton.open_turns(owners, shapes, header)
-                )
-            except Lost:
-                skeleton.lost = True
+            media = self._placeholders.positions(conversation, learnt.rendering)
+            skeleton.media = None if media is None else tuple(map(learnt.placed, media))
+        try:
+            turns = self._turns(conversation, learnt, owners)
+            skeleton.set_turns(list(map(learnt.region, turns)), self.policy)
+        except Lost:
+            skeleton.lost = True
         return skeleton
+
+    # -- label spans -------------------------------------------------------------------------------
+
+    def _turns(
+        self, conversation: Conversation, learnt: Learnt, owners: Sequence[Sequence[Hole]]
+    ) -> list[Region[CharPosition]]:
+        """The trained turns in a rendering of marks.
+
+        Raises:
+            Lost: marks do not show one.
+        """
+        wanted = self.policy.trains(conversation.turns)
+        if not any(wanted):
+            return []
+        if self._words is None:
+            self._words = learn_words(self._render, self._control, self._placeholders.pattern)
+        turns = find_turns(
+            learnt.rendering, conversation.turns, self._words, self.policy, self._has_blocks
+        )
+        unclear = learnt.open_texts
+        if not self._words.header:
+            unclear |= learnt.late_texts
+        if not self._has_blocks and any(
+            wanted[owner.turn] and owner.kind == "content"
+            for text in unclear
+            for owner in owners[text]
+        ):
+            raise Lost("the end of a text")
+        return [turn for turn in turns if wanted[turn.turn]]
+
+    def _search_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...]:
+        """Label spans of one record, by marks around its own texts, or by what stands before each
+        turn."""
+        wanted = self.policy.trains(conversation.turns)
+        if not any(wanted):
+            return ()
+        strips = (None,) if self._asked is None else self._asked.strips
+        regions: list[Region[int]] | None = None
+        for shapes, cores in self._own_shapes(conversation):
+            with contextlib.suppress(BadRecord, Unlike, Lost):
+                _, owners = with_texts(conversation, self._names, ["x"] * len(shapes))
+                bare = [core.strip() for core in cores]
+                render = partial(self._marked, conversation)
+                learnt = learn(render, shapes, owners, (bare, bare), strips)
+                filled, borders = learnt.skeleton.fill(cores)
+                if filled != text:
+                    continue
+                turns = map(learnt.region, self._turns(conversation, learnt, owners))
+                regions = [region_at(turn, borders) for turn in turns]
+                break
+        if regions is None and self._has_blocks:
+            raise BadRecord("template", "it is not clear which turn a generation block belongs to")
+        if regions is None:
+            regions = by_prefix(
+                self._render, conversation, text, wanted, self._control, self.policy
+            )
+        return trained_spans(regions, text, self.policy)
+
+    def _own_shapes(self, conversation: Conversation) -> Iterator[tuple[list[Shape], list[str]]]:
+        """Shapes of a record's texts, and their cores: each text as a whole, then cut at words;
+        then none, which does where blocks show the turns."""
+        try:
+            _, texts = structure(conversation, self._names)
+        except Unusual:
+            return
+        yield [PLAIN] * len(texts), texts
+        with contextlib.suppress(Unlike):
+            if self._asked is not None:
+                asked = replace(self._asked, held=(), equal=frozenset(), distinct=False)
+                few, cores = shapes_of(texts, asked)
+                shapes: list[Shape] = [PLAIN] * len(texts)
+                for number, shape in few:
+                    shapes[number] = shape
+                yield shapes, cores
+        if self._has_blocks:
+            yield [(text,) for text in texts], []
 
 
 def _keep(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:

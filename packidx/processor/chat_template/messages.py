@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 import jinja2.nodes
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.turns.fallback import REASONING
-from packidx.processor.chat_template.turns.rendering import Hole
+from packidx.processor.chat_template.turns import REASONING, Hole
 from packidx.records.conversation import Conversation, Turn, to_messages
 
 Message = dict[str, Any]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.environment import MAX_TEXT, check_unicode
-from packidx.processor.chat_template.turns.rendering import CharPosition, Rendering, Span
+from packidx.processor.chat_template.environment import check_unicode
+from packidx.processor.chat_template.turns import CharPosition, Rendering, Span
 from packidx.processor.labels import LabelPolicy
 from packidx.records.conversation import Conversation, Media, Turn
 
@@ -134,8 +134,7 @@ class Documents:
 
         Raises:
             BadRecord: ``media_token_in_text`` if a text holds a placeholder token,
-                ``media_not_rendered`` if the processor takes no such media, ``bad_text`` if it is
-                too long.
+                ``media_not_rendered`` if the processor takes no such media.
         """
         texts: list[str] = []
         spans: list[Span] = []
@@ -147,9 +146,6 @@ class Documents:
                 spans.append((length, length + len(part)))
             texts.append(written)
             length += len(written)
-        if length > MAX_TEXT:
-            text = f"a document of {length:,} characters: at most {MAX_TEXT:,} are read"
-            raise BadRecord("bad_text", text)
         text = "".join(texts)
         check_unicode(text)
         return text, _joined(spans), self._placeholders.find(conversation, text)

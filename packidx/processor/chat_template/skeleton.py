@@ -1,24 +1,24 @@
 """What a template makes of all records of one shape.
 
 A record's shape is all that the template may tell it from others by: the `structure` of its
-messages, and of each text the template's own words in it (`packidx.processor.chat_template.asked`).
-The template is rendered for a shape with marks in place of the stretches of texts between these
-words; where the marks come out, the record's own stretches are put: its rendering, without Jinja.
-Marks of several kinds, short and long, bare and with white space around them, must come out alike,
-and what is put together must be Jinja's rendering of the record that the shape was learned from.
+messages, and of each text the template's own words in it. The template is rendered with marks in
+place of what else there is of the texts (their *cores*); where the marks come out, the cores of any
+record of the shape are put: its rendering, without Jinja. A mark holds letters of both cases, white
+space, quotes and what else filters change: it comes out as it is, or as JSON writes it, or it does
+not stand for a text. Marks of two lengths, and with white space around them, must come out alike,
+and what is put together must be Jinja's rendering of the record that the shape is learned of.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass
+from itertools import accumulate, product
 
 from packidx.processor.chat_template.asked import MARKS, Asked
-from packidx.processor.chat_template.turns.rendering import (
+from packidx.processor.chat_template.turns import (
     CharPosition,
     CharStretch,
     Hole,
@@ -31,17 +31,15 @@ from packidx.processor.chat_template.turns.rendering import (
 )
 from packidx.processor.labels import LabelPolicy
 
-MAX_WORDS = 32
-"""Words in one text; one with more is rendered by Jinja."""
+MAX_PIECES = 64
+"""Pieces of one text; one with more is rendered by Jinja."""
 _OPEN, _CLOSE, _BEGIN, _END = tuple(MARKS)
-_LONG = "aZ \"9\\\n\t<&'{%é " * 200
 _MARK = re.compile(f"{_OPEN}(\\d+){_CLOSE}|([{_BEGIN}{_END}])")
+FILLER = "aZ \"9\\\n\t<&'{%é "
 
-Segment = str | tuple[str, ...]
-"""A stretch of a text: words of the template, and white space beside them; or anything else, of
-which is said what words it holds."""
-Shape = tuple[Segment, ...]
-PLAIN: Shape = ((),)
+Shape = tuple[str | None, ...]
+"""A text's pieces: words of the template with the white space beside them, and None for a core."""
+PLAIN: Shape = (None,)
 KEPT = ""
 Strip = str | None
 """What is stripped from an end of a text: these characters, white space (None), or nothing."""
@@ -53,105 +51,88 @@ class Unlike(Exception):
 
 def shapes_of(
     texts: Sequence[str], asked: Asked
-) -> tuple[tuple[tuple[int, Shape], ...], dict[int, list[str]]]:
-    """What the template may ask of `texts`, none empty: number and shape of those that hold words
-    of its own, and by their number their stretches.
+) -> tuple[tuple[tuple[int, Shape], ...], list[str]]:
+    """What the template may ask of `texts`, none empty: number and shape of those that are not
+    `PLAIN`; and all cores in order.
 
     Raises:
-        Unlike: there are too many of these, or two texts are equal where that matters.
+        Unlike: a text holds what marks cannot stand for, or two are equal where that matters.
     """
     together = "\0".join(texts)
-    held = [word for word in asked.held if word in together]
-    cut = [word for word in held if word in asked.cut]
-    is_edged = any(c in together for c in asked.edges)
-    shapes: list[tuple[int, Shape]] = []
-    segments: dict[int, list[str]] = {}
-    for number, text in enumerate(texts):
-        shape: Shape
-        bare = text.strip()
-        if not bare or bare in asked.equal:
-            shape, segments[number] = (text,), [text]
-        elif is_edged or cut:
-            shape, segments[number] = _shape(text, held, asked)
-        elif held:
-            shape = (tuple([word for word in held if word in text]),)
-        else:
-            continue
-        if shape != PLAIN:
-            shapes.append((number, shape))
     if asked.distinct and len({text.strip() for text in texts}) < len(texts):
         raise Unlike
-    return tuple(shapes), segments
+    if any(word in together for word in asked.held):
+        raise Unlike
+    is_cut = any(word in together for word in asked.cut)
+    is_edged = any(char in together for char in asked.edges)
+    shapes: list[tuple[int, Shape]] = []
+    cores: list[str] = []
+    for number, text in enumerate(texts):
+        bare = text.strip()
+        if not bare or bare in asked.equal:
+            shapes.append((number, (text,)))
+        elif is_cut or is_edged:
+            shape = _cut(text, asked, cores)
+            if shape != PLAIN:
+                shapes.append((number, shape))
+        else:
+            cores.append(text)
+    return tuple(shapes), cores
 
 
-def _shape(text: str, held: Sequence[str], asked: Asked) -> tuple[Shape, list[str]]:
-    """A text's shape, and its stretches."""
-    cuts = [word for word in asked.cut if word in text]
+def _cut(text: str, asked: Asked, cores: list[str]) -> Shape:
+    """The shape of a text that may hold words of the template, or make one together with what
+    stands beside it; its cores are added to `cores`."""
+    found = [m.span() for m in asked.pieces.finditer(text)] if asked.pieces else []
     tail = asked.tail.match(text) if asked.tail else None
     head = asked.head.search(text) if asked.head else None
-    words = "|".join(map(re.escape, cuts))
-    found = [m.span() for m in re.finditer(f"(?:\\s*(?:{words}))+\\s*", text)] if cuts else []
     if tail and not any(start < tail.end() for start, _ in found):
         found.insert(0, tail.span())
     if head and not any(end > head.start() for _, end in found):
         found.append(head.span())
-    bounds = sorted({0, len(text), *(at for span in found for at in span)})
-    segments = [text[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
-    if len(segments) > MAX_WORDS:
+    shape: list[str | None] = []
+    at = 0
+    for start, end in [*found, (len(text), len(text))]:
+        core = text[at:start]
+        if core.strip() in asked.equal:
+            shape.append(core)
+        elif core:
+            shape.append(None)
+            cores.append(core)
+        shape.append(text[start:end])
+        at = end
+    shape = [piece for piece in shape if piece != ""]
+    said = [piece for piece in shape if piece is not None]
+    if len(shape) > MAX_PIECES or any(
+        text.count(word) != sum(piece.count(word) for piece in said) for word in asked.cut
+    ):
         raise Unlike
-    words_at = {start for start, _ in found}
-    shape: list[Segment] = []
-    for at, segment in zip(bounds, segments, strict=False):
-        bare = segment.strip()
-        if at in words_at or not bare or bare in asked.equal:
-            shape.append(segment)
-        else:
-            shape.append(tuple(word for word in held if word not in cuts and word in segment))
-    for word in cuts:  # none lies across two of them
-        if text.count(word) != sum(s.count(word) for s in shape if isinstance(s, str)):
-            raise Unlike
-    return tuple(shape), segments
+    return tuple(shape)
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """What a hole takes: segments of a text."""
+class Taken:
+    """What a hole takes."""
 
-    text: int
-    first: int
-    past: int
-    is_whole: bool
-    """Whether these are all."""
-    cuts: tuple[Strip, Strip]
-    """What is stripped of its ends."""
+    core: int
     is_json: bool
     """Whether it is written as JSON writes it."""
+    left: Strip = KEPT
+    right: Strip = KEPT
 
-    def of(self, texts: Sequence[str], segments: dict[int, list[str]]) -> str:
-        text = texts[self.text]
-        if not self.is_whole:
-            text = "".join(segments[self.text][self.first : self.past])
-        left, right = self.cuts
-        if left != KEPT:
-            text = text.lstrip(left)
-        if right != KEPT:
-            text = text.rstrip(right)
-        return _quoted(text) if self.is_json else text
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    def of(self, cores: Sequence[str]) -> str:
+        return _put(_stripped(cores[self.core], self.left, self.right), self.is_json)
 
 
 @dataclass(slots=True)
 class Skeleton:
     """A template's words, and where its labels and media are."""
 
-    holes: tuple[Stretch, ...]
+    holes: tuple[Taken, ...]
     parts: list[str]
     """The literals, with an empty text for each hole between them."""
     plain: bool
-    """Whether the holes take the record's texts as they are, each once and in order."""
+    """Whether the holes take the record's cores as they are, each once and in order."""
     dates: tuple[tuple[str, str], ...] = ()
     """What it writes of today: layout, and what that gave."""
     spans: tuple[CharStretch, ...] | None = None
@@ -160,41 +141,21 @@ class Skeleton:
     media: tuple[CharPosition, ...] | None = None
     """Where the media are; None where that takes a look at the text."""
     lost: bool = False
-    """Whether it takes other ways (`packidx.processor.chat_template.turns.fallback`) to find the
-    trained turns."""
+    """Whether the trained turns must be looked for in each record by itself."""
 
-    def fill(self, texts: Sequence[str], segments: dict[int, list[str]]) -> tuple[str, list[int]]:
+    def fill(self, cores: Sequence[str]) -> tuple[str, list[int]]:
         """The text, and where each border (`rendering.CharPosition`) is in it."""
         parts = self.parts.copy()
         if self.plain:
-            parts[1::2] = texts
+            parts[1::2] = cores
         else:
-            parts[1::2] = [hole.of(texts, segments) for hole in self.holes]
+            parts[1::2] = [hole.of(cores) for hole in self.holes]
         return "".join(parts), [0, *accumulate(map(len, parts))]
-
-    def open_turns(
-        self, owners: Sequence[Sequence[Hole]], shapes: Sequence[Shape], has_header: bool
-    ) -> set[int]:
-        """Turns of texts that begin or end with words which no hole takes: it is not clear where
-        they do.
-
-        Args:
-            has_header: what a template writes before a turn says where it begins.
-        """
-        ends = {(hole.text, hole.past) for hole in self.holes}
-        starts = {(hole.text, hole.first) for hole in self.holes}
-        return {
-            owner.turn
-            for text, shape in enumerate(shapes)
-            for owner in owners[text]
-            if (text, len(shape)) not in ends or not (has_header or (text, 0) in starts)
-            if owner.kind == "content" and any(not isinstance(s, str) or s.strip() for s in shape)
-        }
 
     def label_spans(self, text: str, borders: list[int], policy: LabelPolicy) -> tuple[Span, ...]:
         """The characters that are trained on."""
         if self.spans is None:
-            regions = [_region(turn, borders) for turn in self.turns]
+            regions = [region_at(turn, borders) for turn in self.turns]
             return trained_spans(regions, text, policy)
         return tuple([(borders[i] + a, borders[j] + b) for (i, a), (j, b) in self.spans])
 
@@ -212,7 +173,9 @@ class Skeleton:
             )
 
 
-def _region(turn: Region[CharPosition], borders: list[int]) -> Region[int]:
+def region_at(turn: Region[CharPosition], borders: list[int]) -> Region[int]:
+    """A turn in the text whose borders (`Skeleton.fill`) these are."""
+
     def at(position: CharPosition) -> int:
         return borders[position[0]] + position[1]
 
@@ -225,6 +188,40 @@ def _region(turn: Region[CharPosition], borders: list[int]) -> Region[int]:
 
 
 @dataclass(frozen=True, slots=True)
+class Learnt:
+    """A template's rendering of a shape, twice: for filling in, and as turns are found in it.
+
+    In `rendering` a hole is a whole text as far as the template leaves it whole, words included.
+    """
+
+    skeleton: Skeleton
+    rendering: Rendering
+    places: tuple[tuple[int, int], ...]
+    """For each literal of `rendering` the skeleton's, and the character that it begins with."""
+    open_texts: frozenset[int]
+    """Texts of which it is not clear where they end."""
+    late_texts: frozenset[int]
+    """Texts that begin with words which no hole takes."""
+
+    def placed(self, position: CharPosition) -> CharPosition:
+        """A position in the rendering as one in the skeleton."""
+        literal, low = self.places[position[0] // 2]
+        if position[0] % 2:  # the end of a literal, where a hole starts
+            return 2 * literal + 1, position[1]
+        return 2 * literal, low + position[1]
+
+    def region(self, turn: Region[CharPosition]) -> Region[CharPosition]:
+        """A turn of the rendering as one of the skeleton."""
+
+        def moved(stretch: CharStretch) -> CharStretch:
+            return self.placed(stretch[0]), self.placed(stretch[1])
+
+        start, end = moved((turn.start, turn.end))
+        cuts = tuple(map(moved, turn.cuts))
+        return Region(turn.turn, start, end, cuts, None if turn.stop is None else moved(turn.stop))
+
+
+@dataclass(frozen=True, slots=True)
 class _Written:
     """A rendering of marks: ``literals[0] marks[0] literals[1] …``."""
 
@@ -234,269 +231,211 @@ class _Written:
     blocks: list[CharStretch]
 
 
-class Marks:
-    """The marks that stand for texts of given shapes."""
-
-    def __init__(self, shapes: Sequence[Shape]) -> None:
-        self.shapes = shapes
-        self.places = [
-            (text, number)
-            for text, shape in enumerate(shapes)
-            for number, segment in enumerate(shape)
-            if not isinstance(segment, str)
-        ]
-        self._number = {place: number for number, place in enumerate(self.places)}
-
-    def hole(self, number: int, is_json: bool) -> Stretch:
-        text, segment = self.places[number]
-        is_whole = len(self.shapes[text]) == 1
-        return Stretch(text, segment, segment + 1, is_whole, (KEPT, KEPT), is_json)
-
-    def mark(self, number: int, filler: str) -> str:
-        text, segment = self.places[number]
-        words = "\0".join(self.shapes[text][segment])
-        return f"{_OPEN}{number}{_CLOSE}{words}{filler}{_CLOSE}"
-
-    def segments(self, text: int, filler: str = "") -> list[str]:
-        """The stretches of a text, of marks and words."""
-        return [
-            segment if isinstance(segment, str) else self.mark(self._number[text, number], filler)
-            for number, segment in enumerate(self.shapes[text])
-        ]
-
-    def texts(self, filler: str = "", before: str = "", after: str = "") -> list[str]:
-        """The texts, with white space around them."""
-        made = []
-        for text, shape in enumerate(self.shapes):
-            parts = self.segments(text, filler)
-            starts, ends = (not isinstance(shape[end], str) for end in (0, -1))
-            made.append(before * starts + "".join(parts) + after * ends)
-        return made
-
-    def read(self, rendering: str, filler: str = "") -> _Written:
-        """Where marks came out.
-
-        Raises:
-            Unlike: one came out changed.
-        """
-        written = _Written([""], [], [])
-        begun: list[CharPosition] = []
-        at = 0
-        while found := _MARK.search(rendering, at):
-            written.literals[-1] += rendering[at : found.start()]
-            position = (2 * len(written.marks), len(written.literals[-1]))
-            at = found.end()
-            if found[2] == _BEGIN:
-                begun.append(position)
-            elif found[2] == _END:
-                written.blocks.append((begun.pop(), position))
-            else:
-                mark = self.mark(int(found[1]), filler)
-                forms = (mark, _quoted(mark))
-                here = [rendering.startswith(form, found.start()) for form in forms]
-                if not any(here):
-                    raise Unlike
-                written.marks.append((int(found[1]), not here[0]))
-                written.literals.append("")
-                at = found.start() + len(forms[here.index(True)])
-        written.literals[-1] += rendering[at:]
-        if any(mark in literal for literal in written.literals for mark in MARKS):
-            raise Unlike
-        return written
-
-
 def learn(
     render: Callable[[Sequence[str]], str],
     shapes: Sequence[Shape],
     owners: Sequence[Sequence[Hole]],
-    asked: Asked,
-) -> tuple[Skeleton, Rendering, Sequence[Shape]]:
-    """What the template makes of all texts of these shapes; and the shapes that its holes are of,
-    with as few of the template's words as this allows.
+    fillers: tuple[Sequence[str], Sequence[str]],
+    strips: Sequence[Strip],
+) -> Learnt:
+    """What the template makes of all texts of these shapes.
 
     Args:
         render: texts as the template writes them, blocks between the last two of `MARKS`.
         owners: whose each text is; of one that several turns have, these.
+        fillers: what the mark of each core holds, in two renderings.
+        strips: what may be stripped from texts.
 
     Raises:
         Unlike: marks do not show that.
     """
-    whole = [_whole(shape, asked) for shape in shapes]
-    cut = [
-        one if all(isinstance(segment, str) for segment in shape) else shape
-        for one, shape in zip(whole, shapes, strict=True)
+    cores = _cores(shapes)
+    written, again = (_read(render(_texts(shapes, own)), own) for own in fillers)
+    if (written.marks, written.literals) != (again.marks, again.literals):
+        raise Unlike
+    holes = [cores[number] for number, _ in written.marks]
+    ways: list[Strip] = [KEPT, *strips]
+    # Of each literal, what may be stripped from the end of the text before it and the one behind.
+    cuts = [
+        list(
+            product(
+                ways if h and holes[h - 1].is_last else [KEPT],
+                ways if h < len(holes) and holes[h].is_first else [KEPT],
+            )
+        )
+        for h in range(len(written.literals))
     ]
-    marks = Marks(shapes)
-    texts = marks.texts()
-    for tried in (whole, cut):
-        if list(tried) == list(shapes):
-            break
-        with contextlib.suppress(Unlike):
-            skeleton, rendering = _learned(render, tried, owners, asked)
-            segments = {text: marks.segments(text) for text in range(len(shapes))}
-            plain = render(texts).replace(_BEGIN, "").replace(_END, "")
-            if skeleton.fill(texts, segments)[0] == plain:
-                return skeleton, rendering, tried
-    return *_learned(render, shapes, owners, asked), shapes
-
-
-def _whole(shape: Shape, asked: Asked) -> Shape:
-    """A shape of one stretch, which holds the same words."""
-    said = "".join(segment if isinstance(segment, str) else "" for segment in shape)
-    held = {word for segment in shape if not isinstance(segment, str) for word in segment}
-    return (tuple(word for word in asked.held if word in said or word in held),)
-
-
-def _learned(
-    render: Callable[[Sequence[str]], str],
-    shapes: Sequence[Shape],
-    owners: Sequence[Sequence[Hole]],
-    asked: Asked,
-) -> tuple[Skeleton, Rendering]:
-    marks = Marks(shapes)
-    filler = "".join(c for c in _LONG if c not in asked.held)
-    if any(word in filler for word in asked.held):
-        raise Unlike
-    bare = marks.read(render(marks.texts()))
-    long = marks.read(render(marks.texts(filler)), filler)
-    numbers = [number for number, _ in bare.marks]
-    if long.literals != bare.literals or numbers != [number for number, _ in long.marks]:
-        raise Unlike
-    holes = [marks.hole(number, is_json) for number, is_json in long.marks]
-    edges = _Edges(marks, holes, bare.literals, asked.strips)
-    for space in dict.fromkeys((char or "\n")[0] for char in asked.strips):
+    for space in dict.fromkeys((chars or "\n")[0] for chars in strips):
         before, after = space + "\t", "\t" + space
-        spaced = marks.read(render(marks.texts("", before, after)))
-        if numbers != [number for number, _ in spaced.marks]:
+        spaced = _read(render(_texts(shapes, fillers[0], before, after)), fillers[0])
+        if written.marks != spaced.marks:
             raise Unlike
-        edges.see(spaced.literals, before, after)
-    made = _joined(marks, edges.holes(), bare)
-    seen: set[tuple[int, int, int]] = set()
-    stated: list[Hole] = []
-    for hole in made.holes:
-        name = (hole.text, hole.first, hole.past)
-        turn = stated[-1].turn if stated else 0
-        owner = next((own for own in owners[hole.text] if own.turn >= turn), owners[hole.text][-1])
-        stated.append(Hole(owner.turn, owner.kind, name in seen))
-        seen.add(name)
-    parts = [part for literal in made.literals for part in (literal, "")][:-1]
-    plain = [hole.text for hole in made.holes] == list(range(len(shapes))) and all(
-        hole.is_whole and hole.cuts == (KEPT, KEPT) and not hole.is_json for hole in made.holes
-    )
-    blocks = tuple(sorted(made.blocks))
-    return Skeleton(tuple(made.holes), parts, plain), Rendering(
-        tuple(made.literals), tuple(stated), blocks
-    )
-
-
-class _Edges:
-    """Finds out what a template leaves of the white space at the ends of texts."""
-
-    def __init__(
-        self,
-        marks: Marks,
-        holes: list[Stretch],
-        literals: list[str],
-        strips: Sequence[str | None],
-    ) -> None:
-        self._holes, self._literals = holes, literals
-        ways: list[Strip] = [KEPT, *strips]
-        lengths = [len(marks.shapes[hole.text]) for hole in holes]
-        ends = [hole.past == past for hole, past in zip(holes, lengths, strict=True)]
-        rights = [ways if is_end else [KEPT] for is_end in ends]
-        lefts = [[KEPT] if hole.first else ways for hole in holes]
-        self._around = [
-            (h > 0 and ends[h - 1], h < len(holes) and not holes[h].first)
-            for h in range(len(literals))
-        ]
-        self._ways: list[list[tuple[Strip, Strip]]] = [
-            [(a, b) for a in (rights[h - 1] if h else [KEPT]) for b in [*lefts, [KEPT]][h]]
-            for h in range(len(literals))
-        ]
-
-    def see(self, spaced: list[str], before: str, after: str) -> None:
-        """Keep the ways that explain a rendering of marks between `before` and `after`."""
-        for h, (literal, ways) in enumerate(zip(self._literals, self._ways, strict=True)):
-            is_json = [hole.is_json for hole in self._holes]
-            jsons = (h > 0 and is_json[h - 1], h < len(is_json) and is_json[h])
-            self._ways[h] = [
-                (left, right)
-                for left, right in ways
-                if spaced[h]
-                == _left(after, left, 1, jsons[0]) * self._around[h][0]
+        for h, (literal, seen) in enumerate(zip(written.literals, spaced.literals, strict=True)):
+            behind = h > 0 and holes[h - 1].is_last
+            ahead = h < len(holes) and holes[h].is_first
+            quoted = behind and written.marks[h - 1][1], ahead and written.marks[h][1]
+            cuts[h] = [
+                (right, left)
+                for right, left in cuts[h]
+                if seen
+                == _put(_stripped(after * behind, KEPT, right), quoted[0])
                 + literal
-                + _left(before, right, 0, jsons[1]) * self._around[h][1]
+                + _put(_stripped(before * ahead, left, KEPT), quoted[1])
             ]
+    if any(len(set(own)) != 1 for own in cuts):
+        raise Unlike
+    taken = [
+        Taken(number, is_json, cuts[h][0][1], cuts[h + 1][0][0])
+        for h, (number, is_json) in enumerate(written.marks)
+    ]
+    return _joined(shapes, owners, written, taken)
 
-    def holes(self) -> list[Stretch]:
-        """The holes, cut so.
 
-        Raises:
-            Unlike: that is not clear.
-        """
-        if any(len(ways) != 1 for ways in self._ways):
+def _stripped(text: str, left: Strip, right: Strip) -> str:
+    text = text if left == KEPT else text.lstrip(left)
+    return text if right == KEPT else text.rstrip(right)
+
+
+def _put(text: str, is_json: bool) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1] if is_json else text
+
+
+def fillers_of(num_cores: int, asked: Asked) -> tuple[Sequence[str], Sequence[str]]:
+    """What marks hold that stand for any core.
+
+    Raises:
+        Unlike: the template looks for something like that.
+    """
+    filler = "".join(char for char in FILLER if char not in (*asked.cut, *asked.held)) * 2
+    if any(word in filler for word in (*asked.cut, *asked.held)):
+        raise Unlike
+    return [filler] * num_cores, [filler * 100] * num_cores
+
+
+def _mark(number: int, filler: str) -> str:
+    return f"{_OPEN}{number}{_CLOSE}{filler}{_CLOSE}"
+
+
+def _texts(
+    shapes: Sequence[Shape], fillers: Sequence[str], before: str = "", after: str = ""
+) -> list[str]:
+    """The texts, with white space around those that begin or end with a core."""
+    texts, number = [], 0
+    for shape in shapes:
+        text = before if shape[0] is None else ""
+        for piece in shape:
+            text += _mark(number, fillers[number]) if piece is None else piece
+            number += piece is None
+        texts.append(text + (after if shape[-1] is None else ""))
+    return texts
+
+
+def _read(rendering: str, fillers: Sequence[str]) -> _Written:
+    """Where marks came out.
+
+    Raises:
+        Unlike: one came out changed.
+    """
+    written = _Written([""], [], [])
+    begun: list[CharPosition] = []
+    at = 0
+    while found := _MARK.search(rendering, at):
+        written.literals[-1] += rendering[at : found.start()]
+        position = (2 * len(written.marks), len(written.literals[-1]))
+        at = found.end()
+        if found[2] == _BEGIN:
+            begun.append(position)
+        elif found[2] == _END:
+            written.blocks.append((begun.pop() if begun else (0, 0), position))
+        elif int(found[1]) >= len(fillers):
             raise Unlike
-        (found, after) = [ways[0] for ways in self._ways], range(1, len(self._ways))
-        return [
-            replace(hole, cuts=(found[h - 1][1], found[h][0]))
-            for h, hole in zip(after, self._holes, strict=True)
-        ]
-
-
-def _left(space: str, way: Strip, side: int, is_json: bool) -> str:
-    """What is left of white space before (0) or after (1) a text."""
-    if way != KEPT:
-        space = space.rstrip(way) if side else space.lstrip(way)
-    return _quoted(space) if is_json else space
-
-
-def is_deaf(render: Callable[[Sequence[str]], str], size: int, asked: Asked) -> bool:
-    """Whether it does not matter to the template if `size` texts hold words that it looks for, but
-    for cutting there: none of them, each alone, and all together lead to the same rendering."""
-    words = [word for word in asked.held if word not in asked.cut]
-    held = [(), *((word,) for word in words), tuple(words)]
-    written = []
-    for one in dict.fromkeys(held):
-        marks = Marks([(one,)] * size)
-        written.append(marks.read(render(marks.texts())))
-    return all(other == written[0] for other in written)
+        else:
+            mark = _mark(int(found[1]), fillers[int(found[1])])
+            forms = (mark, _put(mark, True))
+            here = [rendering.startswith(form, found.start()) for form in forms]
+            if not any(here):
+                raise Unlike
+            written.marks.append((int(found[1]), not here[0]))
+            written.literals.append("")
+            at = found.start() + len(forms[here.index(True)])
+    written.literals[-1] += rendering[at:]
+    if any(mark in literal for literal in written.literals for mark in MARKS):
+        raise Unlike
+    return written
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    literals: list[str]
-    holes: list[Stretch]
-    blocks: list[CharStretch]
+class _Core:
+    """A core's text and place there, and what stands behind it in that text."""
+
+    text: int
+    piece: int
+    after: str
+    """Words up to the next core, or the text's end."""
+    is_first: bool
+    """Whether the text begins with it."""
+    is_last: bool
+    """Whether the text ends with it."""
+    ends: bool
+    """Whether it is the last one of the text."""
 
 
-def _joined(marks: Marks, holes: list[Stretch], written: _Written) -> _Made:
-    """`holes`, with the words of their own texts that stand beside them in the rendering."""
-    literals, joined = written.literals[:1], list[Stretch]()
+def _cores(shapes: Sequence[Shape]) -> list[_Core]:
+    cores = []
+    for text, shape in enumerate(shapes):
+        places = [number for number, piece in enumerate(shape) if piece is None]
+        for place, past in zip(places, [*places, len(shape)][1:], strict=True):
+            after = "".join(map(str, shape[place + 1 : past]))
+            is_last = place == len(shape) - 1
+            cores.append(_Core(text, place, after, place == 0, is_last, place == places[-1]))
+    return cores
+
+
+def _joined(
+    shapes: Sequence[Shape],
+    owners: Sequence[Sequence[Hole]],
+    written: _Written,
+    taken: Sequence[Taken],
+) -> Learnt:
+    """Cores as parts of the texts that the template leaves whole."""
+    cores = _cores(shapes)
+    holes = [cores[each.core] for each in taken]
+    parts = [part for literal in written.literals for part in (literal, "")][:-1]
+    plain = [Taken(number, False) for number in range(len(cores))] == list(taken)
+    skeleton = Skeleton(tuple(taken), parts, plain)
     borders = {position for block in written.blocks for position in block}
-    moved: dict[CharPosition, CharPosition] = {}
-    for h, (hole, literal) in enumerate(zip(holes, written.literals[1:], strict=True), 1):
-        shape = marks.shapes[hole.text]
-        own = [at for at in sorted(borders) if at[0] == 2 * h]
-        last = joined[-1] if joined else None
-        between = literals[-1]
-        if (
-            last is not None
-            and (last.text, last.past + 1) == (hole.text, hole.first)
-            and between == shape[last.past]
-            and not last.is_json | hole.is_json
-            and not any(at[0] == 2 * (h - 1) for at in borders)
-        ):
-            literals.pop()
-            joined.pop()
-            hole = replace(hole, first=last.first, cuts=(last.cuts[0], hole.cuts[1]))
-        shift = 0
-        if hole.past == len(shape) - 1 and not hole.is_json and literal.startswith(str(shape[-1])):
-            shift = len(str(shape[-1]))
-            hole = replace(hole, past=len(shape))
-            if any(offset < shift for _, offset in own):
+    said = {n for n, shape in enumerate(shapes) if any(p is None or p.strip() for p in shape)}
+    open_texts, late_texts = set(said), said - {core.text for core in holes if core.is_first}
+    literals: list[str] = []
+    places: list[tuple[int, int]] = []
+    stated: list[Hole] = []
+    seen: set[int] = set()
+    for h, literal in enumerate(written.literals):
+        low = 0
+        if h:
+            left, is_json = holes[h - 1], taken[h - 1].is_json
+            inside = [offset for border, offset in borders if border == 2 * h]
+            follows = h < len(holes) and taken[h].core == taken[h - 1].core + 1
+            if follows and not (is_json or left.ends or inside) and literal == left.after:
+                continue  # one text goes on
+            if left.ends and (is_json or literal.startswith(left.after)):
+                open_texts.discard(left.text)
+                low = 0 if is_json else len(left.after)
+            if any(offset < low for offset in inside):
                 raise Unlike
-        joined.append(replace(hole, is_whole=(hole.first, hole.past) == (0, len(shape))))
-        literals.append(literal[shift:])
-        moved |= {(border, offset): (2 * len(joined), offset - shift) for border, offset in own}
-    moved |= {at: at for at in borders if not at[0]}
-    return _Made(literals, joined, [(moved[a], moved[b]) for a, b in written.blocks])
+        literals.append(literal[low:])
+        places.append((h, low))
+        if h < len(holes):
+            own, turn = owners[holes[h].text], stated[-1].turn if stated else 0
+            owner = next((one for one in own if one.turn >= turn), own[-1])
+            stated.append(Hole(owner.turn, owner.kind, taken[h].core in seen))
+            seen.add(taken[h].core)
+    back = {literal: (number, low) for number, (literal, low) in enumerate(places)}
+
+    def moved(position: CharPosition) -> CharPosition:
+        number, low = back[position[0] // 2]
+        return 2 * number, position[1] - low
+
+    blocks = tuple((moved(start), moved(end)) for start, end in sorted(written.blocks))
+    rendering = Rendering(tuple(literals), tuple(stated), blocks)
+    return Learnt(skeleton, rendering, tuple(places), frozenset(open_texts), frozenset(late_texts))

@@ -1,7 +1,7 @@
-"""Gemma 3: every image becomes one square and the same number of tokens, and so does each crop.
+"""Gemma 3: every image becomes one square and the same number of tokens.
 
-With pan and scan, images far from square are cropped, too. transformers takes that from the
-processor's `images_kwargs`, never from its image settings: a folder cannot switch it on.
+Pan and scan, which crops images far from square, is taken from the processor's `images_kwargs`
+alone: no folder can switch it on, and a processor object that has it is counted by probing it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from packidx.processor.families.base import (
     Settings,
     VisionFamily,
 )
-from packidx.processor.families.shared.resize import must_resize
-from packidx.processor.families.shared.tiles import (
+from packidx.processor.families.shared import (
+    must_resize,
     needed,
     patches_per_side,
     positive_sizes,
@@ -36,31 +36,6 @@ BEGIN, FEATURE, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
 
 
 @dataclass(frozen=True, slots=True)
-class PanAndScan:
-    """Which images are cropped, and into how many crops."""
-
-    min_crop_size: int
-    """Pixels."""
-    max_num_crops: int
-    min_ratio: float
-    """Longer side : shorter side from which on an image is cropped."""
-
-    def num_crops(self, heights: Int64s, widths: Int64s) -> Int64s:
-        """``[n]`` crops of each image; 0 where it is left whole.
-
-        transformers 5.23, `Gemma3ImageProcessor.pan_and_scan_batched`, for n images at once.
-        """
-        longer, shorter = np.maximum(heights, widths), np.minimum(heights, widths)
-        ratio = longer / shorter
-        crops = np.floor(ratio + 0.5).astype(np.int64)
-        crops = np.minimum(np.floor(longer / self.min_crop_size).astype(np.int64), crops)
-        crops = np.minimum(self.max_num_crops, np.maximum(2, crops))
-        smallest = np.minimum(np.ceil(longer / crops).astype(np.int64), shorter)
-        cropped = (ratio >= self.min_ratio) & (smallest >= self.min_crop_size)
-        return np.where(cropped, crops, 0)
-
-
-@dataclass(frozen=True, slots=True)
 class Gemma3Vision(VisionFamily):
     """A Gemma 3 processor."""
 
@@ -68,35 +43,22 @@ class Gemma3Vision(VisionFamily):
     feature_tokens: ClassVar[Mapping[str, str]] = {"image": FEATURE}
 
     patches: int
-    """Patches per side of an image or a crop."""
+    """Patches per side of an image."""
     tokens: int
-    """Of an image or a crop."""
-    pan_and_scan: PanAndScan | None
+    """Of an image."""
     image_options: Mapping[str, Any]
 
     def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
-        heights, widths, errors = positive_sizes(sizes)
-        crops = np.zeros(len(heights), np.int64)
-        if self.pan_and_scan is not None:
-            crops = self.pan_and_scan.num_crops(heights, widths)
-        side = np.full_like(crops, self.patches)
-        grids = np.stack([crops + 1, side, side], axis=1)
-        by_crops = {num: self._expansion(num) for num in np.unique(crops).tolist()}
+        heights, _, errors = positive_sizes(sizes)
+        num = len(heights)
+        grids = np.full((num, 3), (1, self.patches, self.patches), np.int64)
+        expansion = Expansion(f"\n\n{BEGIN}{FEATURE}{END}\n\n", (self.tokens,))
         return MediaCounts(
             without(grids, errors),
-            without((crops + 1) * self.tokens, errors),
-            [by_crops[num] for num in crops.tolist()],
+            without(np.full(num, self.tokens, np.int64), errors),
+            [expansion] * num,
             errors,
         )
-
-    def _expansion(self, num_crops: int) -> Expansion:
-        image = f"\n\n{BEGIN}{FEATURE}{END}\n\n"
-        text = image
-        if num_crops:
-            crops = " ".join([image] * num_crops)
-            text = f"Here is the original image {image} and here are some crops"
-            text += f" to help you see better {crops}"
-        return Expansion(text, (self.tokens,) * (num_crops + 1))
 
 
 # Gemma3Processor.images_kwargs of transformers 5.23: they override the image processor's settings.
@@ -114,17 +76,9 @@ def _build(image: Settings, video: Settings, own: Settings) -> Gemma3Vision:
     side = square_side(image.get("size"), "size")
     tokens = needed(own, "image_seq_length")
     passed_on = own.get("images_kwargs") or _PASSED_ON
-    scan = None
     if passed_on.get("do_pan_and_scan"):
-        try:
-            scan = PanAndScan(
-                int(passed_on["pan_and_scan_min_crop_size"]),
-                int(passed_on["pan_and_scan_max_num_crops"]),
-                float(passed_on["pan_and_scan_min_ratio_to_activate"]),
-            )
-        except KeyError as error:
-            raise SourceError(f"its images_kwargs have do_pan_and_scan but no {error}") from error
-    return Gemma3Vision(patches_per_side(side, tokens), tokens, scan, dict(passed_on))
+        raise SourceError("its images_kwargs have do_pan_and_scan, which is not counted")
+    return Gemma3Vision(patches_per_side(side, tokens), tokens, dict(passed_on))
 
 
 # Class defaults of transformers 5.23: Gemma3ImageProcessor.

@@ -27,15 +27,16 @@ from packidx.processor.families.base import (
     VisionFamily,
     image_grids,
 )
-from packidx.processor.families.shared.frames import (
+from packidx.processor.families.shared import (
     Frames,
+    PixelLimits,
     frames_used,
     known_fps,
+    pixel_limits,
     timestamps,
     too_few_frames,
     too_narrow,
 )
-from packidx.processor.families.shared.resize import PixelLimits, pixel_limits
 from packidx.records.conversation import MediaInfo
 
 IMAGE = "<|image|>"

@@ -26,19 +26,17 @@ from packidx.processor.families.base import (
     no_video,
     refused,
 )
-from packidx.processor.families.shared.frames import (
+from packidx.processor.families.shared import (
     Frames,
     frames_used,
     known_fps,
-    sample_each,
-    timestamps,
-)
-from packidx.processor.families.shared.resize import must_resize
-from packidx.processor.families.shared.tiles import (
     longest_edge,
+    must_resize,
     needed,
     patches_per_side,
     positive_sizes,
+    sample_each,
+    timestamps,
     without,
 )
 from packidx.records.conversation import MediaInfo

@@ -26,7 +26,7 @@ from packidx.processor.families.base import (
     VideoCount,
     VisionFamily,
 )
-from packidx.processor.families.shared.frames import (
+from packidx.processor.families.shared import (
     Frames,
     frames_used,
     known_fps,

@@ -27,12 +27,14 @@ from packidx.processor.families.base import (
     VisionFamily,
     no_video,
 )
-from packidx.processor.families.shared.frames import Frames, frames_used, sample_evenly
-from packidx.processor.families.shared.resize import must_resize
-from packidx.processor.families.shared.tiles import (
+from packidx.processor.families.shared import (
+    Frames,
     best_resolution,
+    frames_used,
+    must_resize,
     needed,
     positive_sizes,
+    sample_evenly,
     square_side,
     without,
 )

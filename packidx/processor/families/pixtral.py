@@ -20,8 +20,7 @@ from packidx.processor.families.base import (
     Settings,
     VisionFamily,
 )
-from packidx.processor.families.shared.resize import must_resize
-from packidx.processor.families.shared.tiles import needed, positive_sizes, without
+from packidx.processor.families.shared import must_resize, needed, positive_sizes, without
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,16 +30,18 @@ from packidx.processor.families.base import (
     no_video,
     refused,
 )
-from packidx.processor.families.shared.frames import (
+from packidx.processor.families.shared import (
     Frames,
+    PixelLimits,
     frames_used,
     known_fps,
+    pixel_limits,
     sample_each,
+    smart_resize,
     timestamps,
     too_few_frames,
     too_narrow,
 )
-from packidx.processor.families.shared.resize import PixelLimits, pixel_limits, smart_resize
 from packidx.records.conversation import MediaInfo
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import itertools
 import json
-import os
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ import packidx
 from packidx import digests
 from packidx.arrays import Int64s
 from packidx.digests import digest
-from packidx.io import cache, files
+from packidx.io.kept import kept
 from packidx.processor import fingerprint
 from packidx.recent import Recent
 from packidx.software import installed
@@ -57,7 +55,7 @@ class Vocabulary:
         """What of the tokenizer goes into a processor's fingerprint."""
         if self._content is None:
             return fingerprint.normalise_tokenizer(self.tokenizer.to_str())
-        return kept(
+        return _kept(
             fingerprint.__file__,
             [self._content],
             lambda: fingerprint.normalise_tokenizer(self.tokenizer.to_str()),
@@ -77,7 +75,7 @@ class Vocabulary:
         if self._content is None:
             return self._odd_characters()["characters"]
         parts = [self._content, str(installed("gigatoken"))]
-        odd: str = kept(__file__, parts, self._odd_characters)["characters"]
+        odd: str = _kept(__file__, parts, self._odd_characters)["characters"]
         return odd
 
     def _odd_characters(self) -> dict[str, str]:
@@ -182,71 +180,156 @@ def read_tokenizer(content: bytes) -> Tokenizer:
         Exception: of `tokenizers`, which has no class of its own.
     """
     key = digest(content)
-    kept = _KEPT.get(key)
-    if kept is None or not kept.is_unchanged:
+    known = _KEPT.get(key)
+    if known is None or not known.is_unchanged:
         tokenizer = Tokenizer.from_buffer(content)
         is_cut = tokenizer.padding is not None or tokenizer.truncation is not None
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        kept = Vocabulary(tokenizer, key, is_cut)
-        _KEPT.put(key, kept, 1)
-    return kept.tokenizer
+        known = Vocabulary(tokenizer, key, is_cut)
+        _KEPT.put(key, known, 1)
+    return known.tokenizer
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """What is known of a tokenizer: the one kept, where `read_tokenizer` gave it."""
-    for _, kept in _KEPT.items():
-        if kept.tokenizer is tokenizer and kept.is_unchanged:
-            return kept
+    for _, known in _KEPT.items():
+        if known.tokenizer is tokenizer and known.is_unchanged:
+            return known
     return Vocabulary(tokenizer)
 
 
-def kept(code: str, parts: Sequence[str], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `make` gives, or gave before.
-
-    A cache that cannot be read or written costs some time, and no more.
-
-    Args:
-        code: the file of what makes it.
-        parts: all else that decides it.
-    """
-    path = _path(code, parts)
-    if path is None:
-        return make()
-    if (content := _read(path)) is not None:
-        return content
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            lock = stack.enter_context(open(os.path.join(os.path.dirname(path), ".lock"), "ab"))
-            fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes one makes it, and others wait
-        if (content := _read(path)) is None:
-            content = make()
-            data = orjson.dumps(content)
-            with contextlib.suppress(OSError):
-                files.write_atomic(path, digests.digest(data).encode() + b"\n" + data)
-    return content
-
-
-def _path(code: str, parts: Sequence[str]) -> str | None:
-    """Where it is kept; None where what decides it is not known."""
-    release = installed("tokenizers")
+def _kept(code: str, parts: Sequence[str], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """`packidx.io.kept.kept` of what follows from a tokenizer by the code in the file `code`."""
     try:
         of_code = digests.file_digest(code)
     except OSError:  # not a file, as in an archive
-        return None
-    if release is None:
-        return None
-    name = digests.digest(*map(str.encode, (*parts, release, packidx.__version__, of_code)))
-    return os.path.join(cache.folder(), "tokenizers", f"{name}.json")
+        return make()
+    release = str(installed("tokenizers"))
+    return kept("tokenizers", [*parts, release, packidx.__version__, of_code], make)
 
 
-def _read(path: str) -> dict[str, Any] | None:
-    try:
-        stated, _, data = Path(path).read_bytes().partition(b"\n")
-        if stated.decode() != digests.digest(data):
-            return None
-        content: dict[str, Any] = orjson.loads(data)
-        return content
-    except (OSError, ValueError):
+_READERS = ("transformers", "torch", "torchvision", "sentencepiece", "tiktoken", "mistral-common")
+_AS_THEY_ARE = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Classes that take the file as it is."""
+_QWEN2 = {
+    "model": {"type": "BPE", "fuse_unk": False, "byte_fallback": False, "ignore_merges": False},
+    "normalizer": {"type": "NFC"},
+    "pre_tokenizer": {
+        "type": "Sequence",
+        "pretokenizers": [
+            {
+                "type": "Split",
+                "pattern": {
+                    "Regex": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+                    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+                },
+                "behavior": "Isolated",
+                "invert": False,
+            },
+            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+        ],
+    },
+}
+"""What `Qwen2Tokenizer` builds whatever the file says: a file that says the same is taken as it
+is."""
+_FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A tokenizer, and what else of it decides a sample's tokens."""
+
+    tokenizer: Tokenizer | None
+    special_tokens: dict[str, str] = field(default_factory=dict)
+    """By the names that templates have for them."""
+    limit: int | None = None
+    """Tokens that the processor cuts samples at."""
+    doubt: str | None = None
+    """Why training may have another tokenizer."""
+
+
+def load_tokenizer(
+    folder: Path,
+    content: Sequence[str],
+    takes_media: bool,
+    trusts_code: bool,
+    tokenizer_of: Callable[[str, bool, bool], dict[str, Any]],
+) -> Loaded | None:
+    """What transformers makes of a folder; None where it is not installed.
+
+    Args:
+        content: of all files that it may read.
+        takes_media: whether there is more to the processor than a tokenizer.
+        trusts_code: whether code of the folder is run.
+        tokenizer_of: loads it (`packidx.encode.loading.tokenizer_of`).
+
+    Raises:
+        Exception: transformers cannot load it.
+    """
+    if installed("transformers") is None:
         return None
+    versions = [f"{name} {installed(name)}" for name in _READERS]
+    made = _kept(
+        __file__,
+        [*versions, str((takes_media, trusts_code)), *content],
+        lambda: tokenizer_of(str(folder), takes_media, trusts_code),
+    )
+    path = folder / "tokenizer.json"
+    given = path.read_bytes() if made["tokenizer"] is None else made["tokenizer"].encode()
+    return Loaded(read_tokenizer(given), made["special_tokens"], made["limit"])
+
+
+def doubt_of(tokenizer: Tokenizer, beside: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Why transformers may make another tokenizer of a file; None where it takes it as it is.
+
+    Args:
+        beside: the files beside it by their names, empty where there is none.
+    """
+    config = {**beside["special_tokens_map.json"], **beside["tokenizer_config.json"]}
+    vocabulary = vocabulary_of(tokenizer)
+    content = vocabulary.normalised
+    named = str(config.get("tokenizer_class"))
+    built = {name: content[name] for name in ("normalizer", "pre_tokenizer")}
+    options = content["model"].items()
+    built["model"] = {key: value for key, value in options if key not in ("vocab", "merges")}
+    if named.removesuffix("Fast") == "Qwen2Tokenizer" or beside["config.json"].get("model_type"):
+        stated = {"unk_token", "eos_token", "pad_token"} <= config.keys()
+        added = config.get("added_tokens_decoder")
+        whole = added is None or len(added) == len(content["added_tokens"])
+        known = built == _QWEN2 and stated and whole
+    else:
+        known = True
+    if named not in (*_AS_THEY_ARE, "Qwen2Tokenizer", "Qwen2TokenizerFast") or not known:
+        return f"its class, {named}, may build another tokenizer of it"
+    if vocabulary.is_cut or any(config.get(key) for key in ("truncation", "max_length", "padding")):
+        return "it states a truncation or padding"
+    options = ("split_special_tokens", "add_prefix_space", "add_bos_token", "add_eos_token")
+    adds = content["post_processor"] is not None or "add_prefix_space': True" in repr(built)
+    for option in options:
+        if config.get(option) or (adds and config.get(option) is not None):
+            return f"its {option} is {config[option]}"
+    own = {token["content"]: token for token in content["added_tokens"]}
+    for token in _named(config, beside["added_tokens.json"]):
+        if any(own.get(token["content"], {}).get(key) != value for key, value in token.items()):
+            return f"{token['content']} is named beside it, and is another one in it"
+    return None
+
+
+def _named(config: Mapping[str, Any], added: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """Tokens that are named beside a file, as it has them."""
+    given = [value for key, value in config.items() if key.endswith("_token") and value]
+    for name in ("additional_special_tokens", "extra_special_tokens"):
+        several = config.get(name) or []
+        given += several.values() if isinstance(several, Mapping) else several
+    for token in given:
+        flags = token if isinstance(token, Mapping) else {"content": token}
+        if isinstance(flags["content"], str):
+            plain: dict[str, Any] = dict.fromkeys(_FLAGS, False)
+            stated = {key: flags[key] for key in ("content", *_FLAGS) if key in flags}
+            yield {**plain, **stated, "special": True}
+    for ident, token in (config.get("added_tokens_decoder") or {}).items():
+        stated = {key: token[key] for key in ("content", "special", *_FLAGS) if key in token}
+        yield {**stated, "id": int(ident)}
+    for text, ident in added.items():
+        yield {"content": text, "id": ident}

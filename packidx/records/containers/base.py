@@ -195,6 +195,12 @@ class Hashing:
         self._hasher.update(block)
         self.nbytes += len(block)
 
+    def observed(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """These blocks, each added when it is asked for."""
+        for block in blocks:
+            self.add(block)
+            yield block
+
     @property
     def sha256(self) -> str:
         return self._hasher.hexdigest()
@@ -203,8 +209,8 @@ class Hashing:
 def file_hash(path: str) -> Hashing:
     """The digest of a whole file."""
     hashing = Hashing()
-    for block in file_blocks(path, size=4 << 20):
-        hashing.add(block)
+    for _ in hashing.observed(file_blocks(path, size=4 << 20)):
+        pass
     return hashing
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import orjson
 
 from packidx.errors import BadRecord, SourceError
@@ -44,11 +43,15 @@ class Lines:
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hashing = Hashing()
-        counter = _LineCounter(task_bytes)
-        for block in file_blocks(path, size=SCAN_BLOCK):
-            hashing.add(block)
-            counter.add(block)
-        return ShardScan(hashing.nbytes, hashing.sha256, *counter.finish())
+        cuts, number = [(0, 0)], 0  # (offset, records before it)
+        blocks = hashing.observed(file_blocks(path, size=SCAN_BLOCK))
+        for offset, line in whole_lines(blocks, 0, False, self._max_record):
+            start, row = cuts[-1]
+            if offset >= start + task_bytes or number >= row + TASK_RECORDS:
+                cuts.append((offset, number))
+            number += bool(line) and not line.isspace()
+        ranges = within([*cuts, (hashing.nbytes, number)])
+        return ShardScan(hashing.nbytes, hashing.sha256, number, ranges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         row = record_range.first_row
@@ -147,56 +150,6 @@ def _split(block: bytes) -> list[bytes]:
     lines = [line + b"\n" for line in block.split(b"\n")]
     lines[-1] = lines[-1][:-1]
     return lines if lines[-1] else lines[:-1]
-
-
-class _LineCounter:
-    """Counts lines that are not blank, block by block, without joining blocks."""
-
-    def __init__(self, task_bytes: int) -> None:
-        self.offset = 0
-        self._task_bytes = task_bytes
-        self._records = 0  # lines begun and found not to be blank
-        self._blank = True  # the line at hand, so far
-        self._cuts = [(0, 0)]  # (offset, records before it)
-
-    def add(self, block: bytes) -> None:
-        if self.offset == 0 and block.startswith(BOM):
-            block = block[len(BOM) :]
-            self.offset = len(BOM)
-        if not block:
-            return
-        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 0x0A)
-        head = block[: ends[0]] if len(ends) else block
-        if self._blank and head.strip(BLANK):
-            self._blank = False
-            self._records += 1
-        if len(ends):
-            self._add_lines(block, ends)
-        self.offset += len(block)
-
-    def _add_lines(self, block: bytes, ends: np.ndarray) -> None:
-        """The lines that start in `block`; `ends` are the positions of its newlines."""
-        starts = ends + 1
-        filled = np.zeros(len(starts), np.int64)
-        inner = starts[:-1]
-        first = np.frombuffer(block, np.uint8)[inner]
-        filled[:-1] = (first > 0x20) | ((first < 0x09) | ((first > 0x0D) & (first < 0x20)))
-        for number in np.flatnonzero((filled[:-1] == 0) & (ends[1:] > inner)):
-            filled[number] = bool(block[inner[number] : ends[number + 1]].strip(BLANK))
-        filled[-1] = bool(block[starts[-1] :].strip(BLANK))
-        before = self._records + np.concatenate(([0], np.cumsum(filled)))
-        while True:
-            start, row = self._cuts[-1]
-            due = np.searchsorted(starts, start + self._task_bytes - self.offset)
-            at = int(min(due, np.searchsorted(before[:-1], row + TASK_RECORDS)))
-            if at == len(starts):
-                break
-            self._cuts.append((self.offset + int(starts[at]), int(before[at])))
-        self._records = int(before[-1])
-        self._blank = not filled[-1]
-
-    def finish(self) -> tuple[int, tuple[RecordRange, ...]]:
-        return self._records, within([*self._cuts, (self.offset, self._records)])
 
 
 BLANK = b" \t\r\v\f"

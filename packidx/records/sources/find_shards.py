@@ -18,8 +18,7 @@ from packidx.records.shards import Shard, short_names
 from packidx.records.sources import MIX, energon, hub, mixes
 from packidx.records.sources.folders import (
     in_folder,
-    refuse_compressed_in,
-    refuse_media_alone,
+    refuse_folder,
     source_name,
     unread,
 )
@@ -126,8 +125,7 @@ def _expand(arg: str, layout: Layout) -> list[Shard]:
     if not shards:
         folder = storage.is_folder(_strip_scheme(arg))
         if folder:
-            refuse_compressed_in(arg, _strip_scheme(arg))
-            refuse_media_alone(arg, _strip_scheme(arg))
+            refuse_folder(arg, _strip_scheme(arg))
         nothing = "no such file or folder, or its bucket may not be listed"
         missing = nothing if urls.is_url(arg) else "no such file"
         hint = "no data file in it" if folder else missing

@@ -35,6 +35,11 @@ _TABLES = (".tfrecord", ".tfrecords", ".mds", ".avro", ".orc", ".feather", ".msg
 _DATA = (*_ARCHIVES, *_CODECS, *_TABLES, *SUFFIXES)
 _MEDIA = (".nii.gz", ".svg.gz")  # compressed as a rule
 _FORM, _OBJECT, _OUTSIDE = "its form", "one object", "a link"  # why a file is not read
+_REASONS = {
+    _FORM: "in a form that packidx does not read (unpack them, or move them out of the folder)",
+    _OUTSIDE: "behind a link out of it (name them as a source, or by a glob, if they belong to it)",
+    _OBJECT: "one JSON object and no records",
+}
 _SPLIT = re.compile(
     r"(?<![a-z])(?:(?P<train>train|training)|(?P<validation>validation|valid|val|dev)"
     r"|(?P<test>test|testing|eval|evaluation))(?![a-z])",
@@ -113,28 +118,24 @@ def prepared_shards(arg: str, path: str, layout: Layout, split: str | None = Non
     ]
 
 
-def refuse_compressed_in(arg: str, folder: str) -> None:
-    """Say why a folder of compressed tars alone has no data file."""
-    for here, _, files in energon.walk_once(folder):
-        for name in sorted(files):
-            refuse_compressed(os.path.join(arg, _below(here, folder), name))
-
-
-def refuse_media_alone(arg: str, folder: str) -> None:
-    """Say what a folder of images, as those of classes, lacks; it has no data file.
+def refuse_folder(arg: str, folder: str) -> None:
+    """Say what a folder without a data file has instead, if that is known.
 
     Raises:
-        SourceError: it has images, videos or sounds.
+        SourceError: it has compressed tars, or images, videos or sounds, as those of classes.
     """
+    medium = None
     for here, _, files in energon.walk_once(folder):
-        medium = next((name for name in sorted(files) if kind_of_name(name) is not None), None)
-        if medium is not None:
-            shown = os.path.join(_below(here, folder), medium)
-            raise SourceError(
-                f"{arg} has media ({shown}) and nothing that says what is trained on: put a "
-                "metadata.csv, metadata.jsonl or metadata.parquet beside them, with the columns "
-                "file_name and text (or question and answer); a folder's name is taken for no label"
-            )
+        for name in sorted(files):
+            shown = os.path.join(_below(here, folder), name)
+            refuse_compressed(os.path.join(arg, shown))
+            medium = medium or (shown if kind_of_name(name) is not None else None)
+    if medium is not None:
+        raise SourceError(
+            f"{arg} has media ({medium}) and nothing that says what is trained on: put a "
+            "metadata.csv, metadata.jsonl or metadata.parquet beside them, with the columns "
+            "file_name and text (or question and answer); a folder's name is taken for no label"
+        )
 
 
 def _below(path: str, folder: str) -> str:
@@ -252,26 +253,10 @@ def unread(folder: str, beside: Sequence[tuple[str, str]]) -> energon.NotRead:
     by_reason: dict[str, list[str]] = {}
     for why, name in beside:
         by_reason.setdefault(why, []).append(name)
-    notes, warnings = [], []
+    notes: list[str] = []
+    warnings: list[str] = []
     for why, names in by_reason.items():
-        several = len(names) > 1
-        files = f"{len(names):,} file{'s' if several else ''} of {folder}"
-        is_, them, s = ("are", "them", "") if several else ("is", "it", "s")
-        examples = energon.some(names)
-        if why == _FORM:
-            notes.append(f"{files} {is_} in a form that packidx does not read")
-            warnings.append(
-                f"{files} look{s} like data and {is_} not read: {examples}; unpack {them} to a "
-                f"form that packidx reads, or move {them} out of the folder"
-            )
-        elif why == _OUTSIDE:
-            notes.append(f"{files} lead{s} out of it by a link")
-            warnings.append(
-                f"{files} lead{s} out of it by a link and {is_} not read: {examples}; name {them} "
-                f"as a source, or by a glob, if {them} belong{s} to it"
-            )
-        elif why == _OBJECT:
-            notes.append(f"{files} hold{s} one JSON object and no records: {examples}")
-        else:
-            notes.append(f"{files} {is_} of its {why} split and not read: {folder}#{why} reads it")
+        reason = _REASONS.get(why, f"of its {why} split ({folder}#{why} reads it)")
+        told = f"{len(names):,} file(s) of {folder} not read, {reason}: {energon.some(names)}"
+        (warnings if why in (_FORM, _OUTSIDE) else notes).append(told)
     return energon.NotRead(tuple(notes), tuple(warnings))

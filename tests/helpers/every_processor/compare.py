@@ -20,7 +20,7 @@ from every_processor.conversations import KINDS, kinds_of
 from every_processor.needs import NOT_BUILT
 from every_processor.real import real_length
 from packidx import estimate_lengths
-from packidx.processor import load_processor
+from packidx.encode.loading import load_processor
 
 
 class Outcome(NamedTuple):

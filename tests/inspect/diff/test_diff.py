@@ -18,7 +18,7 @@ from packidx_cli.main import main
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.index import Index
-from packidx.inspect.diff import PlanDiff, SampleDiff, diff
+from packidx.inspect.diff import SampleDiff, diff
 
 Name = tuple[Any, ...]
 
@@ -169,26 +169,6 @@ def test_other_options_of_the_same_lengths(tmp_path: Path) -> None:
     assert found.cost.a > 0 and found.cost.b > found.cost.a
 
 
-def test_a_sample_left_out_moves_no_other(tmp_path: Path) -> None:
-    """Packs of one sample less are the same company for those that both plans pack."""
-    keys = [f"k{at}" for at in range(40)]
-    lengths = write(tmp_path / "l.parquet", 40, length=[100] * 40, key=keys, source=["s"] * 40)
-    a = planned(lengths, tmp_path / "i", strategy="next-fit", capacity=400)
-    last = a.samples().to_pylist()[-1]
-    pq.write_table(pa.table({"key": [last["key"]]}), tmp_path / "x.parquet")
-    b = planned(
-        lengths,
-        tmp_path / "i",
-        strategy="next-fit",
-        capacity=400,
-        exclude=str(tmp_path / "x.parquet"),
-    )
-    samples = check(a, b, "sample_id")
-    assert (samples.lost, samples.lost_to) == (1, {"excluded": 1})
-    by_seed = check(a, planned(lengths, tmp_path / "i", seed=5, capacity=400), "sample_id")
-    assert by_seed.moved > 20 > samples.moved
-
-
 def shard(path: Path, texts: list[str], ident: str | None = None) -> str:
     """Records with the answers `texts`, of one id, or of none, which are called by their place."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -285,53 +265,3 @@ def test_the_same_plan_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["diff", a.path, b.path]) == 0
     assert main(["diff", a.path, str(tmp_path / "none")]) == 1
     assert "does not exist" in capsys.readouterr().err
-
-
-def test_json_has_what_the_function_returns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from dataclasses import asdict
-
-    lengths = write(tmp_path / "l.parquet")
-    a, b = (planned(lengths, tmp_path / "i", seed=seed) for seed in (0, 1))
-    names = [f"{index.path}@{index.id[:10]}" for index in (a, b)]
-    assert main(["diff", *names, "--json", "--examples", "2"]) == 0
-    found: PlanDiff = diff(a, b, examples=2)
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(asdict(found)))
-    assert found.samples and len(found.samples.examples.moved) == 2
-
-
-def test_tables_are_at_most_a_hundred_columns_wide(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    n = 300
-    wide = {"key": [f"{'deep/' * 20}é\x1b[1m{at}" for at in range(n)], "source": ["s" * 70] * n}
-    a = planned(write(tmp_path / "a.parquet", n, **wide), tmp_path / "a", seed=-(1 << 62))
-    wide["source"] = ["s" * 70] * (n - 9) + ["t" * 50] * 9
-    b = planned(
-        write(tmp_path / "b.parquet", n, **wide),
-        tmp_path / "b",
-        capacity=150,
-        mix=("t" * 50 + "=2",),
-    )
-    assert main(["diff", a.path, b.path]) == 0
-    out = capsys.readouterr().out
-    assert "\x1b" not in out and "weights." in out
-    lines = [line for line in out.splitlines() if str(tmp_path) not in line]
-    assert max(map(len, lines)) <= 100, max(lines, key=len)
-
-
-def test_settings_are_told_only_where_both_plans_have_an_encoder(
-    tmp_path: Path, processors: Path
-) -> None:
-    turns = [{"role": "user", "content": "Who is it?"}, {"role": "assistant", "content": "I am."}]
-    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
-    indexes = []
-    for name, processor in (("by", processors / "qwen2.5-vl"), ("without", None)):
-        lengths = tmp_path / f"{name}-lengths"
-        estimate_lengths(str(tmp_path / "a.jsonl"), lengths, processor=processor, workers=1)
-        plan_packs(lengths, tmp_path / name, capacity=512)
-        indexes.append(open_index(tmp_path / name))
-    told = diff(*indexes).lengths
-    assert told["encoder"].b is None
-    assert not [name for name in told if name.startswith("settings.")]

@@ -91,7 +91,10 @@ def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
     plan_packs(lengths(tmp_path, 300), tmp_path / "index", capacity=4096)
     for name in ("a.html", "b.html"):
         write_report(str(tmp_path / "index"), tmp_path / name)
-    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+    page = (tmp_path / "a.html").read_text()
+    assert page == (tmp_path / "b.html").read_text()
+    assert "https://" not in page  # it needs no network
+    assert "http://" not in re.sub(r"http://www\.w3\.org/[\w/.]*", "", page)  # names of SVG
 
 
 def test_nothing_in_the_data_runs(tmp_path: Path) -> None:
@@ -188,15 +191,3 @@ def test_a_plan_of_one_pack(tmp_path: Path) -> None:
     plan_packs(lengths(tmp_path, 1), tmp_path / "index", capacity=4096)
     write_report(str(tmp_path / "index"), tmp_path / "r.html")
     assert len(cells((tmp_path / "r.html").read_text(), "A few packs")) == 1
-
-
-@pytest.mark.slow
-def test_a_million_samples_take_no_more_room(tmp_path: Path) -> None:
-    sizes = []
-    for number in (1000, 1_000_000):
-        folder = tmp_path / str(number)
-        plan_packs(lengths(folder, number), folder / "index", capacity=8192)
-        write_report(str(folder / "index"), folder / "r.html")
-        sizes.append((folder / "r.html").stat().st_size)
-    assert sizes[1] < 1.5e6
-    assert sizes[1] < 3 * sizes[0]

@@ -69,32 +69,6 @@ def test_the_planned_order_by_hand(n: int, ranks: int, batch: int) -> None:
         assert plan["vision_spread"] is None and plan["source_spread_vs_random"] is None
 
 
-def test_equal_packs_wait_for_nobody_and_sorted_ones_are_a_curriculum() -> None:
-    n = 64
-    length, vision = np.full(n, 100), np.arange(n) * 7 % n
-    equal = ScheduledPacks(np.full(n, 3.0), np.full(n, 2.0), length, vision)
-    (found,) = ranks_stats(equal, 8, [4])
-    assert found["planned"]["useful"] == found["planned"]["useful_by_phase"] == 1
-    assert found["planned"]["autocorrelation"] is None  # nothing varies
-    uneven = ScheduledPacks(np.full(n, 3.0), vision * 1.0, length, vision)
-    (found,) = ranks_stats(uneven, 8, [4])
-    by_vision = found["by_vision_tokens"]
-    # Four neighbours of 0..63: the largest is 1.5 above their mean.
-    assert by_vision["useful"] == pytest.approx((3 + 31.5) / (3 + 31.5 + 1.5), abs=1e-5)
-    assert by_vision["autocorrelation"] > 0.5
-    assert by_vision["useful"] > found["planned"]["useful"]
-    assert by_vision["vision_spread_vs_random"] > 2
-
-
-def test_phases_synchronise_apart() -> None:
-    """Two ranks of equal sums wait nowhere in total, and in each phase for each other."""
-    costs = np.array([3.0, 1.0] * 8)
-    crossed = ScheduledPacks(costs, 4 - costs, np.full(16, 10))
-    (found,) = ranks_stats(crossed, 4, [2])
-    assert found["planned"]["useful"] == 1
-    assert found["planned"]["useful_by_phase"] == pytest.approx(4 / 6, abs=1e-6)
-
-
 def test_unknown_columns_and_few_packs_are_null() -> None:
     stats = ranks_stats(packs(600, vision=None, sources=None), 64)
     assert [one["ranks"] for one in stats] == list(RANKS)
@@ -107,9 +81,3 @@ def test_unknown_columns_and_few_packs_are_null() -> None:
     assert json.loads(json.dumps(stats, allow_nan=False)) == stats
     nothing = ranks_stats(packs(0), 64)
     assert all(one["planned"] is None and one["steps"] == 0 for one in nothing)
-
-
-def test_the_same_numbers_again() -> None:
-    assert ranks_stats(packs(5000), 64) == ranks_stats(packs(5000), 64)
-    other = ranks_stats(packs(5000), 64, seed=1)
-    assert other[0]["random"] != ranks_stats(packs(5000), 64)[0]["random"]

@@ -47,21 +47,6 @@ def test_where_a_schedule_has_power_is_told(
     assert "in random order" in verdicts(tmp_path / "r", 8, capsys)[0]
 
 
-def test_a_schedule_that_is_below_random_order_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = set()
-    for seed in range(8):
-        path = lengths(tmp_path / f"{seed}.parquet", 600, seed)
-        index = tmp_path / f"i{seed}"
-        plan_packs(path, index, capacity=512, global_batch=8, micro_steps=4)
-        said, found = verdicts(index, 2, capsys)
-        below = found["planned"]["useful"] < found["random"]["useful"]
-        assert ("the schedule does harm there" in said) == below
-        told.add(below)
-    assert False in told
-
-
 @pytest.mark.parametrize("batch", [None, 8])
 def test_random_order_has_the_steps_of_the_global_batch_that_is_stated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], batch: int | None

@@ -117,17 +117,6 @@ def test_a_deal_fills_packs_as_the_rule_item_by_item_does(
     assert sorted(map(sum, packs)) == dealt_item_by_item(lengths, capacity, rule)
 
 
-@pytest.mark.parametrize("times", [3, 6])
-def test_a_deal_fills_packs_as_the_rule_item_by_item_does_at_scale(times: int) -> None:
-    lengths = log_normal(10_000, 300, 0.8)
-    histogram = Histogram.of(lengths)
-    rule = DealRule(600, 700, times)
-    plan = deal_evenly(histogram, 8192, rule, 10_000)
-    assert plan is not None
-    expected = dealt_item_by_item(lengths.tolist(), 8192, rule)
-    assert sorted(map(sum, packs_of(plan, histogram))) == expected
-
-
 @given(problems(), st.integers(-2, 2))
 def test_balanced_keeps_to_its_packs(problem: tuple[list[int], int], more: int) -> None:
     lengths, capacity = problem
@@ -145,16 +134,6 @@ def test_balanced_keeps_to_its_packs(problem: tuple[list[int], int], more: int) 
     if more >= 0:
         mixed = length_correlation(plan, histogram)
         assert mixed is None or mixed <= (length_correlation(plain, histogram) or 0.0)
-
-
-@given(problems())
-def test_balanced_never_needs_more_packs_than_best_fit(problem: tuple[list[int], int]) -> None:
-    lengths, capacity = problem
-    histogram = Histogram.of(np.array(lengths))
-    plan = balanced(histogram, capacity)
-    assert plan is not None
-    assert plan.total_packs <= best_fit_decreasing(histogram, capacity).total_packs
-    assert sorted(sum(packs_of(plan, histogram), [])) == sorted(lengths)
 
 
 @pytest.mark.parametrize(("median", "sigma"), [(800, 1.0), (300, 0.8)])
@@ -181,10 +160,6 @@ def test_the_correlation_of_records_is_that_of_their_pairs(
     expected = correlation(packs_of(plan, histogram))
     found = length_correlation(plan, histogram)
     assert found == (None if expected is None else pytest.approx(expected, abs=1e-9))
-
-
-def test_fewer_packs_than_the_tokens_need_are_no_plan() -> None:
-    assert balanced(Histogram.of(np.array([6, 6, 6, 2])), 10, 1) is None
 
 
 def test_no_samples_need_no_packs() -> None:

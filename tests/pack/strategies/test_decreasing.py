@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from itertools import combinations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,44 +50,3 @@ def test_counts_fill_packs_exactly_as_items_do(problem: tuple[list[int], int]) -
     histogram = Histogram.of(np.array(lengths))
     runs = best_fit_decreasing(histogram, capacity)
     assert rooms_of(runs, histogram, capacity) == item_level_rooms(lengths, capacity)
-
-
-def test_counts_fill_packs_exactly_as_items_do_at_scale() -> None:
-    rng = np.random.default_rng(0)
-    lengths = np.clip(np.exp(rng.normal(np.log(800), 1, 20_000)), 16, 8192).astype(np.int64)
-    histogram = Histogram.of(lengths)
-    runs = best_fit_decreasing(histogram, 8192)
-    assert rooms_of(runs, histogram, 8192) == item_level_rooms(lengths.tolist(), 8192)
-
-
-@given(problems())
-def test_records_place_every_sample_within_capacity(problem: tuple[list[int], int]) -> None:
-    lengths, capacity = problem
-    histogram = Histogram.of(np.array(lengths))
-    runs = best_fit_decreasing(histogram, capacity)
-    dealt = np.repeat(histogram.lengths, histogram.counts)
-    used = np.zeros(runs.total_packs, int)
-    held = np.zeros(runs.total_packs, int)
-    at = 0
-    columns = (runs.first_pack, runs.num_packs, runs.per_pack, runs.position)
-    for first, packs, each, position in zip(*columns, strict=True):
-        for pack in range(first, first + packs):
-            assert held[pack] == position
-            used[pack] += dealt[at : at + each].sum()
-            held[pack] += each
-            at += each
-    assert at == len(lengths)
-    assert used.max() <= capacity
-
-
-@pytest.mark.parametrize("lengths", [[11], [0, 3], [-1]])
-def test_lengths_outside_the_capacity_are_refused(lengths: list[int]) -> None:
-    values, counts = np.unique(lengths, return_counts=True)
-    with pytest.raises(ValueError, match="capacity"):
-        best_fit_decreasing(Histogram(values[::-1].astype(np.int64), counts), 10)
-
-
-def test_no_two_samples_of_half_and_more_share_a_pack() -> None:
-    lengths = [51, 52, 53, 99]
-    assert all(a + b > 100 for a, b in combinations(lengths, 2))
-    assert best_fit_decreasing(Histogram.of(np.array(lengths)), 100).total_packs == 4

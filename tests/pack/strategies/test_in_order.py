@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from peers import nemo_knapsack
 from sized_items import Int64s, Problem, assert_plan, problems
 
 from packidx.pack.strategies.in_order import first_fit, next_fit, window_fit, worst_fit
@@ -66,23 +65,6 @@ def test_windows(problem: Problem, window: int) -> None:
     assert pack.tolist() == expected
 
 
-def test_a_window_of_everything_is_best_fit_decreasing_of_everything() -> None:
-    sizes = np.array([[4], [3], [2], [1]])
-    assert window_fit(sizes, np.array([5]), 4).tolist() == [0, 1, 1, 0]
-    assert window_fit(sizes, np.array([5]), 1).tolist() == [0, 1, 2, 3]
-    assert worst_fit(sizes, np.array([5])).tolist() == [0, 1, 1, 0]
-    assert first_fit(sizes[::-1], np.array([5])).tolist() == [0, 0, 1, 2]
-    assert next_fit(np.array([[3], [3], [2], [2]]), np.array([5])).tolist() == [0, 1, 1, 2]
-
-
-def test_as_many_packs_as_nemo() -> None:
-    lengths = np.random.default_rng(0).lognormal(6, 1, 3000).clip(16, 8192).astype(np.int64)
-    theirs = nemo_knapsack()(lengths.tolist(), 8192)
-    ours = worst_fit(lengths[:, None], np.array([8192]))
-    by_pack = [np.flatnonzero(ours == pack).tolist() for pack in range(int(ours.max()) + 1)]
-    assert sorted(map(sorted, theirs)) == sorted(by_pack)
-
-
 def test_impossible_items_are_refused() -> None:
     for rule in (next_fit, first_fit, worst_fit):
         with pytest.raises(ValueError, match="sizes must lie in"):
@@ -91,14 +73,3 @@ def test_impossible_items_are_refused() -> None:
         window_fit(np.array([[1, 6]]), np.array([5, 5]), 3)
     with pytest.raises(ValueError, match="at least 1 item, not 0"):
         window_fit(np.array([[1]]), np.array([5]), 0)
-
-
-def test_no_items() -> None:
-    nothing, limits = np.empty((0, 2), np.int64), np.array([5, 5])
-    for pack in (
-        next_fit(nothing, limits),
-        first_fit(nothing, limits),
-        worst_fit(nothing, limits),
-        window_fit(nothing, limits, 2),
-    ):
-        assert len(pack) == 0

@@ -14,9 +14,7 @@ from packidx.pack.strategies import lp as module
 from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.pack.strategies.lp import (
     Knapsack,
-    by_classes,
     by_knots,
-    fill_patterns,
     linear_plan,
 )
 
@@ -117,23 +115,6 @@ def test_the_knapsack_finds_the_best_pack(
         assert values[held].sum() == expected[start]
 
 
-def test_slots_take_samples_of_their_class_then_of_the_next() -> None:
-    """Three packs of classes 60 + 40; two long samples, so a shorter one takes the third slot."""
-    histogram = Histogram.of(np.array([55, 60, 40, 39, 38, 20, 3]))
-    runs = fill_patterns(histogram, 100, np.array([60, 40]), np.array([[0, 1]]), np.array([3]))
-    check(runs, histogram, 100)
-    assert runs.total_packs == 3  # 60 + 39 (+ nothing), 55 + 38 + 3, 40 + 20
-
-
-def test_packs_without_samples_are_left_out() -> None:
-    histogram = Histogram.of(np.array([60, 40]))
-    runs = fill_patterns(
-        histogram, 100, np.array([60, 40]), np.array([[0, 1], [0, -1]]), np.array([2, 9])
-    )
-    check(runs, histogram, 100)
-    assert runs.total_packs <= 2
-
-
 @pytest.mark.parametrize(("num", "share"), [(20_000, 0.94), (500, 0.95)])
 def test_a_quarter_to_a_half_takes_far_fewer_packs(num: int, share: float) -> None:
     histogram = uniform(0.25, 0.5, num, 8192)
@@ -182,21 +163,6 @@ def test_odd_problems_are_proven(lengths: list[int], capacity: int, packs: int) 
     assert (plan.bound, plan.runs.total_packs) == (packs, packs)
 
 
-def test_no_sample_needs_no_pack() -> None:
-    plan = linear_plan(Histogram.of(np.empty(0, np.int64)), 10)
-    assert (plan.bound, plan.runs.total_packs) == (0, 0)
-
-
-def test_a_large_capacity_is_counted_in_larger_units() -> None:
-    capacity = 1 << 20
-    histogram = uniform(0.25, 0.5, 3_000, capacity)
-    relaxation = by_knots(histogram, capacity, 32)
-    assert relaxation is not None and relaxation.room < capacity
-    plan = linear_plan(histogram, capacity)
-    check(plan.runs, histogram, capacity)
-    assert plan.runs.total_packs <= 1.02 * plan.bound
-
-
 def test_larger_units_do_not_keep_out_what_fits() -> None:
     """Three to a pack exactly: counted in units rounded up it would be two."""
     capacity = 3 * 349_526
@@ -204,19 +170,6 @@ def test_larger_units_do_not_keep_out_what_fits() -> None:
     relaxation = by_knots(histogram, capacity, 32)
     assert relaxation is not None and relaxation.room < capacity
     assert module._begun(relaxation).solve(1 << 40).bound == 300
-
-
-def test_classes_fit_in_cells_as_in_tokens() -> None:
-    histogram = uniform(0.05, 0.9, 5_000, 8_191)
-    relaxation = by_classes(histogram, 8_191, 100)
-    assert relaxation is not None and len(relaxation.lengths) <= 100
-    assert relaxation.lengths[0] >= histogram.lengths[0]
-    assert (relaxation.units * 8_191 // relaxation.room == relaxation.lengths).all()
-    assert (
-        int(relaxation.counts.sum())
-        + np.count_nonzero(np.repeat(histogram.lengths, histogram.counts) < relaxation.lengths[-1])
-        >= 5_000
-    )
 
 
 def test_the_same_plan_twice_and_a_target_ends_the_search() -> None:
@@ -228,8 +181,3 @@ def test_the_same_plan_twice_and_a_target_ends_the_search() -> None:
     ended = linear_plan(histogram, 1_024, target=one.bound)
     assert ended.bound == one.bound
     assert ended.runs.total_packs == best_fit_decreasing(histogram, 1_024).total_packs
-
-
-def test_lengths_above_the_capacity_are_refused() -> None:
-    with pytest.raises(ValueError, match="capacity"):
-        linear_plan(Histogram.of(np.array([11])), 10)

@@ -99,78 +99,6 @@ def test_what_each_key_of_a_recipe_means(
     assert options == {field: value} and type(options[field]) is type(value)
 
 
-@pytest.mark.parametrize(
-    "text", ["max_packs: null", "max_packs: none", "enabled: true", "pretokenize: false"]
-)
-def test_keys_that_ask_for_nothing(tmp_path: Path, text: str) -> None:
-    assert read_config(write(tmp_path, f"packed_sequence: {{{text}}}"))[0] == {}
-
-
-OURS = """\
-packidx:
-  capacity: 4096
-  strategy: window:50
-  seed: 3
-  on-long: split
-  margin: 0.05
-  shift: true
-  max-images: 5
-  max-vision-patches: 600
-  max-samples: 9
-  group-by: source
-  align: 8
-  pad-pack-to: 64
-  max-packs: 2
-  mix: [a=2, b=0.5]
-  mix-by: tokens
-  holdout: 0.1
-  side: holdout
-  exclude: seen.parquet
-  epochs: 2
-  schedule: random
-  global-batch: 16
-  micro-steps: 4
-  cost: llm_linear=1,vit_linear=2
-  window-samples: 50
-  memory-limit: 2GB
-"""
-
-
-def test_our_section_has_the_names_of_the_options(tmp_path: Path) -> None:
-    asked = PlanOptions(
-        capacity=4096,
-        strategy="window:50",
-        seed=3,
-        on_long="split",
-        margin=0.05,
-        shift=True,
-        max_images=5,
-        max_vision_patches=600,
-        max_samples=9,
-        group_by="source",
-        align=8,
-        pad_pack_to=64,
-        max_packs=2,
-        mix=("a=2", "b=0.5"),
-        mix_by="tokens",
-        holdout=0.1,
-        side="holdout",
-        exclude="seen.parquet",
-        epochs=2,
-        schedule="random",
-        global_batch=16,
-        micro_steps=4,
-        cost="llm_linear=1,vit_linear=2",
-        window_samples=50,
-        memory_limit="2GB",
-    )
-    dashed, notes = read_config(write(tmp_path, OURS))
-    assert PlanOptions(**dashed) == asked and not notes
-    lines = OURS.splitlines()
-    underlined = [f"{k.replace('-', '_')}:{v}" for k, v in (one.split(":", 1) for one in lines)]
-    assert read_config(write(tmp_path, "\n".join(underlined)))[0] == dashed
-
-
 def test_defaults_that_the_help_puts_into_words_are_those_of_a_plan() -> None:
     said = {name: each.shown_default or "" for name, each in OPTIONS.items()}
     shares = [f"{float(share):g}" for share in DEFAULT_MARGINS.values()]
@@ -228,16 +156,6 @@ def test_the_command_line_wins(
     arguments = [lengths, "-o", str(tmp_path / "index"), "--config", path, *said]
     code, planned, _ = run(capsys, *arguments)
     assert code == 0 and planned["options"].items() >= wanted.items()
-
-
-def test_a_dry_run_takes_the_file_too(
-    tmp_path: Path, lengths: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write(tmp_path, "packidx: {capacity: 3000}")
-    code, shown, _ = run(capsys, lengths, "--dry-run", "--config", path)
-    assert code == 0 and "3000" in json.dumps(shown)
-    _, shown, _ = run(capsys, lengths, "--dry-run", "--config", path, "--capacity", "4000,5000")
-    assert "4000" in json.dumps(shown) and "3000" not in json.dumps(shown)
 
 
 KNOWN = ", ".join(KEYS)
@@ -304,10 +222,3 @@ def test_what_is_not_understood(
     assert "\n" not in str(caught.value)
     code, _, err = run(capsys, lengths, "-o", str(tmp_path / "index"), "--config", path)
     assert code == 1 and path in err.replace("\n", "") and not (tmp_path / "index").exists()
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="cannot read .*gone.yaml: No such file"):
-        read_config(str(tmp_path / "gone.yaml"))
-    with pytest.raises(OptionError, match="cannot read .*: Is a directory"):
-        read_config(str(tmp_path))

@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vlm_mix import SOURCES, vlm_mix
 
-from packidx.errors import OptionError
 from packidx.index.order import EpochOrder, order_key
 from packidx.inspect.stats import ScheduledPacks, ranks_stats
 from packidx.pack.counts import Histogram
 from packidx.pack.slots import deal_into
 from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.permutation import permutation
-from packidx.plan import schedule as module
 from packidx.plan.cost_model import DEFAULT_PRESET, parse
 from packidx.plan.schedule import SCHEDULES, blocks_of, schedule
 
@@ -72,32 +70,6 @@ def test_a_mix_of_text_images_and_video(mix: Packs, cost: str) -> None:
     assert middle["random"]["useful_by_phase"] < sort["useful_by_phase"] < 0.97
 
 
-def test_one_micro_step_trades_spread_for_time(mix: Packs) -> None:
-    """Steps of one micro-step cannot be both: 512 ranks wait little, but their steps differ."""
-    whole = measured(mix, "stratified", 1)[2]["planned"]
-    assert whole["useful_by_phase"] > 0.97 and whole["vision_spread_vs_random"] > 10
-    assert measured(mix, "random", 1)[2]["planned"]["useful_by_phase"] < 0.90
-
-
-def test_shares_are_what_brings_sources_together(mix: Packs, monkeypatch: Any) -> None:
-    known = measured(mix, "stratified", 8)[1]["planned"]["source_spread_vs_random"]
-    monkeypatch.setattr(module, "_exchange", lambda *_: None)
-    assert measured(mix, "stratified", 8)[1]["planned"]["source_spread_vs_random"] > 2 * known
-
-
-def test_an_order_of_the_steps_is_drawn_that_has_no_trend(mix: Packs, monkeypatch: Any) -> None:
-    chance = []
-    for key in range(20):
-        costs = permutation(41, key) ** 2
-        order = module._order_of_steps(costs, key)
-        assert np.array_equal(np.sort(order), np.arange(41))
-        off = costs - costs.mean()
-        drawn = [off, off[order]]
-        chance.append([abs((one[1:] * one[:-1]).sum() / (off * off).sum()) for one in drawn])
-    untouched, picked = np.array(chance).T
-    assert picked.max() < 0.05 < np.median(untouched)
-
-
 @given(
     st.sampled_from(SCHEDULES),
     st.integers(0, 300),
@@ -134,14 +106,6 @@ def test_a_step_has_a_micro_step_of_every_stratum(
     assert (np.diff(places, axis=2) > 0).all()  # and sorted
     strata = np.sort(cells[:, :, 0] // steps, axis=1)
     assert (strata == np.arange(micro_steps)).all()
-
-
-def test_cells_are_small_in_both_costs() -> None:
-    x, y = np.meshgrid(np.arange(8.0), np.arange(8.0))
-    order = schedule("stratified", x.ravel(), y.ravel(), global_batch=16, micro_steps=4, key=3)
-    cells = order.reshape(-1, 4)
-    assert (np.ptp(x.ravel()[cells], axis=1) == 1).all()
-    assert (np.ptp(y.ravel()[cells], axis=1) == 1).all()
 
 
 def test_what_fills_no_step_is_a_random_choice_at_the_end() -> None:
@@ -198,19 +162,3 @@ def test_equal_costs_stay_equal_in_both_phases_of_every_epoch() -> None:
 def test_blocks_that_an_epoch_may_exchange() -> None:
     assert blocks_of("stratified", 512, 8) == (512, 64)
     assert blocks_of("random", 512, 8) == (1024, 1)
-
-
-BAD = [
-    ("sorted", 8, 2, "'sorted': choose one of stratified, random"),
-    ("stratified", 8, 3, "global-batch 8 is not a positive multiple of micro-steps 3"),
-    ("stratified", 0, 1, "global-batch 0"),
-    ("stratified", 8, 0, "micro-steps 0"),
-    ("random", -8, 2, "global-batch -8"),
-]
-
-
-@pytest.mark.parametrize(("kind", "batch", "micro_steps", "message"), BAD)
-def test_bad_options(kind: str, batch: int, micro_steps: int, message: str) -> None:
-    one = np.ones(20)
-    with pytest.raises(OptionError, match=message):
-        schedule(kind, one, one, global_batch=batch, micro_steps=micro_steps, key=0)

@@ -6,12 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.errors import OptionError
-from packidx.plan.options import parse_share
 from packidx.plan.select.eligible import holdout
 
 NAMES = st.none() | st.sampled_from(["", "web", "code", "Ä"])
@@ -67,30 +64,9 @@ def test_the_share_is_met_in_every_source_and_sides_are_independent() -> None:
     assert len({side.tobytes() for side in found.values()}) == len(found)
 
 
-def test_any_arrow_array_of_strings_will_do() -> None:
-    source, key = pa.array(["a", "b", None, "a"] * 9), pa.array(["x", None, "y", "z"] * 9)
-    ids = np.arange(36)
-    want = holdout(source, key, ids, Fraction(1, 2)).tolist()
-    assert 0 < sum(want) < 36
-    chunks = pa.chunked_array([source[:5], source[5:]]), pa.chunked_array([key[:20], key[20:]])
-    assert holdout(*chunks, ids, Fraction(1, 2)).tolist() == want
-    encoded = source.dictionary_encode(), key.cast(pa.large_string())
-    assert holdout(*encoded, ids, Fraction(1, 2)).tolist() == want
-
-
 def test_sides_are_part_of_the_format() -> None:
     source, key = pa.array(["web"] * 64), pa.array(map(str, range(64)))
     found = holdout(source, key, np.arange(64), Fraction(1, 4))
     assert np.flatnonzero(found).tolist() == [12, 19, 28, 38, 45, 48, 60]
     numbered = holdout(None, None, np.arange(64), Fraction(1, 4))
     assert np.flatnonzero(numbered).tolist() == [11, 12, 15, 16, 18, 21, 22, 24, 47, 52, 54, 55, 60]
-
-
-@pytest.mark.parametrize("text", ["", "x", "nan", "-0.1", "1", "2", "1/0", "5%", "1e-999999999"])
-def test_shares_that_mean_nothing_are_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="holdout is .*: give a share of the samples"):
-        parse_share(text)
-
-
-def test_shares_are_exact() -> None:
-    assert parse_share("0.1") == Fraction(1, 10) and parse_share("0") == 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from packidx.errors import FormatError, OptionError
 from packidx.format.lengths import Source
 from packidx.format.manifest import Unfit, decoded
-from packidx.hashing import below, hash_ints
+from packidx.hashing import below
 from packidx.lengths.survey import SourceTotals
 from packidx.plan.options import UNITS, number_text, read_number
 from packidx.plan.select.mixture import MAX_REPEATS, Mixture, copies, sample_ratios
@@ -49,26 +49,6 @@ def test_shares_make_an_epoch_as_large_as_without_a_mix(by: str, shares: list[Fr
         exact = total * share / sum(shares)
         assert abs(amount - exact) <= Fraction(unit_count, 2 * 10**9)  # nine decimals of a weight
         assert bool(amount) == bool(share) or exact < unit_count / 10**9
-
-
-def test_shares_in_tokens_are_not_shares_in_samples() -> None:
-    half = ["web=1", "code=1"]
-    assert Mixture.parse(half, "samples").resolve(TABLE, {}) == {
-        "web": Fraction(3, 4),
-        "code": Fraction(3, 2),
-    }
-    assert Mixture.parse(half, "tokens").resolve(TABLE, {}) == {
-        "web": Fraction(5, 2),
-        "code": Fraction(5, 8),
-    }
-    assert Mixture.parse(half, "label_tokens").resolve(TABLE, {}) == {
-        "web": Fraction(7, 10),
-        "code": Fraction(7, 4),
-    }
-    # A source without usable samples needs no weight; one with weight 0 is dropped.
-    table = TABLE | {"empty": SourceTotals()}
-    resolved = Mixture.parse(["web=1e-3", "code=0"], "samples").resolve(table, {})
-    assert resolved == {"code": 0, "web": Fraction(3, 2), "empty": 0}
 
 
 def test_a_mixture_is_stated_exactly() -> None:
@@ -177,16 +157,3 @@ def test_a_threshold_is_exact_to_the_last_bit() -> None:
     assert below(hashes, Fraction(3, 1 << 65)).tolist() == [True, True, False, False]
     assert below(hashes, Fraction(top, 1 << 64)).tolist() == [True, True, True, False]
     assert below(hashes, Fraction(2 * top + 1, 1 << 65)).tolist() == [True] * 4
-
-
-def test_copies_come_to_the_weight_and_grow_with_it() -> None:
-    hashes = hash_ints(np.arange(100_000), 5)
-    before = np.zeros(100_000, np.int64)
-    for weight in ("0", "0.001", "0.3", "1", "1.7", "2", "9.99"):
-        number = copies(Fraction(weight), hashes)
-        assert abs(number.sum() - 100_000 * float(weight)) < 5 * 100_000**0.5 / 2
-        assert (number >= before).all()
-        before = number
-    other = copies(Fraction("0.3"), hash_ints(np.arange(100_000), 6))
-    agree = (other == copies(Fraction("0.3"), hashes)).mean()
-    assert abs(agree - 0.58) < 0.01  # independent draws: 0.3 * 0.3 + 0.7 * 0.7

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 from typing import Any
 
@@ -11,9 +10,9 @@ from processors import qwen_folders
 from random_records import record
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate, Rendered
-from packidx.processor.folder import load_processor
 from packidx.records.conversation import Conversation, Media, Turn, to_messages
 from packidx.records.dialects.parse import parse
 
@@ -103,31 +102,12 @@ def test_a_template_that_takes_strings_alone_gets_the_text_of_a_list() -> None:
         assert "type" not in template(source).render(listed).text
 
 
-def test_template_that_trims_the_assistant_alone() -> None:
-    content = "{{ m.content | trim if m.role == 'assistant' else m.content }}"
-    rendered = template(HEAD + content + TAIL).render(chat(" q ", "\n\nanswer \n"))
-    assert " q " in rendered.text
-    assert trained(rendered) == ["answer" + END]
-
-
 def test_template_that_cuts_thoughts() -> None:
     thought = "<think>\nhm\n</think>\n\n"
     rendered = template(THINKING).render(chat("q", thought + "one", "q", thought + "two"))
     assert trained(rendered) == ["one" + END, thought + "two" + END]
     plain = template(THINKING).render(chat("q", "one", "q", "two"))
     assert trained(plain) == ["one" + END, "two" + END]
-
-
-def test_template_that_decides_by_the_text() -> None:
-    content = "{{ 'SHORT ' if m.content | length < 5 else '' }}{{ m.content }}"
-    rendered = template(HEAD + content + TAIL).render(chat("question", "yes", "question", "longer"))
-    assert trained(rendered)[1] == "longer" + END
-    assert "SHORT yes" in rendered.text
-
-
-def test_template_that_changes_the_text() -> None:
-    source = HEAD + "{{ m.content | upper }}" + TAIL
-    assert trained(template(source).render(chat("q", "straße"))) == ["STRASSE" + END]
 
 
 @pytest.mark.parametrize("content", ["m.content | length", "m.content | reverse", "'same'"])
@@ -205,12 +185,6 @@ def test_environment_is_transformers(source: str) -> None:
     assert template(source).render(conversation).text == reference(source, conversation)
 
 
-def test_sandbox_holds() -> None:
-    for attack in ("{{ ''.__class__.__mro__ }}", "{% set ns = namespace(_a=1) %}"):
-        with pytest.raises(BadRecord, match="template"):
-            template(attack).render(chat("x"))
-
-
 @pytest.mark.parametrize("name", ["qwen2.5-vl", "qwen3-vl"])
 def test_random_conversations(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is rendered is what transformers renders, and every trained text is found in order."""
@@ -222,16 +196,6 @@ def test_random_conversations(name: str, tmp_path_factory: pytest.TempPathFactor
         turns = [turn for turn in conversation.turns if turn.role == "assistant"]
         assert trained(rendered) == ["".join(map(str, turn.parts)) + END for turn in turns]
         assert list(rendered.label_spans) == sorted(rendered.label_spans)
-
-
-def test_skeletons_are_bounded_and_not_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packidx.processor.chat_template.chat_template.MAX_SHAPES", 3)
-    made = template(PLAIN)
-    for turns in (2, 4, 6, 8, 10, 2):
-        assert len(trained(made.render(chat(*["x"] * turns)))) == turns // 2
-    assert len(made._skeletons) == 3
-    copy = pickle.loads(pickle.dumps(made))
-    assert copy.render(chat("q", "a")) == made.render(chat("q", "a"))
 
 
 def _template(tmp_path_factory: pytest.TempPathFactory, name: str) -> ChatTemplate:

@@ -13,7 +13,7 @@ from processors import FEW_RANKS, qwen_folders
 from transformers import AutoTokenizer
 
 from packidx.encode import ProcessorEncoder
-from packidx.processor import load_processor
+from packidx.encode.loading import load_processor
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import to_messages
 from packidx.records.dialects.parse import parse

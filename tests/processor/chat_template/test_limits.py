@@ -1,116 +1,11 @@
-"""A chat template is foreign code: what it makes is bounded, and so is the time it takes."""
+"""Memory that runs out is no verdict on a record."""
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from packidx_cli.main import main
-
-from packidx.errors import BadRecord, LimitError
-from packidx.processor.chat_template import environment as limits
-from packidx.processor.chat_template.chat_template import ChatTemplate
-from packidx.records.conversation import Conversation, Turn
-
-TALK = Conversation((Turn("user", ("hello\tthere",)), Turn("assistant", ("good day",))))
-CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-
-
-def test_a_text_that_is_too_large_is_refused_whichever_way_it_takes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "MAX_TEXT", 1000)
-
-    def talk(words: str) -> Conversation:
-        return Conversation((Turn("user", (words,)), Turn("assistant", ("good day",))))
-
-    known = ChatTemplate(CHATML)
-    assert known.render(talk("a")).text
-    fresh = ChatTemplate(CHATML)
-    for template in (known, fresh):
-        with pytest.raises(BadRecord, match="more than 1,000 characters"):
-            template.render(talk("a" * 1000))
-    assert fresh.render(talk("a")).text == known.render(talk("a")).text
-
-
-ENDLESS = {
-    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
-    "{% endfor %}{% endfor %}{% endfor %}",
-    "macros": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}"
-    "{{ m(60) }}",
-}
-
-
-@pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS)
-@pytest.mark.parametrize("slowly", [False, True])
-def test_a_template_that_does_not_end_is_no_verdict_on_a_record(
-    source: str, slowly: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "MAX_SECONDS", 0.3)
-    untraceable = "{{ messages[0].content|urlize }}" if slowly else ""
-    template = ChatTemplate(untraceable + CHATML + source)
-    with pytest.raises(LimitError, match=r"has not come to an end after 0\.3 s"):
-        template.render(TALK)
-    monkeypatch.setattr(limits, "MAX_SECONDS", 60.0)
-    until = time.process_time() + 0.5
-    while time.process_time() < until:  # nothing is left that would go off
-        pass
-
-
-def test_the_run_ends_and_names_template_and_record(
-    tmp_path: Path,
-    processors: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(limits, "MAX_SECONDS", 0.5)
-    endless = "{% if 'wait' in messages[0].content %}" + ENDLESS["loops"] + "{% endif %}"
-    folder = tmp_path / "processor"
-    shutil.copytree(processors / "qwen2.5-vl", folder)
-    (folder / "chat_template.jinja").write_text(CHATML + endless)
-    said = {"role": "assistant", "content": "good day"}
-    records = [
-        {"id": f"number {n}", "messages": [{"role": "user", "content": words}, said]}
-        for n, words in enumerate(["hello", "hello", "wait", "hello"])
-    ]
-    (tmp_path / "talk.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
-    command = ["estimate", str(tmp_path / "talk.jsonl"), "-o", str(tmp_path / "out"), "--quiet"]
-    assert main([*command, "--processor", str(folder), "--workers", "1"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"{tmp_path}/talk.jsonl, record 2 (number 2): {folder}: the chat template has" in line
-    assert not (tmp_path / "out").exists()
-
-
-_HUNGRY = """
-import resource, sys
-from packidx.processor.chat_template.chat_template import ChatTemplate
-from packidx.records.conversation import Conversation, Turn
-template = ChatTemplate(sys.argv[1])
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-most = resource.getrlimit(resource.RLIMIT_AS)[1]
-resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), most))
-try:
-    template.render(Conversation((Turn("user", ("hello",)),)))
-except MemoryError:
-    print("memory")
-"""
-
-
-@pytest.mark.slow
-def test_memory_that_runs_out_is_no_verdict_on_a_record() -> None:
-    hoard = (
-        "{% set n = namespace(x=[]) %}{% for i in range(1000) %}"
-        "{% set n.x = n.x + ['a' * 60000000 ~ i] %}{% endfor %}"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", _HUNGRY, CHATML + hoard], capture_output=True, text=True
-    )
-    assert (done.stdout, done.stderr) == ("memory\n", "")
 
 
 def test_the_run_ends_where_memory_runs_out(

@@ -10,10 +10,8 @@ import pytest
 import trl
 
 from packidx.errors import BadRecord, LimitError
-from packidx.processor.chat_template import chat_template, environment
-from packidx.processor.chat_template.asked import asked_by
+from packidx.processor.chat_template import chat_template
 from packidx.processor.chat_template.chat_template import ChatTemplate
-from packidx.processor.chat_template.environment import chat_environment
 from packidx.records.conversation import Conversation, Media, Turn
 
 TEMPLATES = sorted((Path(trl.__file__).parent / "chat_templates").glob("*.jinja"))
@@ -139,27 +137,3 @@ def test_a_record_unlike_others_of_its_shape_ends_the_run(monkeypatch: pytest.Mo
     monkeypatch.setattr(chat_template, "COMPARED", 1)
     with pytest.raises(LimitError, match="otherwise than others of its shape"):
         template.render(said("c", "d"))
-
-
-def test_today_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    days = iter(["Monday"] * 20)
-    template = ChatTemplate(HEAD + "{{ strftime_now('%A') }} {{ m.content }}" + TAIL)
-    monkeypatch.setattr(chat_template, "now", lambda layout: next(days, "Tuesday"))
-    assert "Monday a" in template.render(said("a", "b")).text
-    for _ in days:
-        pass
-    assert "Tuesday a" in template.render(said("a", "b")).text
-    assert environment.now("%A")
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ messages|random }}",
-        "{{ messages[0].content|wordcount }}",
-        "{{ 'a' is filter }}",
-        "\ue000",
-    ],
-)
-def test_what_is_not_followed_is_told(source: str) -> None:
-    assert asked_by(chat_environment().parse(source), source) is None

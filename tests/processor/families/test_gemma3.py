@@ -1,4 +1,4 @@
-"""Gemma 3 counts as transformers' processor does, with and without pan and scan."""
+"""Gemma 3 counts as transformers' processor does."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import family_processors_tiles as tiles
-import numpy as np
 import pytest
-import torch
 from transformers import Gemma3ImageProcessor, Gemma3Processor
 
 from packidx.errors import SourceError
-from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.families import FAMILIES
-from packidx.processor.families.gemma3 import Gemma3Vision
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import MediaInfo
 
 FAMILY = FAMILIES["Gemma3Processor"]
-SCAN = {"do_pan_and_scan": True, "pan_and_scan_min_crop_size": 64}
 
 
 @pytest.fixture(scope="module")
@@ -28,33 +23,20 @@ def tmp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("gemma3")
 
 
-def scanning(files: ProcessorFiles, processor: Any) -> ProcessorFiles:
-    """`files` as of the object: its `images_kwargs` are in no folder."""
-    own = {**files.own_settings, "images_kwargs": processor.images_kwargs}
-    files.vision = FAMILY.build(files.image_settings or {}, {}, own)
-    return files
-
-
-@pytest.mark.parametrize("scan", [False, True])
-def test_conversations(tmp: Path, scan: bool) -> None:
-    processor = tiles.gemma3(tmp, 224, **(SCAN if scan else {}))
-    files = tiles.saved(processor, tmp / f"gemma-{scan}")
-    if scan:
-        files = scanning(files, processor)
-    rng = random.Random(scan)
-    cropped = 0
+def test_conversations(tmp: Path) -> None:
+    processor = tiles.gemma3(tmp, 224)
+    files = tiles.saved(processor, tmp / "gemma")
+    rng = random.Random(0)
     for number in range(300):
         messages = tiles.conversation(rng, ["image"] * [0, 1, 1, 2, 3][number % 5])
         outputs = processor.apply_chat_template(messages, tokenize=True, return_dict=True)
         ids, images, _ = tiles.counted(files, messages)
         assert ids == tiles.real_ids(outputs), messages
         rows = outputs.get("pixel_values", [])
-        assert images.grids[:, 0].sum() == len(rows)  # an image or a crop per row
+        assert images.grids[:, 0].sum() == len(rows)
         assert images.patches.sum() == sum(
             row.shape[-1] // 14 * (row.shape[-2] // 14) for row in rows
         )
-        cropped += int((images.grids[:, 0] > 1).sum())
-    assert (cropped > 50) is scan
 
 
 def test_newlines_merge_with_the_text_beside_an_image(tmp: Path) -> None:
@@ -71,37 +53,6 @@ def test_newlines_merge_with_the_text_beside_an_image(tmp: Path) -> None:
     assert files.tokenizer is not None
     merged = files.tokenizer.encode("\n\n\n", add_special_tokens=False).ids
     assert len(merged) == 1 and ids.count(merged[0]) == 2
-
-
-def test_crops_of_sizes(tmp: Path) -> None:
-    """Thousands of sizes: as many crops as the image processor makes of images without pixels."""
-    images = Gemma3ImageProcessor()
-    for min_size, most, ratio in ((256, 4, 1.2), (64, 5, 1.0), (30, 3, 2.0)):
-        kwargs = {
-            "pan_and_scan_min_crop_size": min_size,
-            "pan_and_scan_max_num_crops": most,
-            "pan_and_scan_min_ratio_to_activate": ratio,
-        }
-        processor = tiles.gemma3(tmp, do_pan_and_scan=True, **kwargs)
-        vision = scanning(tiles.saved(processor, tmp / "sizes"), processor).vision
-        assert isinstance(vision, Gemma3Vision) and vision.patches == 64
-        rng = np.random.default_rng(most)
-        base = rng.integers(100, 700, (500, 1))
-        sizes = np.concatenate(
-            [
-                rng.integers(1, 3000, (1500, 2)),
-                np.concatenate([base, base * rng.integers(2, 9, (500, 1)) // 2], axis=1),
-                np.concatenate([base * 12, base * 10], axis=1),
-            ]
-        )
-        expected = []
-        for height, width in sizes.tolist():
-            empty = torch.empty(1, 3, height, width, device="meta")
-            expected.append(len(images.pan_and_scan_batched(empty, **kwargs)))
-        counts = vision.count_images(sizes)
-        assert (counts.grids[:, 0] - 1).tolist() == expected
-        assert len(set(expected)) == most
-        assert counts.tokens.tolist() == [256 * (num + 1) for num in expected]
 
 
 def test_a_folder_cannot_switch_pan_and_scan_on(tmp: Path) -> None:
@@ -136,7 +87,7 @@ def test_what_cannot_be_counted(tmp: Path) -> None:
         ((image | {"size": {"height": 224, "width": 448}}, own), "square"),
         ((image, own | {"image_seq_length": 17}), "17 tokens"),
         ((image, own | {"image_seq_length": 0}), "image_seq_length"),
-        ((image, own | {"images_kwargs": {"do_pan_and_scan": True}}), "pan_and_scan_min_crop"),
+        ((image, own | {"images_kwargs": {"do_pan_and_scan": True}}), "pan_and_scan"),
     ):
         with pytest.raises(SourceError, match=message):
             FAMILY.build(settings[0], {}, settings[1])

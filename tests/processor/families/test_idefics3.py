@@ -90,16 +90,6 @@ def test_sizes(tmp_path: Path, settings: dict[str, Any]) -> None:
         assert expansion.runs == (169,) * (rows * columns + 1)
 
 
-def test_the_processors_own_estimate_is_not_what_it_does(tmp_path: Path) -> None:
-    """Why `get_number_of_image_patches` is not the reference."""
-    processor = tiles.idefics3(tmp_path, size={"longest_edge": 1001})
-    images = processor.image_processor
-    sizes = [(height, 1000) for height in range(600, 1000, 4)]
-    assert any(
-        images.get_number_of_image_patches(*size)[1:] != real_grid(images, *size) for size in sizes
-    )
-
-
 def video_messages(rng: random.Random, num: int) -> list[dict[str, Any]]:
     return tiles.conversation(rng, ["video"] * num)
 

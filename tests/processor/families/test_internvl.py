@@ -14,10 +14,8 @@ import torchvision_cpu  # noqa: F401, it must come before transformers
 import transformers
 from family_processors import family_processor
 
-from packidx.encode.loading import files_of
 from packidx.errors import SourceError
 from packidx.processor.families.internvl import INTERNVL, InternVLVision, count_tiles
-from packidx.processor.folder import load_processor
 from packidx.records.conversation import MediaInfo
 
 SIZES = [(1, 1), (3, 2000), (2000, 3), (28, 28), (448, 448), (450, 890), (1600, 900)]
@@ -61,13 +59,6 @@ def test_lengths_patches_and_places_equal_the_real_processors(
     assert family_talks.compare("internvl", folder, processor, talks, rows) == none
 
 
-def test_ids_equal_the_real_processors(internvl: tuple[Any, Path]) -> None:
-    processor, folder = internvl
-    rng = random.Random(2)
-    talks = [family_talks.conversation(rng, SIZES[:4]) for _ in range(12)]
-    assert family_talks.encoder_differences(folder, processor, talks, ["pixel_values"]) == 0
-
-
 def test_pixels_of_images_and_videos_are_one_tensor_in_order(internvl: tuple[Any, Path]) -> None:
     processor, folder = internvl
     rng = random.Random(3)
@@ -75,11 +66,6 @@ def test_pixels_of_images_and_videos_are_one_tensor_in_order(internvl: tuple[Any
     mixed = [len({medium.kind for medium in talk.media}) for talk in talks].count(2)
     assert mixed > 3
     assert family_talks.encoder_differences(folder, processor, talks, ["pixel_values"]) == 0
-
-
-def test_a_folder_and_its_object_have_one_fingerprint(internvl: tuple[Any, Path]) -> None:
-    processor, folder = internvl
-    assert files_of(processor).fingerprint() == load_processor(folder).fingerprint()
 
 
 def test_defaults_are_the_classes() -> None:
@@ -142,15 +128,6 @@ def test_frames_equal_the_real_processors(settings: dict[str, Any]) -> None:
             assert family.count_videos([video]).grids[0].tolist() == [len(expected), 32, 32]
             compared += 1
     assert compared > 400 and refused > 0
-
-
-def test_a_video_is_written_as_the_processor_writes_it(internvl: tuple[Any, Path]) -> None:
-    processor, _ = internvl
-    frames = np.zeros((3, 4, 4, 3))
-    expected = processor.replace_video_token({"pixel_values_videos": [frames]}, 0)
-    expansion = (vision().count_videos([MediaInfo(40, 40, num_frames=3)]).expansions or [])[0]
-    assert expansion is not None and expansion.runs == (256,) * 3
-    assert expansion.text.replace("<IMG_CONTEXT>", "<IMG_CONTEXT>" * 256) == expected
 
 
 def test_frames_that_the_record_names_are_taken_as_they_are() -> None:

@@ -11,8 +11,7 @@ import family_processors_tiles as tiles
 import family_talks
 import pytest
 
-from packidx.encode.loading import files_of
-from packidx.processor.folder import load_processor
+from packidx.encode.loading import files_of, load_processor
 
 pytestmark = pytest.mark.slow
 

@@ -59,21 +59,6 @@ def test_conversations_with_images(name: str, tmp: Path) -> None:
     assert images > 300
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_sizes_sweep(name: str, tmp: Path) -> None:
-    """Thousands of sizes, against the processor's own count of patches."""
-    processor, files = qwen_processor(name, tmp)[0], qwen_counter(name, tmp).files
-    assert files is not None and files.vision is not None
-    vision = files.vision
-    rng = np.random.default_rng(0)
-    sizes = np.concatenate([rng.integers(1, scale, (1500, 2)) for scale in (60, 700, 9000)])
-    sizes = sizes[sizes.max(axis=1) / sizes.min(axis=1) <= 200]
-    counts = vision.count_images(sizes)
-    want = [processor.image_processor.get_number_of_image_patches(h, w) for h, w in sizes.tolist()]
-    assert counts.patches.tolist() == want
-    assert (counts.tokens * 4 == counts.patches).all() and (counts.grids[:, 0] == 1).all()
-
-
 @pytest.mark.parametrize(
     ("family", "image", "video"),
     [

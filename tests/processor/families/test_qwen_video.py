@@ -22,15 +22,14 @@ from family_processors_qwen import (
 from PIL import Image
 from transformers import Qwen2VLVideoProcessor, Qwen3VLVideoProcessor
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as reference
-from transformers.video_utils import VideoMetadata, load_video
+from transformers.video_utils import VideoMetadata
 
-from packidx.encode.loading import load_part
 from packidx.encode.media import encode_videos
 from packidx.errors import BadRecord
 from packidx.format.schema import METHODS
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.families.qwen import QWEN2_5_VL, QWEN3_VL
-from packidx.processor.families.shared.resize import smart_resize_video
+from packidx.processor.families.shared import smart_resize_video
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 from packidx.records.media.paths import ANYWHERE, MediaRoot
@@ -197,21 +196,6 @@ def test_videos_that_cannot_be(name: str, tmp: Path) -> None:
     assert counts.tokens[:3].tolist() == [0, 0, 0] and counts.tokens[3] > 0
     assert not counts.grids[:3].any()
     assert vision.count_videos([]).tokens.shape == (0,)
-
-
-def test_rotated_videos_stand_upright(tmp: Path, tmp_path: Path) -> None:
-    path = write_clip(tmp_path / "a.mp4", frames=6, rotation=90)
-    processor, folder = qwen_processor("qwen2.5-vl", tmp)
-    files = qwen_counter("qwen2.5-vl", tmp).files
-    assert files is not None and files.vision is not None
-    vision = files.vision
-    lying, metadata = load_video(str(path), backend="pyav")
-    upright = np.rot90(lying, axes=(1, 2)).copy()
-    real = processor.video_processor(upright, video_metadata=[metadata], return_tensors="pt")
-    info = info_of(Media("video", str(path)))
-    assert vision.count_videos([info]).grids.tolist() == real["video_grid_thw"].tolist()
-    built = encode_videos([(Video(str(path)), info)], vision, load_part(files, "video"))
-    assert torch.equal(built["pixel_values_videos"], real["pixel_values_videos"])
 
 
 def test_a_record_that_lies_about_the_size(tmp: Path, clips: list[Path]) -> None:

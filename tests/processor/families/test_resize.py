@@ -12,7 +12,7 @@ from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize 
 from packidx.errors import SourceError
 from packidx.processor.families import FAMILIES, find_family
 from packidx.processor.families.qwen import QwenVision
-from packidx.processor.families.shared.resize import smart_resize
+from packidx.processor.families.shared import smart_resize
 
 LIMITS = [
     (28, 56 * 56, 28 * 28 * 1280),

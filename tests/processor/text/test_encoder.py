@@ -12,11 +12,11 @@ from processors import qwen_folders
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer
 
+from packidx.encode.loading import load_processor
 from packidx.errors import MismatchError
-from packidx.processor import load_processor
-from packidx.processor.text import backends
-from packidx.processor.text.backends import choose_backend
-from packidx.processor.text.encoder import TextEncoder
+from packidx.processor.text import encoder as backends
+from packidx.processor.text.encoder import TextEncoder, choose_backend
+from packidx.processor.text.sequence import Expanded, locate_runs, trained_tokens
 from packidx.processor.text.vocabulary import Vocabulary
 
 WORDS = ["the cat ", "sat\n\n", " on", "é", "e\u0301", "北京", "🙂", "\u0301", "<|im_end|>", "\r\n"]
@@ -164,3 +164,19 @@ def test_an_engine_that_disagrees_is_found(tokenizers: dict[str, Tokenizer]) -> 
     assert chosen == "tokenizers" and "other ids" in record["reason"]
     with pytest.raises(MismatchError, match="cannot be used"):
         choose_backend(encoder, ["the cat"], "gigatoken")
+
+
+def test_what_is_never_trained(tokenizers: dict[str, Tokenizer]) -> None:
+    """A sample's first token, feature tokens, and what the tokenizer puts around a text."""
+    copy = Tokenizer.from_str(tokenizers["qwen"].to_str())
+    copy.post_processor = processors.TemplateProcessing(
+        single="<|endoftext|> $A <|endoftext|>", special_tokens=[("<|endoftext|>", 151643)]
+    )
+    encoder = TextEncoder(copy)
+    text = "one <|image_pad|> two"
+    items = [Expanded(text, ((0, len(text)),), ((7,),))] * 2
+    batch = encoder.encode([text] * 2, [True, False])
+    runs = locate_runs(batch, items, [copy.token_to_id("<|image_pad|>")])
+    trained = batch.ids[np.flatnonzero(trained_tokens(batch, encoder, items, runs))]
+    words = [copy.id_to_token(ident) for ident in trained.tolist()]
+    assert words == ["one", "Ġ", "Ġtwo"] + ["Ġ", "Ġtwo"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from processors import FEW_RANKS, qwen_folders
 
+from packidx.encode.loading import load_processor
 from packidx.processor import fingerprint as decided
-from packidx.processor.folder import load_processor
 from packidx.processor.text import vocabulary
 from packidx.recent import Recent
 
@@ -35,16 +34,6 @@ def fingerprint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """As a new process finds it."""
     monkeypatch.setattr(vocabulary, "_KEPT", Recent(2))
     return load_processor(folder).fingerprint()
-
-
-def test_it_is_made_once(
-    folder: Path, made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    first = fingerprint(folder, monkeypatch)
-    num = len(made)
-    assert fingerprint(folder, monkeypatch) == first and len(made) == num
-    monkeypatch.setattr(vocabulary, "_path", lambda code, parts: None)
-    assert fingerprint(folder, monkeypatch) == first and len(made) > num
 
 
 def test_damage_is_passed_over_and_mended(
@@ -82,11 +71,3 @@ def test_another_file_release_or_code_is_another_entry(
         assert fingerprint(folder, monkeypatch) != first
     finally:
         path.write_text(text)  # the folder is made once per process
-
-
-def test_a_cache_that_cannot_be_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "cache").write_text("a file")
-    assert os.path.isfile(tmp_path / "cache")
-    assert len(fingerprint(folder, monkeypatch)) == 64

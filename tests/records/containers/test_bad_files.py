@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -173,23 +172,3 @@ def test_no_cut_gives_a_shorter_table(kind: str, tmp_path: Path) -> None:
         with pytest.raises(SourceError) as caught:
             scan(str(path), kind)
         assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["p.jsonl", "p.json", "p.json.gz", "p.json.zst", "p.csv"])
-@pytest.mark.parametrize("folder", [True, False])
-def test_a_pipe_does_not_stop_the_program(
-    name: str, folder: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "data").mkdir()
-    os.mkfifo(tmp_path / "data" / name)
-    source = tmp_path / "data" if folder else tmp_path / "data" / name
-    assert main(["estimate", str(source), "-o", str(tmp_path / "out"), "--quiet"]) == 1
-    printed = capsys.readouterr().err
-    assert printed.count("\n") == 1
-    assert "Traceback" not in printed
-    assert name in printed or folder
-    assert "regular file" in printed or "no data file" in printed
-
-
-def test_every_file_has_a_name_of_its_own() -> None:
-    assert len({file.id for file in FILES}) == len(FILES)

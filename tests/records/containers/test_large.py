@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,7 +15,7 @@ from packidx import estimate_lengths
 from packidx.errors import BadRecord, SourceError
 from packidx.records.containers.base import BOM, Container, TooLarge, size_of
 from packidx.records.containers.convert import Converted
-from packidx.records.containers.lines import Lines, filled_lines, whole_lines
+from packidx.records.containers.lines import Lines, filled_lines
 
 LIMIT = 3 << 20
 RECORDS = [b'{"id": "a"}', b'{"id": "' + b"x" * LIMIT + b'"}', b'{"id": "b"}', b" " * LIMIT + b"5"]
@@ -90,12 +87,6 @@ def test_lines_are_those_of_the_file_however_it_is_cut(
             assert raw == line
 
 
-def test_blank_lines_are_not_taken_one_by_one() -> None:
-    block = b"\n" * (1 << 20)
-    for blank in (block, b" \n" * (1 << 19), b"\r\n" * (1 << 19)):
-        assert len(list(whole_lines(iter([blank] * 4), 0, True))) <= 2 * 4
-
-
 def test_blank_lines_in_a_cell_stay(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(b'a,b\n\n\n \n1,"\n\n \n\n"\n\n\n2,3\n' + b"\n" * 3000)
@@ -103,44 +94,6 @@ def test_blank_lines_in_a_cell_stay(tmp_path: Path) -> None:
     found = container.scan(str(path))
     rows = [raw.record for part in found.ranges for raw in container.read(str(path), part)]
     assert rows == [{"a": "1", "b": "\n\n \n\n"}, {"a": "2", "b": "3"}]
-
-
-MEASURED = """
-import json, sys
-from packidx import estimate_lengths
-summary = estimate_lengths(sys.argv[1], sys.argv[2], workers=1)
-with open("/proc/self/status") as file:
-    peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) >> 10
-print(json.dumps([summary.num_samples, summary.rejected, peak]))
-"""
-
-
-def zeros(path: Path, nbytes: int) -> None:
-    with open(path, "wb") as file:
-        file.truncate(nbytes)
-
-
-def bomb(path: Path, nbytes: int) -> None:
-    member = packed(bytes(64 << 20), path.suffix[1:])
-    path.write_bytes(member * (nbytes // (64 << 20)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "make"), [("x.jsonl", zeros), ("x.jsonl.gz", bomb), ("x.jsonl.zst", bomb)]
-)
-def test_gigabytes_without_a_line_end_are_not_held(tmp_path: Path, name: str, make: object) -> None:
-    assert callable(make)
-    make(tmp_path / name, 3 << 29)
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURED, str(tmp_path / name), str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    num_samples, rejected, peak = json.loads(done.stdout)
-    assert (num_samples, rejected) == (1, {"record_too_large": 1})
-    assert peak < 700  # MiB: the limit of a record and Python with its libraries
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv"])

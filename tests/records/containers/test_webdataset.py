@@ -12,14 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import webdataset
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
-from record_files import tar_of
+from record_files import read_row, tar_of
 from tar_chats import (
     CHATS,
     Files,
@@ -38,7 +36,7 @@ from packidx.io.ranges import Extent, ReadAhead
 from packidx.records import shards
 from packidx.records.containers import tar
 from packidx.records.containers.base import RawRecord
-from packidx.records.shards import read_records, read_row, scan
+from packidx.records.shards import read_records, scan
 from packidx.records.sources.find_shards import find_shards
 
 
@@ -338,13 +336,6 @@ GOOD = dumped({"messages": turns("Hi")})
 SAMPLES: Files = [(f"{key}.json", GOOD) for key in "abc"]
 
 
-def checked(data: bytearray, at: int) -> bytes:
-    """`data` with the right checksum in the header at a byte."""
-    data[at + 148 : at + 156] = b" " * 8
-    data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
-    return bytes(data)
-
-
 def damaged() -> bytes:
     data = bytearray(tar_of(SAMPLES))
     data[1024 + 10] ^= 0xFF
@@ -390,12 +381,6 @@ def test_files_of_which_the_samples_are_not_known(tmp_path: Path, name: str) -> 
     assert "restore the shard" in text
     assert "\n" not in text
     assert not (tmp_path / "out").exists()
-
-
-def test_an_end_of_one_block_and_an_empty_tar_are_whole(tmp_path: Path) -> None:
-    (tmp_path / "x.tar").write_bytes(WHOLE + END[:512])
-    assert outcomes(tmp_path / "x.tar") == [("a", None), ("b", None), ("c", None)]
-    assert outcomes(put(tmp_path / "y.tar", [])) == []
 
 
 def test_bad_samples_are_rows_and_the_scan_goes_on(tmp_path: Path) -> None:
@@ -479,34 +464,3 @@ def test_compressed_tars_are_refused(tmp_path: Path, ending: str, tool: str) -> 
         assert f"{tool} it and name the plain .tar" in str(caught.value)
     put(path.parent / "y.tar", SAMPLES)
     assert [shard.container for shard in find_shards([str(path.parent)])] == ["tar"]
-
-
-@pytest.mark.slow
-def test_memory_is_that_of_a_sample_not_of_the_shard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Content of media is let go of as soon as its size is known, though a batch has 512 rows."""
-    import tracemalloc
-
-    record = dumped({"messages": turns("<image>Hi")})
-    noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)
-    sink = io.BytesIO()
-    Image.fromarray(noise).save(sink, "png")  # 270 kB
-
-    def peak(count: int) -> int:
-        media = [(f"{number}.png", sink.getvalue()) for number in range(count)]
-        jsons = [(f"{number}.json", record) for number in range(count)]
-        path = put(
-            tmp_path / f"{count}.tar", [x for pair in zip(jsons, media, strict=True) for x in pair]
-        )
-        tracemalloc.start()
-        summary = estimate(path, tmp_path / f"out{count}")
-        high = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert summary.num_rejected == 0
-        return high
-
-    monkeypatch.setattr("packidx.records.shards.TASK_BYTES", 1 << 40)
-    peak(2)
-    small, large = peak(10), peak(60)
-    assert large < small + 10 * len(sink.getvalue()), (small, large)

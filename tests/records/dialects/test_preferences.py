@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from preference_records import ASKED, BAD, CHAT, GOOD, PREFERENCES
 
@@ -45,23 +44,6 @@ def test_preference_data_is_refused_by_its_name(record: dict[str, Any]) -> None:
 def test_columns_of_these_names_alone_are_no_preferences(record: dict[str, Any]) -> None:
     parsed = parse(record)
     assert parsed.turns or parsed.input_ids
-
-
-def test_preferences_are_rejected_rows_until_a_column_names_the_side(tmp_path: Path) -> None:
-    shard = tmp_path / "pairs.jsonl"
-    pair = {"chosen": ASKED + GOOD, "rejected": ASKED + BAD}
-    shard.write_text("".join(json.dumps(row) + "\n" for row in (CHAT, pair, CHAT)))
-    summary = estimate_lengths([str(shard)], tmp_path / "lengths", workers=1)
-    assert summary.rejected == {"preference_data": 1}
-    (bad,) = pq.read_table(
-        tmp_path / "lengths" / "part-00000.parquet", filters=[("status", "=", "rejected")]
-    ).to_pylist()
-    assert (bad["row"], bad["length"]) == (1, 0)
-    pairs = tmp_path / "only.jsonl"
-    pairs.write_text(json.dumps(pair) + "\n")
-    columns = {"messages": "chosen"}
-    told = estimate_lengths([str(pairs)], tmp_path / "one", columns=columns, workers=1)
-    assert (told.num_samples, told.rejected) == (1, {})
 
 
 def test_a_side_beside_turns_that_lack_it_is_not_lost(tmp_path: Path) -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from preference_records import ASKED, BAD, CHAT, GOOD, PREFERENCES
 
-from packidx import estimate_lengths
-from packidx.errors import BadRecord, OptionError, SourceError
+from packidx.errors import BadRecord
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
 from packidx.records.layout import Layout
-from packidx.records.sources.find_shards import find_shards
 
 REFUSED = {
     "TRL, whole texts": "bad_pair",
@@ -121,51 +117,3 @@ def test_a_text_in_brackets_is_a_text() -> None:
 def test_what_a_record_states_of_its_text_is_of_no_side() -> None:
     record = {**PREFERENCES["TRL, texts"], "_text_tokens": 7}
     assert parse(standard(record, Layout(pair="chosen"), False)).text_tokens is None
-
-
-def write(path: Path, *records: dict[str, Any]) -> str:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return str(path)
-
-
-def test_the_side_is_part_of_the_table(tmp_path: Path) -> None:
-    shard = write(tmp_path / "pairs.jsonl", PREFERENCES["TRL, texts"], CHAT)
-    summaries = {
-        side: estimate_lengths([shard], tmp_path / f"{side}", pair=side, workers=1)
-        for side in ("chosen", "rejected")
-    }
-    assert {s.fingerprint for s in summaries.values()} != {summaries["chosen"].fingerprint}
-    assert [s.rejected for s in summaries.values()] == [{"no_pair": 1}] * 2
-    manifest = json.loads((tmp_path / "rejected" / "manifest.json").read_text())
-    assert manifest["sources"][0]["layout"] == {"pair": "rejected"}
-    again = estimate_lengths([shard], tmp_path / "chosen", pair="rejected", workers=1)
-    assert again.taken_over is not None
-    assert (again.taken_over.num_samples, again.taken_over.num_counted) == (0, 2)
-    estimate_lengths([shard], tmp_path / "chosen", pair="chosen", workers=1)
-    tables = [pq.read_table(tmp_path / side / "part-00000.parquet") for side in summaries]
-    assert tables[0].equals(tables[1])
-    with pytest.raises(OptionError, match="pair is 'best': give one of chosen"):
-        estimate_lengths([shard], tmp_path / "lengths", pair="best")
-
-
-def test_a_mix_states_the_side_of_its_data_sets(tmp_path: Path) -> None:
-    write(
-        tmp_path / "a.jsonl",
-        {"instruction": "Which?", "input": "", "good": "This.", "bad": "That."},
-    )
-    columns = {"prompt": "instruction", "query": "input", "chosen": "good", "rejected": "bad"}
-    entry = {"file_name": "a.jsonl", "ranking": True, "formatting": "alpaca", "columns": columns}
-    mix = tmp_path / "mix.json"
-    mix.write_text(json.dumps({"a": entry}))
-    with pytest.raises(SourceError, match='chosen is for preference data: give "pair"'):
-        find_shards([str(mix)])
-    mix.write_text(json.dumps({"a": {**entry, "pair": "rejected"}}))
-    (shard,) = find_shards([str(mix)])
-    assert shard.layout.pair == "rejected"
-    summary = estimate_lengths([str(mix)], tmp_path / "lengths", workers=1)
-    assert (summary.num_samples, summary.rejected) == (1, {})
-    with pytest.raises(OptionError, match="states pair of its own, and --pair states them too"):
-        find_shards([str(mix)], Layout(pair="chosen"))
-    mix.write_text(json.dumps({"a": {**entry, "pair": "best"}}))
-    with pytest.raises(SourceError, match="pair is 'best'"):
-        find_shards([str(mix)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import os
-import pickle
 import re
 import struct
 import sys
@@ -126,15 +125,6 @@ def test_a_cut_file_is_found_by_its_index(
     with pytest.raises(BadRecord, match="is truncated") as found:
         video_info(data[: int(len(data) * keep)])
     assert found.value.reason == "broken_media"
-
-
-@pytest.mark.parametrize("name", ["a.mkv", "a.ts"])
-def test_a_cut_file_without_index_is_what_is_left_of_it(name: str, tmp_path: Path) -> None:
-    path = write_clip(tmp_path / name, frames=40)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
-    found = video_info(str(path)).num_frames
-    assert 0 < found < 40
-    assert len(decode(path)) == found
 
 
 def decode_bytes(data: bytes) -> list[Any]:
@@ -300,26 +290,6 @@ def test_extracted_frames_that_do_not_do(tmp_path: Path) -> None:
         media_info(sized, MediaRoot(root, True))
 
 
-def test_answers_are_remembered_until_forgotten(tmp_path: Path) -> None:
-    path = write_clip(tmp_path / "a.mp4", frames=4)
-    media = Media("video", "a.mp4")
-    assert media_info(media, MediaRoot(str(tmp_path), True)).num_frames == 4
-    write_clip(path, frames=6)
-    assert media_info(media, MediaRoot(str(tmp_path), True)).num_frames == 4
-    forget_media()
-    assert media_info(media, MediaRoot(str(tmp_path), True)).num_frames == 6
-
-
-def test_videos_travel_between_processes_and_hold_no_file(tmp_path: Path) -> None:
-    path = write_clip(tmp_path / "a.mp4", frames=9)
-    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    video = Video(str(path))
-    frames = video.frames([0, 8])
-    assert before == (len(os.listdir("/proc/self/fd")) if before else 0)
-    assert len(pickle.dumps(video)) < 600
-    assert np.array_equal(pickle.loads(pickle.dumps(video)).frames([0, 8]), frames)
-
-
 def test_pyav_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_clip(tmp_path / "a.mp4", frames=2)
     monkeypatch.setitem(sys.modules, "av", None)
@@ -327,14 +297,3 @@ def test_pyav_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         video_info(str(path))
     complete = {"height": 48, "width": 64, "num_frames": 99, "fps": 25.0}
     assert media_info(Media("video", "a.mp4", **complete), MediaRoot(str(tmp_path), True))
-
-
-def test_a_release_that_cannot_read_an_index_is_named_and_no_video_is_called_broken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Former:
-        """A stream as PyAV before 17 has them."""
-
-    monkeypatch.setattr(av, "VideoStream", Former)
-    with pytest.raises(MissingExtraError, match=rf"^PyAV {av.__version__} does not tell .* as 17"):
-        video_info(str(write_clip(tmp_path / "a.mp4", frames=2)))

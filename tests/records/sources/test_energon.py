@@ -13,8 +13,6 @@ from typing import Any
 import braceexpand
 import pytest
 import yaml
-from click.testing import CliRunner
-from packidx_cli.main import cli
 from record_files import tar_of
 
 from packidx import estimate_lengths
@@ -70,14 +68,6 @@ def test_splits_of_prepared_folders(tmp_path: Path, info: str) -> None:
         find_shards([f"{folder}#test"])
     summary = estimate_lengths(f"{folder}#train,val", tmp_path / "out", workers=1)
     assert (summary.num_samples, summary.num_rejected) == (4, 0)
-
-
-def test_prepared_folders_without_splits_have_all_in_their_order(tmp_path: Path) -> None:
-    folder = prepared(tmp_path / "set", NAMES, None)
-    found = [os.path.relpath(shard.path, folder) for shard in find_shards([str(folder)])]
-    assert found == NAMES
-    below = [os.path.relpath(shard.path, folder) for shard in find_shards([str(tmp_path)])]
-    assert below == NAMES
 
 
 BAD_FOLDERS: dict[str, tuple[Any, Any, str]] = {
@@ -165,20 +155,6 @@ def test_what_energon_leaves_out_is_told(tmp_path: Path) -> None:
     both = [str(folder), f"{folder}#val,test", str(folder / "s-7.tar"), str(folder / "stray.tar")]
     everything = estimate_lengths(both, tmp_path / "both", workers=1)
     assert (everything.num_samples, len(everything.not_read), len(everything.warnings)) == (8, 1, 1)
-
-
-def test_what_energon_leaves_out_is_shown(tmp_path: Path) -> None:
-    names = ["s-0.tar", "s-1.tar"]
-    folder = prepared(
-        tmp_path / "set", names, {"split_parts": {"train": ["s-0.tar"], "val": ["s-1.tar"]}}
-    )
-    result = CliRunner().invoke(cli, ["estimate", str(folder), "-o", str(tmp_path / "out")])
-    assert result.exit_code == 0
-    told = " ".join(result.stdout.split())
-    assert f"not read 1 shard(s) of {folder}: of its val split" in told
-    assert (
-        f"warning: 1 tar(s) of {folder} are in no split and not read: 'stray.tar'" in result.stderr
-    )
 
 
 def test_single_samples_that_energon_excludes_are_never_read(tmp_path: Path) -> None:

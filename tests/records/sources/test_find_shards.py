@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import SourceError
 from packidx.records import shards
 from packidx.records.containers import lines as lines_module
 from packidx.records.containers.lines import read_lines
-from packidx.records.shards import read_row, scan, short_names
+from packidx.records.shards import scan, short_names
 from packidx.records.sources.find_shards import find_shards
 
 BOM = b"\xef\xbb\xbf"
@@ -136,41 +136,6 @@ def test_scan_agrees_with_lines(
     assert found == list(read_lines(path))
     assert [line for _, line in found] == [line.removesuffix(b"\r") for line in expected]
     assert all(data[at : at + len(line)] == line for at, line in found)
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        (b'{"messages": [', "bad_json"),
-        (b'{"a": NaN}', "bad_json"),
-        (b"\0", "bad_json"),
-        (b'{"a": "\xff"}', "bad_utf8"),
-        (b'{"a": "\\ud800"}', "bad_json"),
-        (b"[" * 3000, "bad_json"),
-        (b"[1, 2]", "bad_record"),
-        (b"7", "bad_record"),
-        (b'"text"', "bad_record"),
-        (b"null", "bad_record"),
-    ],
-)
-def test_read_bad_record(tmp_path: Path, line: bytes, reason: str) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b"{}\n" + line + b'\n{"good": 1}\n')
-    with pytest.raises(BadRecord) as caught:
-        read_row(str(path), 0, 3, len(line))
-    assert caught.value.reason == reason
-    assert str(path) in caught.value.detail
-    assert "3" in caught.value.detail
-    assert read_row(str(path), 0, 4 + len(line), 11) == {"good": 1}
-
-
-def test_read_record_of_a_missing_or_short_shard(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    with pytest.raises(SourceError, match=r"a\.jsonl"):
-        read_row(str(path), 0, 0, 2)
-    path.write_bytes(b"{}")
-    with pytest.raises(SourceError, match="only 1 of the 9 bytes"):
-        read_row(str(path), 0, 1, 9)
 
 
 def test_images_without_metadata(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,13 @@ import datasets
 import huggingface_hub
 import pytest
 from PIL import Image
+from record_files import read_row
 
 from packidx.errors import SourceError
 from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import media_size, open_media
 from packidx.records.media.paths import MediaRoot
-from packidx.records.shards import Shard, read_records, read_row, scan
+from packidx.records.shards import Shard, read_records, scan
 from packidx.records.sources.find_shards import find_shards
 
 datasets.disable_progress_bars()
@@ -138,30 +138,6 @@ def test_a_selection_is_written_out(tmp_path: Path, data: datasets.Dataset) -> N
     assert [record["id"] for record in rows_of(shard)] == [f"r{n}" for n in range(49, 39, -1)]
 
 
-def test_parquet_from_datasets(tmp_path: Path, data: datasets.Dataset) -> None:
-    data.to_parquet(tmp_path / "chats.parquet", batch_size=7)
-    (shard,) = find_shards([str(tmp_path / "chats.parquet")])
-    check(rows_of(shard))
-
-
-def test_json_lines_from_datasets(tmp_path: Path) -> None:
-    rows = [{"id": f"r{n}", "messages": chat(n), "image": "x.png"} for n in (1, 2)]
-    datasets.Dataset.from_list(rows).to_json(tmp_path / "chats.jsonl")
-    (shard,) = find_shards([str(tmp_path / "chats.jsonl")])
-    texts = [[turn.parts[-1] for turn in parse(record).turns] for record in rows_of(shard)]
-    assert texts == [["What, 1?", "A cat."], ["What, 2?", "A cat."]]
-
-
-def test_tokens_from_datasets(tmp_path: Path) -> None:
-    rows = [{"input_ids": list(range(n)), "labels": [-100] * n} for n in (1, 5, 3)]
-    datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "tokens")
-    (shard,) = find_shards([str(tmp_path / "tokens")])
-    parsed = [parse(record) for record in rows_of(shard)]
-    assert [(one.turns, one.input_ids, one.labels) for one in parsed] == [
-        ((), list(range(n)), [-100] * n) for n in (1, 5, 3)
-    ]
-
-
 @pytest.mark.parametrize(
     ("state", "words"),
     [
@@ -177,17 +153,6 @@ def test_folders_that_datasets_did_not_write(tmp_path: Path, state: str, words: 
     (tmp_path / "state.json").write_text(state)
     with pytest.raises(SourceError, match=words):
         find_shards([str(tmp_path)])
-
-
-def test_a_cut_file_of_a_saved_data_set(tmp_path: Path, data: datasets.Dataset) -> None:
-    data.save_to_disk(tmp_path / "chats")
-    (shard,) = find_shards([str(tmp_path / "chats")])
-    whole = Path(shard.path).read_bytes()
-    for keep in (len(whole) - 8, len(whole) * 2 // 3, 100, 4):
-        Path(shard.path).write_bytes(whole[:keep])
-        with pytest.raises(SourceError, match="no Arrow file that can be read"):
-            scan(shard.path, shard.container)
-    shutil.rmtree(tmp_path / "chats")
 
 
 def lmms(path: Path, entry: dict[str, Any]) -> str:

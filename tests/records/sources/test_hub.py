@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_layouts import png
 from hub_server import Hub, serving
 
 from packidx.records.sources import hub as hub_names
@@ -217,17 +216,6 @@ def test_what_the_hub_cache_has(hub: Hub, tmp_path: Path) -> None:
     assert f"org/talks at {commit}: 2 files from the hub cache, {folder}, since" in name[-1]
 
 
-def test_an_imagefolder_of_which_a_part_was_downloaded(hub: Hub, tmp_path: Path) -> None:
-    table = b"file_name,text\na.png,A cat.\n"
-    hub.push("org/cats", {"train/metadata.csv": table, "train/a.png": png()})
-    hub.run(tmp_path, "-c", DOWNLOAD, "org/cats", "train/metadata.csv")
-    (answer,) = found(hub, tmp_path, "org/cats")
-    assert files(answer) == ["metadata.csv"] and answer[-1].endswith("1 file from the Hub")
-    hub.run(tmp_path, "-c", DOWNLOAD, "org/cats")
-    (answer,) = found(hub, tmp_path, "org/cats")
-    assert files(answer) == ["metadata.csv"] and "from the hub cache" in answer[-1]
-
-
 def test_mixes_name_data_sets_of_the_hub(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,15 +233,3 @@ def test_mixes_name_data_sets_of_the_hub(
     assert [shard[1] for shard in both if isinstance(shard, list)] == ["own", "file"]
     assert files(both) == ["test-00000-of-00001.parquet", "train-00000-of-00002.parquet"]
     assert both[0][0].startswith("hf://datasets/org/talks@")
-
-
-def test_without_datasets(hub: Hub, tmp_path: Path) -> None:
-    hub.push("org/talks", TALKS)
-    hidden = "import sys; sys.modules['datasets'] = None\n"
-    spec = "import importlib.util as u; find = u.find_spec\n"
-    spec += "u.find_spec = lambda name: None if name == 'datasets' else find(name)\n"
-    urls = ("org/talks", "org/nowhere", "hf://datasets/org/talks/data/test-00000-of-00001.parquet")
-    done = hub.run(tmp_path, "-c", hidden + spec + FIND, *urls)
-    known, nowhere, url = map(json.loads, done.stdout.splitlines())
-    assert known.startswith("MissingExtraError: org/talks: `datasets` knows which files")
-    assert nowhere.startswith("SourceError: org/nowhere: no such file") and len(files(url)) == 1

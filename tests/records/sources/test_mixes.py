@@ -246,12 +246,6 @@ def test_what_yaml_merges_is_not_said_twice(folder: Path) -> None:
     assert [shard.source for shard in find_shards(["mix/x.yaml"])] == ["more", "b"]
 
 
-def test_names_that_are_no_text_make_no_mix(folder: Path) -> None:
-    (folder / "x.yaml").write_text("5: {file_name: a/data.jsonl}")
-    with pytest.raises(SourceError, match="is no mix"):
-        find_shards(["mix/x.yaml"])
-
-
 def test_files_that_are_no_mixes(folder: Path) -> None:
     (folder / "bad.yaml").write_text("a: [1\n")
     with pytest.raises(SourceError, match=r"bad\.yaml is not valid YAML"):
@@ -307,11 +301,3 @@ def test_what_the_options_state_is_for_what_a_mix_does_not(folder: Path) -> None
     (folder / "c.csv").write_text("prompt;response\na;b\n")
     with pytest.raises(OptionError, match=r"c\.csv' states delimiter of its own, and --delimiter"):
         find_shards([mix(folder / "train.yaml", {"datasets": listed})], layout)
-
-
-def test_unknown_kinds_are_refused_with_those_that_are_known(folder: Path) -> None:
-    (folder / "x.zip").write_text("x")
-    with pytest.raises(SourceError) as caught:
-        find_shards([str(folder / "x.zip")])
-    for ending in (".jsonl", ".json.gz", ".csv", ".parquet", ".arrow", ".yaml"):
-        assert ending in str(caught.value)

@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 from torch_packs import pack
 
-from packidx.errors import MismatchError, OptionError
+from packidx.errors import MismatchError
 from packidx.torch import collate
 
 MEDIA = {"pixel_values": torch.ones(8, 6), "image_grid_thw": torch.tensor([[1, 2, 4]])}
@@ -67,12 +67,6 @@ def test_shifted_labels_are_marked_as_such() -> None:
     assert "shift_labels" not in collate(pack([3]))
     with pytest.raises(MismatchError, match="use one plan"):
         collate([pack([3], shifted=True), pack([3])])
-
-
-@pytest.mark.parametrize("attention", ["flash_attention_2", "eager", ""])
-def test_unknown_attention_lists_the_names(attention: str) -> None:
-    with pytest.raises(OptionError, match="none of flash, sdpa, flex, indexed, thd: give the one"):
-        collate(pack([3]), attention)
 
 
 def aligned() -> dict[str, Any]:
@@ -145,8 +139,3 @@ def test_packs_may_differ_in_tiles_per_image() -> None:
 def test_masked_out_tokens_are_refused() -> None:
     with pytest.raises(MismatchError, match="pack 3: encode masks tokens out"):
         collate(pack([3], attention_mask=torch.tensor([1, 1, 0])))
-
-
-def test_nothing_to_collate() -> None:
-    with pytest.raises(OptionError, match="no pack"):
-        collate([])

@@ -80,26 +80,6 @@ def test_the_dummy_image_counts_for_nothing_but_its_pixels(tmp_path: Path) -> No
                 assert collate(read, attention)["n_images_per_sample"].tolist() == wanted
 
 
-def test_a_sample_that_is_another_is_not_counted_by_the_plan(tmp_path: Path) -> None:
-    """Its tensors say how many images it has, and where they do not, nothing is said."""
-
-    class Another(SyntheticEncode):
-        def __call__(self, asked: dict[str, Any]) -> dict[str, Any]:
-            other = {**asked, "parts": [*asked["parts"][:-1], 2]}  # one token fewer
-            encoded = super().__call__(other)
-            if self.patch_dim == 3:
-                encoded["tiles"] = encoded.pop("pixel_values")
-                del encoded["image_grid_thw"]
-            return encoded
-
-    index = make_index(tmp_path, {"all": RECORDS[:1]}, capacity=64)
-    read = PackedDataset(index, Another(), on_mismatch="truncate")[0]
-    assert read["events"][0]["done"] == "padded"
-    assert read["num_images"] == 1 and read["num_videos"] == 0
-    read = PackedDataset(index, Another(patch_dim=3), on_mismatch="truncate")[0]
-    assert read["events"][0]["done"] == "padded" and not read.keys() & set(COUNTS)
-
-
 def with_media(images: int, videos: int) -> dict[str, Any]:
     tensors: dict[str, Any] = {"num_images": images, "num_videos": videos}
     if images:

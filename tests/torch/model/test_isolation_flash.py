@@ -133,16 +133,6 @@ def test_gemma3_is_refused_under_flash() -> None:
         prepare_model(use_flash(fresh("gemma3")))
 
 
-def test_flash_alone_is_no_gemma3(tmp_path: Path) -> None:
-    """Why: each of its samples alone has other logits, packed or not."""
-    (pack,) = packs_of(tmp_path, "gemma3")
-    with torch.no_grad(), plain_flash():
-        want = prepare_model(fresh("gemma3"))(**collate(pack)).logits
-        model = use_flash(fresh("gemma3"))
-        found = model(**collate(pack, "flash")).logits
-    assert float((found - want).abs().max()) > 1
-
-
 @pytest.mark.parametrize("attention", ["eager", "flex_attention"])
 def test_the_attention_is_set(attention: str) -> None:
     """Qwen2.5-VL refuses flex_attention when it is loaded."""

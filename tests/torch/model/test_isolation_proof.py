@@ -21,7 +21,6 @@ from tiny_models import (
 )
 from torch_packs import IMAGE
 
-from packidx.errors import MismatchError
 from packidx.torch import collate
 from packidx.torch.isolation import IsolationError, check_isolation, separate
 from packidx.torch.prepare import prepare_model
@@ -179,17 +178,6 @@ def shows_and_is_found(folder: Path, family: str, broken: Any) -> None:
         checked(family, model, pack, collate=broken_collate)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_whole_packs_pass_the_check(tmp_path: Path, family: str) -> None:
-    for number, capacity in enumerate((128, 45)):
-        (tmp_path / str(number)).mkdir()
-        packs = packs_of(tmp_path / str(number), family, capacity)
-        several = [pack for pack in packs if len(pack["sample_ids"]) > 1]
-        assert several
-        for pack in several:
-            assert checked(family, model_of(family), pack) < TOLERANCE
-
-
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl", "gemma3"])
 def test_alignment_padding_changes_nothing(tmp_path: Path, family: str) -> None:
     (pack,) = packs_of(tmp_path, family, align=8, pad_pack_to=16)
@@ -239,12 +227,3 @@ def test_gemma3_images_that_touch_across_samples(tmp_path: Path) -> None:
         for at in (0, 6)
     ]
     assert check_isolation(model, touching, encoded=encoded) < TOLERANCE
-
-
-def test_linear_attention_leaks_without_kernels(tmp_path: Path) -> None:
-    (pack,) = packs_of(tmp_path, "qwen3_vl")
-    model = fresh("qwen3_5")
-    with pytest.raises(IsolationError):
-        checked("qwen3_vl", model, pack)
-    with pytest.raises(MismatchError, match="has linear attention, whose torch code carries state"):
-        prepare_model(model)

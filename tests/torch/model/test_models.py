@@ -17,7 +17,6 @@ from tiny_models import (
     TEXT,
     VIT,
     TinyEncode,
-    alone,
     checked,
     encoded_samples,
     fresh,
@@ -44,26 +43,6 @@ def test_samples_do_not_depend_on_what_stands_in_the_padding(
     for row, pack in enumerate(packs):
         length = len(pack["input_ids"])
         assert torch.equal(one[row, :length], other[row, :length])
-
-
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3"])
-@pytest.mark.parametrize("shift", [False, True])
-def test_loss_is_the_mean_over_all_label_tokens(tmp_path: Path, family: str, shift: bool) -> None:
-    """Packed loss = token-weighted mean of the samples' own, whoever shifts the labels."""
-    model, encode = tiny(family), TinyEncode(family, tiny(family))
-    index = make_index(tmp_path, {"all": RECORDS[family]}, capacity=128, shift=shift)
-    (pack,) = list(map(PackedDataset(index, encode).__getitem__, range(index.num_packs)))
-    total, count = 0.0, 0
-    with torch.no_grad():
-        for one in RECORDS[family]:
-            ids = encode(one)["input_ids"]
-            total += float(alone(model, encode(one)).loss) * (len(ids) - 1)
-            count += len(ids) - 1
-        loss = float(model(**collate(pack)).loss)
-        samples = [encode(RECORDS[family][n]) for n in pack["sample_ids"].tolist()]
-        assert check_isolation(model, pack, encoded=samples) < 1e-5
-    assert count == int((pack["labels"] != -100).sum())
-    assert loss == pytest.approx(total / count, abs=1e-5)
 
 
 # prepare_model
@@ -151,20 +130,6 @@ def t5() -> Any:
     return transformers.T5ForConditionalGeneration(config)
 
 
-def qwen3_next() -> Any:
-    heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
-    heads |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
-    experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
-    config = transformers.Qwen3NextConfig(
-        **TEXT,
-        **heads,
-        **experts,
-        shared_expert_intermediate_size=16,
-        layer_types=["linear_attention", "full_attention"],
-    )
-    return transformers.Qwen3NextForCausalLM(config)
-
-
 REFUSED = {
     "has linear attention, .* missing here .flash-linear-attention": lambda: fresh("qwen3_5"),
     "uses attention implementation 'paged.sdpa'": lambda: with_config(
@@ -213,14 +178,6 @@ def test_linear_attention_is_told_where_samples_begin(tmp_path: Path) -> None:
         model(**collate(pack))
 
 
-def test_numbers_of_segments_are_those_of_the_bounds() -> None:
-    bounds = torch.tensor([0, 2, 5], dtype=torch.int32)
-    given = number_segments(torch.nn.Identity(), (), {"cu_seq_lens_q": bounds})
-    assert given is not None
-    assert given[1]["seq_idx"].tolist() == [[0, 0, 1, 1, 1]]
-    assert given[1]["seq_idx"].dtype == torch.int32
-
-
 def test_no_transformers_model() -> None:
     with pytest.raises(OptionError, match="attention .flash. is none of sdpa, eager, flex_attent"):
         prepare_model(fresh("qwen3"), attention="flash")
@@ -247,17 +204,6 @@ def test_the_check_leaves_no_trace(tmp_path: Path) -> None:
         torch.equal(pack[key], value) if isinstance(value, torch.Tensor) else pack[key] == value
         for key, value in before.items()
     )
-
-
-def test_wrong_positions_of_the_pack_itself_are_found(tmp_path: Path) -> None:
-    """mRoPE that an encoder lost, or made for the whole pack."""
-    (pack,) = packs_of(tmp_path, "qwen3_vl")
-    plain = {**pack, "position_ids": pack["position_ids"][0]}
-    stretched = pack["position_ids"].clone()
-    stretched[1:] *= 2
-    for wrong in (plain, {**pack, "position_ids": stretched}):
-        with pytest.raises(IsolationError):
-            checked("qwen3_vl", tiny("qwen3_vl"), wrong)
 
 
 def test_the_sample_that_differs_is_named(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from torch_packs import SyntheticEncode
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index
 from packidx.torch import PackedDataset, collate
-from packidx.torch.encoded import extend, normalise
+from packidx.torch.encoded import normalise
 from packidx.torch.joining import join_media, parse_rule
-from packidx.torch.media import by_kind, cut
+from packidx.torch.media import cut
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -68,14 +68,6 @@ def test_indices_of_patches_go_on_through_samples_and_packs() -> None:
         assert torch.equal(whole[joined[row]], values)
 
 
-def test_samples_with_other_media_do_not_count() -> None:
-    video = {"pixel_values_videos": torch.rand(4, 5, 3), "video_token_pooling": torch.tensor([[7]])}
-    image = {"pixel_values": torch.rand(2, 5, 3), "image_token_pooling": torch.tensor([[3]])}
-    joined = join_media([image, video, image, video])
-    assert joined["image_token_pooling"].tolist() == [[3], [13]]
-    assert joined["video_token_pooling"].tolist() == [[7], [27]]
-
-
 def test_an_index_without_what_it_counts_is_refused() -> None:
     with pytest.raises(MismatchError, match="rows of pixel_values, without pixel_values"):
         join_media([{"image_token_pooling": torch.tensor([[0]])}])
@@ -96,29 +88,6 @@ def test_patches_side_by_side_are_joined_side_by_side() -> None:
         join_media(parts)
 
 
-def test_frames_of_audio_are_filled_as_far_as_their_mask_says() -> None:
-    parts = [
-        {
-            "input_features": torch.ones(1, 8, frames),
-            "feature_attention_mask": torch.ones(1, frames, dtype=torch.int32),
-        }
-        for frames in (3, 5)
-    ]
-    joined = join_media(parts)
-    assert joined["feature_attention_mask"].sum(1).tolist() == [3, 5]
-    assert joined["input_features"][0, :, 3:].eq(0).all()
-
-
-def test_types_of_experts_are_one_for_each_token() -> None:
-    """Ernie 4.5 VL's stand beside the ids, also where there are as many patches as tokens."""
-    types = torch.tensor([[0, 1, 1, 0]])
-    sample = normalise({"input_ids": [[5, 9, 9, 6]], "moe_mm_token_type_ids": types})
-    assert sample.media == {}
-    assert extend(sample, 6, 0).sequence["moe_mm_token_type_ids"].tolist() == [0, 1, 1, 0, 0, 0]
-    with pytest.raises(MismatchError, match=r"moe_mm_token_type_ids of shape \[4\], not"):
-        normalise({"input_ids": [5, 9, 9], "moe_mm_token_type_ids": types})
-
-
 @pytest.mark.parametrize("key", ["cross_attention_mask", "image_attention_mask"])
 def test_what_ties_tokens_to_media_is_in_no_pack(key: str) -> None:
     mask = torch.ones(1, 3, 2, dtype=torch.int64)
@@ -137,14 +106,6 @@ def test_a_sample_is_not_cut_where_its_tensors_are_no_rows_of_media() -> None:
     )
     with pytest.raises(MismatchError, match="which rows of image_token_pooling belong"):
         cut(sample, 0, 2, {"image": 92})
-
-
-def test_audio_is_a_kind_of_its_own() -> None:
-    names = ["input_features", "feature_attention_mask", "audio_input_ids", "input_values_mask"]
-    names += ["pixel_values", "image_grid_thw", "pixel_values_videos", "video_second_per_grid"]
-    kinds = by_kind({name: torch.zeros(1) for name in names})
-    assert [list(tensors) for tensors in kinds.values()] == [names[4:6], names[6:], names[:4]]
-    assert list(kinds) == ["image", "video", "audio"]
 
 
 def test_a_model_that_takes_lists_gets_lists() -> None:
@@ -207,14 +168,6 @@ def test_the_encoder_says_how_its_own_are_joined(index: Index) -> None:
         assert torch.equal(batch["kinds"][row, : len(pack["input_ids"])], pack["kinds"])
     # What has none is filled with 0: text samples, and what pads a row.
     assert set(batch["kinds"].unique().tolist()) == {0, 3}
-
-
-def test_floats_and_masks_need_no_rule() -> None:
-    parts = [
-        {"depth": torch.rand(n, 2), "seen": torch.ones(n, 2, dtype=torch.bool)} for n in (1, 2)
-    ]
-    joined = join_media(parts)
-    assert joined["depth"].shape == joined["seen"].shape == (3, 2)
 
 
 @pytest.mark.parametrize("rule", ["columns", "index", "index:", "index:a:0", "index:a:b", 3, None])

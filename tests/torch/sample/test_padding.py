@@ -17,7 +17,7 @@ from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError
 from packidx.torch import PackedDataset
-from packidx.torch.encoded import extend, normalise
+from packidx.torch.encoded import normalise
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -80,25 +80,6 @@ def test_padded_as_planned(tmp_path: Path, options: dict[str, Any], rope: str | 
             text = pack["position_ids"].reshape(-1, bounds[-1])[:, start:]
             assert text.tolist() == [list(range(bounds[-1] - start))] * len(text)
     assert padding > 0, "nothing was padded, and nothing tested"
-
-
-def test_a_plan_that_pads_nothing_is_read_as_before(tmp_path: Path) -> None:
-    index = make_index(tmp_path, {"all": TEXTS + IMAGES}, capacity=64)
-    dataset = PackedDataset(index, Padding())
-    for k in range(len(dataset)):
-        pack = dataset[k]
-        assert torch.equal(pack["lengths"], pack["cu_seqlens"].diff())
-        assert len(pack["lengths"]) == len(pack["sample_ids"])
-
-
-def test_extending_keeps_what_there_is() -> None:
-    whole = normalise(Padding()(IMAGES[0]))
-    longer = extend(whole, whole.length + 3, PAD)
-    assert torch.equal(longer.input_ids[:-3], whole.input_ids)
-    assert longer.media is whole.media and extend(whole, whole.length, PAD) is whole
-    assert longer.mrope_positions is not None and whole.mrope_positions is not None
-    last = int(whole.mrope_positions.max())
-    assert longer.mrope_positions[:, -3:].tolist() == [[last + 1, last + 2, last + 3]] * 3
 
 
 # -- the dummy image -------------------------------------------------------------------------------

@@ -12,14 +12,12 @@ import pytest
 import torch
 from manifests import edit, fingerprinted, refresh
 from small_packs import length_of, record, write_lengths
-from torch.utils.data import DataLoader
 from torch_packs import SyntheticEncode
 
 from packidx import open_index, plan_packs
 from packidx.errors import OptionError
 from packidx.index import Index
 from packidx.torch import PackedDataset, PackSampler, collate
-from packidx.torch.events import LIMIT
 from packidx.torch.loss import LossWeights, batch_weight, correct_gradients
 
 PARTS = [
@@ -143,21 +141,6 @@ def test_a_pack_of_which_nothing_is_left_is_pad_tokens(tmp_path: Path) -> None:
         assert collate(packs, attention)["labels"].ne(-100).sum() == 19
 
 
-def test_a_dummy_image_stands_where_no_image_is_left(tmp_path: Path) -> None:
-    records = [record(0, [60]), record(1, [4, (8, 8), 50]), record(2, [30])]
-    index = guessed(tmp_path, records, 0.3, capacity=96, reserve=24)
-    dummy = {"seed": 3, "parts": [2, (4, 4), 2]}
-    dataset = PackedDataset(index, Own(), on_mismatch="fit", dummy_image=dummy)
-    assert len(dataset) == 1
-    pack = dataset[0]
-    assert sorted(pack["sample_ids"].tolist() + [e["sample_id"] for e in pack["events"]]) == [
-        0,
-        1,
-        2,
-    ]
-    assert len(pack["input_ids"]) <= 96 and len(pack["image_grid_thw"]) == 1
-
-
 def test_truncating_plans_cut_what_is_longer_than_a_pack(tmp_path: Path) -> None:
     records = [record(0, [150]), record(1, [50, (8, 8), 70]), record(2, [20, (8, 12), 5])]
     index = guessed(
@@ -197,22 +180,6 @@ def test_in_an_exact_plan_what_was_fitted_is_told(tmp_path: Path) -> None:
     (event,) = pack["events"]
     assert (event["done"], event["planned"], event["found"]) == ("fitted", 12, 15)
     assert len(pack["input_ids"]) == 5 + 15 + 19
-
-
-def test_workers_count_what_was_left_out_beyond_the_records_that_are_kept(tmp_path: Path) -> None:
-    index = guessed(tmp_path, RECORDS, 0.1, capacity=128)
-    dataset = PackedDataset(index, Own(), on_mismatch="fit")
-    _, told = check_packs(dataset, RECORDS, 128)
-    tokens = sum(event["found"] for event in told.values())
-    for _ in range(LIMIT // len(told) + 1):
-        dataset[0]
-    times = LIMIT // len(told) + 2
-    assert dataset.events.left_out == (times * len(told), times * tokens)
-    assert len(dataset.events.records) == LIMIT
-    fresh = PackedDataset(index, Own(), on_mismatch="fit")
-    loader: DataLoader[Any] = DataLoader(fresh, batch_size=None, num_workers=2)
-    assert len(list(loader)) == 1
-    assert fresh.events.left_out == (len(told), tokens)
 
 
 def test_gradients_are_those_of_what_was_seen(tmp_path: Path) -> None:

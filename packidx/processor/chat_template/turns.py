@@ -1,44 +1,39 @@
-"""Where each trained turn is in a template's words.
+"""Where each trained turn is in a rendering.
 
-A rendering that was traced is a row of the template's own words (*literals*) and what it made of
-the record's texts (*holes*), each of which belongs to one turn. A turn's region begins after the
-words that the template ends a prompt with (``<|im_start|>assistant\\n``) and ends with the token
-that it ends a turn with; both are learned from small renderings, once per template.
+A rendering of marks is a row of the template's own words (*literals*) and what it made of the
+record's texts (*holes*), each of which belongs to one turn. A turn's region begins after the words
+that the template ends a prompt with (``<|im_start|>assistant\\n``) and ends with the token that it
+ends a turn with; both are learned from small renderings, once per template. Where marks do not show
+a turn, it is what follows the rendering of all before it (`by_prefix`), or an error: never a guess.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
-from packidx.processor.chat_template.turns.rendering import (
-    THINKING,
-    CharPosition,
-    CharStretch,
-    Hole,
-    Lost,
-    Region,
-    Rendering,
-    Words,
-    skip_space,
-)
+from packidx.errors import BadRecord
 from packidx.processor.labels import LabelPolicy
-from packidx.records.conversation import Turn
+from packidx.records.conversation import Conversation, Turn
 
 
 def find_turns(
     rendering: Rendering, turns: Sequence[Turn], words: Words, policy: LabelPolicy, has_blocks: bool
 ) -> list[Region[CharPosition]]:
-    """The regions of all turns that `policy.roles` names, in order.
+    """The regions of all turns that are trained on, in order.
 
     Args:
-        has_blocks: the template has ``{% generation %}`` blocks: they are the turns.
+        has_blocks: the template has ``{% generation %}`` blocks: they are the turns, of all that
+            `policy.roles` names.
 
     Raises:
         Lost: a turn is not there, or not to be told from its neighbours.
     """
-    finder = _Finder(rendering, turns, words, policy)
+    wanted = [turn.role in policy.roles for turn in turns] if has_blocks else policy.trains(turns)
+    finder = _Finder(rendering, turns, words, policy, wanted)
     return finder.from_blocks() if has_blocks else finder.from_words()
 
 
@@ -51,10 +46,15 @@ def trailing_media(turn: Turn) -> int:
 
 class _Finder:
     def __init__(
-        self, rendering: Rendering, turns: Sequence[Turn], words: Words, policy: LabelPolicy
+        self,
+        rendering: Rendering,
+        turns: Sequence[Turn],
+        words: Words,
+        policy: LabelPolicy,
+        wanted: Sequence[bool],
     ) -> None:
         self.rendering, self.turns, self.words, self.policy = rendering, turns, words, policy
-        self.mine = [n for n, turn in enumerate(turns) if turn.role in policy.roles]
+        self.mine = [number for number, chosen in enumerate(wanted) if chosen]
         self._is_mine = frozenset(self.mine)
         self.starts: dict[int, CharPosition] = {}
         self.ends: dict[int, tuple[CharPosition, CharStretch | None]] = {}
@@ -65,6 +65,8 @@ class _Finder:
         """A region per block; blocks without a text of their own go by order."""
         regions: list[Region[CharPosition]] = []
         turn = -1
+        if not self.rendering.holes and len(self.rendering.blocks) != len(self.mine):
+            raise Lost("it is not clear whose a block is")
         spoken = {hole.turn for hole in self.rendering.holes if hole}
         for start, end in self.rendering.blocks:
             inside = [
@@ -284,3 +286,265 @@ def without_thinking(header: str) -> str:
         if bare.endswith(opening):
             return bare.removesuffix(opening)
     return header
+
+
+def by_prefix(
+    render: Render,
+    conversation: Conversation,
+    text: str,
+    wanted: Sequence[bool],
+    control: re.Pattern[str] | None,
+    policy: LabelPolicy,
+) -> list[Region[int]]:
+    """The wanted turns of the rendering `text`, each found by rendering the turns before it with
+    the generation prompt: what follows, up to the next special token, the model would generate.
+
+    Args:
+        render: conversations as the template writes them.
+        wanted: per turn whether it is trained on.
+        control: any special token.
+
+    Raises:
+        BadRecord: ``template`` if the text does not show that.
+    """
+    turns, regions = conversation.turns, list[Region[int]]()
+    for number, turn in enumerate(turns):
+        if not wanted[number]:
+            continue
+        prefix = render(replace(conversation, turns=turns[:number]), prompt=True)
+        start = len(prefix)
+        late = bool(regions) and start < regions[-1].end
+        texts = [part for part in turn.parts if isinstance(part, str)]
+        said = any(part.strip() for part in texts)
+        forged = any(control and control.search(part) for part in texts)
+        token = control.search(text, start) if control else None
+        silent = token is not None and said and token.start() == start
+        if token is not None and turn.extra.get("tool_calls"):
+            # It must end there, and its calls must be told from what else it says.
+            until = render(replace(conversation, turns=turns[: number + 1])).rstrip()
+            told = policy.tool_calls or any(tag in until for tag, _ in TOOL_CALLS)
+            silent |= not (told and len(until) == token.end() and text.startswith(until))
+        if late or forged or token is None or silent or not text.startswith(prefix):
+            raise BadRecord(
+                "template",
+                "the chat template does not show which tokens "
+                f"turn {number} ({turn.role}) is made of",
+            )
+        past = skip_space(text, token.end(), len(text)) if policy.newline else token.end()
+        regions.append(Region(number, start, token.start(), stop=(token.start(), past)))
+    return regions
+
+
+Span = tuple[int, int]
+T = TypeVar("T", int, tuple[int, int])
+"""A position: a character's number, or a `rendering.CharPosition`; both are ordered."""
+
+THINKING = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<|think|>", "<|/think|>"),
+    ("◁think▷", "◁/think▷"),
+)
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Keys of an assistant's message that hold its thoughts."""
+TOOL_CALLS = (("<tool_call>", "</tool_call>"), ("<|tool_call>", "<tool_call|>"))
+
+
+@dataclass(frozen=True, slots=True)
+class Region(Generic[T]):
+    """One turn in a text, or in the rendering of many."""
+
+    turn: int
+    start: T
+    end: T
+    """Of what the turn says: where its end-of-turn token begins, if it has one."""
+    cuts: tuple[tuple[T, T], ...] = ()
+    """Inside it, what is not trained on."""
+    stop: tuple[T, T] | None = None
+    """The end-of-turn token."""
+
+
+def trained_spans(
+    regions: Iterable[Region[int]], text: str, policy: LabelPolicy
+) -> tuple[Span, ...]:
+    """The characters that `policy` trains on in `regions`, all of whose turns are trained."""
+    spans: list[Span] = []
+    for region in regions:
+        cuts = [*region.cuts, *_text_cuts(region, text, policy)]
+        # The end of a turn goes with what stands before it: what ends untrained ends unlearned.
+        untrained = any(end == region.end > start for start, end in cuts[len(region.cuts) :])
+        stop = None if untrained or not policy.end_of_turn else region.stop
+        spans += join_stop(subtract(region.start, region.end, cuts), stop)
+    return tuple(spans)
+
+
+def join_stop(spans: list[tuple[T, T]], stop: tuple[T, T] | None) -> list[tuple[T, T]]:
+    """`spans`, and the end-of-turn token as part of the last of them where it touches it."""
+    if stop is None:
+        return spans
+    if not spans or spans[-1][1] != stop[0]:
+        return spans + [stop]
+    joined: tuple[T, T] = (spans[-1][0], stop[1])
+    return spans[:-1] + [joined]
+
+
+def subtract(start: T, end: T, cuts: Iterable[tuple[T, T]]) -> list[tuple[T, T]]:
+    """``[start, end)`` without `cuts`; without any, as it is, empty or not."""
+    left: list[tuple[T, T]] = []
+    at, uncut = start, True
+    for low, high in sorted(cuts):
+        uncut = False
+        if at < low:
+            left.append((at, min(low, end)))
+        at = max(at, high)
+    if at < end or uncut:
+        left.append((at, end))
+    return left
+
+
+def _text_cuts(region: Region[int], text: str, policy: LabelPolicy) -> list[Span]:
+    cuts: list[Span] = []
+    if not policy.thinking:
+        cuts += _tagged(text, region, THINKING)
+    if not policy.tool_calls:
+        cuts += _tagged(text, region, TOOL_CALLS)
+    return cuts
+
+
+def _tagged(text: str, region: Region[int], tags: Sequence[tuple[str, str]]) -> list[Span]:
+    """Every stretch from an opening tag to its closing one and the white space after it.
+
+    One that was opened before the turn (by the generation prompt) begins with the turn; one that is
+    not closed ends with it.
+    """
+    stretches: list[Span] = []
+    for opening, closing in tags:
+        start, end = region.start, region.end
+        at = start if text[:start].rstrip().endswith(opening) else text.find(opening, start, end)
+        while at >= 0:
+            closed = text.find(closing, at, end)
+            past = end if closed < 0 else _past_space(text, closed + len(closing), end)
+            stretches.append((at, past))
+            at = text.find(opening, past, end)
+    return stretches
+
+
+def _past_space(text: str, at: int, end: int) -> int:
+    """After the white space at `at`, but for a last space: that belongs to the word behind it."""
+    past = skip_space(text, at, end)
+    return past - 1 if at < past < end and text[past - 1] == " " else past
+
+
+def skip_space(text: str, at: int, end: int) -> int:
+    """The first position from `at` that holds no white space, at most `end`."""
+    while at < end and text[at].isspace():
+        at += 1
+    return at
+
+
+Render = Callable[..., str]
+"""A conversation as text; ``prompt=True`` with the generation prompt, ``borders`` around
+``{% generation %}`` blocks. Raises BadRecord."""
+CharPosition = tuple[int, int]
+"""A position that holds for every record: (i, characters after border i). Border 2h is the start
+of literal h, border 2h + 1 its end, where hole h starts."""
+CharStretch = tuple[CharPosition, CharPosition]
+
+_SAID, _ASKED = "Answer\ue0b4", "Question\ue0b4"
+
+
+class Lost(Exception):
+    """The literals and holes do not show where a turn is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """What is known of a hole."""
+
+    turn: int
+    kind: str
+    """``"content"``, ``"reasoning"``, ``"tool"`` or ``"other"``."""
+    is_again: bool = False
+    """Whether the same text stands in the rendering before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a template writes around turns."""
+
+    header: str
+    """How a prompt ends, before what the model says; empty if unknown."""
+    gap: str
+    """White space between a turn's content and the token that ends it."""
+    stop: str
+    """The token that ends a turn; empty if unknown or there is none."""
+    call_stop: str
+    """What ends a turn which calls a tool, where that is not `stop`; empty as well."""
+    control: re.Pattern[str] | None
+    """Any special token."""
+    placeholder: re.Pattern[str] | None
+    """Any medium's placeholder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """A rendering: ``literals[0] holes[0] literals[1] … literals[n]``."""
+
+    literals: tuple[str, ...]
+    holes: tuple[Hole | None, ...]
+    blocks: tuple[CharStretch, ...]
+    """The ``{% generation %}`` blocks."""
+
+
+def learn_words(
+    render: Render, control: re.Pattern[str] | None, placeholder: re.Pattern[str] | None
+) -> Words:
+    """The words around turns, from small renderings; what they do not show is empty."""
+    both = _try(render, (("user", _ASKED), ("assistant", _SAID)))
+    tail = both.rpartition(_SAID)[2] if both else ""
+    between = both.partition(_ASKED)[2].partition(_SAID)[0]
+    gap, stop = "", ""
+    token = control.search(tail) if control else None
+    if token and not tail[: token.start()].strip():
+        gap, stop = tail[: token.start()], token.group()
+    header, call_stop = _header(render, between), _call_stop(render, control)
+    return Words(header, gap, stop, call_stop, control, placeholder)
+
+
+def _header(render: Render, between: str) -> str:
+    """The generation prompt; where there is none, the end of a user's turn (``[/INST]``), if the
+    assistant's words follow directly."""
+    bare = _try(render, (("user", _ASKED),))
+    prompted = _try(render, (("user", _ASKED),), prompt=True)
+    if prompted != bare and prompted.startswith(bare):
+        return prompted[len(bare) :]
+    end = bare.rpartition(_ASKED)[2] if bare else ""
+    follows = between.startswith(end) and between.strip() == end.strip() != ""
+    return end if follows else ""
+
+
+def _call_stop(render: Render, control: re.Pattern[str] | None) -> str:
+    """What closes a tool call at the end of a conversation, or its last special token."""
+    called = {"name": "look", "arguments": {"what": _SAID}}
+    calls = [{"id": "call00001", "type": "function", "function": called}]
+    turns = (Turn("user", (_ASKED,)), Turn("assistant", (), {"tool_calls": calls}))
+    try:
+        text = render(Conversation(turns))
+    except BadRecord:
+        return ""
+    tail = text.rpartition(_SAID)[2] if _SAID in text else ""
+    tokens = [*(control.findall(tail) if control else ()), *(t for _, t in TOOL_CALLS if t in tail)]
+    return tokens[-1] if tokens else ""
+
+
+def _try(render: Render, turns: Sequence[tuple[str, str]], *, prompt: bool = False) -> str:
+    """A small conversation's rendering, which shows its texts; empty if there is none."""
+    for lead in ((), (" ",)):  # content as a string, then as a list
+        conversation = Conversation(tuple(Turn(role, (*lead, text)) for role, text in turns))
+        try:
+            text = render(conversation, prompt=prompt)
+        except BadRecord:
+            continue
+        if all(said in text for _, said in turns):
+            return text
+    return ""

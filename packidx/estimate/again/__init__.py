@@ -1,1 +1,0 @@
-"""Counting again only what changed: rows of an earlier table that stand in the next one as well."""

@@ -1,1 +1,0 @@
-"""Where the trained turns are in a rendering."""

@@ -1,1 +1,0 @@
-"""What families have in common: sizes, tiles, frames, words."""

@@ -1,1 +1,0 @@
-"""Code that the user brings: an encoder, a transform."""
