@@ -204,13 +204,6 @@ def plan(
     snapshot = summary.snapshot
     if snapshot.options.excluded and "excluded" not in snapshot.result.dropped:
         say(f"note: none of the samples that are to be excluded is in {lengths}", err=True)
-    if summary.moved:
-        old, new = next(iter(summary.moved.items()))
-        say(
-            f"note: this very plan was made earlier, when {old} stood for {new}; its paths stay as "
-            f"they were: read it with --root OLD=NEW or roots={{old: new}}",
-            err=True,
-        )
 
 
 def _planners(workers: str | None) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from transformers import AyaVisionProcessor, GotOcr2ImageProcessor
 from packidx import estimate_lengths
 from packidx.encode import ProcessorEncoder
 from packidx.encode.loading import files_of, load_processor
-from packidx.encode.probe.vision import EACH, INDEX, TUPLE, ProbedVision, Table
+from packidx.encode.probe.learn import EACH, INDEX, TUPLE, Table
+from packidx.encode.probe.vision import ProbedVision
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import EXACT, HEURISTIC, Compared

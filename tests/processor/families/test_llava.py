@@ -10,17 +10,11 @@ import family_processors_tiles as tiles
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    LlavaNextImageProcessor,
-    LlavaOnevisionImageProcessor,
-    LlavaOnevisionVideoProcessor,
-)
 
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.families import FAMILIES
 from packidx.processor.families.llava import TiledLlavaVision
-from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import MediaInfo
 
 Made = tuple[Any, ProcessorFiles]
@@ -200,22 +194,3 @@ def test_settings_that_cannot_be_counted(
     settings[part] |= change
     with pytest.raises(SourceError, match=message):
         family.build(settings["image"], settings["video"], settings["own"])
-
-
-@pytest.mark.parametrize(
-    ("name", "image", "video"),
-    [
-        ("LlavaNextProcessor", LlavaNextImageProcessor, None),
-        (
-            "LlavaOnevisionProcessor",
-            LlavaOnevisionImageProcessor,
-            LlavaOnevisionVideoProcessor,
-        ),
-    ],
-)
-def test_defaults_are_the_classes(name: str, image: Any, video: Any) -> None:
-    family = FAMILIES[name]
-    for defaults, real in ((family.image_defaults, image), (family.video_defaults, video)):
-        if real is not None:
-            expected = complete_settings(real().to_dict(), None, tuple(defaults))
-            assert complete_settings(defaults, None, tuple(defaults)) == expected
