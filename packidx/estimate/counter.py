@@ -47,7 +47,7 @@ class CounterSettings:
     processor: str | None = None
     """Folder or name."""
     processor_settings: Mapping[str, Any] = field(default_factory=dict)
-    """In place of the folder's own (`packidx.processor.settings.Given`)."""
+    """In place of the folder's own (`packidx.processor.folder.Given`)."""
     trust_remote_code: bool = False
     """Whether code in the processor's folder is run."""
     labels: str | None = None

@@ -263,23 +263,6 @@ def test_results_go_into_files_whole_or_not_at_all(
         assert listing(around) == before
 
 
-def test_a_lengths_table_is_asked_by_its_own_path(
-    made: Path, around: list[Path], capfd: pytest.CaptureFixture[str]
-) -> None:
-    Path("talks.jsonl").write_text('{"messages": [{"role": "user", "content": "one"}]}\n' * 3)
-    assert main(["estimate", "talks.jsonl", "-o", "lengths", "--workers", "1"]) == 0
-    for path, rows in (("lengths", 3), ("lengths/", 3), (str(made / "lengths.parquet"), 5),
-                       (f"{made}/len*.parquet", 5)):  # fmt: skip
-        capfd.readouterr()
-        query = "SELECT count(*) AS n FROM lengths"
-        assert main(["sql", path, query, "--format", "json"]) == 0
-        assert json.loads(capfd.readouterr().out) == [{"n": rows}]
-    assert main(["sql", "lengths", "FROM packs"]) == 1
-    assert "Table with name packs does not exist" in capfd.readouterr().err
-    assert main(["sql", "nowhere", "FROM packs"]) == 1
-    assert "nowhere does not exist; name the folder or URL" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize("seconds", ["inf", "nan", "0", "-1", "-inf", "1e300", "3000000"])
 def test_a_time_that_no_one_can_wait_is_a_mistake_of_usage(
     seconds: str, made: Path, capfd: pytest.CaptureFixture[str]

@@ -13,14 +13,12 @@ import torch
 from clips import write_clip
 from num2words import num2words
 from PIL import Image
-from transformers import Idefics3ImageProcessor, SmolVLMImageProcessor, SmolVLMVideoProcessor
 from transformers.video_utils import VideoMetadata
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.families import FAMILIES
 from packidx.processor.families.idefics3 import Idefics3Vision, cardinal
-from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import MediaInfo
 
 
@@ -212,18 +210,3 @@ def test_what_cannot_be_counted(tmp_path: Path) -> None:
             family.build(*settings)
     whole = family.build(image, video | no_sampling, own)
     assert len(whole.sample_frames(MediaInfo(9, 9, 700, 30.0))) == 700
-
-
-@pytest.mark.parametrize(
-    ("name", "image", "video"),
-    [
-        ("Idefics3Processor", Idefics3ImageProcessor, None),
-        ("SmolVLMProcessor", SmolVLMImageProcessor, SmolVLMVideoProcessor),
-    ],
-)
-def test_defaults_are_the_classes(name: str, image: Any, video: Any) -> None:
-    family = FAMILIES[name]
-    for defaults, real in ((family.image_defaults, image), (family.video_defaults, video)):
-        if real is not None:
-            expected = complete_settings(real().to_dict(), None, tuple(defaults))
-            assert complete_settings(defaults, None, tuple(defaults)) == expected
