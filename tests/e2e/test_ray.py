@@ -86,7 +86,7 @@ def both(tmp_path: Path, sources: Path, **options: Any) -> list[dict[str, bytes]
     """The tables of either engine."""
     estimate_lengths(str(sources), tmp_path / "local", workers=1, **options)
     estimate_lengths(str(sources), tmp_path / "ray", engine="ray", **options)
-    return [ray_work.contents(tmp_path / engine) for engine in ("local", "ray")]
+    return [contents(tmp_path / engine) for engine in ("local", "ray")]
 
 
 def test_estimate_gives_the_same_bytes(
@@ -119,7 +119,7 @@ def test_a_killed_process_changes_nothing(tmp_path: Path, talks: Path) -> None:
     dying = ray_work.Words(tmp_path / "mark", "die")
     found = estimate_lengths(str(talks), tmp_path / "ray", encode=dying, engine="ray")
     assert (tmp_path / "mark").exists() and found.num_parts == 40
-    assert ray_work.contents(tmp_path / "local") == ray_work.contents(tmp_path / "ray")
+    assert contents(tmp_path / "local") == contents(tmp_path / "ray")
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_what_always_dies_gets_one_sentence_and_keeps_the_rest(
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
     found = estimate_lengths(str(data), tmp_path / "out", encode=words, engine="ray")
     assert (found.num_parts, found.resumed_parts) == (9, 8)
-    assert ray_work.contents(tmp_path / "whole") == ray_work.contents(tmp_path / "out")
+    assert contents(tmp_path / "whole") == contents(tmp_path / "out")
 
 
 def test_precompute_gives_the_same_bytes(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from export_files import contents
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from processors import FEW_RANKS, qwen_folders
@@ -91,10 +92,6 @@ class Corpus:
         assert taken is not None
         assert taken.num_samples + taken.num_counted == summary.num_samples
         return taken
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def without_times(folder: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from export_files import contents
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -40,10 +41,6 @@ def read(folder: Path | str) -> pa.Table:
     manifest = json.loads((Path(folder) / "manifest.json").read_bytes())
     tables = [pq.read_table(Path(folder) / entry["path"]) for entry in manifest["files"]]
     return pa.concat_tables(tables)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 @pytest.fixture
