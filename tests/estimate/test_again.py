@@ -175,17 +175,6 @@ def test_sources_in_another_order(tmp_path: Path) -> None:
     assert taken.num_counted == 0
 
 
-def test_a_folder_that_is_moved(tmp_path: Path) -> None:
-    corpus = Corpus(tmp_path)
-    for name in "abcd":
-        corpus.write(name, [chat(f"{name} {n}") for n in range(PER_SHARD)])
-    corpus.count()
-    corpus.data.rename(tmp_path / "other")
-    corpus.data = tmp_path / "other"
-    taken = corpus.again()
-    assert taken.num_counted == 0
-
-
 def test_ids_of_their_own_stay_where_a_shard_is_called_otherwise(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path, names="")
     corpus.write(
