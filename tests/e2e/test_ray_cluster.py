@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 import ray_work
+from export_files import contents
 from ray.cluster_utils import Cluster
 
 from packidx import estimate_lengths, open_index, plan_packs
@@ -74,7 +75,7 @@ def test_both_nodes_count_and_plan(tmp_path: Path, done_by: list[dict[str, int]]
     estimate_lengths(data, tmp_path / "local", encode=words, workers=1)
     done_by.clear()
     estimate_lengths(data, tmp_path / "ray", encode=words, engine="ray")
-    assert ray_work.contents(tmp_path / "local") == ray_work.contents(tmp_path / "ray")
+    assert contents(tmp_path / "local") == contents(tmp_path / "ray")
     lengths = np.random.default_rng(0).integers(5, 500, 60_000)
     pq.write_table(pa.table({"length": lengths}), tmp_path / "l.parquet")
     rules: dict[str, Any] = {"capacity": 2048, "window_samples": 3000}

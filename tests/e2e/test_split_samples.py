@@ -142,27 +142,6 @@ def test_pieces_are_what_was_planned(
         assert sampler.denominator(2, weight) == pytest.approx(seen)
 
 
-@pytest.mark.slow
-def test_what_is_left_of_a_sample_is_read_in_a_plan_that_has_room_for_all(
-    folders: dict[str, Path], data: Path, tmp_path: Path
-) -> None:
-    lengths = counted(data, folders["qwen3-vl"], tmp_path)
-    plan_packs(lengths, tmp_path / "i", capacity=CAPACITY, on_long="split")
-    first, encode = open_index(tmp_path / "i"), ProcessorEncoder(folders["qwen3-vl"])
-    rows = pq.read_table(lengths / "part-00000.parquet").to_pylist()
-    holed = {r["sample_id"] for r in rows if any(m["tokens"] > CAPACITY for m in r["media"])}
-    sampler = PackSampler(first, global_batch=1)
-    begun = [
-        bool(holed & {piece.sample_id for pack in packs for piece in first.pack(pack).samples})
-        for packs in map(sampler.packs_of_step, range(sampler.num_steps))
-    ]
-    state = sampler.state_at(begun.index(True) + 1)  # training has had a piece of one of them
-    plan_packs(lengths, tmp_path / "i", resume=(first, state), capacity=9000, on_long="drop")
-    index = open_index(tmp_path / "i")
-    assert any(start for _, start in read_all(index, encode))
-    assert index.manifest["result"]["num_tokens_lost"] > CAPACITY  # the medium that had no room
-
-
 class OwnEncode:
     """Tokens of the user's own making, trained here and there."""
 

@@ -6,7 +6,6 @@ import functools
 import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torchvision_cpu  # noqa: F401  (before transformers)
+from msgspec.structs import replace
 from packidx_cli.main import main
 from PIL import Image
 from record_files import tar_of, write

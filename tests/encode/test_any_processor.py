@@ -94,15 +94,6 @@ def test_other_tokens_of_the_same_number(made: tuple[Any, Path]) -> None:
         changed({"messages": asked})
 
 
-def test_what_the_processor_does_not_build(made: tuple[Any, Path]) -> None:
-    processor = copy.deepcopy(made[0])
-    changed = ProcessorEncoder(processor)
-    changed.count(RECORDS["one image"])
-    processor.image_processor.patch_size = None
-    with pytest.raises(MismatchError, match="does not build this sample, which was counted"):
-        changed(RECORDS["one image"])
-
-
 def test_a_folder_that_transformers_cannot_load(made: tuple[Any, Path], tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(made[1], broken)
