@@ -51,7 +51,7 @@ class ProcessorEncoder:
         policy: which tokens are trained on, also in words (``"last,no-thinking"``); the plan was
             counted with one, and only that will do.
         settings: in place of the folder's own, as ``{"images.max_pixels": 602112}``
-            (`packidx.processor.settings.Given`); an object is loaded with its own.
+            (`packidx.processor.folder.Given`); an object is loaded with its own.
         trust_remote_code: run code that the folder holds, as the plan was counted with.
         tokens_per_second: of Qwen2.5-VL's videos, from the ``vision_config`` of the model.
 

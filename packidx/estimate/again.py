@@ -40,7 +40,7 @@ from packidx.io.storage import reading
 from packidx.lengths.parts import read_media
 from packidx.records.containers.base import RecordRange, ShardScan
 from packidx.records.containers.tar import DUPLICATE, TAR
-from packidx.records.media.looked_at import NOTHING, References
+from packidx.records.media.opener import NOTHING, References
 from packidx.records.media.paths import MediaRoot
 from packidx.records.shard_marks import is_marked, ranges_of, unread_marks
 from packidx.records.shards import Shard, short_names

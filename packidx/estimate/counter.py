@@ -27,8 +27,13 @@ from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import record_key
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.media.audio import media_sound
-from packidx.records.media.looked_at import LookedAt
-from packidx.records.media.opener import check_reference, is_remote, media_size, open_media
+from packidx.records.media.opener import (
+    LookedAt,
+    check_reference,
+    is_remote,
+    media_size,
+    open_media,
+)
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import refs_of
 from packidx.records.media.video import media_info
@@ -42,7 +47,7 @@ class CounterSettings:
     processor: str | None = None
     """Folder or name."""
     processor_settings: Mapping[str, Any] = field(default_factory=dict)
-    """In place of the folder's own (`packidx.processor.settings.Given`)."""
+    """In place of the folder's own (`packidx.processor.folder.Given`)."""
     trust_remote_code: bool = False
     """Whether code in the processor's folder is run."""
     labels: str | None = None

@@ -47,8 +47,7 @@ from packidx.lengths.parts import (
 from packidx.processor.counts import KINDS, UNKNOWN, Compared, Counts, MediaColumns, Spans
 from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRange, ShardScan
 from packidx.records.ledger import merge_columns
-from packidx.records.media.looked_at import LookedAt
-from packidx.records.media.opener import forget_media
+from packidx.records.media.opener import LookedAt, forget_media
 from packidx.run.workers import Progress, Setup, WorkerDied, Workers
 
 

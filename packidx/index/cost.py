@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from packidx.arrays import Float64s
-from packidx.errors import FormatError
 
 WEIGHTS = (
     "llm_linear",
@@ -42,11 +41,7 @@ def pack_cost(weights: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[F
     A pack knows only its sums, so every sample counts as one of the mean length that a token sees,
     Σl²/Σl. Pairs per token are a concave function of l, so by Jensen's inequality this is never too
     little; it is exact where no sample, or none but equal ones, exceeds the window.
-
-    Raises:
-        FormatError: a weight is missing, unknown or no number at least 0.
     """
-    _check(weights)
     known = {name: columns[name] for name in COLUMNS if columns.get(name) is not None}
     size = max((len(values) for values in known.values()), default=0)
     length, squares, patches, spans = (
@@ -65,12 +60,3 @@ def _windowed(length: Float64s, squares: Float64s, window: float) -> Float64s:
     mean = squares / np.maximum(length, 1.0)
     beyond = length * (2.0 * window - window * window / np.maximum(mean, window))
     return np.where(mean > window, beyond, squares)
-
-
-def _check(weights: Mapping[str, Any]) -> None:
-    if set(weights) != set(WEIGHTS):
-        odd = sorted(set(WEIGHTS) ^ set(weights))
-        raise FormatError(f"a cost model has the weights {', '.join(WEIGHTS)}; check {odd[0]}")
-    for name, value in weights.items():
-        if type(value) not in (int, float) or not 0 <= value < float("inf"):
-            raise FormatError(f"cost weight {name} is {value!r}: it must be a number, at least 0")

@@ -1,25 +1,8 @@
-"""How objects tell what they are, in a line."""
+"""What a snapshot is, in a line or a sentence."""
 
 from __future__ import annotations
 
 from packidx.format.index import IndexManifest
-
-
-class Described:
-    """An object with `_description`, for which no file is read."""
-
-    __slots__ = ()
-
-    def _description(self) -> str:
-        """What it is, in a few words, without the name of its class."""
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        try:
-            line = self._description()
-        except Exception:  # an object that was not made to its end is looked at in a debugger, too
-            line = "not open"
-        return f"{type(self).__name__}({line})"
 
 
 def short_name(path: str, snapshot: IndexManifest) -> str:

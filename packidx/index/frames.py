@@ -1,7 +1,4 @@
-"""An index's tables as polars and DuckDB have them.
-
-Neither is imported before it is asked for: whoever only reads packs does not have them.
-"""
+"""An index's tables as views of DuckDB, which whoever only reads packs need not have."""
 
 from __future__ import annotations
 
@@ -28,7 +25,6 @@ from packidx.index.tables import (
 
 if TYPE_CHECKING:
     import duckdb
-    import polars as pl
 
 _MADE = "packidx"
 """The schema of the tables that are no file, and which views read."""
@@ -103,17 +99,6 @@ def create_errors(connection: Any, name: str, schema: pa.Schema, why: str) -> No
     """A view with the columns of `schema` and no rows: whoever asks for them is told `why`."""
     columns = ", ".join(_typed_nulls(connection, schema))
     connection.execute(f"CREATE VIEW {name} AS SELECT {columns} WHERE error({quoted(why)}) IS NULL")
-
-
-def to_polars(rows: pa.Table) -> pl.DataFrame:
-    """Arrow as polars has it."""
-    try:
-        import polars as pl
-    except ModuleNotFoundError as error:
-        raise missing_package("index.to_polars", error) from None
-    frame = pl.from_arrow(rows)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
 
 
 def to_duckdb(index: OpenedIndex, steps: Steps) -> duckdb.DuckDBPyConnection:

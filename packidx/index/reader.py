@@ -14,7 +14,7 @@ import pyarrow as pa
 from packidx.errors import FormatError, OptionError
 from packidx.format.index import OPTIONAL, TABLES, TableFile, read_manifest
 from packidx.format.schema import PACKS, Pack, Sample
-from packidx.index.described import Described, plan_line
+from packidx.index.described import plan_line
 from packidx.index.row_groups import RowGroups
 from packidx.index.tables import StepOptions, Steps, made_table, read_table
 from packidx.io import urls
@@ -22,14 +22,13 @@ from packidx.io.copies import StoredFile, local_copies, local_copy
 
 if TYPE_CHECKING:
     import duckdb
-    import polars as pl
 
 # Bytes of decoded row groups that a process keeps. An epoch's order goes through blocks of
 # neighbouring packs: a step's lie in a row group or two, 0.4 MB of packs, 1 to 2.5 MB of samples.
 _KEPT = {"packs": 2 << 20, "samples": 8 << 20}
 
 
-class Index(Described):
+class Index:
     """A snapshot of a pack index, read lazily; pickles as its path.
 
     Of an index in an object store, a file of its tables is copied to the cache (`packidx.io.cache`)
@@ -56,8 +55,8 @@ class Index(Described):
     def __reduce__(self) -> tuple[type[Index], tuple[str, str, dict[str, str]]]:
         return Index, (self.path, self.id, self.roots)
 
-    def _description(self) -> str:
-        return plan_line(self.path, self.snapshot)
+    def __repr__(self) -> str:
+        return f"Index({plan_line(self.path, self.snapshot)})"
 
     @property
     def location(self) -> str:
@@ -157,18 +156,6 @@ class Index(Described):
         if table in TABLES:
             return self._table(table, columns)
         return made_table(self, table, columns, order)
-
-    def to_polars(
-        self, table: str, columns: Sequence[str] | None = None, **steps: Unpack[StepOptions]
-    ) -> pl.DataFrame:
-        """`to_arrow` as polars has it.
-
-        Raises:
-            MissingExtraError: polars is not installed, as where packs are only read.
-        """
-        from packidx.index.frames import to_polars
-
-        return to_polars(self.to_arrow(table, columns, **steps))
 
     def duckdb(self, **steps: Unpack[StepOptions]) -> duckdb.DuckDBPyConnection:
         """A DuckDB connection of its own, with the views of `packidx sql`.

@@ -158,26 +158,3 @@ def check_url(url: str) -> None:
     if not is_url(url) or not absolute(url).partition("://")[2]:
         raise SourceError(f"{url} is no folder, and no URL of an object store: write s3://BUCKET/…")
     opened(url)
-
-
-def await_answer(url: str, seconds: float) -> None:
-    """See that the store of `url` answers; what it answers does not matter.
-
-    A store that takes connections and never answers is asked again and again by `s3fs` and by
-    `retried`, for some minutes: right for training, and long for whoever only looks.
-
-    Raises:
-        TimeoutError: it did not answer within `seconds`.
-    """
-    system, name = opened(url)
-    if not getattr(system, "async_impl", False):  # nobody can stop waiting for others
-        return
-    from fsspec.exceptions import FSTimeoutError
-
-    try:
-        system.exists(name, timeout=seconds)
-    except FSTimeoutError:
-        text = f"the store did not answer within {seconds:g} seconds: check its endpoint"
-        raise TimeoutError(errno.ETIMEDOUT, text, url) from None
-    except Exception:  # which the next request raises, too
-        return

@@ -29,7 +29,7 @@ from packidx.io import files, urls
 from packidx.io.copies import StoredFile, local_copy
 from packidx.io.output_folder import OutputFolder
 from packidx.io.own_files import Kind, check_free
-from packidx.records.media.looked_at import References
+from packidx.records.media.opener import References
 from packidx.records.shards import short_names
 
 ROW_GROUP = 16384

@@ -10,7 +10,7 @@ from typing import Any
 
 from packidx.errors import OptionError
 from packidx.format.index import IndexManifest
-from packidx.index.described import Described, plan_line
+from packidx.index.described import plan_line
 from packidx.index.reader import Index
 from packidx.io import urls
 from packidx.io.own_files import check_index
@@ -24,14 +24,14 @@ from packidx.run import open_workers
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PlanSummary(Described):
+class PlanSummary:
     """What a call of `plan_packs` did.
 
     Attributes:
         snapshot_id: id of the snapshot, which HEAD now names.
         path: folder of the index.
-        existed: the same plan was there already; nothing was written but HEAD.
-        moved: ``{old: new}`` paths that the snapshot, planned earlier, has otherwise.
+        existed: the same plan was there already, with the paths of its lengths; nothing was
+            written but HEAD.
         snapshot: what the snapshot's manifest says.
         seconds: wall time.
     """
@@ -39,7 +39,6 @@ class PlanSummary(Described):
     snapshot_id: str
     path: str
     existed: bool
-    moved: dict[str, str]
     snapshot: IndexManifest
     seconds: float
 
@@ -48,9 +47,9 @@ class PlanSummary(Described):
         """The snapshot's manifest.json (FORMAT.md) as plain JSON, made anew each time."""
         return self.snapshot.to_json()
 
-    def _description(self) -> str:
+    def __repr__(self) -> str:
         how = "was there already" if self.existed else f"planned in {self.seconds:.1f} s"
-        return f"{plan_line(self.path, self.snapshot)}, {how}"
+        return f"PlanSummary({plan_line(self.path, self.snapshot)}, {how})"
 
 
 def plan_packs(
@@ -116,15 +115,14 @@ def plan_packs(
         job = prepare(table, output, asked, append, resume, progress)
         job = replace(job, recipe=recipe)
         if planners.takes(len(job.todo)):
-            made = make_with(planners, job, progress)
+            snapshot, existed = make_with(planners, job, progress)
         else:
-            made = make_plan(job, progress)
+            snapshot, existed = make_plan(job, progress)
     return PlanSummary(
-        snapshot_id=made.snapshot.snapshot_id,
+        snapshot_id=snapshot.snapshot_id,
         path=output,
-        existed=made.existed,
-        moved=_moved(made.snapshot, made.planned),
-        snapshot=made.snapshot,
+        existed=existed,
+        snapshot=snapshot,
         seconds=time.perf_counter() - begin,
     )
 
@@ -154,12 +152,3 @@ def _check_earlier(
 def _location(path: str | Path) -> str:
     """One name for each folder, however it is written."""
     return urls.absolute(str(path)) if urls.is_url(str(path)) else os.path.realpath(path)
-
-
-def _moved(old: IndexManifest, new: IndexManifest) -> dict[str, str]:
-    """Paths of the published manifest -> those this plan would have named, where they differ."""
-    pairs = [
-        *((a.uri, b.uri) for a, b in zip(old.shards, new.shards, strict=False)),
-        *((a.media_root, b.media_root) for a, b in zip(old.sources, new.sources, strict=False)),
-    ]
-    return {a: b for a, b in pairs if a is not None and b is not None and a != b}

@@ -34,17 +34,11 @@ from packidx.plan.write import PlanTotals, Progress, lengths_entry, write_window
 from packidx.run.workers import WorkerDied, Workers
 
 
-@dataclass(frozen=True, slots=True)
-class MadePlan:
-    """A published plan: its snapshot, whether it was there already, and what it was to say."""
-
-    snapshot: IndexManifest
-    existed: bool
-    planned: IndexManifest
-
-
-def make_plan(job: PlanJob, progress: Progress) -> MadePlan:
+def make_plan(job: PlanJob, progress: Progress) -> tuple[IndexManifest, bool]:
     """Plan and write every window in turn, in this process.
+
+    Returns:
+        the snapshot's manifest, and whether this very plan was there already.
 
     Raises:
         OptionError, SourceError: there is nothing to pack; nothing is written then.
@@ -67,7 +61,7 @@ def make_plan(job: PlanJob, progress: Progress) -> MadePlan:
 
 def publish(
     job: PlanJob, totals: PlanTotals, write: Callable[[SnapshotWriter], None], progress: Progress
-) -> MadePlan:
+) -> tuple[IndexManifest, bool]:
     """Publish what `write` writes, and adds to `totals`, behind the windows that are taken over."""
 
     def uploaded(done: int, total: int) -> None:
@@ -90,8 +84,7 @@ def publish(
             created="",
             recipe=job.recipe,
         )
-        snapshot, existed = writer.publish(planned)
-    return MadePlan(snapshot, existed, planned)
+        return writer.publish(planned)
 
 
 def complain(job: PlanJob, plans: list[WindowPlan]) -> None:
@@ -193,7 +186,7 @@ class _ToWrite:
     folder: Path
 
 
-def make_with(workers: Workers, job: PlanJob, progress: Progress) -> MadePlan:
+def make_with(workers: Workers, job: PlanJob, progress: Progress) -> tuple[IndexManifest, bool]:
     """`make_plan`, its windows planned and written by `workers`.
 
     Raises:

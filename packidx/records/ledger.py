@@ -23,8 +23,7 @@ from packidx.io.ranges import Extent
 from packidx.records.containers.registry import has_cells
 from packidx.records.containers.tar import KEY, MEMBERS, Members
 from packidx.records.conversation import Conversation
-from packidx.records.dialects.media_lists import UNUSED
-from packidx.records.dialects.parse import parse
+from packidx.records.dialects.parse import UNUSED, parse
 from packidx.records.dialects.sides import BESIDE
 from packidx.records.dialects.standard import CAPTIONS, key_of, standard
 from packidx.records.layout import COLUMNS, TURN_KEYS, Layout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index, Pack, open_index
-from packidx.index.described import Described, short_name, untrained
+from packidx.index.described import short_name, untrained
 from packidx.torch.encoded import (
     IGNORE,
     Encoded,
@@ -29,7 +29,6 @@ from packidx.torch.encoded import (
 )
 from packidx.torch.events import Events, Happened, event
 from packidx.torch.joining import fills, join_media, pair_ids, rules_of
-from packidx.torch.media import Planned, grids_in
 from packidx.torch.reader import Encode, Policy, SampleReader, room_of
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("packidx.torch")
 
 
-class PackedDataset(Described, Dataset[dict[str, Any]]):
+class PackedDataset(Dataset[dict[str, Any]]):
     """``dataset[k]`` reads, encodes and concatenates the samples of pack `k`.
 
     A pack is a dict of
@@ -59,9 +58,6 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
     - ``pair_ids`` int64 [n], only where there are preference pairs (``--pair both``): 0, 1, … the
       same for both sides of a pair, of which the chosen one stands first; -1 for samples of no
       pair, and for a side whose other one was left out
-    - ``num_images``, ``num_videos`` int: of the samples, without the dummy image; each only where
-      it is known
-    - ``has_dummy`` True, only where the dummy image is in it
     - ``shifted`` True, only for plans made with ``--shift``: position t predicts ``labels[t]``
     - ``join``, only where `encode` has such an attribute: that
     - ``events``, only where something went otherwise than planned: a list of dicts, as in `events`
@@ -155,9 +151,9 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return self.index.num_packs
 
-    def _description(self) -> str:
+    def __repr__(self) -> str:
         name = getattr(self.encode, "__qualname__", type(self.encode).__qualname__)
-        return f"{short_name(self.index.path, self.index.snapshot)}, encode={name}"
+        return f"PackedDataset({short_name(self.index.path, self.index.snapshot)}, encode={name})"
 
     def __getitem__(self, k: SupportsIndex) -> dict[str, Any]:
         """Pack `k`, 0 <= k < len(self).
@@ -189,7 +185,6 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
         kept = replace(planned, samples=[planned.samples[place] for place in samples])
         own = list(samples.values())
         result = self._joined(kept, own)
-        result |= media_counts(own, kept, happened)
         if (ids := pair_ids(planned, samples.keys())) is not None:
             result["pair_ids"] = ids
         if happened:
@@ -237,8 +232,6 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
         joined["pack_id"] = pack.pack_id
         joined["sample_ids"] = torch.tensor(ids, dtype=torch.int64)
         joined["source_ids"] = torch.tensor(sources, dtype=torch.int64)
-        if self._needs_dummy(samples):
-            joined["has_dummy"] = True
         if self._options.shift:
             joined["shifted"] = True
         if self._rules:
@@ -344,58 +337,3 @@ def _check_fingerprint(index: Index, encode: Encode) -> None:
             f" were counted{differing}: use the same processor and label policy{policy}, or"
             " estimate and plan again"
         )
-
-
-COUNTED = {"image": "num_images", "video": "num_videos"}
-"""Kind of media → its number in a pack, which the packs table has under the same name."""
-
-
-def media_counts(
-    samples: Sequence[Encoded],
-    pack: Pack,
-    happened: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, int]:
-    """``num_images`` and ``num_videos`` of a pack, each as far as it is known.
-
-    Args:
-        samples: as they were read, without the dummy image.
-        pack: as planned, without samples that were left out.
-        happened: the events of reading it.
-    """
-    # The plan says nothing of a sample that is another and was taken all the same.
-    others = {event["position"] for event in happened if event["kind"] == "mismatch"}
-    others |= {
-        planned.position
-        for sample, planned in zip(samples, pack.samples, strict=True)
-        if sample.length != planned.length
-    }
-    counts = {}
-    for kind, name in COUNTED.items():
-        each = [
-            _count(kind, sample, None if planned.position in others else planned.media)
-            for sample, planned in zip(samples, pack.samples, strict=True)
-        ]
-        known = [count for count in each if count is not None]
-        total = sum(known) if len(known) == len(each) else None
-        if total is None and not others and len(pack.samples) == pack.stats["num_samples"]:
-            total = pack.stats[name]
-        if total is not None:
-            counts[name] = int(total)
-    return counts
-
-
-def _count(kind: str, sample: Encoded, planned: Planned | None) -> int | None:
-    """Media of a kind in one sample or piece; None where neither plan nor tensors say it."""
-    if not sample.media:
-        return 0
-    # A medium whose place is unknown is planned in every piece of its sample.
-    if planned is not None and all(medium["at"] is not None for medium in planned):
-        return sum(bool(medium["kind"] == kind) for medium in planned)
-    grids = grids_in(sample.media, kind)
-    if grids is None:
-        # Models with grids have tensors for each kind; others may take frames for images.
-        has_grids = any(grids_in(sample.media, other) is not None for other in COUNTED)
-        return 0 if has_grids else None
-    if kind == "video" and all(t == 1 for t, _, _ in grids):
-        return None  # some models want a row for each frame
-    return len(grids)

@@ -18,7 +18,7 @@ Pack = Mapping[str, Any]
 """What `PackedDataset` returns: the tensors of its samples joined, and those of `OF_A_PACK`."""
 OF_A_PACK = frozenset(
     ("cu_seqlens", "max_seqlen", "lengths", "pack_id", "sample_ids", "source_ids")
-    + ("shifted", "events", "join", "num_images", "num_videos", "has_dummy", "pair_ids")
+    + ("shifted", "events", "join", "pair_ids")
 )
 
 ADVICE = "the data or the encoder is another: restore it, or estimate and plan again"

@@ -11,7 +11,7 @@ from torch.utils.data import Sampler
 
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index, open_index
-from packidx.index.described import Described, short_name
+from packidx.index.described import short_name
 from packidx.index.order import (
     SEEDS,
     Dealing,
@@ -25,7 +25,7 @@ from packidx.torch.loss import LossWeights
 _CHUNK = 4096  # order positions computed at a time: a fraction of a millisecond, 32 KiB
 
 
-class PackSampler(Described, Sampler[int]):
+class PackSampler(Sampler[int]):
     """Yields one rank's pack numbers, in an order that does not depend on ranks.
 
     Step S of an epoch trains on order positions [S·G, (S+1)·G), G being the global batch. With W
@@ -80,11 +80,10 @@ class PackSampler(Described, Sampler[int]):
         order = self._epochs.order(self.index.id, self.seed, self.epoch)
         return Dealing(order, self.global_batch)
 
-    def _description(self) -> str:
-        return f"{short_name(self.index.path, self.index.snapshot)}, " + ", ".join(
-            f"{name}={getattr(self, name)}"
-            for name in ("rank", "world_size", "global_batch", "seed", "epoch")
-        )
+    def __repr__(self) -> str:
+        names = ("rank", "world_size", "global_batch", "seed", "epoch")
+        dealt = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        return f"PackSampler({short_name(self.index.path, self.index.snapshot)}, {dealt})"
 
     @property
     def num_steps(self) -> int:

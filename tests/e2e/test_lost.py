@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
 from told_facts import facts_of
-
-from packidx import open_index, plan_packs
-from packidx.index import Index
-from packidx.inspect.verify import verify_snapshot
-from packidx.torch import PackSampler
 
 LONG = 300
 """Tokens of the four samples that no pack of `CAPACITY` has room for."""
@@ -29,65 +23,6 @@ def lengths(tmp_path: Path) -> str:
     source = np.array(["a"] * 100 + ["b"] * 100 + ["b"] * 4)
     pq.write_table(pa.table({"length": length, "source": source}), tmp_path / "l.parquet")
     return str(tmp_path / "l.parquet")
-
-
-def planned(lengths: str, output: Path, **options: Any) -> Index:
-    plan_packs(lengths, output, **{"capacity": CAPACITY} | options)
-    index = open_index(output)
-    assert [check for check in verify_snapshot(index) if not check.ok] == []
-    return index
-
-
-@pytest.mark.parametrize(
-    ("options", "lost", "eligible"),
-    [
-        ({}, 4 * LONG, 9200),
-        ({"epochs": 3}, 4 * LONG, 9200),
-        ({"epochs": 10}, 4 * LONG, 9200),
-        ({"mix": ("a=3", "b=0.999999")}, 4 * LONG, 9200),
-        ({"mix": ("a=0",)}, 4 * LONG, 5200),
-        ({"mix": ("b=0",)}, 0, 4000),
-        ({"max_packs": 5}, 4 * LONG, 9200),
-        ({"on_long": "split"}, 0, 9200),
-        ({"on_long": "truncate"}, 4 * (LONG - CAPACITY), 9200),
-        ({"on_long": "truncate", "mix": ("b=3",)}, 4 * (LONG - CAPACITY), 9200),
-        ({"shift": True}, 4 * (LONG - 1), 9200 - 204),
-    ],
-)
-def test_what_is_lost_is_counted_once_whatever_is_repeated(
-    lengths: str, tmp_path: Path, options: dict[str, Any], lost: int, eligible: int
-) -> None:
-    result = planned(lengths, tmp_path / "i", **options).manifest["result"]
-    assert (result["num_tokens_lost"], result["num_tokens_eligible"]) == (lost, eligible)
-    assert result["lost_percent"] == 100 * lost / eligible
-
-
-@pytest.mark.parametrize("on_long", ["drop", "truncate"])
-def test_what_training_has_had_is_not_lost(lengths: str, tmp_path: Path, on_long: str) -> None:
-    index = planned(lengths, tmp_path / "i", on_long=on_long, epochs=1)
-    before = index.manifest["result"]
-    state = PackSampler(index, global_batch=8).state_at(4)
-    plan_packs(lengths, tmp_path / "i", resume=(index, state))
-    after = open_index(tmp_path / "i").manifest["result"]
-    assert after["dropped"]["consumed"] > 50
-    for name in ("num_tokens_eligible", "lost_percent"):
-        assert after[name] == before[name]
-
-
-def test_a_begun_sample_that_fits_no_more_has_lost_its_rest_alone(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"length": [95] + [20] * 30}), tmp_path / "l.parquet")
-    index = planned(str(tmp_path / "l.parquet"), tmp_path / "i", capacity=30, on_long="split")
-    sampler, had, steps = PackSampler(index, global_batch=2), 0, 0
-    while not had:
-        packs = sampler.packs_of_step(steps)
-        had = sum(s.length for k in packs for s in index.pack(k).samples if not s.sample_id)
-        steps += 1
-    assert had < 95
-    state = sampler.state_at(steps)
-    plan_packs(tmp_path / "l.parquet", tmp_path / "i", resume=(index, state), on_long="drop")
-    after = open_index(tmp_path / "i").manifest["result"]
-    assert after["dropped"]["too_long"] == 1
-    assert (after["num_tokens_lost"], after["num_tokens_eligible"]) == (95 - had, 695)
 
 
 def test_plan_and_stats_say_the_same_share_and_what_was_left_out_beside_it(
@@ -104,26 +39,3 @@ def test_plan_and_stats_say_the_same_share_and_what_was_left_out_beside_it(
     assert (again["dropped"], again["left out"]) == (said["dropped"], said["left out"])
     assert main(["stats", index, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["result"]["lost_percent"] == 100 * 1200 / 5200
-
-
-def test_rejected_records_are_told_beside_the_tokens_that_are_lost(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """They have no tokens, so no share of tokens says how many they are."""
-    said = []
-    for name, number, length in (("a", 1, 40), ("b", 8, 40), ("c", 8, LONG)):
-        columns = {
-            "length": [40] * 20 + [length],
-            "status": ["rejected"] * number + ["ok"] * (21 - number),
-            "reason": ["no_text"] * number + [None] * (21 - number),
-        }
-        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
-        command = ["plan", str(tmp_path / f"{name}.parquet"), "-o", str(tmp_path / name)]
-        assert main([*command, "--capacity", str(CAPACITY)]) == 0
-        said.append(facts_of(capsys.readouterr().out)["dropped"])
-    assert said == [
-        "0 tokens, 0.0 % of the 800 to be packed; 1 of the 21 records is rejected (4.8 %)",
-        "0 tokens, 0.0 % of the 520 to be packed; 8 of the 21 records are rejected (38.1 %)",
-        "300 tokens, 38.5 % of the 780 to be packed (1 too_long); "
-        "8 of the 21 records are rejected (38.1 %)",
-    ]

@@ -22,7 +22,8 @@ from packidx.encode import ProcessorEncoder, whole
 from packidx.encode.loading import load_processor
 from packidx.encode.media import info_of
 from packidx.encode.probe import ProbedVision
-from packidx.encode.probe.vision import Learnt, Steps, outside_in
+from packidx.encode.probe.learn import Learnt
+from packidx.encode.probe.vision import Steps, outside_in
 from packidx.encode.whole import build_sample, ids_of, sampled_frames
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter

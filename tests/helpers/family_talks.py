@@ -17,8 +17,6 @@ from packidx.encode.loading import load_processor
 from packidx.format.schema import METHODS
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import Counts
-from packidx.processor.families import Family
-from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn, to_messages
 
 CLEAN = [
@@ -218,15 +216,3 @@ def encoder_differences(
             same &= name not in found or found[name].equal(real[name])
         wrong += not same
     return wrong
-
-
-def default_differences(family: Family, image: Any, video: Any) -> dict[str, Any]:
-    """Defaults of a family that are not those of transformers' classes: (ours, theirs)."""
-    found = {}
-    for ours, theirs in ((family.image_defaults, image()), (family.video_defaults, video())):
-        expected = complete_settings(theirs.to_dict(), None, tuple(ours))
-        written = complete_settings({}, ours, tuple(ours))
-        for key in expected.keys() | written.keys():
-            if expected.get(key) != written.get(key):
-                found[f"{type(theirs).__name__}.{key}"] = (written.get(key), expected.get(key))
-    return found

@@ -96,26 +96,10 @@ def test_sql_and_python_have_the_same_rows(
     for view in ("packs", "samples", "dropped", "lengths", "rejected", "sources", "steps"):
         rows = index.to_arrow(view).to_pylist()
         assert ask(capfd, index.path, f"FROM {view}") == json.loads(json.dumps(rows)), view
-        assert index.to_polars(view).to_dicts() == rows
         asked = connection.sql(f"FROM {view}")
         assert asked.columns == index.to_arrow(view).column_names
         assert asked.fetchall() == [tuple(row.values()) for row in rows], view
         assert (len(rows) > 0) == (view != "dropped" or index.snapshot.result.num_dropped > 0)
-
-
-def test_steps_have_the_columns_of_their_packs(made: Path) -> None:
-    index = open_index(made / "epochs")
-    packs = {row["pack_id"]: row for row in index.packs().to_pylist()}
-    rows = told(index)
-    assert len(rows) == len(packs) and {row["epoch"] for row in rows} == {0, 1, 2}
-    for row in rows:
-        pack = packs[row["pack_id"]]
-        assert pack.items() <= row.items()  # the epoch, too: the variant that was planned for it
-    later = told(index, epoch=4)
-    assert {row["epoch"] for row in later} == {4}
-    assert {packs[row["pack_id"]]["epoch"] for row in later} == {1}
-    assert index.to_arrow("steps", ["pack_id", "step"]).column_names == ["pack_id", "step"]
-    assert index.to_arrow("steps", ["group"]).num_rows == len(packs)
 
 
 def test_a_step_that_nobody_knows_is_null(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -224,4 +208,4 @@ def test_what_is_absent_is_said_in_python(made: Path, tmp_path: Path) -> None:
         index.to_arrow("pack")
     for view in ("packs", "steps", "sources"):
         with pytest.raises(NotFoundInIndex, match=f"{view} has no column 'lenght': it has"):
-            index.to_polars(view, ["lenght"])
+            index.to_arrow(view, ["lenght"])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -55,46 +53,6 @@ def tokens_of(index: Index, packs: set[int] | None = None) -> dict[Copy, set[int
             assert not tokens & span
             tokens |= span
     return found
-
-
-def test_three_changes_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    """Mix, then capacity, then a thousand excluded keys, each after some steps."""
-    n = 6000
-    lengths = write(tmp_path / "l.parquet", n)
-    plan_packs(lengths, tmp_path / "i", capacity=1024, mix=("a=2",))
-    out = tmp_path / "x.parquet"
-    keys = [f"k{i}" for i in range(0, n, 6)]
-    pq.write_table(pa.table({"key": keys}), out)
-    changes: list[dict[str, Any]] = [
-        {"mix": ("a=1", "b=3")},
-        {"capacity": 2048},
-        {"exclude": str(out)},
-    ]
-    had: dict[Copy, set[int]] = {}
-    for number, change in enumerate(changes):
-        index = sound(open_index(tmp_path / "i"))
-        sampler = Training(index, global_batch=16, seed=number)
-        for copy, tokens in trained(index, sampler, 20).items():
-            assert not had.get(copy, set()) & tokens, "trained twice"
-            had.setdefault(copy, set()).update(tokens)
-        plan_packs(lengths, tmp_path / "i", resume=(index, sampler.state_at(20)), **change)
-    final = sound(open_index(tmp_path / "i"))
-    assert len(final.manifest["options"]["continues"]) == 3
-    rows = pq.read_table(lengths).to_pylist()
-    wanted = {"a": 1, "b": 3, "c": 1}
-    remaining = tokens_of(final)
-    gone = Counter(final.dropped(["reason"])["reason"].to_pylist())
-    assert set(gone) == {"consumed", "excluded"}
-    for ident, row in enumerate(rows):
-        before = {copy for copy in had if copy[0] == ident}
-        after = {copy for copy in remaining if copy[0] == ident}
-        assert not before & after
-        if ident % 6 == 0:
-            assert not after
-        else:  # two copies of `a` were planned first: those that were trained on stay so
-            assert len(before | after) == max(wanted[row["source"]], len(before))
-        assert all(len(remaining[copy]) == row["length"] for copy in after)
-    assert final.num_packs and len(had) > 2000
 
 
 def test_the_command_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

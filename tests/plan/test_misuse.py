@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from manifests import edit, reidentify
 from packidx_cli.main import main
 from training import Training
 
@@ -17,7 +20,6 @@ from packidx import open_index, plan_packs
 from packidx.errors import FormatError, OptionError, PackidxError
 from packidx.format.schema import MEDIA
 from packidx.index import Index
-from packidx.inspect.verify import verify_snapshot
 
 BIG = (1 << 31) - 1
 
@@ -106,32 +108,25 @@ def index(tmp_path: Path) -> Index:
     return open_index(tmp_path / "i")
 
 
-@pytest.mark.parametrize(
-    ("part", "name", "value", "check"),
-    [
-        ("result", "fill", 0.5, "result"),
-        ("result", "gap", 7, "result"),
-        ("result", "gap_percent", 7.0, "result"),
-        ("result", "num_tokens", 7, "result"),
-        ("result", "schedule_block", 16, "result"),
-        ("windows", "digest", "0" * 64, "id"),
-    ],
-)
-def test_verify_finds_manifests_that_were_edited(
-    tmp_path: Path, index: Index, part: str, name: str, value: Any, check: str
-) -> None:
-    """By someone who signs them, and names the snapshot anew."""
-    plan_packs(tmp_path / "l.parquet", index.path, capacity=512, global_batch=8)
-    index = open_index(index.path)
+def test_a_full_disk_is_told_in_one_sentence(tmp_path: Path) -> None:
+    lengths = table(tmp_path / "l.parquet", length=list(range(1, 500)) * 40)
 
-    def change(manifest: dict[str, Any]) -> None:
-        result = manifest["result"]
-        (result if part == "result" else result["windows"][0])[name] = value
+    def small_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
-    edit(index.folder, change)
-    reidentify(index.folder)
-    failed = {one.name for one in verify_snapshot(open_index(index.path)) if not one.ok}
-    assert failed == {check}
+    command = [sys.executable, "-m", "packidx_cli", "plan", str(lengths), "--quiet"]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "i"), "--capacity", "512"],
+        capture_output=True,
+        text=True,
+        preexec_fn=small_files,
+        check=False,
+    )
+    assert done.returncode == 1
+    [said] = done.stderr.splitlines()
+    assert said.startswith("packidx: ") and said.endswith("parquet: File too large")
+    assert list((tmp_path / "i" / "snapshots").iterdir()) == []
 
 
 # -- going on from another plan --------------------------------------------------------------------

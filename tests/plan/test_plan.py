@@ -8,27 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import manifests
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from manifests import write_lengths_manifest
 
 import packidx.index.writer
 from packidx import open_index, plan_packs
-from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
+from packidx.errors import FormatError, OptionError, PackidxError, SourceError
 from packidx.format.parquet import conform
 from packidx.format.schema import DROPPED, LENGTHS, MEDIA, PACKS, SAMPLES, SAMPLES_OPTIONAL
 from packidx.index import window_files
 from packidx.inspect.verify import verify_snapshot
-from packidx.io.files import write_json
 from packidx.plan import PlanOptions
 from packidx.plan.resolved import resolve
-
-ARBITRARY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def bare(path: Path, lengths: Any, **columns: Any) -> Path:
@@ -49,46 +42,6 @@ def assert_sound(index: Path) -> None:
     checks = list(verify_snapshot(open_index(index)))
     assert len(checks) == 7
     assert [check for check in checks if not check.ok] == []
-
-
-@ARBITRARY
-@given(
-    lengths=st.lists(st.one_of(st.integers(-1, 40), st.none()), min_size=1, max_size=60),
-    capacity=st.integers(1, 45),
-    on_long=st.sampled_from(["drop", "truncate", "split"]),
-    shift=st.booleans(),
-    margin=st.sampled_from([None, 0.0, 0.1, 0.5]),
-)
-def test_every_sample_is_packed_once_or_dropped_with_a_reason(
-    tmp_path_factory: pytest.TempPathFactory,
-    lengths: list[int | None],
-    capacity: int,
-    on_long: str,
-    shift: bool,
-    margin: float | None,
-) -> None:
-    folder = tmp_path_factory.mktemp("plan")
-    options = {"on_long": on_long, "shift": shift, "margin": margin}
-    try:
-        plan_packs(bare(folder / "l.parquet", lengths), folder / "i", capacity=capacity, **options)
-    except PackidxError:
-        planned = int((1 - (margin or 0)) * capacity + 1e-9)
-        usable = [n - shift for n in lengths if n is not None and n - shift > 0]
-        assert planned < 1 or not usable or (on_long == "drop" and min(usable) > planned)
-        return
-    assert_sound(folder / "i")
-    index = open_index(folder / "i")
-    samples, dropped = index.samples().to_pylist(), index.dropped().to_pylist()
-    places: dict[int, list[tuple[int, int]]] = {}
-    for row in samples:
-        places.setdefault(row["sample_id"], []).append((row["token_start"], row["length"]))
-    assert sorted([*places, *(row["sample_id"] for row in dropped)]) == list(range(len(lengths)))
-    for ident, pieces in places.items():
-        want = lengths[ident] - shift  # type: ignore[operator]
-        if on_long == "truncate":
-            want = min(want, index.manifest["options"]["planned_capacity"])
-        covered = [t for start, n in sorted(pieces) for t in range(start, start + n)]
-        assert covered == list(range(want))
 
 
 def test_schemas_on_disk_are_the_documented_ones(tmp_path: Path) -> None:
@@ -150,10 +103,6 @@ def full_table(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def image(at: int, tokens: int) -> dict[str, Any]:
-    return {"kind": "image", "tokens": tokens, "patches": 4 * tokens, "t": 1, "at": at}
-
-
 def test_counters_are_summed_and_unknown_ones_stay_null(tmp_path: Path) -> None:
     known = {"label_tokens": 3, "image_tokens": 4, "vision_patches": 16, "vision_cost": 256}
     rows = [{"length": 6, **known}, {"length": 4, **known}, {"length": 9, "image_tokens": 1}]
@@ -163,18 +112,6 @@ def test_counters_are_summed_and_unknown_ones_stay_null(tmp_path: Path) -> None:
     assert {k: packs[10][k] for k in known} == {k: 2 * v for k, v in known.items()}
     assert packs[10]["attention_cost"] == 36 + 16
     assert (packs[9]["label_tokens"], packs[9]["image_tokens"]) == (None, 1)
-
-
-def test_rejected_rows_are_dropped_with_their_reason(tmp_path: Path) -> None:
-    bad = {"length": 0, "status": "rejected", "reason": "bad_json", "detail": "at byte 7"}
-    full_table(tmp_path / "l.parquet", [{"length": 3}, bad])
-    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10)
-    [row] = open_index(tmp_path / "i").dropped().to_pylist()
-    assert (row["sample_id"], row["reason"], row["detail"]) == (
-        1,
-        "rejected",
-        "bad_json: at byte 7",
-    )
 
 
 @pytest.mark.parametrize(
@@ -304,30 +241,6 @@ def test_several_planners_at_once_publish_whole_snapshots(tmp_path: Path) -> Non
     assert len(folders) == 3
     for folder in folders:
         assert all(c.ok for c in verify_snapshot(open_index(f"{tmp_path / 'i'}@{folder.name}")))
-
-
-def test_manifest_of_lengths_is_held_against_its_parts(tmp_path: Path) -> None:
-    folder = tmp_path / "lengths"
-    folder.mkdir()
-    bare(folder / "part-00000.parquet", [5])
-    write_lengths_manifest(folder, 1, "0" * 64)
-    good = manifests.read(folder)
-    (file,) = good["files"]
-    cases: list[tuple[dict[str, Any], type[PackidxError], str]] = [
-        ({"files": [{**file, "bytes": 3}]}, MismatchError, "its manifest says 3"),
-        ({"files": [{**file, "path": "part-00001.parquet"}]}, MismatchError, "missing"),
-        ({"files": [{**file, "sha256": "0" * 64}]}, FormatError, "other content"),
-        ({"version": 99}, FormatError, "version 99; this packidx knows 2: upgrade"),
-        ({"version": 1}, FormatError, "version 1, of before packidx's first release: make one"),
-        ({"format": "other"}, FormatError, "'other'"),
-    ]
-    for change, kind, says in cases:
-        write_json(folder / "manifest.json", manifests.sign(good | change))
-        with pytest.raises(kind, match=says):
-            plan_packs(folder, tmp_path / "i", capacity=10)
-    (folder / "manifest.json").write_text("{")
-    with pytest.raises(FormatError, match="no lengths manifest"):
-        plan_packs(folder, tmp_path / "i", capacity=10)
 
 
 NO_MEDIA: list[tuple[dict[str, list[int | None]], bool]] = [

@@ -180,28 +180,6 @@ def test_positions_that_would_break_isolation_are_refused(index: Index) -> None:
         PackedDataset(index, jumping)[0]
 
 
-def test_another_length_than_planned_names_everything(index: Index) -> None:
-    sample = index.pack(0).samples[0]
-
-    def longer(record: dict[str, Any]) -> dict[str, Any]:
-        return {"input_ids": [1] * (length_of(record["parts"]) + 1)}
-
-    with pytest.raises(MismatchError) as caught:
-        PackedDataset(index, longer)[0]
-    text = str(caught.value)
-    assert f"pack 0, sample {sample.sample_id} (key {sample.key!r})" in text
-    assert f"encoded to {sample.length + 1} tokens but planned as {sample.length};" in text
-
-
-def test_an_error_of_encode_says_which_sample(index: Index) -> None:
-    def fails(record: dict[str, Any]) -> dict[str, Any]:
-        raise KeyError("tokens")
-
-    with pytest.raises(KeyError) as caught:
-        PackedDataset(index, fails)[0]
-    assert "pack 0, sample" in "".join(caught.value.__notes__)
-
-
 class Stamped(SyntheticEncode):
     def fingerprint(self) -> str:
         return "f00d"

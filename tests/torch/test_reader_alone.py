@@ -14,7 +14,7 @@ from alone import NETWORK, PLANNER, Environment
 from packidx_cli.main import main
 from PIL import Image
 
-READER = ("torch", "numpy", "pyarrow", "orjson", "pillow")
+READER = ("torch", "numpy", "pyarrow", "msgspec", "orjson", "pillow")
 ABSENT = PLANNER | NETWORK | {"transformers", "tokenizers", "jinja2"}
 
 OWN = '''
@@ -150,7 +150,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return Environment(tmp_path_factory.mktemp("encoder") / "env", names, without)
 
 
-def test_five_packages_read_packs_with_an_encoder_of_the_users_own(
+def test_six_packages_read_packs_with_an_encoder_of_the_users_own(
     reader: Environment, own_index: Path, data: Path
 ) -> None:
     done = reader.run(str(data / "read.py"), str(own_index), "own", "fork,forkserver")

@@ -9,11 +9,8 @@ anything is called exact (`packidx.encode.proof`).
 from __future__ import annotations
 
 import bisect
-import contextlib
-import json
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -24,15 +21,13 @@ from packidx.arrays import Int64s
 from packidx.digests import digest
 from packidx.encode.imports import load_real
 from packidx.encode.probe.blanks import image_shape, length_of, sound_shape, video_shape
+from packidx.encode.probe.learn import EACH, INDEX, Learner, Learnt, Profile, Table
 from packidx.errors import BadRecord, MissingExtraError, PackidxError, SourceError
-from packidx.io import cache
-from packidx.io.kept import kept
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import Expansion, MediaCounts, VisionFamily
 from packidx.processor.families.base import no_pixels
 from packidx.records.conversation import MediaInfo
 from packidx.records.media.audio import resampled_length
-from packidx.software import installed
 
 MEDIA_PARTS = ("image_processor", "video_processor", "feature_extractor", "audio_processor")
 """Attributes of processors that take media."""
@@ -85,9 +80,7 @@ class ProbedVision(VisionFamily):
         return _load(processor, trusts_code) if isinstance(processor, str) else processor
 
     @cached_property
-    def _learner(self) -> Any:
-        from packidx.encode.probe.learn import Learner
-
+    def _learner(self) -> Learner:
         return Learner(self.processor, self._given[0])
 
     @property
@@ -311,152 +304,3 @@ def outside_in(lengths: Iterable[int]) -> list[int]:
         elif high - low > 1:
             spans.append((low + 1, high))
     return list(dict.fromkeys([*order, *ascending]))
-
-
-_BUILDERS = ("packidx", "transformers", "torch", "torchvision", "tokenizers", "pillow")
-_FORMAT = "2"
-
-EACH, INDEX, TUPLE = "each", "index", "tuple"
-"""What a medium's text depends on: itself alone; also its number among the sample's media of its
-kind; all of these."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How a processor treats one kind of media."""
-
-    placeholder: str = ""
-    """What the chat template writes, of which the processor makes something else."""
-    feature: str = ""
-    """The token that is repeated for a medium's features."""
-    by: str = EACH
-    only_one: bool = False
-    """Whether it builds no sample with several."""
-    rate: int = 0
-    """Samples of sound per second that it takes; 0 for other media."""
-    rises: bool = False
-    """Whether of the sounds that were tried no longer one became fewer tokens."""
-    problem: str | None = None
-    """Why it cannot be counted; the rest says nothing then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """How a processor treats text and media, learnt once."""
-
-    name: str
-    """Of its class."""
-    settings: dict[str, str]
-    """What a fingerprint must hold, besides the tokenizer: the arithmetic is not ours."""
-    around: tuple[str, str] = ("", "")
-    """What it puts before and after a rendered text."""
-    reserved: tuple[str, ...] = ()
-    """Tokens that it may take for media wherever they stand."""
-    kinds: dict[str, Kind] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, stated: Mapping[str, Any]) -> Profile:
-        """What `dataclasses.asdict` made of one."""
-        kinds = {kind: Kind(**value) for kind, value in stated["kinds"].items()}
-        lists = {name: tuple(stated[name]) for name in ("around", "reserved")}
-        return cls(**{**stated, **lists, "kinds": kinds})
-
-
-@dataclass(frozen=True, slots=True)
-class Learnt:
-    """What one medium, or each of a sample's, becomes."""
-
-    text: str = ""
-    runs: tuple[int, ...] = ()
-    grid: tuple[int, int, int] = (0, 0, 0)
-    problem: str | None = None
-    """Why a processor builds no sample with it."""
-
-
-class Table:
-    """Media that were probed, by their keys.
-
-    Args:
-        identity: what tells a processor, its release and settings from all others; None keeps
-            nothing.
-    """
-
-    def __init__(self, identity: Iterable[str] | None) -> None:
-        self._media: dict[str, tuple[Learnt, ...]] = {}
-        self._read = 0
-        self._identity: list[str] = []
-        self._path: str | None = None
-        if identity is not None:
-            versions = [f"{name} {installed(name)}" for name in _BUILDERS]
-            self._identity = [_FORMAT, *versions, *identity]
-            name = digest(*map(str.encode, self._identity))
-            self._path = os.path.join(cache.folder(), "probes", f"{name}.jsonl")
-
-    def kept_profile(self, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The processor's profile as JSON."""
-        return kept("probes", self._identity, make)
-
-    def find(self, keys: Iterable[str]) -> list[str]:
-        """Those of `keys` that nobody has learnt yet."""
-        missing = [key for key in keys if key not in self._media]
-        if missing:
-            self._read_more()
-        return [key for key in missing if key not in self._media]
-
-    def of_kind(self, kind: str) -> dict[str, tuple[Learnt, ...]]:
-        """All that is known of a kind's media."""
-        own = f"{kind} "
-        return {key: media for key, media in self._media.items() if key.startswith(own)}
-
-    def __getitem__(self, key: str) -> tuple[Learnt, ...]:
-        return self._media[key]
-
-    def add(self, learnt: Mapping[str, tuple[Learnt, ...]]) -> None:
-        """Remember these, and let others know."""
-        self._media.update(learnt)
-        if self._path is None:
-            return
-        # A line begins anew also where another process died in the middle of its own.
-        lines = b"\n" + b"".join(_line(key, media) for key, media in learnt.items())
-        with contextlib.suppress(OSError):
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                os.write(descriptor, lines)  # at once: lines of several processes do not mix
-            finally:
-                os.close(descriptor)
-
-    def take(self, key: str, learnt: Learnt) -> None:
-        """Remember what follows from what was probed; others find it as quickly."""
-        self._media[key] = (learnt,)
-
-    def _read_more(self) -> None:
-        if self._path is None:
-            return
-        with contextlib.suppress(OSError):
-            with open(self._path, "rb") as file:
-                file.seek(self._read)
-                whole = file.read()
-            end = whole.rfind(b"\n") + 1
-            self._read += end
-            for line in whole[:end].splitlines():
-                self._media.update(_entry(line))
-
-
-def _line(key: str, media: tuple[Learnt, ...]) -> bytes:
-    content = json.dumps([key, [asdict(each) for each in media]], ensure_ascii=True).encode()
-    return digest(content).encode() + b" " + content + b"\n"
-
-
-def _entry(line: bytes) -> dict[str, tuple[Learnt, ...]]:
-    """What a line says; nothing where it is not as it was written."""
-    stated, _, content = line.partition(b" ")
-    if digest(content).encode() != stated:
-        return {}
-    key, media = json.loads(content)
-    return {key: tuple(_learnt(each) for each in media)}
-
-
-def _learnt(stated: dict[str, Any]) -> Learnt:
-    runs, grid = tuple(stated["runs"]), tuple(stated["grid"])
-    return Learnt(stated["text"], runs, (grid[0], grid[1], grid[2]), stated["problem"])

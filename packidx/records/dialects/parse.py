@@ -15,8 +15,11 @@ is.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,9 +27,8 @@ import orjson
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
-from packidx.records.dialects.media_lists import MediaLists, media_lists, unread
 from packidx.records.dialects.sides import refuse_preferences
-from packidx.records.dialects.standard import CAPTIONS, is_document, plain_document
+from packidx.records.dialects.standard import CAPTIONS, is_document, may_hold_media, plain_document
 from packidx.records.dialects.webdataset import media_first
 from packidx.records.layout import TURN_KEYS
 from packidx.records.media.held import media_in
@@ -40,6 +42,7 @@ from packidx.records.media.references import (
     medium_of,
     named,
     part_kind,
+    stated_facts,
 )
 
 OF_TEMPLATES = {"developer": "system", "function": "tool", "ipython": "tool"}
@@ -87,7 +90,7 @@ def parse(record: Any, *, has_media: bool = False) -> Conversation:
     if tokens is not None:
         return tokens
     refuse_preferences(record)
-    lists = media_lists(record, has_media)
+    lists = MediaLists(record, has_media)
     raw_turns = _raw_turns(record)
     count = integer(record.get("_text_tokens"), 0, MAX_TOKENS, "_text_tokens", "bad_text_tokens")
     if is_document(raw_turns):
@@ -377,3 +380,147 @@ def _checked(value: Any, name: str, low: int) -> list[int]:
         raise BadRecord(reason, f"{name!r} holds {array[at]} at {at}, which is no token")
     tokens: list[int] = array.tolist()
     return tokens
+
+
+# -- the media of a record -------------------------------------------------------------------------
+
+UNUSED = "unused_column"
+"""Why a record is rejected that holds what nobody reads."""
+
+
+class MediaLists:
+    """The record's own media, handed out to the placeholders in order of appearance, and what it
+    states of all its media (``mm_inputs_meta``).
+
+    Raises:
+        BadRecord: ``bad_media`` or ``bad_meta``.
+    """
+
+    def __init__(self, record: Mapping[str, Any], has_media: bool) -> None:
+        meta = record.get("mm_inputs_meta")
+        self._stated = None if meta is None else _stated_media(meta)
+        self._listed = {
+            kind: media_entries(record, kind)[1]
+            for kind, keys in LIST_KEYS.items()
+            if not record.keys().isdisjoint(keys)
+        }
+        self._record = None if has_media else record
+        self._used: dict[str, int] = {}  # by placeholders
+        self._seen: dict[str, int] = {}  # of all
+        self.has_literal = False
+        """Whether a text held a placeholder where nothing could be a medium."""
+
+    @cached_property
+    def may_be(self) -> bool:
+        """Whether a placeholder could stand for something."""
+        return self._stated is not None or self._record is None or may_hold_media(self._record)
+
+    def next(self, kind: str) -> Media:
+        """The medium that the next placeholder of a kind stands for."""
+        number = self._used.get(kind, 0)
+        self._used[kind] = number + 1
+        listed = self._listed.get(kind, ())
+        if number >= len(listed):
+            return self.own(Media(kind))  # refused by `check`
+        medium = medium_of(kind, listed[number])
+        if medium.ref is None:
+            raise BadRecord("bad_media", f"an entry of the record's {kind}s names nothing")
+        return self.own(medium)
+
+    def own(self, medium: Media) -> Media:
+        """The next medium, whoever names it, with what the record states of it where it does not
+        know better itself; counted tokens are always taken."""
+        if self._stated is None:
+            return medium
+        kind = medium.kind
+        number = self._seen.get(kind, 0)
+        self._seen[kind] = number + 1
+        entries = self._stated.get(kind)
+        if entries is None or number >= len(entries):
+            return medium
+        facts = _entry(entries[number], kind)
+        taken = {
+            name: fact
+            for name, fact in facts.items()
+            if fact is not None and (name == "tokens" or getattr(medium, name) is None)
+        }
+        return replace(medium, **taken)
+
+    def check(self) -> None:
+        """Refuse a record with more or fewer placeholders than media, or that states more or fewer
+        than there were."""
+        for kind in {**self._listed, **self._used}:
+            used, listed = self._used.get(kind, 0), len(self._listed.get(kind, ()))
+            if used != listed:
+                text = f"{used} placeholder(s) for {kind}s but {listed} {kind}(s) in the record"
+                if not listed:
+                    text += f"; where <{kind}> is text, --ignore {kind}s says so"
+                raise BadRecord("media_mismatch", text)
+        for kind, entries in (self._stated or {}).items():
+            if len(entries) != (seen := self._seen.get(kind, 0)):
+                has = f"{len(entries)} entries but the record has {seen} {kind}(s)"
+                raise BadRecord(_REASON, f"'{kind}s_meta' has {has}")
+
+
+def unread(place: str, kind: str) -> BadRecord:
+    """Why a record is refused with a medium in a place where nobody reads one."""
+    text = f"{place} holds a medium ({kind}) that nothing reads: name it in the record's own list"
+    return BadRecord(UNUSED, f"{text} of {kind}s, with <{kind}> in the text, or use a --transform")
+
+
+_REASON = "bad_meta"
+_IMAGE = ("height", "width", "n_tokens")  # a list's entries in order, as far as it has them
+_AUDIO = ("num_samples", "sampling_rate", "n_tokens")
+_VIDEO = ("num_frames", "height", "width", "fps", "n_tokens")  # the seconds left out
+
+_META_FORMS = {
+    "image": "[height, width]",
+    "video": "[frames, height, width, fps, seconds]",
+    "audio": "[samples, samples per second]",
+}
+
+
+def _stated_media(meta: Any) -> dict[str, Sequence[Any]]:
+    """What the value of ``mm_inputs_meta`` states, by kind of media."""
+    if not isinstance(meta, OBJECT):
+        raise BadRecord(_REASON, f"'mm_inputs_meta' is {named(meta)}, not an object")
+    lists = {kind: meta.get(f"{kind}s_meta") for kind in LIST_KEYS}
+    for kind, entries in lists.items():
+        if entries is not None and not isinstance(entries, list | tuple):
+            raise BadRecord(_REASON, f"'{kind}s_meta' is {named(entries)}, not a list")
+    return {kind: entries for kind, entries in lists.items() if entries is not None}
+
+
+def _entry(entry: Any, kind: str) -> dict[str, Any]:
+    if entry is None:
+        return {}
+    if isinstance(entry, OBJECT):
+        if kind != "video":
+            return stated_facts(entry, kind, _REASON)
+        return _video(entry, entry.get("duration"))
+    length = len(entry) if isinstance(entry, list | tuple) else 0
+    if length == 2 or (length == 3 and kind != "video"):
+        names = _AUDIO if kind == "audio" else _IMAGE
+        return stated_facts(dict(zip(names, entry, strict=False)), kind, _REASON)
+    if length in (5, 6) and kind == "video":
+        return _video(dict(zip(_VIDEO, [*entry[:4], *entry[5:]], strict=False)), entry[4])
+    raise BadRecord(_REASON, f"an entry of '{kind}s_meta' is {cut(entry)}, not {_META_FORMS[kind]}")
+
+
+def _video(entry: Any, seconds: Any) -> dict[str, Any]:
+    """A video's facts; 0 means unknown, and frames then follow from rate and duration."""
+    stated = {name: _whole(value) for name, value in entry.items()}
+    for name in ("num_frames", "nframes", "total_frames", "fps"):
+        if stated.get(name) == 0:
+            stated[name] = None
+    if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < math.inf):
+        raise BadRecord(_REASON, f"a video's duration is {cut(seconds)}, not a number of seconds")
+    facts = stated_facts(stated, "video", _REASON)
+    if facts.get("num_frames") is None and facts["fps"] and seconds:
+        facts["num_frames"] = max(1, int(seconds * facts["fps"]))
+    return facts
+
+
+def _whole(value: Any) -> Any:
+    """A whole number that was stored as a float, as an integer."""
+    return int(value) if type(value) is float and value.is_integer() else value

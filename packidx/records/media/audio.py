@@ -21,7 +21,7 @@ from packidx.io.ranges import Extent
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.images import Source, is_cut_riff, label_of, open_file
 from packidx.records.media.paths import MediaRoot, resolve
-from packidx.records.media.video import local, opened, remembered_info
+from packidx.records.media.video import local, opened, remembered
 
 Samples = NDArray[np.float32]
 
@@ -112,7 +112,7 @@ def media_sound(media: Media, root: MediaRoot) -> MediaInfo:
         return audio_info(media.ref)
     if not isinstance(media.ref, str):
         raise BadRecord("bad_media", "a sound without a path, bytes or stated number of samples")
-    return remembered_info(audio_info, media.ref, root)
+    return remembered(audio_info, media.ref, root)
 
 
 def audio_info(source: Source, *, label: str | None = None) -> MediaInfo:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import urllib.parse
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from PIL import Image
 
 from packidx.errors import BadRecord
 from packidx.io import storage, urls
+from packidx.io.identity import Identity, identity_of, lasting_identity
 from packidx.io.ranges import Extent
 from packidx.io.storage import reading
 from packidx.records.conversation import Media
@@ -26,10 +28,10 @@ from packidx.records.media.images import (
 )
 from packidx.records.media.lmdb_store import (
     SEPARATOR,
+    data_file,
     forget_databases,
     split_reference,
 )
-from packidx.records.media.looked_at import LookedAt, forget_looked_at
 from packidx.records.media.paths import MediaRoot, data_uri, forget_paths, resolve, shortened
 from packidx.records.media.references import (
     LIST_KEYS,
@@ -39,7 +41,7 @@ from packidx.records.media.references import (
     reference_of,
     refs_of,
 )
-from packidx.records.media.video import Video, forget_infos
+from packidx.records.media.video import Video, forget_infos, remembered
 
 Moved = Callable[[str], str]
 
@@ -73,10 +75,7 @@ def media_size(media: Media, root: MediaRoot) -> tuple[int, int] | None:
         raise BadRecord("bad_media", "an image without a path, bytes or stated size")
     if media.ref.startswith("data:"):
         return image_size(data_uri(media.ref), "a data: URI")
-    answer = _remembered_size(media.ref, root)
-    if isinstance(answer, tuple):
-        return answer
-    raise BadRecord(answer.reason, answer.detail)
+    return remembered(image_size, media.ref, root)
 
 
 def check_reference(media: Media, root: MediaRoot) -> None:
@@ -92,12 +91,11 @@ def check_reference(media: Media, root: MediaRoot) -> None:
 
 def forget_media() -> None:
     """Forget what is remembered of media by their paths: files may have changed since."""
-    _remembered_size.cache_clear()
     _exists.cache_clear()
     forget_paths()
     forget_infos()
     forget_databases()
-    forget_looked_at()
+    _identity.cache_clear()
 
 
 def is_remote(media: Media, root: MediaRoot) -> bool:
@@ -207,19 +205,18 @@ class MediaOpener:
 
     def video(self, ref: Any) -> Any:
         """A `Video`, which decodes when it is asked to; an opened one as it is."""
-        if not isinstance(ref, str | bytes | Extent):
-            return ref
-        located = self.located_at(ref)
-        content = stored_value(located, repr(shortened(str(ref))))
-        return Video(located if content is None else content)
+        return self._opened_later(Video, ref)
 
     def sound(self, ref: Any) -> Any:
         """An `Audio`, which decodes when it is asked to; an opened one as it is."""
+        return self._opened_later(Audio, ref)
+
+    def _opened_later(self, kind: Callable[[Any], Any], ref: Any) -> Any:
         if not isinstance(ref, str | bytes | Extent):
             return ref
         located = self.located_at(ref)
         content = stored_value(located, repr(shortened(str(ref))))
-        return Audio(located if content is None else content)
+        return kind(located if content is None else content)
 
     def located_at(self, ref: Any) -> Any:
         """Where a reference leads, through `moved` if it is absolute; anything else as it is."""
@@ -279,10 +276,74 @@ def _exists(path: str) -> bool:
         return storage.is_file(path) if entry is None else storage.exists(entry[0])
 
 
+# -- what records refer to ------------------------------------------------------------------------
+
+_ABSENT = b"-"
+
+
+def _digest(identities: Iterable[bytes | None]) -> str | None:
+    known: list[bytes] = []
+    for identity in identities:
+        if identity is None:
+            return None
+        known.append(identity)
+    return hashlib.sha256(b"".join(known)).hexdigest()
+
+
+class References(NamedTuple):
+    """What the records of a range refer to."""
+
+    names: list[str]
+    """The references as they stand in records, sorted."""
+    digest: str | None
+    """Of the identities of their files; None where nothing tells whether these change."""
+
+    def are_unchanged(self, root: MediaRoot) -> bool:
+        """Whether they lead from `root` to the very files that they led to."""
+        if self.digest is None:
+            return False
+        return self.digest == _digest(_identity(name, root, identity_of) for name in self.names)
+
+
+NOTHING = References([], _digest([]))
+
+
+class LookedAt:
+    """Collects the references of a range's records, each before its file is read."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytes | None] = {}
+
+    def note(self, ref: Any, root: MediaRoot) -> None:
+        """Note what a record refers to; content that stands in its shard is known by the shard."""
+        if isinstance(ref, str):
+            if ref not in self._files and not ref.startswith("data:"):
+                self._files[ref] = _identity(ref, root, lasting_identity)
+        elif ref is not None and not isinstance(ref, bytes | Extent):
+            self._files[""] = None  # a transform has opened it: who knows where it was
+
+    def references(self) -> References:
+        """What was noted."""
+        names = sorted(self._files)
+        return References(names, _digest(self._files[name] for name in names))
+
+
 @functools.lru_cache(maxsize=1 << 16)
-def _remembered_size(ref: str, root: MediaRoot) -> tuple[int, int] | BadRecord:
+def _identity(
+    ref: str, root: MediaRoot, identify: Callable[[str], Identity | None]
+) -> bytes | None:
+    """Of the file that a reference leads to; None where it may change unseen."""
     try:
-        # The reference, not the path, goes into the detail: it is the same on every machine.
-        return image_size(resolve(ref, root), repr(shortened(ref)))
-    except BadRecord as error:
-        return error.with_traceback(None)
+        path = resolve(ref, root)
+        if isinstance(path, bytes):
+            return b""
+        if (entry := split_reference(path)) is not None:
+            path = data_file(entry[0])
+        if urls.is_url(path):
+            return None  # to ask for its version costs as much as to count it again
+        identity = identify(path)
+    except BadRecord:
+        return None
+    except (OSError, ValueError):
+        return _ABSENT
+    return None if identity is None else b"%d %d %d %d %d;" % identity

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,6 +44,7 @@ _SOUND_FORMATS = (
     *("asf", "mpegts", "avi", "flv"),
 )
 
+T = TypeVar("T")
 Frames = tuple[Any, ...]
 
 
@@ -178,7 +179,7 @@ def _looked_at(ref: Any, root: MediaRoot) -> MediaInfo:
         return frames_info([resolve(r, root) if isinstance(r, str) else r for r in ref])
     if not isinstance(ref, str):
         raise BadRecord("bad_media", "a video without a path, bytes, frames or stated size")
-    return remembered_info(video_info, ref, root)
+    return remembered(video_info, ref, root)
 
 
 def _decode(
@@ -212,20 +213,20 @@ def _pixels(frame: Any) -> NDArray[np.uint8]:
 # -- headers ---------------------------------------------------------------------------------------
 
 
-def remembered_info(read: Callable[..., MediaInfo], ref: str, root: MediaRoot) -> MediaInfo:
+def remembered(read: Callable[..., T], ref: str, root: MediaRoot) -> T:
     """What `read` says of a reference, remembered until `forget_infos`.
 
     Raises:
         BadRecord: as `read`; that is remembered, too.
     """
     answer = _answer(read, ref, root)
-    if isinstance(answer, MediaInfo):
-        return answer
-    raise BadRecord(answer.reason, answer.detail)
+    if isinstance(answer, BadRecord):
+        raise BadRecord(answer.reason, answer.detail)
+    return cast(T, answer)
 
 
 @functools.lru_cache(maxsize=1 << 17)
-def _answer(read: Callable[..., MediaInfo], ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
+def _answer(read: Callable[..., Any], ref: str, root: MediaRoot) -> Any:
     try:
         # The reference, not the path, goes into the detail: it is the same on every machine.
         return read(resolve(ref, root), label=repr(shortened(ref)))

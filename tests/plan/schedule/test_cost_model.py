@@ -10,8 +10,7 @@ import torchvision_cpu  # noqa: F401
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.errors import FormatError, OptionError
-from packidx.index.cost import WEIGHTS, pack_cost
+from packidx.errors import OptionError
 from packidx.plan.cost_model import DEFAULT_PRESET, PRESETS, CostModel, parse
 
 
@@ -111,12 +110,3 @@ BAD = [
 def test_bad_words(word: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse(word)
-
-
-def test_weights_of_a_manifest_are_checked() -> None:
-    good = dict.fromkeys(WEIGHTS, 1.0)
-    columns = {"length": np.array([1])}
-    pack_cost(good, columns)
-    for bad in (good | {"more": 1.0}, good | {"llm_linear": "1"}, good | {"vit_linear": -1.0}, {}):
-        with pytest.raises(FormatError, match="cost"):
-            pack_cost(bad, columns)

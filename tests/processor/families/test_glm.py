@@ -72,12 +72,6 @@ def test_tensors_equal_the_real_processors(glm: tuple[str, Any, Path]) -> None:
     assert family_talks.encoder_differences(folder, processor, talks, names) == 0
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_defaults_are_the_classes(name: str) -> None:
-    image, video = theirs(name, "ImageProcessor"), theirs(name, "VideoProcessor")
-    assert not family_talks.default_differences(FAMILIES[name], image, video)
-
-
 @pytest.mark.parametrize("frames", [2, 3, 5, 16, 639])
 def test_sizes_equal_the_real_processors(frames: int) -> None:
     rng = np.random.default_rng(4)

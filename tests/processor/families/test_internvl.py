@@ -68,11 +68,6 @@ def test_pixels_of_images_and_videos_are_one_tensor_in_order(internvl: tuple[Any
     assert family_talks.encoder_differences(folder, processor, talks, ["pixel_values"]) == 0
 
 
-def test_defaults_are_the_classes() -> None:
-    image, video = transformers.GotOcr2ImageProcessor, transformers.InternVLVideoProcessor
-    assert not family_talks.default_differences(INTERNVL, image, video)
-
-
 @pytest.mark.parametrize("limits", [(1, 12), (1, 6), (2, 9), (1, 1), (4, 40)])
 def test_tiles_equal_the_real_processors(limits: tuple[int, int]) -> None:
     rng = np.random.default_rng(3)

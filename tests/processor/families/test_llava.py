@@ -10,17 +10,11 @@ import family_processors_tiles as tiles
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    LlavaNextImageProcessor,
-    LlavaOnevisionImageProcessor,
-    LlavaOnevisionVideoProcessor,
-)
 
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.families import FAMILIES
 from packidx.processor.families.llava import TiledLlavaVision
-from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import MediaInfo
 
 Made = tuple[Any, ProcessorFiles]
@@ -161,11 +155,6 @@ def test_frames(made: dict[str, Made], tmp_path: Path) -> None:
         assert short.tokens.tolist() == [0, 0] and not short.grids.any()
 
 
-def test_no_video(made: dict[str, Made]) -> None:
-    counts = made["llava_next"][1].vision.count_videos([MediaInfo(9, 9, 9)])  # type: ignore[union-attr]
-    assert isinstance(counts.errors[0], BadRecord)
-
-
 @pytest.mark.parametrize(
     ("name", "part", "change", "message"),
     [
@@ -200,22 +189,3 @@ def test_settings_that_cannot_be_counted(
     settings[part] |= change
     with pytest.raises(SourceError, match=message):
         family.build(settings["image"], settings["video"], settings["own"])
-
-
-@pytest.mark.parametrize(
-    ("name", "image", "video"),
-    [
-        ("LlavaNextProcessor", LlavaNextImageProcessor, None),
-        (
-            "LlavaOnevisionProcessor",
-            LlavaOnevisionImageProcessor,
-            LlavaOnevisionVideoProcessor,
-        ),
-    ],
-)
-def test_defaults_are_the_classes(name: str, image: Any, video: Any) -> None:
-    family = FAMILIES[name]
-    for defaults, real in ((family.image_defaults, image), (family.video_defaults, video)):
-        if real is not None:
-            expected = complete_settings(real().to_dict(), None, tuple(defaults))
-            assert complete_settings(defaults, None, tuple(defaults)) == expected

@@ -12,7 +12,6 @@ import torch
 from small_packs import bare_index
 from torch.nn import functional
 from trained_packs import (
-    CAPACITY,
     Encode,
     gradients,
     largest_difference,
@@ -30,7 +29,6 @@ from packidx.torch.loss import (
     batch_weight,
     correct_gradients,
     label_positions,
-    loss_by,
     loss_targets,
     packed_loss,
     seen_denominator,
@@ -233,35 +231,6 @@ def test_alignment_padding_and_mrope_do_not_matter(index: Index) -> None:
         assert loss_targets(pack, LossWeights("sample"))[1].tolist() == expected[0]
 
 
-@pytest.mark.parametrize(("together", "attention"), [(3, "sdpa"), (3, "flash"), (1, "sdpa")])
-def test_loss_by_sample_and_source(index: Index, together: int, attention: str) -> None:
-    model, encode = tiny_model().eval(), Encode()
-    dataset, fetcher = PackedDataset(index, encode), Fetcher(index)
-    numbers = list(range(index.num_packs - together, index.num_packs))
-    numbers[0] = 0
-    packs = [dataset[k] for k in numbers]
-    batch = collate(packs, attention)
-    logits = logits_of(model, batch)
-    found = loss_by("sample", logits, batch, packs)
-    kept = label_positions(batch)
-    assert loss_by("sample", logits[:, kept], batch, packs, kept=kept) == found
-    sources: dict[int, list[float]] = {}
-    names = [source["name"] for source in index.manifest["sources"]]
-    for sample in (one for k in numbers for one in index.pack(k).samples):
-        encoded = encode(fetcher.read(sample))
-        with torch.no_grad():
-            logit = model(encoded["input_ids"][None], use_cache=False).logits[0, :-1]
-        loss = float(functional.cross_entropy(logit, encoded["labels"][1:], reduction="sum"))
-        total, count = found.pop(sample.sample_id)
-        assert total == pytest.approx(loss, rel=1e-4) and count == sample.label_tokens
-        sums = sources.setdefault(names.index(str(sample.source)), [0.0, 0])
-        sums[0], sums[1] = sums[0] + loss, sums[1] + count
-    assert not found
-    for source, (total, count) in loss_by("source", logits, batch, packs).items():
-        assert [total, count] == pytest.approx(sources.pop(source), rel=1e-4)
-    assert not sources
-
-
 def test_unknown_counts_have_no_denominator(tmp_path: Path) -> None:
     sampler = PackSampler(bare_index(tmp_path, 4))
     assert sampler.denominator(0, "square") is None
@@ -284,8 +253,3 @@ def test_bad_use(index: Index) -> None:
         packed_loss(torch.zeros(1, 2, 9), batch, LossWeights(), 1)
     with pytest.raises(MismatchError, match="at 1 kept positions"):
         packed_loss(torch.zeros(1, 1, 9), batch, LossWeights(), 1, kept=torch.tensor([0]))
-    with pytest.raises(OptionError, match="'sample' and 'source', not 'pack'"):
-        loss_by("pack", torch.zeros(1, 3, 9), batch, [])
-    pack = {"cu_seqlens": torch.tensor([0, CAPACITY])}
-    with pytest.raises(MismatchError, match="2 packs of 480 tokens are not those .* 1 x 3"):
-        loss_by("sample", torch.zeros(1, 3, 9), batch, [pack, pack])

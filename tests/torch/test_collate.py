@@ -113,7 +113,7 @@ def test_thd_counts_true_lengths_and_slots() -> None:
 
 @pytest.mark.parametrize("attention", ["flash", "sdpa", "flex", "indexed", "thd"])
 def test_nothing_but_inputs_in_any_mode(attention: str) -> None:
-    one = {**aligned(), "events": [{"kind": "hole"}], **MEDIA}
+    one = {**aligned(), "events": [{"kind": "unreadable"}], **MEDIA}
     batch = collate(one, attention)
     assert not batch.keys() & {"pack_id", "sample_ids", "source_ids", "events", "lengths"}
     assert batch["use_cache"] is False and batch["labels"].shape == batch["input_ids"].shape
@@ -139,3 +139,37 @@ def test_packs_may_differ_in_tiles_per_image() -> None:
 def test_masked_out_tokens_are_refused() -> None:
     with pytest.raises(MismatchError, match="pack 3: encode masks tokens out"):
         collate(pack([3], attention_mask=torch.tensor([1, 1, 0])))
+
+
+def with_media(images: int, videos: int) -> dict[str, Any]:
+    tensors: dict[str, Any] = {}
+    if images:
+        tensors["image_grid_thw"] = torch.tensor([[1, 2, 2]] * images)
+        tensors["pixel_values"] = torch.ones(4 * images, 6)
+    if videos:
+        tensors["video_grid_thw"] = torch.tensor([[2, 2, 2]] * videos)
+        tensors["pixel_values_videos"] = torch.ones(8 * videos, 6)
+    return pack([3, 4], **tensors)
+
+
+@pytest.mark.parametrize(
+    ("packs", "images", "videos"),
+    [
+        ([(3, 1), (0, 0), (1, 2)], [3, 0, 1], [1, 0, 2]),
+        ([(0, 2), (0, 1)], None, [2, 1]),  # nothing but videos
+        ([(2, 0)], [2], None),
+        ([(0, 0), (0, 0)], None, None),
+    ],
+)
+def test_numbers_of_media_for_nemo(
+    packs: list[tuple[int, int]], images: list[int] | None, videos: list[int] | None
+) -> None:
+    given = [with_media(*counts) for counts in packs]
+    indexed, thd = collate(given, "indexed"), collate(given, "thd")
+    for name, counts in (("n_images_per_sample", images), ("n_videos_per_sample", videos)):
+        if counts is None:
+            assert name not in indexed and name not in thd
+            continue
+        assert indexed[name].tolist() == counts and indexed[name].dtype == torch.int64
+        assert thd[name].tolist() == [sum(counts)]  # thd has one row of tokens
+    assert not collate(given).keys() & {"n_images_per_sample", "n_videos_per_sample"}
