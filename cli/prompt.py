@@ -58,15 +58,18 @@ def prompt(run: Callable[[str], None], views: Iterable[str], title: str, **termi
     say(f"{title}: views are {', '.join(views)}; a semicolon ends a query, Ctrl-D the prompt")
     while True:
         try:
-            text = lines.prompt("packidx> ")
-            if text.strip().lower() in _ENDS:
-                return
-            if text.strip():
-                run(text)
-        except KeyboardInterrupt:  # what was typed is given up, what runs is stopped
+            text = lines.prompt("packidx> ").strip()
+        except KeyboardInterrupt:  # what was typed is given up
             continue
         except EOFError:
             return
+        if text.lower() in _ENDS:
+            return
+        try:
+            if text:
+                run(text)
+        except KeyboardInterrupt:
+            say("stopped", err=True)
         except (PackidxError, OSError) as error:
             say(str(error), err=True)
 

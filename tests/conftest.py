@@ -6,10 +6,12 @@ import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from object_store import Store, object_store
 
 REPO = Path(__file__).parent.parent
 
@@ -48,3 +50,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def processors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with the processor folders qwen2.5-vl and qwen3-vl."""
     return _once(tmp_path_factory, "make_processors.py", "processors")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """An object store on this machine, of one module's own."""
+    with object_store(tmp_path_factory.mktemp("cache")) as found:
+        yield found

@@ -13,16 +13,9 @@ from packidx.records.layout import PAIRS
 from ..grouped import Group, GroupedCommand
 from ..options import output_option, settings_option, trust_option, worker_options
 from ..show.console import count, print_json, print_marked_text, say
-from ..show.lengths.table import (
-    damaged,
-    guessed,
-    print_lengths,
-    print_mistaken,
-    tell_discarded,
-    untrained_sources,
-)
+from ..show.lengths import print_lengths, tell, untrained_sources, warnings_of
 from ..show.progress import progress_bar
-from ..sources import source_options, sources_argument, warn_of_rejected
+from ..sources import source_options, sources_argument
 
 if TYPE_CHECKING:
     from packidx.inspect.shown import ShownSample
@@ -133,11 +126,10 @@ def estimate(
         raise click.UsageError("--show needs what makes the tokens: give --processor or --encode")
     with progress_bar(quiet) as progress:
         summary = estimate_lengths(progress=progress, **options)
-    untrained = untrained_sources(summary)
-    warnings = [*summary.warnings, *damaged(summary)]
     samples = None if show is None else shown_samples(summary.path, show, options)
     if as_json:
-        told = [*warnings, *untrained, *rejection_warnings(summary.sources)]
+        told = [*warnings_of(summary), *untrained_sources(summary)]
+        told += rejection_warnings(summary.sources)
         document = dataclasses.asdict(summary) | {"warnings": told}
         if samples is not None:
             document["shown"] = [
@@ -149,12 +141,8 @@ def estimate(
         print_lengths(summary)
         if samples is not None:
             print_samples(samples)
-    tell_discarded(summary)
-    for text in (*warnings, *guessed(summary, options), *untrained):
-        say(f"warning: {text}", err=True)
     command = click.get_current_context().find_root().obj
-    print_mistaken(summary.mistaken, command, len(summary.sources) == 1)
-    warn_of_rejected(summary.sources, max_rejected, summary.path)
+    tell(summary, {**options, "max_rejected": max_rejected}, command)
 
 
 def shown_samples(path: str, number: int, options: Mapping[str, Any]) -> list[ShownSample]:

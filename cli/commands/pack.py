@@ -32,8 +32,9 @@ from ..show.console import (
     visible,
     warn,
 )
+from ..show.lengths import print_lengths, tell
 from ..show.progress import progress_bar
-from ..sources import ignore_option, sources_argument, warn_of_rejected
+from ..sources import ignore_option, sources_argument
 from .plan import with_option
 
 if TYPE_CHECKING:
@@ -137,7 +138,9 @@ def pack(
 
         def counted(summary: LengthsSummary) -> None:
             shown.pop_all().close()  # the bar is gone before anything is said
-            _tell_lengths(summary, recipe, None if is_file else command, as_json)
+            if not as_json and not summary.existed:
+                print_lengths(summary)
+            tell(summary, recipe.estimate, None if is_file else command)
             told.append(shown.enter_context(status(quiet)))
 
         made = pack_recipe(
@@ -229,32 +232,6 @@ def _show(made: PackSummary, recipe: str | None) -> None:
     facts["report"] = made.report or f"none: {made.no_report}"
     facts["train"] = f'PackedDataset("{made.index}", encode), see docs/training.md'
     print_facts("Packed", facts)
-
-
-def _tell_lengths(
-    summary: LengthsSummary, recipe: Recipe, command: list[str] | None, as_json: bool
-) -> None:
-    """What was counted, and what is to be known of it, before it is planned.
-
-    Raises:
-        SourceError: too much of a source is rejected.
-    """
-    from ..show.lengths.table import (
-        damaged,
-        guessed,
-        print_lengths,
-        print_mistaken,
-        tell_discarded,
-        untrained_sources,
-    )
-
-    if not as_json and not summary.existed:
-        print_lengths(summary)
-    tell_discarded(summary)
-    warn([*summary.warnings, *damaged(summary), *guessed(summary, recipe.estimate)])
-    warn(untrained_sources(summary))
-    print_mistaken(summary.mistaken, command, len(summary.sources) == 1)
-    warn_of_rejected(summary.sources, recipe.estimate.get("max_rejected"), summary.path)
 
 
 def _warn(made: PackSummary, recipe: Recipe) -> None:

@@ -134,21 +134,14 @@ def trace(
 
 
 def _absent(found: SampleTraces, index: Index) -> str:
-    """That no sample is called so, and what may be meant."""
-    from packidx.inspect.trace import has_keys
-
-    where = f"{index.path}@{index.id[:12]}"
-    number = index.snapshot.lengths.num_samples
-    looked = f"none of its {number_of(number, 'sample')}, packed or dropped,"
-    if found.key is None:
-        return f"{where} has no sample {found.sample_id}: {looked} has that id"
-    if not has_keys(index):
-        return f"{where} has no key {found.key!r:.200}: its samples have no keys: give --sample-id"
+    """That no sample is called so."""
+    what = f"sample {found.sample_id}" if found.key is None else f"key {found.key!r:.200}"
     of_source = "" if found.source is None else f" in source {found.source}"
-    hint = f"; near it: {', '.join(map(repr, found.near))}" if found.near else ""
-    if found.key in found.near:
-        return f"{where} has no key {found.key!r:.200}{of_source}, but another source has it"
-    return f"{where} has no key {found.key!r:.200}{of_source}: {looked} has it{hint}"
+    number = number_of(index.snapshot.lengths.num_samples, "sample")
+    return (
+        f"{index.path}@{index.id[:12]} has no {what}{of_source}: none of its {number}, packed or "
+        "dropped, has it"
+    )
 
 
 _ORIGINS = {"given": "as given", "state": "the state's", "plan": "the plan's"}

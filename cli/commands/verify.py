@@ -14,7 +14,7 @@ from ..options import index_options, make_encoder, refuse_two_encoders
 from ..show.console import count, print_json, print_marked, print_table, say, status
 
 if TYPE_CHECKING:
-    from packidx.inspect.verify.check import Check, Difference, SourceSeen
+    from packidx.inspect.verify.check import Check, SourceSeen
 
 _GROUPS = (
     Group("what to look at", "--sample 64", ("quick", "num_sampled", "seed", "roots")),
@@ -134,13 +134,6 @@ def _print_sources(sources: Sequence[SourceSeen]) -> None:
     say("")
     print_table(columns, map(_row, sources), right=1)
     say("planned, built: median tokens of whole samples; largest diff.: built less planned")
-    examples = [(seen.source, each) for seen in sources for each in seen.examples]
-    if examples:
-        say("")
-        rows = [
-            ("", f"{source}: sample {each.sample_id}", _told(each)) for source, each in examples
-        ]
-        print_marked("Examples", rows)
 
 
 def _row(seen: SourceSeen) -> list[str]:
@@ -148,10 +141,3 @@ def _row(seen: SourceSeen) -> list[str]:
     medians = (seen.planned_median, seen.materialized_median)
     shown = ["–" if value is None else f"{value:,.0f}" for value in medians]
     return [seen.source, *map(count, numbers), *shown, f"{seen.largest_difference:+,}"]
-
-
-def _told(example: Difference) -> str:
-    key = "" if example.key is None else f"{example.key}: "
-    if example.error is not None:
-        return f"{key}{example.error}"
-    return f"{key}planned {example.planned:,} tokens, built {count(example.materialized)}"

@@ -203,8 +203,10 @@ def limited(
             timer.start()
         yield
     except (duckdb.InterruptException, RuntimeError) as error:
-        if not is_over.is_set():
+        if "interrupt" not in str(error).lower():
             raise
+        if not is_over.is_set():  # by Ctrl-C, of which DuckDB makes an error of its own
+            raise KeyboardInterrupt from error
         raise OptionError(
             f"the query was stopped after {seconds:g} seconds: ask for less, or give it more with "
             "--timeout SECONDS"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate, groupby
 from typing import Any, TypedDict, Unpack
 
@@ -42,7 +42,6 @@ __all__ = [
     "StepTrace",
     "TracedPack",
     "TracedSample",
-    "has_keys",
     "run_of",
     "trace_samples",
     "trace_step",
@@ -205,8 +204,6 @@ class SampleTraces:
     world_size: int | None
     ancestors: tuple[Ancestor, ...]
     samples: tuple[SampleTrace, ...]
-    near: tuple[str, ...]
-    """Keys like the one that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,19 +374,11 @@ def trace_step(
 
 
 def _samples(index: Index, pack: Pack) -> tuple[TracedSample, ...]:
+    names = [field.name for field in fields(TracedSample) if field.name != "shard"]
     return tuple(
         TracedSample(
-            position=sample.position,
-            sample_id=sample.sample_id,
-            source=sample.source,
-            key=sample.key,
-            pair=sample.pair,
-            copy=sample.copy,
-            piece=sample.piece,
-            token_start=sample.token_start,
-            length=sample.length,
+            **{name: getattr(sample, name) for name in names},
             shard=_shard_of(index, sample.shard),
-            row=sample.row,
         )
         for sample in pack.samples
     )
@@ -421,7 +410,7 @@ def trace_samples(
         options: of the run, see `RunOptions`.
 
     Returns:
-        the samples; none where the index knows none, and then keys like the one that was asked for.
+        the samples; none where the index knows none.
 
     Raises:
         OptionError: neither key nor sample_id is given, or both, a source that is not there, or
@@ -469,7 +458,6 @@ def trace_samples(
         world_size=run.world_size,
         ancestors=ancestors(index),
         samples=tuple(samples),
-        near=() if samples or key is None else near_keys(index, key),
     )
 
 
@@ -484,13 +472,6 @@ _ROWS = (
 """The pieces of samples in packs, and the samples in none, which have a reason."""
 _BY_KEY = _ROWS.format(where="key = $key AND ($source IS NULL OR source = $source)")
 _BY_ID = _ROWS.format(where="list_contains($ids, sample_id)")
-_HAS_KEYS = "SELECT 1 FROM (FROM {} SELECT key) WHERE key IS NOT NULL LIMIT 1"
-_NEAR_KEYS = (
-    "SELECT key FROM (SELECT key FROM samples UNION SELECT key FROM dropped) "
-    "WHERE key = $key OR contains(lower(key), lower($key)) "
-    "OR jaro_winkler_similarity(lower(key), lower($key)) > 0.9 "
-    "ORDER BY jaro_winkler_similarity(lower(key), lower($key)) DESC, key LIMIT 3"
-)
 
 
 def _rows(index: Index, query: str, **values: Any) -> list[dict[str, Any]]:
@@ -501,16 +482,6 @@ def _rows(index: Index, query: str, **values: Any) -> list[dict[str, Any]]:
         found = connect(Views(files)).execute(query, values)
         names = [column[0] for column in found.description]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
-
-
-def has_keys(index: Index) -> bool:
-    """Whether any sample has a key."""
-    return any(_rows(index, _HAS_KEYS.format(table)) for table in ("samples", "dropped"))
-
-
-def near_keys(index: Index, key: str) -> tuple[str, ...]:
-    """The keys most like one that is not there, at most three."""
-    return tuple(row["key"] for row in _rows(index, _NEAR_KEYS, key=key))
 
 
 def _sample(
@@ -564,6 +535,9 @@ def first_ids(index: Index) -> list[int] | None:
     return list(accumulate(rows, initial=0))[:-1]
 
 
+_OF_ROW = ("pack_id", "position", "copy", "piece", "token_start", "length")
+
+
 def _places(
     index: Index, rows: Iterable[Mapping[str, Any]], run: Run, epochs: Sequence[int]
 ) -> dict[int, list[Place]]:
@@ -585,12 +559,7 @@ def _places(
             places.setdefault(row["sample_id"], []).append(
                 Place(
                     epoch=epoch,
-                    pack_id=row["pack_id"],
-                    position=row["position"],
-                    copy=row["copy"],
-                    piece=row["piece"],
-                    token_start=row["token_start"],
-                    length=row["length"],
+                    **{name: row[name] for name in _OF_ROW},
                     order_position=at,
                     left_out=is_left_out,
                     step=turn and turn.step,

@@ -54,31 +54,6 @@ def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(out)["existed"] is True
 
 
-def test_stats_json_has_result_and_options(index: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = run(capsys, "stats", index, "--json")
-    stats = json.loads(out)
-    assert status == 0
-    assert stats["result"]["num_packs"] == 2
-    assert stats["result"]["dropped"] == {"too_long": 1}
-    assert stats["options"]["capacity"] == 16
-    assert stats["packs"]["num_samples"]["max"] == 2
-    sentences = json.loads(out)["verdict"]
-    shown = run(capsys, "stats", index)[1]
-    assert "fill" in shown and sentences[0].startswith(shown.splitlines()[1].removeprefix("- "))
-
-
-def test_log_lists_snapshots_newest_first(
-    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = ["plan", str(tmp_path / "lengths.parquet"), "-o", index, "--capacity", "20", "--json"]
-    newer = json.loads(run(capsys, *plan)[1])["snapshot_id"]
-    rows = json.loads(run(capsys, "log", index, "--json")[1])
-    assert [row["head"] for row in rows] == [True, False]
-    assert rows[0]["snapshot_id"] == newer
-    assert rows[0]["parent"] == rows[1]["snapshot_id"]
-    assert newer[:12] in run(capsys, "log", index)[1]
-
-
 def test_log_says_order_and_origin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of what a snapshot's packs were made: the schedule, the steps, and what it goes on from."""
     lengths, index = str(tmp_path / "l.parquet"), str(tmp_path / "i")
@@ -119,19 +94,6 @@ def test_sql_formats_agree(index: str, tmp_path: Path, capsys: pytest.CaptureFix
     table = run(capsys, "sql", index, query)[1].splitlines()
     assert table[0].split() == ["pack_id", "tokens", "n"]
     assert len(table) == 4
-
-
-def test_sql_sees_all_views_and_lengths_while_it_lasts(
-    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for view, rows in {"packs": 2, "samples": 4, "dropped": 1, "lengths": 5}.items():
-        out = run(capsys, "sql", index, f"SELECT count(*) AS n FROM {view}", "--format", "json")[1]
-        assert json.loads(out) == [{"n": rows}]
-    (tmp_path / "lengths.parquet").rename(tmp_path / "moved")
-    status, _, err = run(capsys, "sql", index, "SELECT * FROM lengths")
-    assert status == 1 and "lengths" in err
-    root = f"{tmp_path / 'lengths.parquet'}={tmp_path / 'moved'}"
-    assert run(capsys, "sql", index, "SELECT * FROM lengths", "--root", root)[0] == 0
 
 
 def test_verify_exits_3_when_something_is_wrong(

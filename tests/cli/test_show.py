@@ -113,21 +113,6 @@ def test_nothing_trained_is_told(
     assert "tokens, NOTHING is trained" in capsys.readouterr().out
 
 
-def spoilt(png: bytes) -> bytes:
-    """A PNG whose header and end are right and whose pixels are none."""
-    at = png.index(b"IDAT") + 4
-    return png[:at] + bytes(len(png) - 16 - at) + png[-16:]
-
-
-def test_a_sample_that_cannot_be_built_is_told(
-    data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = data / "a.jsonl", "--processor", processors / "qwen2.5-vl", "-o", tmp_path / "l"
-    assert shown(capsys, *arguments, "--show", 1)[0]["error"] is None
-    (data / "a.png").write_bytes(spoilt((data / "a.png").read_bytes()))
-    assert "cannot be decoded" in shown(capsys, *arguments, "--show", 1)[0]["error"]
-
-
 def test_it_needs_what_makes_the_tokens(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

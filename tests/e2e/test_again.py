@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from object_store import URL, Store, object_store
+from object_store import URL, Store
 
 from packidx.estimate import LengthsSummary, estimate_lengths, tasks
 from packidx.io import storage
 from packidx.records import shards
 
 TASK_BYTES = 4000
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with object_store(tmp_path_factory.mktemp("cache")) as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,13 @@ import json
 import os
 import tarfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from object_store import URL, Store, object_store
+from object_store import URL
 from torch.utils.data import DataLoader
 
 from packidx import open_index, plan_packs
@@ -160,12 +160,6 @@ def test_what_a_worker_sees_is_among_the_events(tmp_path: Path) -> None:
         assert len(list(DataLoader(dataset, batch_size=None, num_workers=1))) == len(dataset)
     (event,) = dataset.events.records
     assert event["kind"] == "changed" and str(path) in event["error"]
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with object_store(tmp_path_factory.mktemp("cache")) as found:
-        yield found
 
 
 @pytest.mark.usefixtures("store")

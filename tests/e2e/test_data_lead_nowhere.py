@@ -217,6 +217,7 @@ CASES: dict[str, tuple[Make, Any]] = {
     "records, ..": (records("../outside/secret.png", "linked/../secret.png"), [0, OUT]),
     "records, links": (records("link.png", "linked/secret.png"), [0, OUT]),
     "records, videos": (records("OUTSIDE/secret.png", ["link.png"], kind="video"), [0, OUT]),
+    "records, sounds": (records("OUTSIDE/secret.wav", "../outside/secret.wav", kind="audio"), [0, OUT]),
     "records, URLs": (records("http://127.0.0.1:PORT/a.png", "s3://bucket/a.png"), [0, ["media_remote"]]),
 }  # fmt: skip
 

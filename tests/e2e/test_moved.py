@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packidx_cli.main import main
 from PIL import Image
 
-from packidx import estimate_lengths, open_index, plan_packs
+from packidx import estimate_lengths, plan_packs
 from packidx.errors import BadRecord
 from packidx.torch import PackedDataset
 
@@ -81,19 +80,3 @@ def test_an_image_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadRecord, match="a.png") as caught:
         PackedDataset(tmp_path / "i", encode)[0]
     assert "data.jsonl#0" in "".join(caught.value.__notes__)
-
-
-def test_planning_moved_data_says_which_paths_stay(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shard = write(tmp_path / "A" / "data.jsonl", {"messages": [{"role": "user", "content": "abc"}]})
-    plan = ["plan", str(tmp_path / "l"), "-o", str(tmp_path / "i"), "--capacity", "100"]
-    estimate_lengths(shard, tmp_path / "l", workers=1)
-    assert main(plan) == 0
-    assert capsys.readouterr().err == ""
-    shutil.move(tmp_path / "A", tmp_path / "B")
-    estimate_lengths(str(tmp_path / "B" / "data.jsonl"), tmp_path / "l", workers=1)
-    assert main(plan) == 0
-    note = capsys.readouterr().err
-    assert str(tmp_path / "A") in note and str(tmp_path / "B") in note and "--root" in note
-    assert open_index(tmp_path / "i").manifest["shards"][0]["uri"] == shard

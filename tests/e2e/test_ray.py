@@ -6,10 +6,6 @@ import importlib.util
 import json
 import logging
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,7 +82,7 @@ def both(tmp_path: Path, sources: Path, **options: Any) -> list[dict[str, bytes]
     """The tables of either engine."""
     estimate_lengths(str(sources), tmp_path / "local", workers=1, **options)
     estimate_lengths(str(sources), tmp_path / "ray", engine="ray", **options)
-    return [ray_work.contents(tmp_path / engine) for engine in ("local", "ray")]
+    return [contents(tmp_path / engine) for engine in ("local", "ray")]
 
 
 def test_estimate_gives_the_same_bytes(
@@ -119,7 +115,7 @@ def test_a_killed_process_changes_nothing(tmp_path: Path, talks: Path) -> None:
     dying = ray_work.Words(tmp_path / "mark", "die")
     found = estimate_lengths(str(talks), tmp_path / "ray", encode=dying, engine="ray")
     assert (tmp_path / "mark").exists() and found.num_parts == 40
-    assert ray_work.contents(tmp_path / "local") == ray_work.contents(tmp_path / "ray")
+    assert contents(tmp_path / "local") == contents(tmp_path / "ray")
 
 
 @pytest.mark.slow
@@ -135,7 +131,7 @@ def test_what_always_dies_gets_one_sentence_and_keeps_the_rest(
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
     found = estimate_lengths(str(data), tmp_path / "out", encode=words, engine="ray")
     assert (found.num_parts, found.resumed_parts) == (9, 8)
-    assert ray_work.contents(tmp_path / "whole") == ray_work.contents(tmp_path / "out")
+    assert contents(tmp_path / "whole") == contents(tmp_path / "out")
 
 
 def test_precompute_gives_the_same_bytes(
@@ -231,51 +227,6 @@ def test_append_and_continue_give_the_same_bytes(tmp_path: Path, small_tasks: No
     local, there = (plans(tmp_path / engine) for engine in ("local", "ray"))
     assert local == there
     assert len({name.split("/")[0] for name in local[0]}) == 3
-
-
-@pytest.mark.slow
-def test_the_command_starts_its_own_ray_and_ctrl_c_ends_it(tmp_path: Path) -> None:
-    """Also: nothing but results, the warning of the broken record, and errors is printed."""
-    data = write_talks(tmp_path / "data", 4)
-    (tmp_path / "slow.py").write_text(
-        "import pathlib, ray_work\n"
-        "words = ray_work.Words()\n"
-        "slow = ray_work.Words(pathlib.Path('mark').absolute(), 'wait')\n"
-    )
-    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    env["PYTHONPATH"] = str(Path(ray_work.__file__).parent)
-    command = [sys.executable, "-c", "from packidx_cli.main import main; raise SystemExit(main())"]
-    command += ["estimate", str(data), "--engine", "ray", "--workers", "1", "--quiet", "-o", "out"]
-    options: dict[str, Any] = {"cwd": tmp_path, "env": env, "start_new_session": True}
-    with subprocess.Popen(
-        [*command, "--encode", "slow:slow"], stderr=subprocess.PIPE, **options
-    ) as run:
-        while not (tmp_path / "mark").exists():
-            assert run.poll() is None
-            time.sleep(0.05)
-        begun = descendants(run.pid)
-        assert len(begun) >= 3
-        before = time.monotonic()
-        os.killpg(run.pid, signal.SIGINT)
-        _, error = run.communicate(timeout=30)
-        assert run.returncode == 130 and b"Traceback" not in error
-        while any(Path(f"/proc/{pid}").exists() for pid in begun):
-            assert time.monotonic() - before < 20
-            time.sleep(0.05)
-    done = subprocess.run([*command, "--encode", "slow:words"], capture_output=True, **options)
-    assert done.returncode == 0
-    assert done.stderr == b"warning: 1 of 20 records of shard are rejected (5.0 %)\n"
-    assert done.stdout.count(b"\n") < 10
-
-
-def descendants(pid: int) -> list[int]:
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True).stdout
-    pairs = [(int(a), int(b)) for a, b in (line.split() for line in listed.splitlines())]
-    found, new = [], [pid]
-    while new:
-        new = [child for child, parent in pairs if parent in new]
-        found += new
-    return found
 
 
 def test_the_commands_take_the_engine(

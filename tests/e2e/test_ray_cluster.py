@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 import ray_work
+from export_files import contents
 from ray.cluster_utils import Cluster
 
 from packidx import estimate_lengths, open_index, plan_packs
@@ -76,7 +75,7 @@ def test_both_nodes_count_and_plan(tmp_path: Path, done_by: list[dict[str, int]]
     estimate_lengths(data, tmp_path / "local", encode=words, workers=1)
     done_by.clear()
     estimate_lengths(data, tmp_path / "ray", encode=words, engine="ray")
-    assert ray_work.contents(tmp_path / "local") == ray_work.contents(tmp_path / "ray")
+    assert contents(tmp_path / "local") == contents(tmp_path / "ray")
     lengths = np.random.default_rng(0).integers(5, 500, 60_000)
     pq.write_table(pa.table({"length": lengths}), tmp_path / "l.parquet")
     rules: dict[str, Any] = {"capacity": 2048, "window_samples": 3000}
@@ -87,27 +86,3 @@ def test_both_nodes_count_and_plan(tmp_path: Path, done_by: list[dict[str, int]]
     assert [sum(counts.values()) for counts in done_by] == [60, 40]
     assert [len(counts) for counts in done_by] == [2, 2]  # nodes
     assert not ray.is_initialized()
-
-
-def head_id(cluster: Cluster) -> str:
-    return str(cluster.head_node.node_id)
-
-
-def test_a_node_killed_in_the_middle_changes_nothing(tmp_path: Path, cluster: Cluster) -> None:
-    data = write_talks(tmp_path / "data", 30)
-    estimate_lengths(data, tmp_path / "local", encode=ray_work.Words(), workers=1)
-    mark = tmp_path / head_id(cluster)
-
-    def kill() -> None:
-        while not mark.exists():  # a task of the other node waits for ever
-            time.sleep(0.05)
-        (node,) = cluster.worker_nodes
-        cluster.remove_node(node, allow_graceful=False)
-
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    waiting = ray_work.Words(mark, "wait_elsewhere")
-    estimate_lengths(data, tmp_path / "ray", encode=waiting, engine="ray")
-    killer.join(30)
-    assert mark.exists() and not cluster.worker_nodes
-    assert ray_work.contents(tmp_path / "local") == ray_work.contents(tmp_path / "ray")

@@ -10,12 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from object_store import URL, Store, object_store
-from packidx_cli.main import main
 from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import BadRecord, MissingExtraError, SourceError
-from packidx.precompute import precompute
 from packidx.torch import PackedDataset
 
 IMAGES = f"{URL}/images"
@@ -169,18 +167,3 @@ def test_prefixes_that_cannot_be_used(tmp_path: Path, shard: str, prefix: str) -
         estimate_lengths(shard, tmp_path / "l", remote_media=[prefix], workers=1)
     assert "secret" not in str(caught.value)
     assert not (tmp_path / "l").exists()
-
-
-def test_the_option_is_one_of_both_commands(
-    store: Store, tmp_path: Path, processors: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shard = write(tmp_path / "data" / "x.jsonl", f"{IMAGES}/in/a.png", f"{URL}/chats/in/a.png")
-    options = ["--remote-media", IMAGES, "--remote-media", f"{URL}/chats/", "--workers", "1"]
-    options += ["--processor", str(processors / "qwen2.5-vl"), "--json"]
-    for command in ("estimate", "precompute"):
-        assert not main([command, shard, "-o", str(tmp_path / command), *options])
-        assert json.loads(capsys.readouterr().out)["num_rejected"] == 0
-    summary = precompute(
-        [shard], tmp_path / "again", processors / "qwen2.5-vl", workers=1, remote_media=[IMAGES]
-    )
-    assert summary.num_rejected == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from clips import write_clip
-from object_store import Store, object_store
+from object_store import Store
 from PIL import Image
 from record_files import chats, write
 
@@ -31,12 +30,6 @@ import bench_remote
 
 KINDS = ("jsonl", "json", "csv", "parquet", "arrow", "tar", "jsonl.gz", "json.zst", "csv.gz")
 COUNT = 16
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with object_store(tmp_path_factory.mktemp("cache")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

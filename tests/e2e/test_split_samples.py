@@ -18,7 +18,6 @@ from processors import FEW_RANKS, qwen_folders
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
-from packidx.format.schema import LENGTHS, LENGTHS_WITH_SPANS
 from packidx.index import Index
 from packidx.inspect.verify import verify
 from packidx.torch import PackedDataset, PackSampler, collate
@@ -141,46 +140,6 @@ def test_pieces_are_what_was_planned(
         batches = [collate([dataset[k]]) for k in sampler.packs_of_step(2)]
         seen = sum(batch_weight(batch, LossWeights(weight)) for batch in batches)
         assert sampler.denominator(2, weight) == pytest.approx(seen)
-
-
-@pytest.mark.slow
-def test_what_is_left_of_a_sample_is_read_in_a_plan_that_has_room_for_all(
-    folders: dict[str, Path], data: Path, tmp_path: Path
-) -> None:
-    lengths = counted(data, folders["qwen3-vl"], tmp_path)
-    plan_packs(lengths, tmp_path / "i", capacity=CAPACITY, on_long="split")
-    first, encode = open_index(tmp_path / "i"), ProcessorEncoder(folders["qwen3-vl"])
-    rows = pq.read_table(lengths / "part-00000.parquet").to_pylist()
-    holed = {r["sample_id"] for r in rows if any(m["tokens"] > CAPACITY for m in r["media"])}
-    sampler = PackSampler(first, global_batch=1)
-    begun = [
-        bool(holed & {piece.sample_id for pack in packs for piece in first.pack(pack).samples})
-        for packs in map(sampler.packs_of_step, range(sampler.num_steps))
-    ]
-    state = sampler.state_at(begun.index(True) + 1)  # training has had a piece of one of them
-    plan_packs(lengths, tmp_path / "i", resume=(first, state), capacity=9000, on_long="drop")
-    index = open_index(tmp_path / "i")
-    assert any(start for _, start in read_all(index, encode))
-    assert index.manifest["result"]["num_tokens_lost"] > CAPACITY  # the medium that had no room
-
-
-@pytest.mark.slow
-def test_only_tables_with_long_samples_say_where_label_tokens_are(
-    folders: dict[str, Path], data: Path, tmp_path: Path
-) -> None:
-    lengths = counted(data, folders["qwen3-vl"], tmp_path)
-    table = pq.read_table(lengths / "part-00000.parquet")
-    assert table.schema.equals(LENGTHS_WITH_SPANS)
-    for row in table.to_pylist():
-        spans = row["label_spans"]
-        assert (spans is None) == (row["length"] <= 1024)
-        if spans is not None:
-            assert sum(s["stop"] - s["start"] for s in spans) == row["label_tokens"]
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    (tmp_path / "short.jsonl").write_text(json.dumps({"messages": turns}))
-    short = str(tmp_path / "short.jsonl")
-    estimate_lengths(short, tmp_path / "short", processor=folders["qwen3-vl"])
-    assert pq.read_table(tmp_path / "short" / "part-00000.parquet").schema.equals(LENGTHS)
 
 
 class OwnEncode:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -80,46 +78,6 @@ def test_lengths_from_tars_equal_lengths_from_files(counted: Path, name: str) ->
     assert sum(row["num_images"] for row in expected) == 24
     assert {(row["status"], row["method"]) for row in expected} == {("ok", "exact")}
     assert of(name) == expected
-
-
-@pytest.mark.parametrize("name", READ)
-def test_packs_from_tars_equal_packs_from_files(
-    counted: Path, processors: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And the reader moves the bytes of its samples, no others, without opening the tar."""
-    encoder = ProcessorEncoder(str(processors / "qwen2.5-vl"))
-    ours = PackedDataset(counted / name / "index", encoder)
-    theirs = PackedDataset(counted / "files" / "index", encoder)
-    assert len(ours) == len(theirs) > 3
-    moved: list[int] = []
-    pread = os.pread
-
-    def counting(handle: int, nbytes: int, offset: int) -> bytes:
-        data = pread(handle, nbytes, offset)
-        if os.readlink(f"/proc/self/fd/{handle}").endswith(".tar"):
-            moved.append(len(data))
-        return data
-
-    def opened(*_: Any, **__: Any) -> Any:
-        raise AssertionError("the reader opens a tar")
-
-    contents = {key: sum(map(len, media.values())) for key, (_, media) in CHATS.items()}
-    for number in range(len(ours)):
-        expected = theirs[number]
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "pread", counting)
-            patch.setattr(tarfile, "open", opened)
-            found = ours[number]
-        assert list(found) == list(expected)
-        for key, value in expected.items():
-            same = torch.equal(found[key], value) if torch.is_tensor(value) else found[key] == value
-            assert same, key
-        samples = ours.index.pack(number).samples
-        assert len(moved) == len(samples)
-        assert sum(moved) == sum(int(sample.nbytes or 0) for sample in samples)
-        content = sum(contents[str(sample.key)] for sample in samples)
-        assert sum(moved) <= 1.2 * (content + 1024 * len(samples))  # of JSON less, of images more
-        moved.clear()
 
 
 def test_clips_and_frames_from_tars_equal_those_from_files(

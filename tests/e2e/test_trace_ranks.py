@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packidx import open_index, plan_packs
 from packidx.index import Index
-from packidx.inspect.trace import trace_samples, trace_step
+from packidx.inspect.trace import trace_step
 from packidx.torch import PackSampler
 
 
@@ -61,36 +61,3 @@ def test_ranks_accumulation_epochs_and_resumed_runs(index: Index, data: st.DataO
         assert not everyone.consumed
     if done:
         assert trace_step(index, done - 1, state=state).consumed
-
-
-@pytest.mark.slow
-@settings(max_examples=12)
-@given(st.data())
-def test_samples_lead_to_the_steps_that_hold_them(index: Index, data: st.DataObject) -> None:
-    ident = data.draw(st.integers(0, 399))
-    world_size = data.draw(st.integers(1, 4))
-    batch = world_size * data.draw(st.integers(1, 5))
-    sampler = PackSampler(index, world_size=world_size, global_batch=batch)
-    [sample] = trace_samples(
-        index, sample_id=ident, world_size=world_size, global_batch=batch
-    ).samples
-    wanted = set()
-    for epoch in range(3):
-        sampler.set_epoch(epoch)
-        for step in range(sampler.num_steps):
-            for place, pack in enumerate(sampler.packs_of_step(step)):
-                for held in index.pack(pack).samples:
-                    if held.sample_id == ident:
-                        turn = (step, place // world_size, place % world_size)
-                        wanted.add((epoch, pack, held.position, held.piece, held.copy, *turn))
-        for pack in sampler.left_out:
-            for held in index.pack(pack).samples:
-                if held.sample_id == ident:
-                    where = (held.position, held.piece, held.copy)
-                    wanted.add((epoch, pack, *where, None, None, None))
-    told = [
-        (p.epoch, p.pack_id, p.position, p.piece, p.copy, p.step, p.micro_step, p.rank)
-        for p in sample.places
-    ]
-    assert len(told) == len(wanted) and set(told) == wanted
-    assert {p.epoch for p in sample.places} == {0, 1, 2} and sample.dropped is None

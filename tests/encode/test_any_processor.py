@@ -13,8 +13,7 @@ import torch
 from built_samples import RECORDS, built, image, processor_of, said
 
 from packidx.encode import ProcessorEncoder
-from packidx.errors import BadRecord, MismatchError, OptionError
-from packidx.records.media.audio import Audio
+from packidx.errors import MismatchError, OptionError
 
 IGNORED = -100
 
@@ -93,21 +92,6 @@ def test_other_tokens_of_the_same_number(made: tuple[Any, Path]) -> None:
     )
     with pytest.raises(MismatchError, match=f"makes {length} tokens .* and {length} were counted"):
         changed({"messages": asked})
-
-
-def test_what_the_processor_does_not_build(made: tuple[Any, Path]) -> None:
-    processor = copy.deepcopy(made[0])
-    changed = ProcessorEncoder(processor)
-    changed.count(RECORDS["one image"])
-    processor.image_processor.patch_size = None
-    with pytest.raises(MismatchError, match="does not build this sample, which was counted"):
-        changed(RECORDS["one image"])
-
-
-def test_media_that_it_does_not_take_are_refused(encode: ProcessorEncoder) -> None:
-    content = [{"type": "audio", "audio": Audio(b"RIFF")}]
-    with pytest.raises(BadRecord, match="cannot encode audio"):
-        encode({"messages": [{"role": "user", "content": content}]})
 
 
 def test_a_folder_that_transformers_cannot_load(made: tuple[Any, Path], tmp_path: Path) -> None:

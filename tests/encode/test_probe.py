@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import family_processors_tiles as tiles
-import numpy as np
 import orjson
 import pyarrow.parquet as pq
 import pytest
@@ -98,24 +97,6 @@ def test_a_text_that_holds_a_media_token_takes_no_images_place(
     counter = ConversationCounter(load_processor(folder))
     counts = counter.count([talk], [[MediaInfo(60, 50)] * num_images])
     assert counts.errors[0].reason == "media_token_in_text"
-
-
-def test_each_size_is_probed_once_by_all_processes(folder: Path) -> None:
-    vision = probed(load_processor(folder))
-    sizes = [(50, 60), (50, 130), (50, 60), (60, 50), (0, 9)]
-    first = vision.count_images(sizes)
-    assert first.tokens[0] == first.tokens[2] != first.tokens[1]
-    assert first.tokens[4] == 0 and first.errors[4].reason == "broken_media"
-    assert first.expansions is not None and first.expansions[4] is None
-    assert vision.count_images([]).tokens.shape == (0,)
-    together = vision.count_images(sizes, np.zeros(5, np.int64))  # all in one sample
-    assert together.tokens.tolist() == first.tokens.tolist() and [*together.errors] == [4]
-
-    other = probed(load_processor(folder))
-    other.__dict__["_learner"] = None  # asks for nothing
-    assert other.count_images(np.array(sizes)).tokens.tolist() == first.tokens.tolist()
-    with pytest.raises(AttributeError):
-        other.count_images([(51, 60)])
 
 
 def test_an_image_that_no_memory_holds_is_refused_without_being_made(folder: Path) -> None:

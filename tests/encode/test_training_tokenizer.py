@@ -14,13 +14,11 @@ import pytest
 import tokenizer_trials
 import transformers
 from processors import FEW_RANKS, qwen_folders
-from tokenizers import AddedToken, Tokenizer
 
 from packidx import estimate_lengths
 from packidx.encode import ProcessorEncoder
 from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord
-from packidx.processor.text.encoder import TextEncoder, choose_backend
 
 WORDS = (10, 50, 200)
 
@@ -169,17 +167,3 @@ def test_a_verdict_is_of_a_kind_of_record(folder: Path, tmp_path: Path) -> None:
             expected = ["heuristic" if "tools" in record else "exact" for record in records]
             assert methods == expected, compared
     assert compared["equal"] == ["text"]
-
-
-def test_gigatoken_where_it_knows_other_letters(folder: Path) -> None:
-    pytest.importorskip("gigatoken")
-    tokenizer = load_processor(folder).tokenizer
-    reference, fast = TextEncoder(tokenizer), TextEncoder(tokenizer, "gigatoken")
-    texts = ["plain", "a\U000113c2b 1", "x\U00016d67yes", "漢字 é"]
-    adds = [False] * len(texts)
-    assert choose_backend(reference, texts[:1])[0] == "gigatoken"
-    assert fast.encode(texts, adds).ids.tolist() == reference.encode(texts, adds).ids.tolist()
-    changed = Tokenizer.from_str(tokenizer.to_str())
-    changed.add_tokens([AddedToken("<alone>", single_word=True)])
-    name, record = choose_backend(TextEncoder(changed), texts[:1])
-    assert name == "tokenizers" and "added tokens" in record["reason"]

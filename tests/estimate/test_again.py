@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from export_files import contents
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from processors import FEW_RANKS, qwen_folders
@@ -93,10 +94,6 @@ class Corpus:
         return taken
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
 def without_times(folder: Path) -> dict[str, Any]:
     files: dict[str, Any] = contents(folder)
     manifest = json.loads(files["manifest.json"])
@@ -175,17 +172,6 @@ def test_sources_in_another_order(tmp_path: Path) -> None:
     taken = corpus.again(*reversed(sources))
     assert (taken.num_counted, taken.counted) == (0, [])
     taken = corpus.again(f"mine={sources[2]}", sources[0])
-    assert taken.num_counted == 0
-
-
-def test_a_folder_that_is_moved(tmp_path: Path) -> None:
-    corpus = Corpus(tmp_path)
-    for name in "abcd":
-        corpus.write(name, [chat(f"{name} {n}") for n in range(PER_SHARD)])
-    corpus.count()
-    corpus.data.rename(tmp_path / "other")
-    corpus.data = tmp_path / "other"
-    taken = corpus.again()
     assert taken.num_counted == 0
 
 

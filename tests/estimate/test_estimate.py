@@ -13,6 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from export_files import contents
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -40,10 +41,6 @@ def read(folder: Path | str) -> pa.Table:
     manifest = json.loads((Path(folder) / "manifest.json").read_bytes())
     tables = [pq.read_table(Path(folder) / entry["path"]) for entry in manifest["files"]]
     return pa.concat_tables(tables)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 @pytest.fixture
@@ -175,23 +172,6 @@ def test_repaired_media_are_looked_at_again(tmp_path: Path) -> None:
     Image.new("RGB", (9, 9)).save(tmp_path / "new.png")
     summary = estimate_lengths(str(shard), tmp_path / "out", workers=1)
     assert (summary.existed, summary.rejected) == (False, {})
-
-
-def test_foreign_folders_are_not_touched(tmp_path: Path) -> None:
-    shard = write(tmp_path / "a.jsonl", [chat()])
-    foreign = tmp_path / "mine"
-    foreign.mkdir()
-    (foreign / "thesis.txt").write_text("x")
-    with pytest.raises(OptionError, match=r"holds thesis\.txt, which packidx did not write"):
-        estimate_lengths(str(shard), foreign, workers=1)
-    with pytest.raises(OptionError, match="is no folder"):
-        estimate_lengths(str(shard), shard, workers=1)
-    estimate_lengths(str(shard), tmp_path / "out", workers=1)
-    (tmp_path / "out" / "notes.txt").write_text("x")
-    with pytest.raises(OptionError, match=r"notes\.txt"):
-        estimate_lengths(str(shard), tmp_path / "out", workers=1)
-    assert (foreign / "thesis.txt").read_text() == "x"
-    assert (tmp_path / "out" / "notes.txt").read_text() == "x"
 
 
 def test_a_dead_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

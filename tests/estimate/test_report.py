@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -210,25 +208,3 @@ def test_a_bare_table_without_label_tokens_is_a_warning(
     _, err = capsys.readouterr()
     assert "source a has no label token in any of its 2 samples" in err
     assert "source b" not in err
-
-
-_READ = """
-import logging, sys
-from packidx.torch import PackedDataset
-logging.basicConfig(format="%(name)s %(message)s")
-dataset = PackedDataset(sys.argv[1], lambda record: {"input_ids": [1]})
-"""
-
-
-def test_the_reader_says_once_that_packs_train_on_nothing(
-    unlabelled: list[str], tmp_path: Path, processors: Path
-) -> None:
-    lengths, index = tmp_path / "lengths", str(tmp_path / "index")
-    estimate_lengths(unlabelled, lengths, processor=processors / "qwen2.5-vl", workers=1)
-    assert main(["plan", str(lengths), "-o", index, "--capacity", "64"]) == 0
-    script = tmp_path / "read.py"
-    script.write_text(_READ)
-    done = subprocess.run(
-        [sys.executable, str(script), index], capture_output=True, text=True, check=True
-    )
-    assert done.stderr.count(LABELLED) == 1

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from dying import dying
+from export_files import contents
 
 from packidx.errors import OptionError
 from packidx.estimate import LengthsSummary, estimate_lengths, tasks
@@ -49,10 +50,6 @@ def write(folder: Path, texts: list[str], per_shard: int = 20) -> str:
         shard = folder / f"part-{first:06d}.jsonl"
         shard.write_text("".join(line + "\n" for line in lines))
     return str(folder)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def states(parent: Path) -> dict[str, tuple[int, int]]:

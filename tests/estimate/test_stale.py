@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from export_files import contents
 from PIL import Image
 from processors import FEW_RANKS, qwen_folders
 
@@ -322,10 +323,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     made.options["processor"] = str(qwen_folders(tmp_path / "p", FEW_RANKS)["qwen2.5-vl"])
     monkeypatch.chdir(made.here)
     return made
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 @pytest.mark.parametrize("case", CASES)

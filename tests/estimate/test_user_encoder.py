@@ -19,10 +19,7 @@ from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import BadRecord, OptionError
-from packidx.records.media.opener import open_media
-from packidx.records.media.paths import MediaRoot
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 IMAGE, VIDEO = 1, 2
 
 
@@ -338,40 +335,3 @@ def test_on_the_command_line(module: Path, capsys: pytest.CaptureFixture[str]) -
     command[2:] = ["--encode", name, "--processor", "x"]
     assert main(["verify", "index", *command[2:]]) == 1
     assert "one of them" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_trl_counts_as_trl_encodes(
-    corpus: Path, processors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """1,000 records of the corpus through TRL's collator: 0 differences to TRL, and to ours."""
-    folder = str(processors / "qwen2.5-vl")
-    monkeypatch.setenv("PROCESSOR", folder)
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    parts = {"dialogues": 200, "photos": 50, "vqa_multi_image": 250, "vqa_multiturn": 250}
-    parts["vqa_single"] = 250
-    records = []
-    for name, wanted in parts.items():
-        with open(corpus / f"{name}.jsonl") as file:
-            lines = [next(file) for _ in range(wanted)]
-        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
-        records += [json.loads(line) for line in lines]
-    shards = [str(tmp_path / f"{name}.jsonl") for name in parts]
-    estimate_lengths(
-        shards, tmp_path / "trl", encode="encode_trl:TrlEncoder()", media_root=corpus, workers=1
-    )
-    estimate_lengths(shards, tmp_path / "ours", processor=folder, media_root=corpus, workers=1)
-
-    encoder = importlib.import_module("encode_trl").TrlEncoder(folder)
-    theirs, ours = read(tmp_path / "trl"), read(tmp_path / "ours")
-    assert len(theirs) == len(ours) == len(records) == 1000
-    for record, their, our in zip(records, theirs, ours, strict=True):
-        sample = encoder(open_media(record, MediaRoot(str(corpus), True)))
-        length = sample["input_ids"].shape[1]
-        assert (their["status"], their["length"]) == ("ok", length)
-        assert their["label_tokens"] == length - 1
-        grids = sample.get("image_grid_thw")
-        assert their["vision_patches"] == (0 if grids is None else int(grids.prod(1).sum()))
-        assert our["length"] == length
-        for name in ("vision_patches", "vision_cost", "num_images", "num_turns"):
-            assert our[name] == their[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -68,40 +67,3 @@ def test_packed_and_padded_are_the_same_samples(vqa: ModuleType, planned: Any) -
     )
     for a, b in zip(gradients[True], gradients[False], strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
-
-
-def test_both_learn_the_same(
-    vqa: ModuleType, planned: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    out, packs, _, vocabulary = planned
-    monkeypatch.setattr(vqa, "WARM_UP", 5)
-    steps = list(vqa.schedule(out / "train", 30))
-    runs = {
-        name: vqa.train(packs, vocabulary, steps, is_packed=name == "packed")
-        for name in ("packed", "padded")
-    }
-    packed, padded = runs["packed"], runs["padded"]
-    assert packed.losses[:3] == pytest.approx(padded.losses[:3], abs=1e-3)
-    for run in runs.values():
-        assert sum(run.losses[-5:]) < 0.5 * sum(run.losses[:5])
-    assert packed.tokens == padded.tokens and packed.filled > 0.95 > 0.7 > padded.filled
-    pytest.importorskip("matplotlib")
-    vqa.draw(runs, tmp_path / "vqa.png")
-    assert (tmp_path / "vqa.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_right_answers_are_those_that_greedy_decoding_gives(
-    vqa: ModuleType, planned: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, packs, held_out, vocabulary = planned
-    lines = map(json.loads, (out / "questions.jsonl").read_text().splitlines())
-    drawings = {one["id"]: one["image"] for one in lines}
-    assert len(drawings) == 100  # one id per drawing: a drawing is on one side only
-    asked, blind = vqa.guessed(out)
-    assert asked.total() == sum(len(pack["sample_ids"]) for pack in held_out)
-    assert 0 < blind.total() < asked.total()
-    model = vqa.build_model(vocabulary)
-    right = vqa.answered(model, held_out, vocabulary)
-    assert right.total() < asked.total() / 2  # untrained
-    vqa.print_accuracy(asked, {"not looking": blind, "untrained": right})
-    assert "which colour" in capsys.readouterr().out

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from export_files import contents, picture
-from object_store import URL, Store, object_store
+from object_store import URL, Store
 from record_files import chats, tar_of
 
 from packidx import estimate_lengths, open_index, plan_packs
@@ -16,12 +15,6 @@ from packidx.errors import OptionError
 from packidx.export.wds import export_wds
 from packidx.index import Index
 from packidx.io import storage, urls
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with object_store(tmp_path_factory.mktemp("cache")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -102,21 +102,6 @@ def test_sql_and_python_have_the_same_rows(
         assert (len(rows) > 0) == (view != "dropped" or index.snapshot.result.num_dropped > 0)
 
 
-def test_steps_have_the_columns_of_their_packs(made: Path) -> None:
-    index = open_index(made / "epochs")
-    packs = {row["pack_id"]: row for row in index.packs().to_pylist()}
-    rows = told(index)
-    assert len(rows) == len(packs) and {row["epoch"] for row in rows} == {0, 1, 2}
-    for row in rows:
-        pack = packs[row["pack_id"]]
-        assert pack.items() <= row.items()  # the epoch, too: the variant that was planned for it
-    later = told(index, epoch=4)
-    assert {row["epoch"] for row in later} == {4}
-    assert {packs[row["pack_id"]]["epoch"] for row in later} == {1}
-    assert index.to_arrow("steps", ["pack_id", "step"]).column_names == ["pack_id", "step"]
-    assert index.to_arrow("steps", ["group"]).num_rows == len(packs)
-
-
 def test_a_step_that_nobody_knows_is_null(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for plan, knows in {"unknown": (0, 0), "random": (1, 0), "steps": (1, 1)}.items():
         query = "SELECT count(step) > 0 AS step, count(micro_step) > 0 AS micro FROM steps"

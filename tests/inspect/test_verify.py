@@ -331,7 +331,9 @@ def test_sources_that_differ_come_first(
     assert (third["num_encoded"], third["num_different"], third["examples"]) == (6, 0, [])
     assert main(command) == 3
     out = capsys.readouterr().out
-    assert "\x1b" not in out and "b3\\x1b[2J: planned 10 tokens, built 13" in out
+    assert "\x1b" not in out and "(b3\\x1b[2J) has 13 tokens, planned were 10" in " ".join(
+        out.split()
+    )
     assert max(map(len, out.splitlines())) <= 100
 
 

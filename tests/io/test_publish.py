@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import s3fs
-from object_store import URL, Store, object_store
+from object_store import URL, Store
 
 from packidx.errors import OptionError
 from packidx.io import storage
@@ -18,12 +17,6 @@ from packidx.io.publish import publish
 LENGTHS = Kind("lengths table", "manifest.json", "packidx-lengths", lambda stated: ["0.txt"])
 TABLE = Kind("table", "manifest.json", "packidx-table", lambda stated: ())
 PACKS = Kind("folder of packs", ".packidx.json", "packidx-wds", lambda stated: ())
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with object_store(tmp_path_factory.mktemp("cache")) as found:
-        yield found
 
 
 def folder(path: Path, text: str, count: int = 6) -> str:

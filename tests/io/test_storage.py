@@ -8,23 +8,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from object_store import URL, Store, object_store
+from object_store import URL, Store
 
 from packidx.errors import MissingExtraError, OptionError, SourceError
 from packidx.io import cache, ranges, storage
 from packidx.io import urls as urls_module
 
 CONTENT = bytes(range(256)) * 1000
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with object_store(tmp_path_factory.mktemp("cache")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -157,8 +157,8 @@ def test_the_command_appends(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     longer = str(lengths_of(tmp_path, 6))
     assert main(["plan", longer, "-o", index, "--append"]) == 0
     assert "windows      3" in capsys.readouterr().out
-    assert main(["stats", index, "--verbose"]) == 0
-    assert "per pack, at most 2; a reader that fetches whole shards" in capsys.readouterr().out
+    assert main(["stats", index, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["locality"]["shards_per_pack"]["max"] == 2
     assert main(["log", index]) == 0
     newer, older = capsys.readouterr().out.splitlines()[-2:]
     assert newer.endswith(f" --append to @{older.split()[0]}") and "--append" not in older

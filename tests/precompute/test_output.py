@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from export_files import contents
 from packidx_cli.main import main
 
 from packidx.errors import OptionError, SourceError
@@ -21,11 +22,6 @@ from packidx.records.shards import Shard
 from packidx.records.sources.find_shards import find_shards
 
 GOOD = '{"messages": [{"role": "user", "content": "hello there"}]}\n'
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
 def write(path: Path, text: str = GOOD) -> str:

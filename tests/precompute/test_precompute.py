@@ -49,36 +49,6 @@ def processor(processors: Path) -> str:
 # -- the counts ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["qwen2.5-vl", "qwen3-vl"])
-def test_the_corpus_states_its_exact_lengths(
-    corpus: Path, processors: Path, tmp_path: Path, name: str
-) -> None:
-    given = sorted(str(path) for path in corpus.glob("[pv]*.jsonl"))  # the ones with images
-    exact = estimate_lengths(given, tmp_path / "exact", processor=processors / name)
-    expected = table(tmp_path / "exact")
-    assert exact.methods == {"exact": expected.num_rows}
-    for form in FORMS:
-        out = tmp_path / form
-        summary = precompute(given, out, processors / name, meta=form)
-        assert (summary.num_samples, summary.num_rejected) == (expected.num_rows, 0)
-        assert summary.num_tokens == exact.num_tokens
-        records = [
-            json.loads(line)
-            for path in given
-            for line in (out / Path(path).name).read_text().splitlines()
-        ]
-        sums = [r["_text_tokens"] + media_tokens(r.get("mm_inputs_meta")) for r in records]
-        assert sums == expected["length"].to_pylist()
-        assert sum(media_tokens(r.get("mm_inputs_meta")) for r in records) > 10_000
-
-        estimate_lengths(str(out), tmp_path / f"{form}-read")
-        found = table(tmp_path / f"{form}-read")
-        assert set(found["method"].to_pylist()) == {"precomputed"}
-        for column in ("length", "text_tokens", "image_tokens", "video_tokens"):
-            assert found[column].equals(expected[column])
-
-
 def test_sums_are_what_the_real_processor_builds(
     corpus: Path, processor: str, tmp_path: Path
 ) -> None:

@@ -89,19 +89,3 @@ def test_a_records_own_flag_wins() -> None:
     assert trained(PLAIN, "all", *turns) == ["no<|im_end|>"]
     turns = (USER, Turn("assistant", ("yes",), train=True), AGAIN, LAST)
     assert trained(PLAIN, "last", *turns) == ["yes<|im_end|>", "no<|im_end|>"]
-
-
-def test_other_keys_of_a_message_count_where_a_template_writes_them() -> None:
-    template = ChatTemplate("{% for m in messages %}{{ m | tojson }}{% endfor %}")
-    bare, named = Turn("tool", ("r",)), Turn("tool", ("r",), {"name": "get"})
-    for turns in ((bare, named), (named, bare)):
-        texts = [template.render(Conversation((turn,))).text for turn in turns]
-        assert sorted('"name"' in text for text in texts) == [False, True]
-
-
-def test_a_template_that_changes_letters_still_gets_its_text_as_text() -> None:
-    template = ChatTemplate(
-        "{% for m in messages %}{{ m.content | upper if m.content is string else 'list' }}"
-        "{% endfor %}"
-    )
-    assert template.render(Conversation((Turn("user", ("abc",)),))).text == "ABC"

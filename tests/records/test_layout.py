@@ -47,12 +47,6 @@ def test_own_names_become_standard_ones() -> None:
     assert parse(layout.apply(OWN)) == parse(STANDARD)
 
 
-def test_the_default_layout_changes_nothing() -> None:
-    assert DEFAULT.apply(STANDARD) is STANDARD
-    assert Layout.from_json(None) == DEFAULT
-    assert DEFAULT.to_json() == {}
-
-
 @pytest.mark.parametrize(
     ("layout", "record", "expected"),
     [

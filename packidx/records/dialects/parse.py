@@ -90,7 +90,7 @@ def parse(record: Any, *, has_media: bool = False) -> Conversation:
     if tokens is not None:
         return tokens
     refuse_preferences(record)
-    lists = media_lists(record, has_media)
+    lists = MediaLists(record, has_media)
     raw_turns = _raw_turns(record)
     count = integer(record.get("_text_tokens"), 0, MAX_TOKENS, "_text_tokens", "bad_text_tokens")
     if is_document(raw_turns):
@@ -390,17 +390,23 @@ UNUSED = "unused_column"
 
 class MediaLists:
     """The record's own media, handed out to the placeholders in order of appearance, and what it
-    states of all its media."""
+    states of all its media (``mm_inputs_meta``).
 
-    def __init__(
-        self,
-        listed: Mapping[str, list[Any]],
-        stated: StatedMedia | None,
-        record: Mapping[str, Any] | None,
-    ) -> None:
-        self._listed, self._stated = listed, stated
-        self._used: dict[str, int] = {}
-        self._record = record
+    Raises:
+        BadRecord: ``bad_media`` or ``bad_meta``.
+    """
+
+    def __init__(self, record: Mapping[str, Any], has_media: bool) -> None:
+        meta = record.get("mm_inputs_meta")
+        self._stated = None if meta is None else _stated_media(meta)
+        self._listed = {
+            kind: media_entries(record, kind)[1]
+            for kind, keys in LIST_KEYS.items()
+            if not record.keys().isdisjoint(keys)
+        }
+        self._record = None if has_media else record
+        self._used: dict[str, int] = {}  # by placeholders
+        self._seen: dict[str, int] = {}  # of all
         self.has_literal = False
         """Whether a text held a placeholder where nothing could be a medium."""
 
@@ -422,11 +428,27 @@ class MediaLists:
         return self.own(medium)
 
     def own(self, medium: Media) -> Media:
-        """The next medium, whoever names it, with what the record states of it."""
-        return medium if self._stated is None else self._stated.complete(medium)
+        """The next medium, whoever names it, with what the record states of it where it does not
+        know better itself; counted tokens are always taken."""
+        if self._stated is None:
+            return medium
+        kind = medium.kind
+        number = self._seen.get(kind, 0)
+        self._seen[kind] = number + 1
+        entries = self._stated.get(kind)
+        if entries is None or number >= len(entries):
+            return medium
+        facts = _entry(entries[number], kind)
+        taken = {
+            name: fact
+            for name, fact in facts.items()
+            if fact is not None and (name == "tokens" or getattr(medium, name) is None)
+        }
+        return replace(medium, **taken)
 
     def check(self) -> None:
-        """Refuse a record with more or fewer placeholders than media."""
+        """Refuse a record with more or fewer placeholders than media, or that states more or fewer
+        than there were."""
         for kind in {**self._listed, **self._used}:
             used, listed = self._used.get(kind, 0), len(self._listed.get(kind, ()))
             if used != listed:
@@ -434,27 +456,10 @@ class MediaLists:
                 if not listed:
                     text += f"; where <{kind}> is text, --ignore {kind}s says so"
                 raise BadRecord("media_mismatch", text)
-        if self._stated is not None:
-            self._stated.check()
-
-
-def media_lists(record: Mapping[str, Any], has_media: bool) -> MediaLists:
-    """The media of a record.
-
-    Args:
-        has_media: as of `parse`.
-
-    Raises:
-        BadRecord: ``bad_media`` or ``bad_meta``.
-    """
-    meta = record.get("mm_inputs_meta")
-    stated = None if meta is None else stated_media(meta)
-    listed = {
-        kind: media_entries(record, kind)[1]
-        for kind, keys in LIST_KEYS.items()
-        if not record.keys().isdisjoint(keys)
-    }
-    return MediaLists(listed, stated, None if has_media else record)
+        for kind, entries in (self._stated or {}).items():
+            if len(entries) != (seen := self._seen.get(kind, 0)):
+                has = f"{len(entries)} entries but the record has {seen} {kind}(s)"
+                raise BadRecord(_REASON, f"'{kind}s_meta' has {has}")
 
 
 def unread(place: str, kind: str) -> BadRecord:
@@ -475,48 +480,15 @@ _META_FORMS = {
 }
 
 
-class StatedMedia:
-    """What ``mm_inputs_meta`` states, given to a record's media in order of appearance."""
-
-    def __init__(self, entries: Mapping[str, Sequence[Any]]) -> None:
-        self._entries = entries
-        self._seen: dict[str, int] = {}
-
-    def complete(self, medium: Media) -> Media:
-        """The next medium, with what is stated of it where it does not know better itself; counted
-        tokens are always taken."""
-        kind = medium.kind
-        number = self._seen.get(kind, 0)
-        self._seen[kind] = number + 1
-        entries = self._entries.get(kind)
-        if entries is None or number >= len(entries):
-            return medium
-        facts = _entry(entries[number], kind)
-        taken = {
-            name: fact
-            for name, fact in facts.items()
-            if fact is not None and (name == "tokens" or getattr(medium, name) is None)
-        }
-        return replace(medium, **taken)
-
-    def check(self) -> None:
-        """Refuse what is stated of more or fewer media than there were."""
-        for kind, entries in self._entries.items():
-            seen = self._seen.get(kind, 0)
-            if len(entries) != seen:
-                has = f"{len(entries)} entries but the record has {seen} {kind}(s)"
-                raise BadRecord(_REASON, f"'{kind}s_meta' has {has}")
-
-
-def stated_media(meta: Any) -> StatedMedia:
-    """What the value of ``mm_inputs_meta`` states."""
+def _stated_media(meta: Any) -> dict[str, Sequence[Any]]:
+    """What the value of ``mm_inputs_meta`` states, by kind of media."""
     if not isinstance(meta, OBJECT):
         raise BadRecord(_REASON, f"'mm_inputs_meta' is {named(meta)}, not an object")
     lists = {kind: meta.get(f"{kind}s_meta") for kind in LIST_KEYS}
     for kind, entries in lists.items():
         if entries is not None and not isinstance(entries, list | tuple):
             raise BadRecord(_REASON, f"'{kind}s_meta' is {named(entries)}, not a list")
-    return StatedMedia({kind: entries for kind, entries in lists.items() if entries is not None})
+    return {kind: entries for kind, entries in lists.items() if entries is not None}
 
 
 def _entry(entry: Any, kind: str) -> dict[str, Any]:

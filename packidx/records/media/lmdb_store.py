@@ -22,23 +22,17 @@ _REFERENCE = re.compile(r"(.*?\.l?mdb)::(.*)", re.DOTALL | re.IGNORECASE)
 _DATA = "data.mdb"  # the file of a database that is a folder
 
 
-class _Opened:
-    """This process's databases."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.databases: dict[tuple[int, int], Any] = {}  # by device and file
-
-
-_opened = _Opened()
+_lock = threading.Lock()
+_databases: dict[tuple[int, int], Any] = {}  # of this process, by device and file
 
 
 def _after_fork() -> None:
     """In a forked process: an environment must not be used across a fork, nor opened twice."""
-    global _opened
-    inherited, _opened = _opened, _Opened()
-    for database in inherited.databases.values():
+    global _lock
+    _lock = threading.Lock()
+    for database in _databases.values():
         database.close()  # this process's copy: without locks nothing of it is shared but the file
+    _databases.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -102,10 +96,10 @@ def _file_of(url: str) -> str:
 
 def forget_databases() -> None:
     """Close this process's databases: they may have been exchanged since."""
-    with _opened.lock:
-        for database in _opened.databases.values():
+    with _lock:
+        for database in _databases.values():
             database.close()
-        _opened.databases.clear()
+        _databases.clear()
     _file_of.cache_clear()
 
 
@@ -115,12 +109,12 @@ def _database(lmdb: Any, path: str, label: str) -> Any:
         raise BadRecord("missing_media", f"{label}: there is no such database")
     status = os.stat(file)
     identity = (status.st_dev, status.st_ino)
-    with _opened.lock:  # a process must not open a database twice, by whatever name
-        database = _opened.databases.get(identity)
+    with _lock:  # a process must not open a database twice, by whatever name
+        database = _databases.get(identity)
         if database is None:
             options = {"subdir": False, "readonly": True, "lock": False, "create": False}
             database = lmdb.open(file, readahead=False, max_spare_txns=1, **options)
-            _opened.databases[identity] = database
+            _databases[identity] = database
         return database
 
 

@@ -59,9 +59,7 @@ def test_a_key_leads_to_its_pack_and_step(tmp_path: Path) -> None:
     assert asdict(only(index, sample_id=17, world_size=4)) == asdict(sample)
 
 
-def test_a_key_of_several_sources_and_samples(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_key_of_several_sources_and_samples(tmp_path: Path) -> None:
     keys = [f"k{at // 2}" for at in range(600)]
     index = planned(tmp_path, write(tmp_path / "l.parquet", key=keys))
     both = trace_samples(index, key="k7").samples
@@ -73,10 +71,6 @@ def test_a_key_of_several_sources_and_samples(
         trace_samples(index, key="k7", sample_id=3)
     with pytest.raises(OptionError, match="source goes with a key"):
         trace_samples(index, sample_id=3, source="a")
-    other = planned(tmp_path, write(tmp_path / "m.parquet"))
-    assert main(["trace", other.path, "--key", "photo-00001", "--source", "a"]) == 1
-    said = capsys.readouterr().err
-    assert said.endswith("has no key 'photo-00001' in source a, but another source has it\n")
 
 
 def test_what_is_dropped_says_why(tmp_path: Path) -> None:
@@ -115,24 +109,12 @@ def test_records_of_dropped_samples_are_named_too(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("asked", "near"),
-    [
-        ("photo-00171x", ["photo-00171"]),
-        ("PHOTO-00171", ["photo-00171"]),
-        ("00171", ["photo-00171"]),
-        ("it's % ünknown", []),
-        ("", None),
-    ],
-)
+@pytest.mark.parametrize("asked", ["photo-00171x", "it's % ünknown", ""])
 def test_keys_that_are_not_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: str, near: list[str] | None
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: str
 ) -> None:
     index = planned(tmp_path)
-    found = trace_samples(index, key=asked)
-    assert not found.samples
-    if near is not None:
-        assert list(found.near[: len(near)]) == near and bool(found.near) == bool(near)
+    assert not trace_samples(index, key=asked).samples
     assert main(["trace", index.path, "--key", asked, "--json"]) == 1
     printed = capsys.readouterr()
     assert json.loads(printed.out)["samples"] == []

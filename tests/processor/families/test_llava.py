@@ -155,11 +155,6 @@ def test_frames(made: dict[str, Made], tmp_path: Path) -> None:
         assert short.tokens.tolist() == [0, 0] and not short.grids.any()
 
 
-def test_no_video(made: dict[str, Made]) -> None:
-    counts = made["llava_next"][1].vision.count_videos([MediaInfo(9, 9, 9)])  # type: ignore[union-attr]
-    assert isinstance(counts.errors[0], BadRecord)
-
-
 @pytest.mark.parametrize(
     ("name", "part", "change", "message"),
     [

@@ -1,4 +1,4 @@
-"""Qwen's families count images as the real processors do; their defaults are the classes'."""
+"""Qwen's families count images as the real processors do."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_files import chats, read_row, tar_digest, write, zstd
 
-from packidx.errors import BadRecord, OptionError, SourceError
+from packidx.errors import BadRecord, SourceError
 from packidx.records import shards
 from packidx.records.containers import base as blocks_module
 from packidx.records.containers import convert
 from packidx.records.containers.base import RawRecord
-from packidx.records.containers.registry import KINDS, container, is_converted, kind_of
+from packidx.records.containers.registry import KINDS, is_converted, kind_of
 from packidx.records.dialects.parse import parse
 from packidx.records.layout import Layout
 from packidx.records.shards import read_records, scan
@@ -369,15 +369,6 @@ def test_the_kind_of_a_json_file(tmp_path: Path) -> None:
             Path(f"{path}{codec}").write_bytes(pack(data) if data else pack(b"\n"))
             found = kind_of(f"{path}{codec}")
             assert found == (None if expected is None else expected + codec), data
-
-
-def test_kinds_and_delimiters_that_are_none() -> None:
-    with pytest.raises(SourceError, match=r"no container of kind 'zip': known are jsonl, json"):
-        container("zip")
-    with pytest.raises(OptionError, match="one ASCII character"):
-        container("csv", "ab")
-    with pytest.raises(OptionError, match="for csv and tsv files, not for parquet"):
-        container("parquet", ";")
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

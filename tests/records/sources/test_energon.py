@@ -18,7 +18,7 @@ from record_files import tar_of
 from packidx import estimate_lengths
 from packidx.errors import SourceError
 from packidx.records.sources import energon as braces
-from packidx.records.sources.find_shards import find_shards, not_read
+from packidx.records.sources.find_shards import find_shards
 
 GOOD = b'{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So."}]}'
 
@@ -155,19 +155,6 @@ def test_what_energon_leaves_out_is_told(tmp_path: Path) -> None:
     both = [str(folder), f"{folder}#val,test", str(folder / "s-7.tar"), str(folder / "stray.tar")]
     everything = estimate_lengths(both, tmp_path / "both", workers=1)
     assert (everything.num_samples, len(everything.not_read), len(everything.warnings)) == (8, 1, 1)
-
-
-def test_single_samples_that_energon_excludes_are_never_read(tmp_path: Path) -> None:
-    names = ["sub/a.tar", "sub/b.tar"]
-    splits = {
-        "exclude": ["sub/{a,c}.tar/key"],
-        "split_parts": {"train": ["sub/a.tar"], "val": ["sub/b.tar"]},
-    }
-    folder = prepared(tmp_path / "set", names, splits)
-    with pytest.raises(SourceError, match=r"excludes single samples \('sub/a\.tar/key'\)"):
-        find_shards([str(folder)])
-    shards = find_shards([f"{folder}#val"])  # of which it excludes none
-    assert [text for text in not_read(shards).warnings if "excludes 'sub/c.tar/key', which" in text]
 
 
 def test_a_split_of_which_all_is_excluded_is_an_error(tmp_path: Path) -> None:

@@ -6,17 +6,18 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...sources import print_columns, print_sources
-from ..console import (
+from ..sources import print_columns, print_sources, warn_of_rejected
+from .console import (
     count,
     not_read,
     number_of,
     print_facts,
     say,
     taken_from,
+    warn,
     with_parts,
 )
-from ..facts import compared_fact
+from .facts import compared_fact
 
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary
@@ -51,12 +52,6 @@ def print_lengths(summary: LengthsSummary) -> None:
         print_columns(summary.sources)
 
 
-def damaged(summary: LengthsSummary) -> list[str]:
-    """A sentence for every part of the earlier table that was of no use."""
-    parts = [] if summary.taken_over is None else summary.taken_over.damaged
-    return [f"{text}; its rows are counted again" for text in parts]
-
-
 def untrained_sources(summary: LengthsSummary) -> list[str]:
     """A sentence for every source without a label token."""
     from packidx.index.described import without_labels
@@ -69,23 +64,38 @@ def untrained_sources(summary: LengthsSummary) -> list[str]:
     return [without_labels(name, number) for name, number in usable.items() if number]
 
 
-def guessed(summary: LengthsSummary, options: Mapping[str, Any]) -> list[str]:
-    """A sentence where lengths are not exact, and why; `options` are of `estimate_lengths`."""
-    inexact = sum(number for name, number in summary.methods.items() if name != "exact")
-    if not inexact:
-        return []
-    text = f"{inexact:,} of {summary.num_samples:,} lengths are not exact (see column method)"
-    if options.get("processor") is None and options.get("encode") is None:
-        text += ": no --processor was given, so packs will need a margin"
-    return [text]
+def warnings_of(summary: LengthsSummary) -> list[str]:
+    """A sentence for all that is to be known of the table, whoever counted it."""
+    parts = [] if summary.taken_over is None else summary.taken_over.damaged
+    return [*summary.warnings, *(f"{text}; its rows are counted again" for text in parts)]
 
 
-def tell_discarded(summary: LengthsSummary) -> None:
-    """A note on stderr where parts of another run were removed."""
+def tell(
+    summary: LengthsSummary, options: Mapping[str, Any], command: Sequence[str] | None
+) -> None:
+    """Warnings and hints on stderr, once the table is written.
+
+    Args:
+        summary: of the table.
+        options: of `estimate_lengths`.
+        command: the arguments that were given, None where they are not known.
+
+    Raises:
+        SourceError: too much of a source is rejected.
+    """
     if summary.discarded_parts:
         removed = "was removed" if summary.discarded_parts == 1 else "were removed"
         parts = number_of(summary.discarded_parts, "finished part")
         say(f"note: {parts} of a run with other settings {removed}", err=True)
+    warn(warnings_of(summary))
+    if inexact := sum(number for name, number in summary.methods.items() if name != "exact"):
+        text = f"{inexact:,} of {summary.num_samples:,} lengths are not exact (see column method)"
+        if options.get("processor") is None and options.get("encode") is None:
+            text += ": no --processor was given, so packs will need a margin"
+        warn([text])
+    warn(untrained_sources(summary))
+    print_mistaken(summary.mistaken, command, len(summary.sources) == 1)
+    warn_of_rejected(summary.sources, options.get("max_rejected"), summary.path)
 
 
 _NAMED = 5

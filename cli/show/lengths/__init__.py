@@ -1,1 +1,0 @@
-"""Lengths tables in words."""
