@@ -91,7 +91,7 @@ def test_packs_hold_both_sides_as_the_encoder_makes_them(
     snapshot = open_index(index)
     checks = {found.name: found for found in verify_snapshot(snapshot)}
     assert all(found.ok for found in checks.values())
-    assert checks["pairs"].detail == "9 pairs, the sides of each beside each other"
+    assert checks["pairs"].detail == "9 pairs"
     dataset = PackedDataset(index, encoder)
     packs = [dataset[number] for number in range(len(dataset))]
     assert len(packs) > 1

@@ -332,35 +332,29 @@ class Found:
         """The verdicts; that of pairs where there is one."""
         self._identify()
         self._compare_result()
-        numbers = self.numbers
-        packs, samples = (number_of(numbers["order"][name], name) for name in ("packs", "samples"))
-        hashed = number_of(numbers["id"]["rows_hashed"], "rows")
-        windows = numbers["id"]["windows"]
-        most = self.options.planned_capacity
-        caps = ("max_images", "max_vision_patches", "max_samples")
-        more = "".join(
-            f", {cap} {name[4:]}" for name in caps if (cap := getattr(self.options, name))
-        )
-        packed, dropped = (numbers["every sample once"][name] for name in ("packed", "dropped"))
-        sums, compared = numbers["sums"]["sums"], numbers["result"]["compared"]
-        rows = number_of(numbers["result"]["rows"], "rows")
-        right = {
-            "id": f"{f'{windows:,} windows of ' if windows > 1 else ''}{hashed} hashed: "
-            f"{short(self.index.id)}… is the id of this content",
-            "order": f"{packs} from 0 on, {samples} without a gap or an overlap",
-            "sums": f"{number_of(sums, 'sums')} of {packs}, as added up over {samples}",
-            "capacity": f"{packs}, the fullest has {numbers['capacity']['fullest']:,} tokens of at "
-            f"most {most:,}{more}",
-            "every sample once": f"{packed:,} packed + {dropped:,} dropped = "
-            f"{number_of(packed + dropped, 'samples')}, each once",
-            "result": f"{number_of(compared, 'numbers')} of the manifest, as counted over {rows}",
-            "pairs": f"{number_of(numbers['pairs']['pairs'], 'pairs')}, the sides of each beside "
-            "each other",
-        }
-        for name, said in right.items():
+        for name, numbers in self.numbers.items():
             wrong = self.wrong[name]
-            if name != "pairs" or wrong or numbers["pairs"]["pairs"]:
-                yield Check(name, not wrong, few(wrong) or said, dict(numbers[name]))
+            if name != "pairs" or wrong or numbers["pairs"]:
+                yield Check(name, not wrong, few(wrong) or self._right(name), dict(numbers))
+
+    def _right(self, name: str) -> str:
+        """What was looked at, where nothing is wrong."""
+        numbers = self.numbers[name]
+        if name == "capacity":
+            caps = ("max_images", "max_vision_patches", "max_samples")
+            asked = {cap[4:]: value for cap in caps if (value := getattr(self.options, cap))}
+            more = "".join(f", {value} {cap}" for cap, value in asked.items())
+            fullest, most = numbers["fullest"], self.options.planned_capacity
+            said = f"the fullest has {fullest:,} tokens of at most {most:,}{more}"
+            return f"{number_of(numbers['packs'], 'packs')}, {said}"
+        if name == "every sample once":
+            packed, dropped = numbers["packed"], numbers["dropped"]
+            total = number_of(packed + dropped, "samples")
+            return f"{packed:,} packed + {dropped:,} dropped = {total}, each once"
+        words = {"rows_hashed": "rows hashed", "compared": "numbers compared"}
+        told = (number_of(number, words.get(key, key)) for key, number in numbers.items())
+        ident = f", {short(self.index.id)}… is the id of this content" if name == "id" else ""
+        return ", ".join(told) + ident
 
     def _identify(self) -> None:
         """Compare the id with the digest of what the tables hold."""
