@@ -31,6 +31,19 @@ from torch.nn import functional
 from packidx.errors import MismatchError, OptionError
 from packidx.torch.encoded import IGNORE
 
+__all__ = [
+    "WEIGHTS",
+    "Batch",
+    "LossWeights",
+    "batch_weight",
+    "chosen_rows",
+    "correct_gradients",
+    "label_positions",
+    "loss_targets",
+    "packed_loss",
+    "seen_denominator",
+]
+
 WEIGHTS = ("token", "sample", "square")
 
 Batch = Mapping[str, Any]
@@ -97,7 +110,7 @@ def packed_loss(
         OptionError: `denominator` is None or below 0, that is to say no denominator.
         MismatchError: `logits` are not of this batch, or not of these positions.
     """
-    check_denominator(denominator)
+    _check_denominator(denominator)
     targets, per_token = loss_targets(batch, weights)
     chosen = targets != IGNORE
     rows = chosen_rows(logits, chosen, kept).float()
@@ -157,7 +170,7 @@ def _segments(batch: Batch) -> Tensor:
     return numbers.view_as(labels)
 
 
-def check_denominator(denominator: float | None) -> None:
+def _check_denominator(denominator: float | None) -> None:
     if denominator is None:
         raise OptionError(
             "the loss has no denominator: the plan does not know this step's label tokens, so take"
@@ -217,7 +230,7 @@ def correct_gradients(
     Raises:
         MismatchError: more was seen than planned, which cannot be of samples left out.
     """
-    check_denominator(planned)
+    _check_denominator(planned)
     each = [seen] if isinstance(seen, (int, float)) else seen
     total = _summed_over_ranks(each, group)
     if abs(total - planned) <= _SAME * planned or total == 0:

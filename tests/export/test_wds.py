@@ -517,32 +517,6 @@ def test_a_transform_is_refused(tmp_path: Path) -> None:
         export_wds(tmp_path / "index", tmp_path / "out")
 
 
-def test_only_its_own_folder_is_replaced(many: Index, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    export_wds(many, out, max_count=24)
-    export_wds(many, out, max_count=12)
-    assert len(list(out.glob("*.tar"))) == 2
-    (out / "mine.txt").write_text("mine")
-    with pytest.raises(OptionError, match="holds mine.txt, which packidx did not write"):
-        export_wds(many, out, max_count=24)
-    assert (out / "mine.txt").exists() and len(list(out.glob("*.tar"))) == 2
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OptionError, match="is no folder"):
-        export_wds(many, tmp_path / "file")
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "foreign" / ".packidx.json").write_text('{"format": "packidx-precomputed"}')
-    with pytest.raises(OptionError, match=r"holds \.packidx\.json, which"):
-        export_wds(many, tmp_path / "foreign")
-    with pytest.raises(OptionError, match="which is exported: name another folder"):
-        export_wds(many, Path(many.path).parent)
-    for size in ("0", "1XB", "-3", ""):
-        with pytest.raises(OptionError, match="max-size is .*: say it like 1GB"):
-            export_wds(many, tmp_path / "new", max_size=size)
-    with pytest.raises(OptionError, match="max-count is 0"):
-        export_wds(many, tmp_path / "new", max_count=0)
-    assert not (tmp_path / "new").exists()
-
-
 def test_an_export_is_no_source_that_is_overwritten(many: Index, tmp_path: Path) -> None:
     export_wds(many, tmp_path / "one", max_count=5)
     index = plan(tmp_path, tmp_path / "one", capacity=50_000)

@@ -38,8 +38,6 @@ class Store:
     requests: list[Request] = field(default_factory=list)
     cuts: list[str] = field(default_factory=list)
     """Ends of paths: the response to the next GET of such a path is cut off in its middle."""
-    dropped: list[str] = field(default_factory=list)
-    """Ends of paths: the next PUT of such a path is not passed on, its connection is closed."""
     denied: list[str] = field(default_factory=list)
     """Parts of paths and queries: such requests are refused (403)."""
 
@@ -126,12 +124,6 @@ def _handler(store: Store) -> type[BaseHTTPRequestHandler]:
             size = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(size) if size else None
             place = self.path.partition("?")[0]
-            lost = next((end for end in store.dropped if place.endswith(end)), None)
-            if self.command == "PUT" and lost is not None:
-                store.dropped.remove(lost)
-                self.close_connection = True
-                self.connection.close()
-                return
             if any(part in self.path for part in store.denied):
                 self._refuse()
                 return

@@ -1,4 +1,4 @@
-"""What tests run in Ray's processes: encoders that die or wait, a write that dies half-way."""
+"""What tests run in Ray's processes: encoders that die."""
 
 from __future__ import annotations
 
@@ -47,16 +47,3 @@ class Words:
         """At the records of the last of nine shards, whenever they come."""
         if words >= 600 + 7 * 8:
             die()
-
-    def wait(self) -> None:
-        assert self.mark is not None
-        self.mark.touch()
-        time.sleep(600)
-
-    def wait_elsewhere(self) -> None:
-        """Not on the node with the mark's name."""
-        import ray
-
-        assert self.mark is not None
-        if ray.get_runtime_context().get_node_id() != self.mark.name:
-            self.wait()

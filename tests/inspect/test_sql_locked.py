@@ -16,10 +16,7 @@ from packidx_cli.main import main
 # A query, and what its refusal says; releases of DuckDB that see it sooner say it otherwise: a|b.
 HOSTILE = [
     # writes
-    ("COPY (SELECT 1) TO 'out.csv'", "COPY"),
     ("COPY packs TO 'out.parquet'", "COPY"),
-    ("/* a comment */ COPY packs TO 'out.json' (FORMAT json)", "COPY"),
-    ("EXPLAIN ANALYZE COPY packs TO 'out.csv'", "COPY"),
     ("EXPLAIN ANALYZE COPY (SELECT 1 AS length) TO 'LENGTHS' (FORMAT parquet)", "COPY"),
     # what runs is what was read: comments and texts in EXPLAIN's options hide nothing
     (
@@ -28,36 +25,22 @@ HOSTILE = [
         "EXPLAIN",
     ),
     (
-        "EXPLAIN (ANALYZE /* ) SELECT 1 -- */) COPY (SELECT 42 AS length) TO 'PACKS' "
-        "(FORMAT parquet, USE_TMP_FILE false)",
-        "EXPLAIN",
-    ),
-    ("EXPLAIN (ANALYZE, FORMAT ') SELECT 1 --') COPY packs TO 'LENGTHS'", "EXPLAIN|FORMAT"),
-    (
         "EXPLAIN ANALYZE (SELECT ') SELECT 1 --', length FROM packs); COPY packs TO 'LENGTHS'",
         "2 statements",
     ),
-    ("EXPLAIN ANALYZE (ANALYZE) COPY packs TO 'LENGTHS' (FORMAT parquet)", "EXPLAIN|syntax error"),
     ("EXPLAIN (FORMAT json) SELECT 1", "EXPLAIN"),
-    ("EXPLAIN/**/ANALYZE COPY packs TO 'LENGTHS' (FORMAT parquet)", "EXPLAIN"),
-    ("/* EXPLAIN ANALYZE SELECT */ EXPLAIN ANALYZE COPY packs TO 'LENGTHS'", "EXPLAIN"),
     ("COPY (PIVOT packs ON pack_id USING count(*)) TO 'out.csv'", "ON column IN ('a', 'b')"),
     ("PIVOT packs ON pack_id USING count(*)", "ON column IN ('a', 'b')"),
     ("EXPORT DATABASE 'out'", "EXPORT"),
-    ("IMPORT DATABASE 'out'", "IMPORT|PRAGMA|import|Cannot access"),
     ("CHECKPOINT", "locked"),
     # other databases and objects
     ("ATTACH 'out.db' AS other", "ATTACH"),
-    ("ATTACH ':memory:' AS other", "ATTACH"),
-    ("CREATE TABLE t AS SELECT 1", "CREATE"),
     ("CREATE OR REPLACE TEMP VIEW packs AS SELECT 1", "CREATE"),
-    ("DROP VIEW packs", "DROP"),
     ("INSERT INTO packs VALUES (1)", "INSERT"),
     (
         "WITH made AS (INSERT INTO packs VALUES (1) RETURNING 1) FROM made",
         "INSERT|needs a SELECT|is not an table",
     ),
-    ("CREATE MACRO f(a) AS TABLE SELECT * FROM read_text(a)", "CREATE"),
     ("CREATE SECRET (TYPE s3, KEY_ID 'a', SECRET 'b')", "locked"),
     ("PREPARE q AS COPY packs TO 'out.csv'", "PREPARE"),
     # settings, extensions
@@ -66,48 +49,29 @@ HOSTILE = [
     ("PRAGMA memory_limit = '1TB'", "locked"),
     ("PRAGMA json_execute_serialized_sql(current_setting('secret_directory'))", "but PRAGMA|JSON"),
     ("EXPLAIN PRAGMA table_info(error('told'))", "but PRAGMA|told"),
-    ("EXPLAIN (ANALYZE) SELECT 1; PRAGMA table_info(error('told'))", "2 statements|told"),
-    ("\u00a0pragma\u00a0table_info(error('told'))", "but PRAGMA|told"),
-    ("SET VARIABLE a = 1", "SET"),
     ("CALL enable_logging(storage_path = 'out')", "CALL"),
     ("INSTALL httpfs", "locked"),
-    ("LOAD httpfs", "LOAD"),
     ("SELECT st_point(1, 2)", "st_point"),
     # reads
-    ("SELECT * FROM read_csv('/etc/passwd')", "Cannot access file"),
     ("SELECT * FROM read_text('/etc/passwd')", "Cannot access file"),
     ("SELECT * FROM read_blob('SECRET')", "Cannot access file"),
     ("SELECT (SELECT count(*) FROM glob('*'))", "Cannot access"),
-    ("FROM sniff_csv('SECRET')", "Cannot access file"),
     ("FROM '/etc/passwd'", "/etc/passwd does not exist"),
-    ("SUMMARIZE 'SECRET'", "Cannot access file|does not exist"),
     ("FROM 's3://bucket/x.parquet'", "Cannot access file"),
-    ("FROM 'https://127.0.0.1:9/x.csv'", "Cannot access file"),
     ("FROM query('SELECT * FROM read_text(''/etc/passwd'')')", "Cannot access file"),
-    ("FROM query_table(['/etc/passwd'])", "/etc/passwd does not exist"),
     # what is around: the environment, secrets, this process
     ("SELECT getenv('HOME')", "getenv"),
-    ("WITH a AS (SELECT 1) FROM other.packs", "other|does not exist"),
     ("SELECT * FROM connection", "connection"),
-    ("SELECT * FROM listed", "listed"),
     ("FROM arrow_scan(1, 2, 3)", "arrow_scan"),
-    ("FROM python_map_function(1)", "python_map_function"),
     # several at once
-    ("SELECT 1; SELECT 2", "2 statements"),
     ("SELECT 1; COPY packs TO 'out.csv'", "2 statements"),
     ("BEGIN TRANSACTION", "locked"),
     ("", "0 statements"),
     # without end: in time, in memory, in rows, in depth
     ("SELECT count(*) FROM range(100000) a, range(100000) b, range(100000) c, packs", "seconds"),
-    (
-        "WITH RECURSIVE r AS (SELECT 1 x UNION ALL SELECT x + 1 FROM r) SELECT sum(x) FROM r",
-        "seconds",
-    ),
     ("SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))", "seconds"),
     ("SELECT count(DISTINCT hash(range)) FROM range(1000000000)", "--memory-limit"),
-    ("SELECT list(repeat('x', 100000000)) FROM range(100)", "--memory-limit"),
     ("SELECT * FROM range(100000000)", "--memory-limit"),
-    ("SELECT range(1, 4000000000)", "--memory-limit"),
     ("SELECT " + "NOT " * 5000 + "true", "depth"),
     ("FROM " + "(FROM " * 3000 + "range(1)" + ")" * 3000, "depth|deeply"),
 ]
@@ -154,8 +118,6 @@ def test_a_hostile_query_ends_in_a_sentence_and_changes_nothing(
 ) -> None:
     before = listing(around)
     query = query.replace("LENGTHS", str(made / "lengths.parquet"))
-    [packs] = (made / "index").rglob("packs-*.parquet")
-    query = query.replace("PACKS", str(packs))
     query = query.replace("SECRET'", str(made / "secret.csv") + "'")
     limits = ["--timeout", "2" if "seconds" in says else "30", "--memory-limit", "300MB"]
     if not query:

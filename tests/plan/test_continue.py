@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from packidx_cli.main import main
 from training import Training
 
@@ -56,64 +53,6 @@ def tokens_of(index: Index, packs: set[int] | None = None) -> dict[Copy, set[int
             assert not tokens & span
             tokens |= span
     return found
-
-
-@settings(
-    max_examples=25,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(
-    st.lists(
-        st.fixed_dictionaries(
-            {"steps": st.integers(1, 12)},
-            optional={
-                "capacity": st.sampled_from([64, 100, 300]),
-                "mix": st.sampled_from([(), ("a=2",), ("b=0",)]),
-                "on_long": st.sampled_from(["drop", "split"]),
-                "window_samples": st.just(50),
-                "seed": st.integers(0, 3),
-            },
-        ),
-        min_size=1,
-        max_size=3,
-    )
-)
-def test_nothing_is_trained_on_twice(
-    tmp_path_factory: pytest.TempPathFactory, changes: list[dict[str, Any]]
-) -> None:
-    folder = tmp_path_factory.mktemp("continue")
-    lengths = write(folder / "l.parquet", 150)
-    plan_packs(lengths, folder / "i", capacity=128, on_long="split", schedule="random")
-    rows = pq.read_table(lengths).to_pylist()
-    had: dict[Copy, set[int]] = {}
-    for change in changes:
-        index = sound(open_index(folder / "i"))
-        if index.num_packs < 2:  # no step is left to be trained
-            break
-        sampler = Training(index, global_batch=2)
-        steps = min(change.pop("steps"), sampler.num_steps)
-        for copy, tokens in trained(index, sampler, steps).items():
-            assert not had.get(copy, set()) & tokens
-            had.setdefault(copy, set()).update(tokens)
-        try:
-            plan_packs(lengths, folder / "i", resume=(index, sampler.state_at(steps)), **change)
-        except OptionError:
-            return  # nothing that fits is left
-        except Exception as error:
-            assert "nothing to pack" in str(error)
-            return
-    index = sound(open_index(folder / "i"))
-    remaining = tokens_of(index)
-    dropped = {row["sample_id"]: row["reason"] for row in index.dropped().to_pylist()}
-    for copy, tokens in remaining.items():
-        assert not tokens & had.get(copy, set())
-    for ident, row in enumerate(rows):
-        mine = [
-            had.get(c, set()) | remaining.get(c, set()) for c in {*had, *remaining} if c[0] == ident
-        ]
-        # One copy whole at least: a weight that has sunk leaves begun copies where they are.
-        if dropped.get(ident, "consumed") == "consumed":
-            assert any(len(tokens) == row["length"] for tokens in mine)
 
 
 def test_the_command_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,22 +138,3 @@ def test_a_later_epoch_is_continued_from_its_own_packs(tmp_path: Path) -> None:
     rest = tokens_of(sound(open_index(tmp_path / "i")))
     assert not had.keys() & rest.keys()
     assert len(had) + len(rest) == 800
-
-
-def begun(folder: Path, n: int) -> tuple[Path, Index, dict[str, Any]]:
-    """A plan of `n` samples in two pieces each, and a state in which nearly all are begun."""
-    folder.mkdir()
-    table = pa.table({"length": np.full(n, 20), "source": np.array(["a", "b"])[np.arange(n) % 2]})
-    pq.write_table(table, folder / "l.parquet")
-    plan_packs(
-        folder / "l.parquet",
-        folder / "i",
-        capacity=15,
-        on_long="split",
-        mix=("b=2",),
-        schedule="random",
-        global_batch=8,
-    )
-    index = open_index(folder / "i")
-    sampler = Training(index, global_batch=8)
-    return folder / "l.parquet", index, sampler.state_at(sampler.num_steps // 2)

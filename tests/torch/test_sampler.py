@@ -261,31 +261,6 @@ def test_real_index_and_pickle(tmp_path: Path) -> None:
     assert again.state_dict() == sampler.state_dict() and list(again) == list(sampler)
 
 
-CHUNKED = {"block": 24, "chunk": 4}
-
-
-@pytest.mark.parametrize("num_packs", [240, 243, 257])
-def test_planned_micro_steps_stay_together(num_packs: int) -> None:
-    """A step is a block of the plan, its micro-steps are the plan's; one step at most is mended."""
-    index = StandIn(num_packs, **CHUNKED)
-    seen = set()
-    for epoch in range(5):
-        samplers = ranks(index, 4, global_batch=24, epoch=epoch)
-        mended = 0
-        for step in range(samplers[0].num_steps):
-            packs = np.array(samplers[0].packs_of_step(step))
-            blocks, chunks = packs // 24, packs.reshape(6, 4) // 4
-            mended += len(set(blocks.tolist())) > 1
-            whole = (chunks == chunks[:, :1]).all(axis=1)
-            assert whole.sum() >= 5  # a rest of fewer packs than a chunk spoils one micro-step
-            seen.add(tuple(packs.tolist()))
-        assert mended <= bool(num_packs % 24)
-        # The four ranks of a micro-step have one chunk.
-        micro = np.array([list(sampler) for sampler in samplers]).T // 4
-        assert (micro == micro[:, :1]).all(axis=1).mean() > 0.95
-    assert len(seen) > 4 * (num_packs // 24)
-
-
 def test_epochs_take_turns_with_their_variants() -> None:
     epochs = [[[0, 50], [101, 10]], [[50, 51], [111, 9]]]
     index = StandIn(120, 8, 4, epochs)

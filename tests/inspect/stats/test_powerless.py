@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -45,37 +44,6 @@ def test_where_a_schedule_has_power_is_told(
     assert f"{100 * (1 - found['planned']['useful']):.1f} % of the time" in said
     plan_packs(path, tmp_path / "r", capacity=512, global_batch=8, schedule="random")
     assert "in random order" in verdicts(tmp_path / "r", 8, capsys)[0]
-
-
-@pytest.mark.parametrize("batch", [None, 8])
-def test_random_order_has_the_steps_of_the_global_batch_that_is_stated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], batch: int | None
-) -> None:
-    folder = tmp_path / "lengths"
-    source = tmp_path / "a.jsonl"
-    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "word " * 40}]
-    source.write_text(f"{json.dumps({'messages': turns})}\n" * 400)
-    assert main(["estimate", str(source), "-o", str(folder), "--quiet"]) == 0
-    command = ["plan", str(folder), "-o", str(tmp_path / "i"), "--capacity", "512"]
-    command += ["--schedule", "random"]
-    capsys.readouterr()
-    assert main(command if batch is None else [*command, "--global-batch", str(batch)]) == 0
-    said = capsys.readouterr().out
-    said = re.sub(r"\n {6,}(?=\S)", " ", said)  # lines that go on
-    (steps,) = re.findall(r"^steps +(.*)$", said, re.MULTILINE)
-    assert main(["stats", str(tmp_path / "i"), "--ranks", "4", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    number = found["result"]["num_packs"]
-    assert 16 < number < found["result"]["schedule_block"]
-    (ranks,), read = found["schedule"], found["locality"]["read_amplification"]
-    if batch is None:
-        assert steps == "as the trainer's global batch says; a random order has no steps of its own"
-        assert (ranks["global_batch"], ranks["steps"]) == (4, number // 4)
-        assert read["block"] is None and read["pack"] == pytest.approx(number, rel=0.01)
-    else:
-        assert steps.startswith(f"{number // batch} of {batch} packs per epoch")
-        assert (ranks["global_batch"], ranks["steps"]) == (batch, number // batch)
-        assert read["block"] == pytest.approx(-(-number // batch), rel=0.01)
 
 
 def test_plan_says_for_how_many_ranks_its_schedule_has_power(

@@ -13,7 +13,6 @@ from packidx.pack.counts import Histogram, PackRuns
 from packidx.pack.strategies import lp as module
 from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.pack.strategies.lp import (
-    Knapsack,
     by_knots,
     linear_plan,
 )
@@ -90,29 +89,6 @@ def test_the_bound_holds_whatever_the_prices(problem: tuple[list[int], int]) -> 
         patch.setattr(module.Master, "solve", scramble)
         patch.setattr(module, "_MAX_ROUNDS", 5)
         assert module._begun(relaxation).solve(1 << 40).bound <= optimum(lengths, capacity)
-
-
-@given(tiny_problems(30), st.data())
-def test_the_knapsack_finds_the_best_pack(
-    problem: tuple[list[int], int], data: st.DataObject
-) -> None:
-    lengths, capacity = problem
-    distinct = np.array(sorted(set(lengths), reverse=True))
-    draw = st.lists(st.integers(-3, 20), min_size=len(distinct), max_size=len(distinct))
-    values = np.array(data.draw(draw))
-    best = [0] * (capacity + 1)
-    for room in range(1, capacity + 1):
-        pairs = zip(distinct.tolist(), values.tolist(), strict=True)
-        fits = [(n, v) for n, v in pairs if n <= min(room, capacity // 2)]
-        best[room] = max([best[room - 1]] + [best[room - n] + v for n, v in fits])
-    solved = Knapsack.solve(distinct, values, capacity)
-    expected = [v + best[capacity - n] for n, v in zip(distinct, values, strict=True)]
-    assert solved.best_with().tolist() == expected
-    for start, pack in enumerate(solved.packs_with(np.arange(len(distinct)))):
-        held = pack[pack >= 0]
-        assert held[0] == start
-        assert distinct[held].sum() <= capacity
-        assert values[held].sum() == expected[start]
 
 
 @pytest.mark.parametrize(("num", "share"), [(20_000, 0.94), (500, 0.95)])
