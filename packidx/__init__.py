@@ -35,12 +35,15 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'packidx' has no attribute {name!r}")
     from importlib import import_module
 
+    from packidx.errors import MissingExtraError, missing_package
+
     try:
         value = getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        from packidx.errors import missing_package
-
         raise missing_package(f"packidx.{name}", error) from None
+    except MissingExtraError:  # of `packidx.encode`, which needs less
+        words = f"packidx.{name} needs packages that are not installed here: pip install packidx"
+        raise MissingExtraError(words) from None
     globals()[name] = value
     return value
 
