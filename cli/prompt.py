@@ -75,7 +75,7 @@ def prompt(run: Callable[[str], None], views: Iterable[str], title: str, **termi
 
 
 def is_complete(text: str) -> bool:
-    """Whether Enter runs what was typed, and begins no further line."""
+    """Return whether Enter runs what was typed, and begins no further line."""
     return text.rstrip().endswith(";") or text.strip().lower() in ("", *_ENDS)
 
 
@@ -101,7 +101,7 @@ def _bindings() -> KeyBindings:
 
 
 def _history() -> History:
-    """What was asked before, in a file of the cache that nobody else reads."""
+    """Return what was asked before, in a file of the cache that nobody else reads."""
     path = os.path.join(cache.folder(), "sql_history")
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -53,8 +53,8 @@ class MissingExtraError(PackidxError):
 def missing_package(
     what: str, error: ModuleNotFoundError, packages: str = "packidx"
 ) -> MissingExtraError | ModuleNotFoundError:
-    """What to raise where a package of somebody else's is not installed, as the planner's are not
-    where packs are only read; `error` itself where the module is one of ours.
+    """Return what to raise where a package of somebody else's is not installed, as the planner's
+    are not where packs are only read; `error` itself where the module is one of ours.
 
     Args:
         what: what needs it.

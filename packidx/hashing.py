@@ -150,7 +150,7 @@ def derive_key(*parts: int | str) -> int:
 
 
 def below(hashes: Uint64s, share: Fraction) -> Bools:
-    """Whether hash < share * 2^64, bool [n].
+    """Return whether hash < share * 2^64, bool [n].
 
     Args:
         hashes: uint64 [n].

@@ -111,7 +111,7 @@ def permuted(count: int, key: int, size: int) -> Iterator[Ints]:
 
 
 def permute(values: Uint64s, size: int, keys: Uint64s | int) -> Uint64s:
-    """Where a keyed permutation of [0, size) sends each of `values`.
+    """Return where a keyed permutation of [0, size) sends each of `values`.
 
     Args:
         values: uint64 numbers below `size`.
@@ -127,7 +127,7 @@ def permute(values: Uint64s, size: int, keys: Uint64s | int) -> Uint64s:
 
 
 def unpermute(values: Uint64s, size: int, keys: Uint64s | int) -> Uint64s:
-    """What `permute` sends to each of `values`, under the same keys."""
+    """Return what `permute` sends to each of `values`, under the same keys."""
     return _walked(values, size, keys, _rounds_back)
 
 

@@ -25,11 +25,11 @@ class Recent(Generic[K, V]):
         return len(self._kept)
 
     def items(self) -> list[tuple[K, V]]:
-        """What is kept, with its keys, the latest last."""
+        """Return what is kept, with its keys, the latest last."""
         return [(key, value) for key, (value, _) in list(self._kept.items())]
 
     def get(self, key: K) -> V | None:
-        """What was put under `key`, if it is still kept."""
+        """Return what was put under `key`, if it is still kept."""
         entry = self._kept.pop(key, None)
         if entry is None:
             return None

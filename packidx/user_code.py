@@ -71,7 +71,7 @@ def name_of(value: Any) -> str:
 
 
 def fingerprint_of(value: Any) -> str | None:
-    """What the object says its fingerprint is: its ``fingerprint()`` or ``fingerprint``.
+    """Return what the object says its fingerprint is: its ``fingerprint()`` or ``fingerprint``.
 
     Raises:
         OptionError: it is no text.
@@ -156,7 +156,7 @@ class Planned(Protocol):
 def planned_transform(
     planned: Planned | None, given: str | Function | None, where: str
 ) -> Transform | None:
-    """What the reader was `given` with the plan's seed, if it is the plan's transform.
+    """Return what the reader was `given` with the plan's seed, if it is the plan's transform.
 
     `where` is the index, for the error.
 
@@ -261,7 +261,7 @@ def _imported(source: bytes, package: str) -> Iterator[str]:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    """What an import of a module would load; None where there is no such module."""
+    """Return what an import of a module would load; None where there is no such module."""
     loaded = getattr(sys.modules.get(name), "__spec__", None)
     if isinstance(loaded, ModuleSpec):
         return loaded
@@ -274,7 +274,8 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _is_installed(top: str) -> bool:
-    """Whether a module is Python's own, packidx's, or one that an installer has put there."""
+    """Return whether a module is Python's own, packidx's, or one that an installer has put
+    there."""
     own = top in sys.stdlib_module_names or top in ("packidx", "packidx_cli")
     spec = None if own else _spec(top)
     if spec is None:

@@ -207,7 +207,7 @@ def plan(
 
 
 def _planners(workers: str | None) -> dict[str, Any]:
-    """Who plans the windows, as arguments of `plan_packs`."""
+    """Return who plans the windows, as arguments of `plan_packs`."""
     if workers == "ray":
         return {"engine": "ray"}
     if workers is not None and not (workers.isascii() and workers.isdigit() and int(workers)):
@@ -322,7 +322,7 @@ def _cells(row: PreviewRow) -> dict[str, str]:
 
 
 def _legend(rows: Sequence[PreviewRow]) -> list[str]:
-    """What the columns compare, and what may come out otherwise."""
+    """Return what the columns compare, and what may come out otherwise."""
     lines = [
         "saved: of the positions of batches of as many samples, each padded to its longest; packs "
         "and gap: by best-fit-decreasing, which --strategy auto may undercut",

@@ -209,7 +209,8 @@ def status(quiet: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _progress_console() -> Any:
-    """Where progress is shown; None without rich, of which `packidx doctor` says what it lacks."""
+    """Return where progress is shown; None without rich, of which `packidx doctor` says what it
+    lacks."""
     try:
         from rich.console import Console
 
@@ -240,10 +241,10 @@ def with_parts(total: int, parts: dict[str, int]) -> str:
 
 
 def not_read(notes: Sequence[str]) -> dict[str, str]:
-    """What of the sources is not read, as facts for `print_facts`."""
+    """Return what of the sources is not read, as facts for `print_facts`."""
     return {"not read": "; ".join(notes)} if notes else {}
 
 
 def taken_from(notes: Sequence[str]) -> dict[str, str]:
-    """Where the Hub's data sets are read from, as facts for `print_facts`."""
+    """Return where the Hub's data sets are read from, as facts for `print_facts`."""
     return {"taken from": "; ".join(notes)} if notes else {}

@@ -64,7 +64,7 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
 
 
 def compared_fact(compared: Mapping[str, Any] | None, methods: Mapping[str, int]) -> str | None:
-    """Whether lengths were compared with the real processor's; None where there is none."""
+    """Return whether lengths were compared with the real processor's; None where there is none."""
     if compared is None:
         return None
     if compared["with"] is None:
@@ -190,7 +190,7 @@ def asked_for(options: Options, said: Set[str] = _SAID) -> str:
 
 
 def margin_fact(snapshot: IndexManifest) -> str | None:
-    """What packs are planned for and why; None where they may be filled."""
+    """Return what packs are planned for and why; None where they may be filled."""
     options = snapshot.options
     if options.planned_capacity == options.capacity:
         return None
@@ -203,7 +203,7 @@ def margin_fact(snapshot: IndexManifest) -> str | None:
 
 
 def _strategies(asked: str, taken: Mapping[str, int]) -> str:
-    """What was asked for, and what it came to."""
+    """Return what was asked for, and what it came to."""
     if len(taken) == 1:
         name = next(iter(taken))
         return asked if name == asked else f"{asked}: {name}"

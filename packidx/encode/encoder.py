@@ -119,7 +119,7 @@ class ProcessorEncoder:
         return self.files.fingerprint()
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """What the fingerprint is of, by name: ``{"images.max_pixels": 602112}``."""
+        """Return what the fingerprint is of, by name: ``{"images.max_pixels": 602112}``."""
         return self.files.settings
 
     def count(self, record: Mapping[str, Any]) -> int:
@@ -179,7 +179,7 @@ class ProcessorEncoder:
     def _encode_media(
         self, media: Sequence[Media], infos: Sequence[MediaInfo]
     ) -> dict[str, torch.Tensor]:
-        """What the model takes besides tokens."""
+        """Return what the model takes besides tokens."""
         vision = self.files.vision
         if vision is None or not media:
             return {}
@@ -307,7 +307,7 @@ def encode_whole(
 def _tensors(
     processor: Any, files: ProcessorFiles, conversation: Conversation, counted: Sequence[int]
 ) -> dict[str, torch.Tensor]:
-    """What the model takes besides token ids, labels and positions."""
+    """Return what the model takes besides token ids, labels and positions."""
     release = transformers_class("__version__")
     name = f"{type(processor).__name__} of transformers {release} ({files.name})"
     try:

@@ -71,8 +71,8 @@ def allow_cuda_torchvision() -> None:
 
 
 def load_real(folder: str, name: str, trusts_code: bool) -> Any:
-    """What a class of transformers loads from a folder, the same for all who ask in turn; nothing
-    is fetched.
+    """Return what a class of transformers loads from a folder, the same for all who ask in turn;
+    nothing is fetched.
 
     Args:
         name: ``"AutoProcessor"``, ``"AutoTokenizer"`` …

@@ -116,7 +116,7 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
 
 
 def _is_own_code(part: Any) -> bool:
-    """Whether transformers took its class from a folder."""
+    """Return whether transformers took its class from a folder."""
     return type(part).__module__.partition(".")[0] == "transformers_modules"
 
 
@@ -158,7 +158,7 @@ def _limit(processor: Any) -> int | None:
 
 
 def _cut(processor: Any, limit: int) -> int | None:
-    """What is left of a text of more tokens than `limit`; None where all of it is."""
+    """Return what is left of a text of more tokens than `limit`; None where all of it is."""
     if not 0 < limit <= _MOST:
         return None
     text = "word " * (2 * limit)
@@ -170,8 +170,8 @@ def _cut(processor: Any, limit: int) -> int | None:
 
 
 def tokenizer_of(folder: str, takes_media: bool, trusts_code: bool) -> dict[str, Any]:
-    """What decides tokens of the tokenizer that transformers loads from a folder, as JSON: its
-    serialisation, None where the folder's file is as good, its special tokens and its limit.
+    """Return what decides tokens of the tokenizer that transformers loads from a folder, as JSON:
+    its serialisation, None where the folder's file is as good, its special tokens and its limit.
 
     Raises:
         Exception: transformers cannot load it.

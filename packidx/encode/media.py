@@ -20,7 +20,8 @@ from packidx.records.media.video import Video, media_info
 
 
 def info_of(medium: Media) -> MediaInfo:
-    """What decides a medium's tokens: an image's size, a video's frames, a sound's length."""
+    """Return what decides a medium's tokens: an image's size, a video's frames, a sound's
+    length."""
     if medium.kind == "audio":
         return media_sound(medium, ANYWHERE)
     if medium.kind == "video":
@@ -151,7 +152,7 @@ def _sampled_fps(metadata: Any) -> float:
 
 
 def check_patches(media: MediaColumns, pixels: Mapping[str, Any], files: ProcessorFiles) -> None:
-    """That the tensors of a sample's media have the patches that were counted.
+    """Check that the tensors of a sample's media have the patches that were counted.
 
     A release that does not know a setting of the processor leaves it out without a word.
 

@@ -343,7 +343,7 @@ class InferredConfig:
         return ident
 
     def _ident(self, token: Any) -> int | None:
-        """Of a string that is one token."""
+        """Return the id of a string that is one token."""
         tokenizer = getattr(self._processor, "tokenizer", None)
         if tokenizer is None or not isinstance(token, str):
             return None
@@ -365,7 +365,8 @@ _MERGED = 4  # patches per side that at most become one token
 def arguments(
     taken: Mapping[str, Any], config: Any, processor: Any, sample: Mapping[str, torch.Tensor]
 ) -> dict[str, Any]:
-    """What `get_rope_index` takes of the sample, as the model's own forward hands it over."""
+    """Return what `get_rope_index` takes of the sample, as the model's own forward hands it
+    over."""
     torch = import_torch()
     input_ids = torch.as_tensor(sample["input_ids"]).reshape(1, -1)
     given: dict[str, Any] = {**sample, "input_ids": input_ids}
@@ -411,7 +412,7 @@ def _types(input_ids: torch.Tensor, config: Any, processor: Any) -> Any:
 
 
 def _sounds_inside(ids: Sequence[int], config: Any) -> bool:
-    """Whether a video's tokens begin with those of its sound."""
+    """Return whether a video's tokens begin with those of its sound."""
     pair = (config.vision_start_token_id, config.audio_start_token_id)
     return pair in zip(ids, ids[1:], strict=False)
 

@@ -60,7 +60,7 @@ _BUILDERS = ("packidx", "transformers", "torch", "torchvision", "tokenizers", "p
 def judged(
     processor: ProcessorFiles, kinds: Iterable[str], talks: Sequence[Conversation] = ()
 ) -> Compared:
-    """What comes, or came, of comparing samples of some kinds with the real processor's.
+    """Return what comes, or came, of comparing samples of some kinds with the real processor's.
 
     Args:
         talks: records of the data, media opened, of these kinds; without any it depends on the
@@ -75,8 +75,8 @@ def judged(
         given = [talk for talk in talks if kind_of(talk) == kind]
 
         def is_certain(stated: dict[str, Any], has_records: bool = bool(given)) -> bool:
-            """What could not be compared may be another time, and what differs on one's data says
-            nothing of another's."""
+            """Return what could not be compared may be another time, and what differs on one's data
+            says nothing of another's."""
             if has_records and stated["unequal"] and not processor.needs_proof:
                 return False
             return stated["by"] is not None or stated["reason"] == NEEDS_TORCHVISION
@@ -145,7 +145,7 @@ def compare(
 def _compare(
     files: ProcessorFiles, processor: Any, by: str, kind: str, talks: Iterable[Conversation]
 ) -> Compared:
-    """What came of samples of one kind."""
+    """Return what came of samples of one kind."""
     counter = ConversationCounter(files)
     different = refused = too_large = None
     records = 0

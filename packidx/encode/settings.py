@@ -38,7 +38,7 @@ _FRACTIONS = ("fps", "rescale_factor", "max_duration", "initial_shift")
 def folder_with(
     folder: Path, given: Given, trusts_code: bool = False
 ) -> tuple[Path, dict[str, Any]]:
-    """What a processor's folder would be with settings, and these, each by its one name.
+    """Return what a processor's folder would be with settings, and these, each by its one name.
 
     Args:
         trusts_code: whether code of the folder is run, to see what its classes take.

@@ -226,7 +226,7 @@ def build_sample(
     end_of_text: int | None = None,
     every_frame: bool = False,
 ) -> Mapping[str, Any]:
-    """What `processor` makes of one conversation, whose media are opened.
+    """Return what `processor` makes of one conversation, whose media are opened.
 
     Args:
         template: renders as the processor's own does.
@@ -294,7 +294,7 @@ def ids_of(sample: Mapping[str, Any]) -> list[int]:
 
 
 def tensors_of(built: Mapping[str, Any], name: str) -> dict[str, torch.Tensor]:
-    """What a model takes of a sample besides what is ours.
+    """Return what a model takes of a sample besides what is ours.
 
     Args:
         name: the processor's class.
@@ -342,8 +342,8 @@ def _ways(processor: Any, template: ChatTemplate, given: Given) -> Iterator[Call
 
 
 def _written(processor: Any, template: ChatTemplate, conversation: Conversation) -> str:
-    """What the processor's own template makes of a conversation; ours, where it has none, and of a
-    document."""
+    """Return what the processor's own template makes of a conversation; ours, where it has none,
+    and of a document."""
     if conversation.is_document or getattr(processor, "chat_template", None) is None:
         return template.render(conversation).text
     messages = _with_media(template, conversation)

@@ -184,7 +184,7 @@ class Earlier:
 
     @cached_property
     def contents(self) -> list[Hashable]:
-        """Of each shard; None of one that nothing is."""
+        """Return the content of each shard; None where there is none."""
         return [self._content_of(shard) for shard in self.manifest.shards]
 
     def _content_of(self, shard: format_manifest.Shard) -> Hashable:
@@ -212,7 +212,7 @@ class Earlier:
         return {first: names for part in overlapped(read_media, files) for first, names in part}
 
     def references(self, first: int) -> References:
-        """What the range refers to that begins with this row of the table.
+        """Return what the range refers to that begins with this row of the table.
 
         Raises:
             FormatError: the file that says so is damaged.
@@ -220,7 +220,7 @@ class Earlier:
         return self._referred.get(first, NOTHING)
 
     def are_unchanged(self, first: int, root: MediaRoot) -> bool:
-        """Whether what a range refers to are, from `root`, the same files."""
+        """Return whether what a range refers to are, from `root`, the same files."""
         key = first, root
         if key not in self._looked_at:
             try:
@@ -230,7 +230,7 @@ class Earlier:
         return self._looked_at[key]
 
     def known_scan(self, shard: Shard) -> ShardScan | None:
-        """What a scan of `shard` would find, if it is certainly the one that was counted.
+        """Return what a scan of `shard` would find, if it is certainly the one that was counted.
 
         Raises:
             SourceError: it cannot be read.
@@ -261,8 +261,8 @@ def content_of(shard: Shard, scan: ShardScan) -> Hashable:
 
 
 def is_same(job: EstimateJob, earlier: Earlier) -> bool:
-    """Whether the table that is there is the one that `job` would make: nothing changed, and all
-    that records refer to is what it was."""
+    """Return whether the table that is there is the one that `job` would make: nothing changed, and
+    all that records refer to is what it was."""
     manifest = earlier.manifest
     stated = [(shard.uri, shard.source) for shard in manifest.shards]
     pairs = list(zip(job.shards, job.scans, strict=True))

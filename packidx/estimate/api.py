@@ -204,8 +204,8 @@ def estimate_lengths(
 def _taken(
     job: EstimateJob, earlier: Earlier | None, wrong: str | None
 ) -> tuple[Kept, TakenOver | None, str | None]:
-    """What `job`, whose text backend and comparison are decided, takes over, and the digest of the
-    manifest of the table that it is of.
+    """Return what `job`, whose text backend and comparison are decided, takes over, and the digest
+    of the manifest of the table that it is of.
 
     Args:
         wrong: what is wrong with the manifest of a table that is of no use.

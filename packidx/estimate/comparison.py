@@ -36,7 +36,8 @@ _MAX_CLIP_PIXELS, _MAX_SECONDS = 1 << 26, 120
 
 
 def may_be_compared_now(stated: Mapping[str, Any], doubt: str | None = None) -> bool:
-    """Whether comparing may come out otherwise here than a manifest has it, by what is installed.
+    """Return whether comparing may come out otherwise here than a manifest has it, by what is
+    installed.
 
     Args:
         stated: ``encoder.compared``.
@@ -48,7 +49,7 @@ def may_be_compared_now(stated: Mapping[str, Any], doubt: str | None = None) -> 
 
 
 def compared_with() -> str | None:
-    """What counts would be compared with here, as `Compared.by` has it."""
+    """Return what counts would be compared with here, as `Compared.by` has it."""
     release = installed("transformers")
     return None if release is None else f"transformers {release}"
 
@@ -56,7 +57,8 @@ def compared_with() -> str | None:
 def compare(
     counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ShardScan]
 ) -> Compared | None:
-    """What came of comparing the counter with the real processor; None where it renders no text.
+    """Return what came of comparing the counter with the real processor; None where it renders no
+    text.
 
     Raises:
         SourceError: a shard cannot be read.
@@ -191,7 +193,7 @@ def choose_text_backend(
 def _texts(
     counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ShardScan]
 ) -> Iterator[str]:
-    """What is tokenized of records from all over the data, at most `NUM_TEXTS` or so."""
+    """Yield what is tokenized of records from all over the data, at most `NUM_TEXTS` or so."""
     ranges = _spread_ranges(zip(shards, scans, strict=True), _TEXT_RANGES)
     for shard, record_range in ranges:
         raws = raw_records(shard, record_range, counter.transform)

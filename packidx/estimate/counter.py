@@ -132,7 +132,7 @@ class RecordCounter:
         self._judge = functools.cache(self._judged)
 
     def _judged(self, kind: str) -> Compared:
-        """What came of comparing samples of a kind that the parent did not see."""
+        """Return what came of comparing samples of a kind that the parent did not see."""
         from packidx.encode.proof import judged
 
         assert self.files is not None  # there was one to compare
@@ -289,7 +289,7 @@ def changes_of(transform: Transform, shift: int) -> Callable[[dict[str, Any], in
 
 
 def name_in_shard(raw: RawRecord) -> str | None:
-    """What a record is called by its shard or by itself; None where it has no name."""
+    """Return what a record is called by its shard or by itself; None where it has no name."""
     if raw.key is not None or isinstance(raw.record, BadRecord):
         return raw.key or None
     return record_key(raw.record)

@@ -118,7 +118,7 @@ class EstimateJob:
 
 
 def shard_contexts(job: EstimateJob) -> list[ShardContext]:
-    """What the rows of each shard have in common."""
+    """Return what the rows of each shard have in common."""
     names = short_names([shard.path for shard in job.shards])
     contexts = []
     for number, (shard, name) in enumerate(zip(job.shards, names, strict=True)):
@@ -219,7 +219,7 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
 
 
 def _inputs(job: EstimateJob) -> dict[str, Any]:
-    """What two runs must agree in to make the same table, as it stands in the manifest."""
+    """Return what two runs must agree in to make the same table, as it stands in the manifest."""
     inputs: dict[str, Any] = {
         "encoder": job.encoder and job.encoder.to_json(),
         "options": job.options,

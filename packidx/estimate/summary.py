@@ -111,7 +111,7 @@ def rejection_warnings(sources: Sequence[Source]) -> list[str]:
 
 
 def told(source: Source) -> str:
-    """How much of a source is rejected, in words."""
+    """Return how much of a source is rejected, in words."""
     bad, total = source["num_rejected"], source["num_samples"]
     if bad == total:
         return f"all {total:,} records of {source['name']} are rejected"
@@ -153,7 +153,7 @@ class Mistaken:
 
 
 def mistaken_sources(path: str, sources: Sequence[Mapping[str, Any]]) -> list[Mistaken]:
-    """What may be wrong with the sources of the lengths table at `path`.
+    """Return what may be wrong with the sources of the lengths table at `path`.
 
     Args:
         sources: ``name``, ``num_samples`` and ``rejected``, rows by reason.

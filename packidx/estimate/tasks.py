@@ -420,7 +420,7 @@ def _status_columns(
 
 
 def _note(item: ExaminedRecord, counter: RecordCounter) -> str | None:
-    """What is to be said of a record that is all right."""
+    """Return what is to be said of a record that is all right."""
     talk = item.conversation
     if talk is None:
         return None

@@ -140,7 +140,7 @@ def _measure(encoded: Mapping[str, Any], kinds: tuple[int, ...] | None) -> Measu
 
 
 def _holds_tokens_alone(encoded: Mapping[str, Any], length: int) -> bool:
-    """Whether no value can be of media: each has an entry per token, or is null."""
+    """Return whether no value can be of media: each has an entry per token, or is null."""
     shapes = [
         np.shape(value)
         for key, value in encoded.items()

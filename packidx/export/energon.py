@@ -197,7 +197,7 @@ def _root_of(path: str) -> str:
 
 
 def _about_lengths(index: Index) -> list[str]:
-    """What keeps a sample from having its `token_len`."""
+    """Return what keeps a sample from having its `token_len`."""
     warnings = []
     methods = index.snapshot.lengths.methods
     if guessed := methods.get("heuristic", 0):

@@ -55,7 +55,7 @@ class Sources:
         self.warnings = [text for folder in distinct if (text := self._unready(folder))]
 
     def name_of(self, path: str) -> str | None:
-        """What a pack calls the folder of a shard; None where there is only one."""
+        """Return what a pack calls the folder of a shard; None where there is only one."""
         return self._names[self._shards[path][0]] if len(self.folders) > 1 else None
 
     def check(self, path: str, sample: NamedSample, media: Sequence[str]) -> None:
@@ -137,7 +137,7 @@ class _Database:
         self._lock = threading.Lock()
 
     def has_parts(self) -> bool:
-        """Whether it lists members; an earlier Energon's lists samples only.
+        """Return whether it lists members; an earlier Energon's lists samples only.
 
         Raises:
             SourceError: it cannot be read.

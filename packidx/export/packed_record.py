@@ -266,7 +266,8 @@ def pairs_of(conversation: Conversation) -> list[tuple[str, str]]:
 
 
 def is_pairs(conversation: Conversation) -> bool:
-    """Whether `pairs_of` says all of a conversation: `records.texts` would read the same one.
+    """Return whether `pairs_of` says all of a conversation: `records.texts` would read the same
+    one.
 
     Sizes and token counts that a record states of its media are hints, and no part of what is said;
     which frames of a video are meant is.
@@ -311,7 +312,8 @@ def _extra(turn: Turn) -> dict[str, Any]:
 
 
 def _has_seams(turn: Turn) -> bool:
-    """Whether two pieces of text meet, or one is empty: in one text, nobody would see where."""
+    """Return whether two pieces of text meet, or one is empty: in one text, nobody would see
+    where."""
     pieces = [isinstance(part, str) for part in turn.parts]
     met = any(piece and following for piece, following in zip(pieces, pieces[1:], strict=False))
     return met or "" in turn.parts

@@ -211,7 +211,7 @@ def _check_plan(index: Index) -> None:
 
 
 def _piece(index: Index) -> str | None:
-    """What shows that the plan cuts samples, or None."""
+    """Return what shows that the plan cuts samples, or None."""
     cut = index.snapshot.result.num_tokens_cut
     options = index.snapshot.options
     if cut:

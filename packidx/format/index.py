@@ -182,12 +182,12 @@ OPTIONAL: dict[str, tuple[str, ...]] = {"packs": (), "samples": SAMPLES_OPTIONAL
 
 
 def is_snapshot_id(text: str) -> bool:
-    """Whether `text` may be a snapshot's id: it then leads to no other folder."""
+    """Return whether `text` may be a snapshot's id: it then leads to no other folder."""
     return _ID.fullmatch(text) is not None
 
 
 def file_name(table: str, number: int) -> str:
-    """Of a table's file `number`."""
+    """Return the name of a table's file `number`."""
     return f"{table}-{number:05d}.parquet"
 
 
@@ -222,7 +222,7 @@ class Source(SourceData, frozen=True, kw_only=True):
 
 
 class IndexManifest(Manifest, frozen=True, kw_only=True):
-    """Of a snapshot (FORMAT.md)."""
+    """The manifest of a snapshot (FORMAT.md)."""
 
     FORMAT: ClassVar[str] = INDEX_FORMAT
     VERSION: ClassVar[int] = FORMAT_VERSION

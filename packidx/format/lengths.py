@@ -43,7 +43,7 @@ class Source(SourceData, frozen=True, kw_only=True):
 
 
 class LengthsManifest(Manifest, frozen=True, kw_only=True):
-    """Of a lengths table (FORMAT.md)."""
+    """The manifest of a lengths table (FORMAT.md)."""
 
     FORMAT: ClassVar[str] = LENGTHS_FORMAT
     VERSION: ClassVar[int] = FORMAT_VERSION
@@ -104,7 +104,7 @@ def check_shards(shards: tuple[Shard, ...], sources: list[str]) -> None:
 
 
 def columns_digest(names: Sequence[str], parts: Sequence[Sequence[str]]) -> str:
-    """Of a table's values: of the names of its columns and their digests, part after part.
+    """Return the digest of a table's values: of its columns' names and digests, part after part.
 
     Args:
         names: of all its columns.
@@ -140,8 +140,8 @@ def fingerprint(stated: Mapping[str, Any]) -> str:
 
 
 def _source(source: Mapping[str, Any]) -> list[Any]:
-    """What of a source is no place: its name, whether nothing outside its media root is read, and
-    its own names for things."""
+    """Return what of a source is no place: its name, whether nothing outside its media root is
+    read, and its own names for things."""
     layout = source.get("layout") or {}
     names = {name: value for name, value in layout.items() if name not in _NOT_HASHED}
     return [source["name"], source["media_root"] is not None, names]

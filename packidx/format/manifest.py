@@ -175,7 +175,7 @@ class Encoder(JsonObject, frozen=True, kw_only=True):
 def setting_differences(
     ones: Mapping[str, Any], others: Mapping[str, Any], of_ones: str, of_others: str
 ) -> list[str]:
-    """What two processors' settings differ in, each with both values."""
+    """Return what two processors' settings differ in, each with both values."""
     differences = []
     for name in sorted({*ones, *others}):
         one, other = (json.dumps(settings.get(name)) for settings in (ones, others))
@@ -193,7 +193,7 @@ class Transform(JsonObject, frozen=True, kw_only=True):
 
 
 class Digests(JsonObject, frozen=True, kw_only=True):
-    """Of what decides a lengths table beside its shards: the values of all columns."""
+    """Digests of what decides a lengths table beside its shards: the values of all columns."""
 
     columns: Sha256
 

@@ -24,7 +24,7 @@ class PrecomputedShard(JsonObject, frozen=True, kw_only=True):
 
 
 class PrecomputedManifest(JsonObject, frozen=True, kw_only=True):
-    """Of a data set with its counts in it."""
+    """The manifest of a data set with its counts in it."""
 
     format: str = written("packidx-precomputed")
     version: int = written(1)
@@ -46,7 +46,7 @@ class ExportedFile(JsonObject, frozen=True, kw_only=True):
 
 
 class EnergonManifest(JsonObject, frozen=True, kw_only=True):
-    """Of packs as text for Megatron-Energon."""
+    """The manifest of packs as text for Megatron-Energon."""
 
     format: str = written("packidx-energon")
     version: int = written(1)
@@ -69,7 +69,7 @@ class ExportedTar(ExportedFile, frozen=True, kw_only=True):
 
 
 class WdsManifest(JsonObject, frozen=True, kw_only=True):
-    """Of packs as WebDataset tars."""
+    """The manifest of packs as WebDataset tars."""
 
     format: str = written("packidx-wds")
     version: int = written(1)

@@ -78,7 +78,8 @@ class CheckedFile:
 
 
 def _footer_start(file: pa.NativeFile) -> int:
-    """Where the footer begins, as the file's end says; 0 where it says nothing that can be."""
+    """Return where the footer begins, as the file's end says; 0 where it says nothing that can
+    be."""
     size = file.size()
     if size < _END:
         return 0
@@ -87,7 +88,7 @@ def _footer_start(file: pa.NativeFile) -> int:
 
 
 def _bounds(metadata: pq.FileMetaData, size: int, footer: int) -> list[int]:
-    """Where each row group begins, then the footer, and the end of the file."""
+    """Return where each row group begins, then the footer, and the end of the file."""
     starts = []
     for number in range(metadata.num_row_groups):
         column = metadata.row_group(number).column(0)

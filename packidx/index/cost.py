@@ -56,7 +56,7 @@ def pack_cost(weights: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[F
 
 
 def _windowed(length: Float64s, squares: Float64s, window: float) -> Float64s:
-    """What a windowed layer makes of Σl²: twice the pairs of tokens that see each other."""
+    """Return what a windowed layer makes of Σl²: twice the pairs of tokens that see each other."""
     mean = squares / np.maximum(length, 1.0)
     beyond = length * (2.0 * window - window * window / np.maximum(mean, window))
     return np.where(mean > window, beyond, squares)

@@ -105,7 +105,8 @@ class EpochOrder:
         return number * np.uint64(self.block) + inside * chunk + pack
 
     def _in_blocks(self, where: Uint64s) -> Uint64s:
-        """Where in the plan positions of full blocks are, blocks, chunks and packs permuted."""
+        """Return where in the plan positions of full blocks are, blocks, chunks and packs
+        permuted."""
         block, chunk = np.uint64(self.block), np.uint64(self.chunk)
         number = permute(where // block, self.full, self._key(1))
         per_block = self.block // self.chunk
@@ -116,7 +117,8 @@ class EpochOrder:
         return slot * chunk + pack
 
     def _draw_exchanged(self) -> Int64s:
-        """What exchanges its packs with the tail, as places in the plan, int64 [tail], or none.
+        """Return what exchanges its packs with the tail, as places in the plan, int64 [tail], or
+        none.
 
         A block is drawn with the share of the packs that it has, and so is the tail itself, which
         then stays; from a block the tail's whole chunks take chunks, its rest packs of one more.
@@ -179,7 +181,7 @@ class Epochs:
 
     @classmethod
     def of(cls, snapshot: IndexManifest) -> Epochs:
-        """Of an index's manifest."""
+        """Make one of an index's manifest."""
         result = snapshot.result
         variants = (((0, result.num_packs),),) if result.epochs is None else result.epochs
         return cls(variants, result.schedule_block, result.schedule_chunk)
@@ -288,7 +290,7 @@ class Dealing:
         return self.packs(step * self.global_batch, (step + 1) * self.global_batch)
 
     def packs_of_rank(self, start: int, stop: int, rank: int, world_size: int) -> Int64s:
-        """What one rank trains on of order positions start .. stop - 1, int64.
+        """Return what one rank trains on of order positions start .. stop - 1, int64.
 
         `start` is a position at which rank 0 is next, as it is at the beginning of every step.
         """
@@ -322,7 +324,7 @@ class State:
 
     @classmethod
     def read(cls, state: Any) -> State:
-        """Of what `state_dict()` gave, or JSON made of it.
+        """Read what `state_dict()` gave, or JSON made of it.
 
         Raises:
             FormatError: it is not a state of this version.

@@ -66,7 +66,7 @@ class Steps:
 
     @classmethod
     def of(cls, snapshot: IndexManifest, **options: Unpack[StepOptions]) -> Steps:
-        """Of an index's manifest.
+        """Make one of an index's manifest.
 
         Raises:
             OptionError: values that make no sense together.
@@ -123,7 +123,7 @@ class OpenedIndex(Protocol):
     snapshot: IndexManifest
 
     def resolve(self, uri: str) -> str:
-        """Where a path or URL of the manifest is here."""
+        """Return where a path or URL of the manifest is here."""
 
     def packs(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The packs table."""
@@ -288,7 +288,7 @@ class Views:
 
 
 def views_of_lengths(stack: contextlib.ExitStack, table: KnownTable, uri: str) -> Views:
-    """What can be asked of a lengths table, as long as `stack` is open."""
+    """Return what can be asked of a lengths table, as long as `stack` is open."""
     views = Views({"lengths": stack.enter_context(local_copies(table.files))})
     if table.manifest is None:
         why = f"{uri} is bare Parquet, which names no sources: ask its column source, if it has one"
@@ -300,7 +300,7 @@ def views_of_lengths(stack: contextlib.ExitStack, table: KnownTable, uri: str) -
 def views_of_index(
     stack: contextlib.ExitStack, index: OpenedIndex, names: Collection[str], steps: Steps | None
 ) -> Views:
-    """What can be asked of an index, as long as `stack` is open.
+    """Return what can be asked of an index, as long as `stack` is open.
 
     Args:
         names: the views that are asked; what is in an object store is fetched for these alone.

@@ -160,7 +160,7 @@ class SnapshotWriter:
             self._pending = None
 
     def _files_of_window(self) -> WindowFiles:
-        """Those of the window that is being written."""
+        """Return the files of the window that is being written."""
         if self._window is None:
             numbers = self._next_numbers()
             self._window = WindowFiles(self._table, len(self.windows), numbers)
@@ -219,7 +219,7 @@ def _table_of(path: str, order: list[str]) -> tuple[int, str]:
 
 
 def _is_whole(folder: str, ident: str, files: list[TableFile]) -> bool:
-    """Whether a snapshot is there with a sound manifest and just these files."""
+    """Return whether a snapshot is there with a sound manifest and just these files."""
     try:
         manifest = read_manifest(folder)
         parts = [file.within(folder) for file in manifest.files]

@@ -131,7 +131,7 @@ class PlanDiff:
 def diff(
     a: Index, b: Index, *, examples: int = 3, progress: Callable[[str], None] = lambda doing: None
 ) -> PlanDiff:
-    """What plan `b` differs in from plan `a`.
+    """Return what plan `b` differs in from plan `a`.
 
     Samples are matched by their ids where both plans are of the same lengths; else by source and
     key, where these name one sample (of a preference pair: two) each; else by row in shards of the
@@ -240,8 +240,8 @@ def matched_by(connection: duckdb.DuckDBPyConnection, a: Index, b: Index) -> str
 
 
 def _has_unique_keys(connection: duckdb.DuckDBPyConnection, name: str, index: Index) -> bool:
-    """Whether source and key name one sample each, or the two sides of a pair; ``side`` is then 1
-    or 2, the chosen one's being the first, as it has the lower id."""
+    """Return whether source and key name one sample each, or the two sides of a pair; ``side`` is
+    then 1 or 2, the chosen one's being the first, as it has the lower id."""
     layouts = {source.name: source.layout for source in index.snapshot.sources}
     paired = [key for key, layout in layouts.items() if layout and layout.pair == "both"]
     sides = "CASE WHEN list_contains($paired, coalesce(source, '')) THEN 2 ELSE 1 END"
@@ -303,7 +303,7 @@ _GAINED, _LOST, _BOTH = "in_b AND NOT in_a", "in_a AND NOT in_b", "in_a AND in_b
 def sample_diff(
     connection: duckdb.DuckDBPyConnection, matched_by: str, num_examples: int
 ) -> SampleDiff:
-    """What the tables of `match` come to."""
+    """Return what the tables of `match` come to."""
     _find_moved(connection)
     gained = _by_reason(connection, _GAINED, "reason_a")
     lost = _by_reason(connection, _LOST, "reason_b")
@@ -357,7 +357,7 @@ def _find_moved(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _companions_kept(connection: duckdb.DuckDBPyConnection) -> float | None:
-    """Of the pairs that share a first pack in A, the share that do in B."""
+    """Return the share of the pairs in one first pack of A that share one in B."""
     [(kept, of)] = connection.execute(
         f"""WITH together AS (
             SELECT home_a, home_b, count(*) AS n FROM matched WHERE {_BOTH} GROUP BY ALL),
@@ -443,7 +443,7 @@ def options_told(a: IndexManifest, b: IndexManifest) -> dict[str, Both]:
 
 
 def lengths_told(a: IndexManifest, b: IndexManifest) -> dict[str, Both]:
-    """What differs in the lengths that were planned."""
+    """Return what differs in the lengths that were planned."""
     differing = _differences(_lengths(a), _lengths(b))
     if a.lengths.encoder is None or b.lengths.encoder is None:  # then all of one's would be told
         differing = {k: v for k, v in differing.items() if not k.startswith("settings.")}

@@ -110,7 +110,7 @@ class _Records:
         self.roots: dict[str, str] = {}
 
     def resolve(self, uri: str) -> str:
-        """Where a file is: where it was counted."""
+        """Return where a file is: where it was counted."""
         return urls.local_path(uri)
 
 

@@ -221,7 +221,8 @@ class Run:
     """Packs consumed of `epoch`, by the run's state; None without one."""
 
     def dealing(self, index: Index, epoch: int) -> Dealing:
-        """How `epoch` is dealt; with steps of one pack where nobody says how large one is."""
+        """Return how `epoch` is dealt; with steps of one pack where nobody says how large one
+        is."""
         order = Epochs.of(index.snapshot).order(index.id, self.seed, epoch)
         return Dealing(order, self.global_batch or 1)
 
@@ -243,7 +244,7 @@ class RunOptions(TypedDict, total=False):
 
 
 def run_of(index: Index, **options: Unpack[RunOptions]) -> Run:
-    """What is known of a run on `index`; see `RunOptions`.
+    """Return what is known of a run on `index`; see `RunOptions`.
 
     Raises:
         OptionError: values that make no sense together.
@@ -290,7 +291,7 @@ def _read(index: Index, state: Mapping[str, Any]) -> State:
 
 
 def _agreed(name: str, given: int | None, state: State | None) -> int | None:
-    """What is given, or the state has, which must be the same."""
+    """Return what is given, or the state has, which must be the same."""
     if state is None:
         return given
     stated: int = getattr(state, name)
@@ -306,7 +307,7 @@ def trace_step(
     rank: int | None = None,
     **options: Unpack[RunOptions],
 ) -> StepTrace:
-    """What optimizer step `step` of an epoch trains on, 0 ≤ step < the epoch's steps.
+    """Return what optimizer step `step` of an epoch trains on, 0 ≤ step < the epoch's steps.
 
     The packs of a rank are those that ``PackSampler(index, rank=rank, world_size=world_size,
     global_batch=global_batch, seed=seed, epoch=epoch)`` yields in that step, in that order. Only
@@ -385,7 +386,7 @@ def _samples(index: Index, pack: Pack) -> tuple[TracedSample, ...]:
 
 
 def _shard_of(index: Index, shard: int | None) -> str | None:
-    """Where shard number `shard` is, by the index's roots; None where there is none."""
+    """Return where shard number `shard` is, by the index's roots; None where there is none."""
     shards = index.snapshot.shards
     if shard is None or not 0 <= shard < len(shards):
         return None
@@ -475,7 +476,7 @@ _BY_ID = _ROWS.format(where="list_contains($ids, sample_id)")
 
 
 def _rows(index: Index, query: str, **values: Any) -> list[dict[str, Any]]:
-    """What a query over `samples` and `dropped` gives, by the names of its columns."""
+    """Return what a query over `samples` and `dropped` gives, by the names of its columns."""
     with contextlib.ExitStack() as stack:
         tables = ("samples", "dropped")
         files = {name: stack.enter_context(index.local_files(name)) for name in tables}
@@ -573,7 +574,7 @@ def _places(
 
 
 def ancestors(index: Index) -> tuple[Ancestor, ...]:
-    """What `index` goes on from by its options, oldest first."""
+    """Return what `index` goes on from by its options, oldest first."""
     told = []
     for entry in index.snapshot.options.continues:
         opened = _opened_ancestor(index, entry.snapshot_id)
@@ -604,8 +605,8 @@ def _opened_ancestor(index: Index, ident: str) -> Index | str:
 
 
 def _before(index: Index, ids: Sequence[int]) -> dict[int, list[Before]]:
-    """What training on the ancestors has had of each sample. Their ids are the same: a plan is
-    continued with the lengths that were planned."""
+    """Return what training on the ancestors has had of each sample. Their ids are the same: a plan
+    is continued with the lengths that were planned."""
     told: dict[int, list[Before]] = {}
     for entry in index.snapshot.options.continues if ids else ():
         ancestor = _opened_ancestor(index, entry.snapshot_id)

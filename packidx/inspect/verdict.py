@@ -162,7 +162,7 @@ def _gap(index: Index) -> Iterator[Finding]:
 
 
 def _fill(index: Index) -> Iterator[Finding]:
-    """How full packs are, and where the room that is left goes."""
+    """Yield how full packs are, and where the room that is left goes."""
     result, options = index.snapshot.result, index.snapshot.options
     said = f"packs are {percent(100 * result.fill)} full"
     empty = 100 * (1 - result.fill)
@@ -183,7 +183,7 @@ def _fill(index: Index) -> Iterator[Finding]:
 
 
 def _at_caps(index: Index) -> dict[str, tuple[int, int]]:
-    """Of each cap on packs: how many packs have reached it, and what it is."""
+    """Return how many packs have reached each cap, and what the cap is."""
     options = index.snapshot.options
     columns = {"num_images": "max-images", "vision_patches": "max-vision-patches"}
     columns["num_samples"] = "max-samples"
@@ -224,7 +224,7 @@ def _useful(of_ranks: Mapping[str, Any]) -> float | None:
 
 
 def is_powerless(index: Index, of_ranks: Mapping[str, Any]) -> bool:
-    """Whether the schedule can do nothing for a number of ranks, or does harm.
+    """Return whether the schedule can do nothing for a number of ranks, or does harm.
 
     Args:
         of_ranks: an entry of ``schedule`` (`packidx.inspect.stats.sample_stats`) with useful time.
@@ -318,7 +318,7 @@ def lost(index: Index, drops: Drops) -> Iterator[Finding]:
 
 
 def _why_long(index: Index, drops: Drops, number: int) -> str:
-    """How many samples are too long, of which sources, and what keeps them."""
+    """Return how many samples are too long, of which sources, and what keeps them."""
     splits = index.snapshot.options.on_long in ("split", "truncate")
     longer = 0 if splits else drops.num_longer
     said = _longer(index, longer)

@@ -30,7 +30,7 @@ _DEFAULT = "16GB"
 
 
 def folder() -> str:
-    """Where the cache is."""
+    """Return where the cache is."""
     named = os.environ.get("PACKIDX_CACHE")
     if named:
         return os.path.abspath(named)
@@ -189,7 +189,7 @@ def _make_room(home: str) -> None:
 
 
 def _removed(path: str) -> bool:
-    """Whether a file was removed: one in use is not."""
+    """Return whether a file was removed: one in use is not."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

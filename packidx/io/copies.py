@@ -144,7 +144,7 @@ def sizes(paths: Sequence[str]) -> list[int | None]:
 
 
 def _damage(file: StoredFile) -> str | None:
-    """What is wrong with a file of this machine."""
+    """Return what is wrong with a file of this machine."""
     try:
         return _wrong(file, file.path)
     except FileNotFoundError:
@@ -152,7 +152,7 @@ def _damage(file: StoredFile) -> str | None:
 
 
 def _wrong(file: StoredFile, copy: str) -> str | None:
-    """What is wrong with a copy; its content is looked at once per process."""
+    """Return what is wrong with a copy; its content is looked at once per process."""
     if file.nbytes is None and file.sha256 is None:
         return None
     status = os.stat(copy)
@@ -189,7 +189,7 @@ def _allow_open_files(number: int) -> None:
 
 
 def are_whole(files: Sequence[StoredFile]) -> bool:
-    """Whether every file is there with its size and, on this machine, its content."""
+    """Return whether every file is there with its size and, on this machine, its content."""
     try:
         if unsound_file(files) is not None:
             return False
@@ -200,7 +200,7 @@ def are_whole(files: Sequence[StoredFile]) -> bool:
 
 
 def unsound_file(files: Sequence[StoredFile]) -> str | None:
-    """What is wrong with the first file that is not there in the size its manifest says.
+    """Return what is wrong with the first file that is not there in the size its manifest says.
 
     Raises:
         OSError: a store cannot be asked.

@@ -26,7 +26,7 @@ class Identity(NamedTuple):
 
 
 def identity_of(path: str) -> Identity:
-    """Of a file; an OSError where there is none."""
+    """Return it for a file; an OSError where there is none."""
     status = os.stat(path)
     return Identity(
         status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino

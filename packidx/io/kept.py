@@ -27,7 +27,7 @@ def kept(
     make: Callable[[], dict[str, Any]],
     is_certain: Callable[[dict[str, Any]], bool] = bool,
 ) -> dict[str, Any]:
-    """What `make` gives, or gave before.
+    """Return what `make` gives, or gave before.
 
     Args:
         what: names the folder.

@@ -78,7 +78,8 @@ class OutputFolder:
         files.write_atomic(self._note(part), json.dumps(note).encode())
 
     def finished(self, part: str, make: Callable[[dict[str, Any]], T]) -> T | None:
-        """What ``make(facts)`` gives of a part that is finished; None where it must be done again.
+        """Return what ``make(facts)`` gives of a part that is finished; None where it must be done
+        again.
 
         Its files need not be read, which takes hours of terabytes. But they must be the very ones:
         a run that is killed right after it has put its output in place leaves its notes beside the
@@ -94,7 +95,7 @@ class OutputFolder:
             return None
 
     def facts(self, part: str) -> dict[str, Any]:
-        """What `finish` was told of a part.
+        """Return what `finish` was told of a part.
 
         Raises:
             OSError, ValueError, KeyError: there is no such note.
@@ -111,7 +112,7 @@ class OutputFolder:
                 os.unlink(entry.path)
 
     def num_finished(self) -> int:
-        """How many parts are finished."""
+        """Return how many parts are finished."""
         try:
             return len([name for name in os.listdir(self.notes) if not name.startswith(".")])
         except FileNotFoundError:
@@ -176,7 +177,7 @@ def replacing(
 
 
 def local_home(location: str) -> str:
-    """Where this machine builds what goes to a path or URL; the same in every run."""
+    """Return where this machine builds what goes to a path or URL; the same in every run."""
     if not urls.is_url(location):
         return os.path.realpath(location)
     from packidx.io import cache
@@ -225,7 +226,7 @@ def _claimed(folder: str, path: str, what: str) -> Iterator[None]:
 
 
 def _stamp(path: str) -> list[int]:
-    """What no other file has; a copy is another one."""
+    """Return what no other file has; a copy is another one."""
     status = os.stat(path)
     return [status.st_size, status.st_ino, status.st_mtime_ns]
 

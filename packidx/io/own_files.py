@@ -43,7 +43,7 @@ class Kind:
 
 
 def check_free(output: str, kind: Kind) -> tuple[list[str], set[str]]:
-    """What is below `output`, and which names packidx has put there.
+    """Return what is below `output`, and which names packidx has put there.
 
     Raises:
         OptionError: something else is there, or no folder can be.
@@ -111,7 +111,7 @@ def names_below(folder: str) -> list[str]:
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Whether `path` is `folder` or below it, wherever symbolic links lead."""
+    """Return whether `path` is `folder` or below it, wherever symbolic links lead."""
     return f"{_real(path)}/".startswith(f"{_real(folder).rstrip('/')}/")
 
 

@@ -82,7 +82,7 @@ def _rank(name: str) -> int:
 
 
 def _in_order(names: Sequence[str]) -> list[str]:
-    """Those that a reader begins with, as they are written: `.info` is `.nv-meta`'s last."""
+    """Return what a reader begins with, in the order of writing: `.info` is `.nv-meta`'s last."""
     return sorted(sorted(filter(_rank, names), reverse=True), key=_rank)
 
 

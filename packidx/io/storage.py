@@ -53,7 +53,7 @@ def overlapped(call: Callable[[S], T], items: Iterable[S], threads: int = THREAD
 
 
 def stat(path: str) -> Stat:
-    """Of a file; an OSError where there is none."""
+    """Return it for a file; an OSError where there is none."""
     if not is_url(path):
         status = os.stat(path)
         return Stat(status.st_size, str(status.st_mtime_ns))
@@ -64,7 +64,7 @@ def stat(path: str) -> Stat:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or a folder."""
+    """Return whether there is a file or a folder."""
     return is_file(path) or is_folder(path)
 
 
@@ -79,12 +79,12 @@ def size_of(path: str) -> int | None:
 
 
 def is_file(path: str) -> bool:
-    """Whether there is a file."""
+    """Return whether there is a file."""
     return size_of(path) is not None if is_url(path) else os.path.isfile(path)
 
 
 def is_folder(path: str) -> bool:
-    """Whether there is a folder: of an object store, whether a name begins with it."""
+    """Return whether there is a folder: of an object store, whether a name begins with it."""
     return bool(call_store(path, "isdir")) if is_url(path) else os.path.isdir(path)
 
 
@@ -153,7 +153,7 @@ def glob(pattern: str) -> list[str]:
 
 
 def _is_hidden(name: str, pattern: str) -> bool:
-    """Whether a part of a path begins with a dot that the pattern does not have."""
+    """Return whether a part of a path begins with a dot that the pattern does not have."""
     dotted = [entry for entry in pattern.split("/") if entry.startswith(".")]
     return any(
         part.startswith(".") and not any(fnmatch.fnmatchcase(part, entry) for entry in dotted)

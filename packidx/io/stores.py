@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def file_version(info: dict[str, Any]) -> str:
-    """What a store's entry of a file says of its content: another text when that changes."""
+    """Return what a store's entry of a file says of its content: another text when that changes."""
     for name in _VERSIONS:
         if info.get(name) is not None:
             return str(info[name]).strip('"')
@@ -52,7 +52,7 @@ def file_version(info: dict[str, Any]) -> str:
 
 
 def call_store(path: str, method: str, *args: Any, **options: Any) -> Any:
-    """What a method of the URL's file system returns, called again after a passing error.
+    """Return what a method of the URL's file system returns, called again after a passing error.
 
     Raises:
         OSError: the store refuses, or does not answer.
@@ -127,7 +127,8 @@ def retried(path: str, call: Callable[[], T]) -> T:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether an input or output error is behind `error` that may be gone at the next attempt.
+    """Return whether an input or output error is behind `error` that may be gone at the next
+    attempt.
 
     A missing or forbidden file is none, nor is what Pillow raises as OSError without a number: an
     image that cannot be decoded.

@@ -13,7 +13,7 @@ _PASSWORD = re.compile(r"[^:/]+://[^/@:]*:(?!\d+/)[^@]*@")  # but host:9000/inde
 
 
 def is_url(path: str) -> bool:
-    """Whether `path` is a URL of an object store; ``file://`` is none."""
+    """Return whether `path` is a URL of an object store; ``file://`` is none."""
     match = _URL.match(path)
     return match is not None and match[1].lower() != "file"
 

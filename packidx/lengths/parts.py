@@ -194,7 +194,7 @@ def _write_media(
 
 
 def read_media(file: StoredFile) -> list[Referred]:
-    """What `write_part` wrote of a part's media.
+    """Return what `write_part` wrote of a part's media.
 
     Raises:
         FormatError: it has another content than its manifest says, or none.
@@ -227,7 +227,7 @@ def begin_part(output: OutputFolder, number: int) -> str:
 
 
 def is_begun(output: OutputFolder, number: int) -> bool:
-    """Whether a part is being counted, or was when its process died."""
+    """Return whether a part is being counted, or was when its process died."""
     start = f".{file_name(number)}."
     return any(name.startswith(start) for name in os.listdir(output.table))
 

@@ -130,7 +130,8 @@ class LengthsRows:
         return column.to_arrow(compat_level=pl.CompatLevel.newest())
 
     def _stated_media(self) -> tuple[Int64s, Int64s, Int64s] | None:
-        """Of all media whose first token is stated: row, that token, and tokens (0 if unknown)."""
+        """Return row, first token and tokens (0 if unknown) of all media whose first token is
+        stated."""
         lists = self.lists("media")
         if lists is None:
             return None

@@ -90,7 +90,8 @@ class Survey:
     def totals(
         self, shift: bool = False, longest: int | None = None
     ) -> dict[str | None, SourceTotals]:
-        """What the usable samples of each source add up to; a source without any is there too.
+        """Return what the usable samples of each source add up to; a source without any is there
+        too.
 
         Args:
             shift: count length - 1.
@@ -134,7 +135,8 @@ def survey(files: Sequence[Path], *, threads: int | None = None) -> Survey:
 
 
 def _nulls_first(table: pa.Table, keys: list[str]) -> tuple[pa.Table, list[tuple[str, str]]]:
-    """What to sort, and by what: how a key says where its nulls go differs between releases."""
+    """Return what to sort, and by what: how a key says where its nulls go differs between
+    releases."""
     columns: dict[str, Any] = {}
     for name in keys:
         columns |= {f"{name} is known": table[name].is_valid(), name: table[name]}
@@ -159,7 +161,8 @@ def _by_columns(files: Sequence[Path]) -> dict[tuple[str, ...], list[Path]]:
 
 
 def _is_null(path: Path, field: pa.Field) -> bool:
-    """Whether a column has nulls alone; one of another type than the schema's is an error."""
+    """Return whether a column has nulls alone; one of another type than the schema's is an
+    error."""
     kind = field.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -172,7 +175,7 @@ def _is_null(path: Path, field: pa.Field) -> bool:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a column of the lengths table holds text."""
+    """Return whether a column of the lengths table holds text."""
     return bool(pa.types.is_string(LENGTHS.field(name).type))
 
 

@@ -83,7 +83,7 @@ def _check(path: str, options: Mapping[str, Any]) -> None:
 
 
 def load_config(path: str) -> dict[str, Any]:
-    """What a file of YAML or JSON says.
+    """Return what a file of YAML or JSON says.
 
     Raises:
         OptionError: it cannot be read, is neither, or says no more than a value.
@@ -170,7 +170,7 @@ def _nemo(path: str, section: Mapping[str, Any], notes: list[str]) -> dict[str, 
 
 
 def _meaning(at: str, name: str, value: Any, section: Mapping[str, Any]) -> dict[str, Any]:
-    """What a key comes to, as fields of `PlanOptions`."""
+    """Return what a key comes to, as fields of `PlanOptions`."""
 
     def whole() -> int:
         number: int = of_type(at, value, int, "a whole number")

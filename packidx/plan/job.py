@@ -52,13 +52,14 @@ class PlanJob:
         return plan_window(self.table, window, self.options, self.rules, solutions)
 
     def totals(self) -> PlanTotals:
-        """What is added up before any window is written."""
+        """Return what is added up before any window is written."""
         if self.append is None:
             return PlanTotals.empty(self.options)
         return PlanTotals.going_on(self.options, self.append.snapshot)
 
     def draw(self, sizes: Sequence[int]) -> list[Bools]:
-        """Which packs stay, of windows of `sizes` packs in one epoch: one seeded draw over all."""
+        """Return which packs stay, of windows of `sizes` packs in one epoch: one seeded draw over
+        all."""
         chosen = np.zeros(sum(sizes), bool)
         key = derive_key(self.options.seed, "max_packs")
         chosen[permutation(sum(sizes), key)[: self.options.max_packs]] = True
@@ -86,7 +87,8 @@ def prepare(
     resume: tuple[Index, Mapping[str, Any]] | None,
     progress: Progress,
 ) -> PlanJob:
-    """What decides the plan of `table` under the options `asked`; arguments as of `plan_packs`.
+    """Return what decides the plan of `table` under the options `asked`; arguments as of
+    `plan_packs`.
 
     Raises:
         OptionError: an option has no meaning for these lengths.
@@ -165,7 +167,8 @@ def _taken_windows(table: Lengths, options: ResolvedOptions, append: Index) -> l
 
 
 def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> dict[str, str]:
-    """How often samples of each source are seen per epoch, for those that are not seen once."""
+    """Return how often samples of each source are seen per epoch, for those that are not seen
+    once."""
     mixture = Mixture.parse(asked.mix, asked.mix_by)
     ratios = sample_ratios(table.manifest)
     if not mixture.weights and not ratios:

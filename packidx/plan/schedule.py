@@ -138,7 +138,7 @@ def _sorted(cost: Float64s, packs: Int64s, largest: float) -> Int64s:
 
 
 def _draw_steps(steps: int, micro_steps: int, key: int) -> Int64s:
-    """Which chunk is which micro-step of which step, int64 [steps, micro_steps].
+    """Return which chunk is which micro-step of which step, int64 [steps, micro_steps].
 
     A stratum is `steps` neighbouring chunks; each step has one of each, in an order of its own.
     """

@@ -75,12 +75,12 @@ class PlanTotals:
 
     @classmethod
     def empty(cls, options: ResolvedOptions, num_packs: int = 0, num_pieces: int = 0) -> PlanTotals:
-        """Of no window; packs and rows are numbered on from those there are."""
+        """Make the totals of no window; packs and rows are numbered on from those there are."""
         return cls(options, num_packs, num_pieces, epochs=[[] for _ in range(options.epochs)])
 
     @classmethod
     def going_on(cls, options: ResolvedOptions, before: IndexManifest) -> PlanTotals:
-        """Of the windows of the snapshot `before`."""
+        """Make the totals of the windows of the snapshot `before`."""
         result = before.result
         totals = cls.empty(options, result.num_packs, result.num_pieces)
         totals.sums.update({name: getattr(result, name) for name in _SUMS})
@@ -197,7 +197,7 @@ def _frequencies(table: pa.Table, name: str) -> dict[Any, int]:
 
 
 def _by_source(frame: pl.DataFrame) -> list[tuple[str | None, int, int, int]]:
-    """Of every source: rows, Σ label_tokens, and usable rows that do not know theirs."""
+    """Return rows, Σ label_tokens and usable rows that do not know theirs, for each source."""
     if "source" not in frame.columns:
         return []
     labels = pl.lit(None, pl.Int64)
@@ -211,7 +211,7 @@ def _by_source(frame: pl.DataFrame) -> list[tuple[str | None, int, int, int]]:
 
 
 def lengths_entry(table: Lengths) -> LengthsOf:
-    """What the snapshot says of its lengths."""
+    """Return what the snapshot says of its lengths."""
     manifest = table.manifest
     return LengthsOf(
         uri=table.uri,

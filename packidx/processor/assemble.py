@@ -76,7 +76,8 @@ class ProcessorFiles:
         return not self.is_known or self.doubt is not None or self.trusts_code
 
     def fingerprint(self) -> str:
-        """What must be equal where lengths are counted and where samples are built, as SHA-256."""
+        """Return what must be equal where lengths are counted and where samples are built, as
+        SHA-256."""
         return self._fingerprint
 
     @cached_property
@@ -158,7 +159,7 @@ class ProcessorFiles:
         return ("", "") if self.vision is None else self.vision.around_text
 
     def adds_special_tokens(self, text: str) -> bool:
-        """Whether the tokenizer adds its special tokens to `text`, with what is around it.
+        """Return whether the tokenizer adds its special tokens to `text`, with what is around it.
 
         As transformers 5.23: `ProcessorMixin.apply_chat_template` lets it, except where the
         template wrote a BOS; a tokenizer alone never does.

@@ -157,8 +157,8 @@ class ConversationCounter:
                     texts.errors.setdefault(number, BadRecord("not_as_counted", text))
 
     def _is_equal(self, kind: str) -> bool | None:
-        """Whether the real processor builds samples of a kind as they are counted; None where
-        nobody knows."""
+        """Return whether the real processor builds samples of a kind as they are counted; None
+        where nobody knows."""
         if self.judge is not None and kind not in self.compared.kinds:
             self.compared = self.compared.plus(self.judge(kind))
         if kind in self.compared.unequal:
@@ -288,7 +288,8 @@ class ConversationCounter:
 
 
 def _given_labels(conversation: Conversation) -> Bools:
-    """Which positions contribute to the loss of a record that holds its own ids, bool [T]."""
+    """Return which positions contribute to the loss of a record that holds its own ids, bool
+    [T]."""
     trained = np.ones(len(conversation.input_ids or ()), bool)
     if conversation.labels is not None:
         trained = np.asarray(conversation.labels, np.int64) >= 0
@@ -297,7 +298,7 @@ def _given_labels(conversation: Conversation) -> Bools:
 
 
 def ending_of(files: ProcessorFiles, document: Conversation) -> Ending:
-    """What ends a document.
+    """Return what ends a document.
 
     Raises:
         BadRecord: ``no_eos_token``.

@@ -197,7 +197,7 @@ def combine(texts: Texts, media: MediaColumns) -> Counts:
 
 
 def mixed_name(kinds: Iterable[str]) -> str:
-    """What samples with media of these kinds are called: ``'image+video'``."""
+    """Return what samples with media of these kinds are called: ``'image+video'``."""
     return "+".join(sorted(kinds, key=KINDS.index))
 
 
@@ -226,7 +226,7 @@ class Compared:
 
     @classmethod
     def of(cls, stated: Mapping[str, Any]) -> Compared:
-        """What `dataclasses.asdict` made of one."""
+        """Return what `dataclasses.asdict` made of one."""
         lists = {name: tuple(stated[name]) for name in ("equal", "unbuilt")}
         return cls(**{**stated, **lists})
 
@@ -262,7 +262,7 @@ class Compared:
 
 
 def _order(kind: str) -> tuple[Any, ...]:
-    """What kinds are sorted by: texts first, then media, documents last."""
+    """Return what kinds are sorted by: texts first, then media, documents last."""
     base, _, words = kind.partition(", ")
     media = tuple(KINDS.index(part) for part in base.split("+") if part in KINDS)
     return base.startswith(INTERLEAVED), base == DOCUMENT, base != TEXT, len(media), media, words

@@ -89,7 +89,7 @@ def _plain(value: Any) -> Any:
 
 
 def normalise_tokenizer(tokenizer_json: str) -> dict[str, Any]:
-    """What of a tokenizer's serialisation decides ids and offsets.
+    """Return what of a tokenizer's serialisation decides ids and offsets.
 
     Left out: padding and truncation (state that transformers changes with each call) and the
     decoder (not used). A ``ByteLevel`` post-processor that does not trim offsets does nothing, so

@@ -187,7 +187,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _source_digest(folder: Path) -> str:
-    """Of the files that are read, by name.
+    """Return the digest of the files that are read, by name.
 
     Raises:
         SourceError: one of them cannot be read.

@@ -174,7 +174,7 @@ def _check_recipe(folder: str, text: str, before: Done | None) -> None:
 
 
 def _sampled(recipe: Recipe, summary: LengthsSummary) -> tuple[int, str | None]:
-    """How many samples are encoded for real in the end, and why none are."""
+    """Return how many samples are encoded for real in the end, and why none are."""
     estimate = recipe.estimate
     by = estimate.get("processor") or estimate.get("encode")
     wanted = SAMPLED if recipe.num_sampled is None else recipe.num_sampled
@@ -196,7 +196,7 @@ def _sampled(recipe: Recipe, summary: LengthsSummary) -> tuple[int, str | None]:
 
 
 def reported(named: str, folder: str, doing: Doing) -> tuple[str | None, str | None]:
-    """Where the report of the plan `named` lies now, or why there is none."""
+    """Return where the report of the plan `named` lies now, or why there is none."""
     why_not = why_no_report(folder)
     if why_not is not None:
         return None, why_not
@@ -208,7 +208,7 @@ def reported(named: str, folder: str, doing: Doing) -> tuple[str | None, str | N
 
 
 def verified(named: str, recipe: Recipe, num_sampled: int, doing: Doing) -> tuple[Check, ...]:
-    """What is found of the plan `named`, some samples encoded for real."""
+    """Return what is found of the plan `named`, some samples encoded for real."""
     from packidx.inspect.verify import verify
 
     index = open_index(named)
@@ -259,7 +259,7 @@ class Done:
 
 
 def identity(fingerprint: str, options: PlanOptions, num_sampled: int) -> str:
-    """Of everything that decides a plan of the lengths of `fingerprint`, and how it is checked."""
+    """Return the digest of all that decides a plan of these lengths, and how it is checked."""
     asked: dict[str, Any] = dataclasses.asdict(options)
     read = {name: _content(asked[name]) for name in _FILES}
     told = {"lengths": fingerprint, "options": asked, "files": read, "sampled": num_sampled}
@@ -267,8 +267,8 @@ def identity(fingerprint: str, options: PlanOptions, num_sampled: int) -> str:
 
 
 def _content(value: str | None) -> str | None:
-    """What tells the content of the file, or of the config.json in the folder, that an option names
-    or begins with; None where it names none."""
+    """Return what tells the content of the file, or of the config.json in the folder, that an
+    option names or begins with; None where it names none."""
     for path in () if value is None else (value, value.partition(",")[0]):
         if storage.is_folder(path):
             path = urls.join(path, "config.json")
@@ -290,8 +290,8 @@ def noted(folder: str) -> Done | None:
 
 
 def is_done(folder: str, index: str, note: Done, asked: str) -> bool:
-    """Whether all that is asked was finished, and is there as it was then; a report is asked for
-    where one can be drawn."""
+    """Return whether all that is asked was finished, and is there as it was then; a report is asked
+    for where one can be drawn."""
     if note.asked != asked or read_head(index) != note.snapshot_id:
         return False
     try:
@@ -306,7 +306,7 @@ def is_done(folder: str, index: str, note: Done, asked: str) -> bool:
 
 
 def digest_of(path: str) -> str | None:
-    """Of a small file here or in a store; None where there is none."""
+    """Return the digest of a small file here or in a store; None where there is none."""
     return digest(storage.read(path)) if storage.is_file(path) else None
 
 

@@ -134,7 +134,7 @@ def to_messages(conversation: Conversation) -> list[dict[str, Any]]:
 def content_of(
     turn: Turn, placeholder: Callable[[Media], dict[str, Any]]
 ) -> str | list[dict[str, Any]]:
-    """What a turn says as a message has it, `placeholder` in the place of each medium."""
+    """Return what a turn says as a message has it, `placeholder` in the place of each medium."""
     if turn.is_string:
         return next((part for part in turn.parts if isinstance(part, str)), "")
     return [

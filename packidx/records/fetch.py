@@ -51,7 +51,7 @@ class Snapshot(Protocol):
         ...
 
     def resolve(self, uri: str) -> str:
-        """Where `uri` is now."""
+        """Return where `uri` is now."""
 
 
 class Fetcher:
@@ -124,7 +124,7 @@ class Fetcher:
         return {number: record for number, record in pairs if record is not None}
 
     def waits(self, sample: Sample) -> bool:
-        """Whether a sample's record or media are ranges or objects of a store."""
+        """Return whether a sample's record or media are ranges or objects of a store."""
         shard = self._shard_of(sample)
         if shard is None or sample.offset is None:
             return False  # what is read through a copy is not for several threads
@@ -134,7 +134,7 @@ class Fetcher:
         return any(urls.is_url(self.index.resolve(u)) for u in (uri, root, *remote) if u)
 
     def _shard_of(self, sample: Sample) -> int | None:
-        """Which of the manifest's shards a sample is in; of a bare table there are none."""
+        """Return which of the manifest's shards a sample is in; of a bare table there are none."""
         number = sample.shard
         return None if number is None or number >= len(self.index.snapshot.shards) else number
 
@@ -190,7 +190,8 @@ class Fetcher:
         )
 
     def _root(self, source: str, given: str, own: str) -> MediaRoot:
-        """Where a record's media may lie: what was allowed when it was counted, where it is now.
+        """Return where a record's media may lie: what was allowed when it was counted, where it is
+        now.
 
         Args:
             given: the folder of its shard when it was counted.
@@ -210,7 +211,7 @@ class Fetcher:
         return MediaRoot(folder, stated is not None, places)
 
     def layout(self, source: str | None) -> Layout:
-        """How a source names things."""
+        """Return how a source names things."""
         from packidx.records.layout import DEFAULT
 
         return self._layouts.get(source or "") or DEFAULT

@@ -49,7 +49,7 @@ class Suggestion:
     """The first record that fits, as it is read then."""
 
     def options(self, given: Layout) -> list[str]:
-        """Of the command, those that `given` does not have."""
+        """Return the options of the command that `given` does not have."""
         told = []
         for option, own, others in (
             ("--column", self.layout.columns, given.columns),
@@ -113,7 +113,7 @@ def _guesses(values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, dict[st
 
 
 def _are_texts(held: Sequence[Any]) -> bool:
-    """Whether values are texts that say something, and no media, turns, numbers or ids."""
+    """Return whether values are texts that say something, and no media, turns, numbers or ids."""
     if not held or not all(isinstance(value, str) and not turns_in(value) for value in held):
         return False
     return not all(map(str.isalnum, held)) and not all(map(media_in, held))
@@ -131,7 +131,8 @@ def _media_columns(values: Mapping[str, Sequence[Any]], given: Layout) -> dict[s
 
 
 def _read(record: Record, layout: Layout, kind: str) -> Conversation | None:
-    """What training sees of a record; None where it is not trained on, or not all of it is seen."""
+    """Return what training sees of a record; None where it is not trained on, or not all of it is
+    seen."""
     seen = []
     for side in PAIR_SIDES if layout.takes_both else (None,):
         one = layout.of_side(side)

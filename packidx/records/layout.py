@@ -271,7 +271,8 @@ def _check_names(kind: str, given: Any, known: tuple[str, ...]) -> None:
 
 
 def _stated(record: Mapping[str, Any], name: str) -> Any:
-    """What a record has in a stated column, or in all of several as one list; None if nothing."""
+    """Return what a record has in a stated column, or in all of several as one list; None if
+    nothing."""
     if name in record or "," not in name:
         return record.get(name)
     values = [record[key] for key in name.split(",") if record.get(key) is not None]

@@ -88,8 +88,8 @@ def word_of(name: str) -> str:
 
 
 def meaning_of(name: str) -> str | None:
-    """What a column holds by its name, a kind of medium where it is a place of one; None where that
-    says nothing."""
+    """Return what a column holds by its name, a kind of medium where it is a place of one; None
+    where that says nothing."""
     words = [word.lower() for word in _WORD.findall(name)]
     if len(words) > 1 and words[-1].removesuffix("s") in _PLACES and words[0] in _MEDIA:
         return _MEDIA[words[0]]
@@ -215,7 +215,7 @@ class Ledger:
         return _Rule(watched, None if taken else next(named, None))
 
     def _uses(self, record: Record, parsed: Conversation | None) -> dict[str, str]:
-        """What each column is used as: of two that say the same, the first one.
+        """Return what each column is used as: of two that say the same, the first one.
 
         Of many columns whole blocks are tried first.
         """
@@ -242,7 +242,7 @@ class Ledger:
         return uses
 
     def _unread(self, name: str, record: Record) -> str:
-        """What a column is that nobody reads."""
+        """Return what a column is that nobody reads."""
         value = record[name]
         if name in self._layout.ignore:
             return IGNORED
@@ -253,7 +253,7 @@ class Ledger:
         return CARRIED if is_scalar or _is_absent(value) else NOT_USED
 
     def _parsed(self, record: Record, dropped: Collection[str] = ()) -> Conversation | None:
-        """What a record is; None where it is refused.
+        """Return what a record is; None where it is refused.
 
         Args:
             dropped: columns that it no longer has, whatever is stated of them.
@@ -280,7 +280,7 @@ class Ledger:
             raise BadRecord(UNUSED, self._told(name, what, record, unused))
 
     def _held(self, name: str, meaning: str | None, record: Record) -> str | None:
-        """What a column holds that training should see; None where that is nothing."""
+        """Return what a column holds that training should see; None where that is nothing."""
         value = record[name]
         if name.startswith(".") and (kind := kind_of_name(name)) is not None:
             return None if record.get("media_type") == "text" else kind
@@ -302,7 +302,7 @@ class Ledger:
         return meaning if texts else None
 
     def _told(self, name: str, what: str, record: Record, unused: Collection[str]) -> str:
-        """What is wrong, and the line to type."""
+        """Return what is wrong, and the line to type."""
         alike = [name]
         if what in LIST_KEYS:
             same = re.sub(r"\d+", "", name)
@@ -363,7 +363,7 @@ class Ledger:
 
 
 def _use(value: Any, name: str, parsed: Conversation, without: Conversation | None) -> str:
-    """What a column is used as without which a record is another conversation, or none."""
+    """Return what a column is used as without which a record is another conversation, or none."""
     if without is None:
         kind = None if turns_in(value) else media_in(value) or kind_of_name(name)
         return LIST_KEYS[kind][0] if kind in LIST_KEYS else "text"
@@ -427,7 +427,7 @@ def _facts(parsed: Conversation) -> dict[str, Any]:
 
 
 def _same_texts(one: Conversation, other: Conversation) -> bool:
-    """Whether nothing but sizes of media is different."""
+    """Return whether nothing but sizes of media is different."""
     texts = [
         [[part if isinstance(part, str) else part.kind for part in turn.parts] for turn in c.turns]
         for c in (one, other)
@@ -436,8 +436,8 @@ def _same_texts(one: Conversation, other: Conversation) -> bool:
 
 
 def _is_mask(value: Any, ids: Any, name: str) -> bool:
-    """Whether a list has a number for each token, and says that some are not trained on or seen; or
-    is called so."""
+    """Return whether a list has a number for each token, and says that some are not trained on or
+    seen; or is called so."""
     if name.endswith(("type_ids", "special_tokens_mask")) or not isinstance(value, list | tuple):
         return False
     numbers = NUMBERS.issuperset(map(type, value))
@@ -452,7 +452,7 @@ def _is_mask(value: Any, ids: Any, name: str) -> bool:
 def _stands_elsewhere(
     name: str, record: Record, what: str, parsed: Conversation, unused: Collection[str]
 ) -> bool:
-    """Whether what an unused column holds is in what is used, too."""
+    """Return whether what an unused column holds is in what is used, too."""
     value = record[name]
     if what in LIST_KEYS:
         used = [
@@ -509,7 +509,8 @@ def _parts(name: str) -> list[str]:
 
 
 def _are_one(one: list[str], other: list[str]) -> bool:
-    """Whether two names that end alike may be one file's: one is the end of the other, or a URL."""
+    """Return whether two names that end alike may be one file's: one is the end of the other, or a
+    URL."""
     least = min(len(one), len(other))
     is_url = any(parts[0].endswith(":") for parts in (one, other))
     return is_url or one[-least:] == other[-least:]

@@ -28,7 +28,8 @@ BLOCKS = 16
 
 
 def marks_of(path: str) -> dict[str, Any]:
-    """What the manifest says of a shard that is read next: of a file, of this machine or a store.
+    """Return what the manifest says of a shard that is read next: of a file, of this machine or a
+    store.
 
     Raises:
         SourceError: it cannot be read.
@@ -57,7 +58,7 @@ def _marks(identity: Identity) -> dict[str, Any]:
 
 
 def is_marked(shard: Shard, marks: Mapping[str, Any]) -> bool:
-    """Whether marks tell that a file of the size of `shard` is the one that was counted."""
+    """Return whether marks tell that a file of the size of `shard` is the one that was counted."""
     known = "version" if "version" in marks else "identity"
     return marks.get(known) is not None and all(
         getattr(shard, name) == value for name, value in marks.items() if name != "sampled"
@@ -109,7 +110,8 @@ def difference(path: str, shard: Shard) -> str | None:
 
 
 def is_written_to(path: str, shard: Shard) -> bool:
-    """Whether a file in which `difference` finds nothing may have other bytes between its blocks.
+    """Return whether a file in which `difference` finds nothing may have other bytes between its
+    blocks.
 
     It lies where it was counted, has another time of change, and has more than is compared.
     """
@@ -145,7 +147,7 @@ def ranges_of(shard: format_manifest.Shard) -> tuple[RecordRange, ...] | None:
 
 
 def _is_one(container: str, nbytes: int) -> bool:
-    """Whether a shard is one range, unless something else is said, as a small one is."""
+    """Return whether a shard is one range, unless something else is said, as a small one is."""
     return container == JSONL and nbytes <= TASK_BYTES
 
 

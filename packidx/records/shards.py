@@ -192,7 +192,7 @@ def read_named_row(
 def _changed(
     record: dict[str, Any], row: int, change: Callable[[dict[str, Any], int], dict[str, Any]]
 ) -> dict[str, Any]:
-    """What `change` makes of a record; the files that a tar has beside it stay beside it."""
+    """Return what `change` makes of a record; the files that a tar has beside it stay beside it."""
     shown = {name: value for name, value in record.items() if name != MEMBERS}
     beside = {name: record[name] for name in (KEY, MEMBERS) if MEMBERS in record}
     return {**change(shown, row), **beside}
@@ -207,8 +207,8 @@ def own_root(path: str, kind: str) -> str:
 
 
 def _whole(path: str, kind: str) -> AbstractContextManager[str]:
-    """Where a shard is read through: a tar at its place, since most of it is passed over, and what
-    has a copy of its own there as well."""
+    """Return where a shard is read through: a tar at its place, since most of it is passed over,
+    and what has a copy of its own there as well."""
     return nullcontext(path) if kind == TAR or is_converted(kind) else local_shard(path)
 
 
@@ -237,7 +237,7 @@ class Shard:
 
 
 def is_large(shards: Sequence[Shard]) -> bool:
-    """Whether there is work for several processes."""
+    """Return whether there is work for several processes."""
     return sum(file_version(shard.path)[0] for shard in shards) > 2 * TASK_BYTES
 
 

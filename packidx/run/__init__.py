@@ -1,4 +1,4 @@
-"""Who does the work: how many processes, and where. The caller's word alone decides."""
+"""Workers: how many processes do the work, and where. The caller's word alone decides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENGINES = ("local", "ray")
 
 
 def open_workers(engine: str, workers: int | None, most: int | None = None) -> Workers:
-    """Those who run the tasks; Ray is loaded when there is something to do.
+    """Return the workers that run the tasks; Ray is loaded when there is something to do.
 
     Args:
         engine: one of `ENGINES`.

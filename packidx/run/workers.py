@@ -1,4 +1,4 @@
-"""Who does the work: calls of a function, by processes of this machine or by Ray's."""
+"""Workers that do calls of a function: processes of this machine, or Ray's."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Workers(ABC):
 
     @abstractmethod
     def takes(self, num_items: int) -> bool:
-        """Whether so many items are for them, rather than for the calling process."""
+        """Return whether so many items are for them, rather than for the calling process."""
 
     @abstractmethod
     def start(self, setup: Setup, num_items: int | None = None) -> None:
@@ -180,7 +180,8 @@ class Workers(ABC):
 
     @abstractmethod
     def _has_room(self, num_pending: int, num_results: int) -> bool:
-        """Whether one more item is begun: so that nobody waits for work, and no memory fills."""
+        """Return whether one more item is begun: so that nobody waits for work, and no memory
+        fills."""
 
     @abstractmethod
     def _begin(self, call: Call, item: Any) -> Any:
@@ -215,7 +216,7 @@ class LocalWorkers(Workers):
         self._executor: ProcessPoolExecutor | None = None
 
     def takes(self, num_items: int) -> bool:
-        """Whether there is work for more than one process."""
+        """Return whether there is work for more than one process."""
         return min(self._most, num_items) > 1
 
     def start(self, setup: Setup, num_items: int | None = None) -> None:

@@ -81,7 +81,7 @@ class Profile:
 
     @classmethod
     def of(cls, stated: Mapping[str, Any]) -> Profile:
-        """What `dataclasses.asdict` made of one."""
+        """Return what `dataclasses.asdict` made of one."""
         kinds = {kind: Kind(**value) for kind, value in stated["kinds"].items()}
         lists = {name: tuple(stated[name]) for name in ("around", "reserved")}
         return cls(**{**stated, **lists, "kinds": kinds})
@@ -122,7 +122,7 @@ class Table:
         return kept("probes", self._identity, make)
 
     def find(self, keys: Iterable[str]) -> list[str]:
-        """Those of `keys` that nobody has learnt yet."""
+        """Return those of `keys` that nobody has learnt yet."""
         missing = [key for key in keys if key not in self._media]
         if missing:
             self._read_more()
@@ -174,7 +174,7 @@ def _line(key: str, media: tuple[Learnt, ...]) -> bytes:
 
 
 def _entry(line: bytes) -> dict[str, tuple[Learnt, ...]]:
-    """What a line says; nothing where it is not as it was written."""
+    """Return what a line says; nothing where it is not as it was written."""
     stated, _, content = line.partition(b" ")
     if digest(content).encode() != stated:
         return {}
@@ -241,7 +241,8 @@ class Learner:
         )
 
     def _around(self) -> Around:
-        """What is put around text alone; what is done to it else shows when samples are compared.
+        """Return what is put around text alone; what is done to it else shows when samples are
+        compared.
 
         A processor that takes no text alone puts nothing there, or is refused.
         """
@@ -307,7 +308,7 @@ class Learner:
         return replace(known, rises=kind == "audio" and self._rises(known, around))
 
     def _stacks(self, written: Written) -> bool:
-        """Whether all that a model takes of a sample is tensors."""
+        """Return whether all that a model takes of a sample is tensors."""
         try:
             return bool(tensors_of(written.outputs, type(self.processor).__name__))
         except NotBuilt:
@@ -370,7 +371,7 @@ class Learner:
     # -- for each shape --------------------------------------------------------------------------
 
     def learn(self, kind: str, known: Kind, key: str, around: Around) -> tuple[Learnt, ...]:
-        """What media of these shapes become.
+        """Return what media of these shapes become.
 
         Args:
             key: a shape; with `INDEX`, and ``" #2"``; with `TUPLE`, all of a sample's with commas.
@@ -432,7 +433,7 @@ def _least_pixels(part: Any) -> int:
 
 
 def _texts(written: Written, placeholder: str, around: Around, num: int) -> list[str]:
-    """What stands in the place of each of `num` media."""
+    """Return what stands in the place of each of `num` media."""
     starts = [match.start() for match in re.finditer(re.escape(placeholder), written.rendered)]
     places = [(start, start + len(placeholder)) for start in starts]
     texts = replaced(written, places, around) if len(places) == num else None
@@ -546,7 +547,8 @@ Around = tuple[str, str]
 def replaced(
     written: Written, places: Sequence[tuple[int, int]], around: Around
 ) -> list[str] | None:
-    """What stands in `written.text` for the characters ``[start, end)`` of what was rendered.
+    """Return what stands in `written.text` for the characters ``[start, end)`` of what was
+    rendered.
 
     None where the text beside them is not what was rendered, with `around` it, byte for byte.
     """

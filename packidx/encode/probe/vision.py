@@ -257,7 +257,7 @@ def _load(folder: str, trusts_code: bool) -> Any:
 
 
 def identity_of(processor: Any, template: ChatTemplate) -> list[str]:
-    """What tells a processor object from all others."""
+    """Return what tells a processor object from all others."""
     return [
         processor.to_json_string(),
         digest(processor.tokenizer.backend_tokenizer.to_str().encode()),
@@ -280,7 +280,7 @@ class Steps:
         self._learnt[length] = learnt
 
     def __getitem__(self, length: int) -> Learnt | None:
-        """What a sound becomes; None where it must be probed."""
+        """Return what a sound becomes; None where it must be probed."""
         if length in self._learnt:
             return self._learnt[length]
         at = bisect.bisect(self._lengths, length)

@@ -89,7 +89,7 @@ def write_report(
 
 
 def _is_page(path: str | os.PathLike[str]) -> bool:
-    """Whether a file that is there may be replaced by a report: no device, and no data."""
+    """Return whether a file that is there may be replaced by a report: no device, and no data."""
     try:
         if not os.path.isfile(path):
             return False
@@ -100,7 +100,7 @@ def _is_page(path: str | os.PathLike[str]) -> bool:
 
 
 def _asked(path: str, roots: Mapping[str, str]) -> Asked:
-    """What is at `path`; an order without steps of its own is cut into `STEPS` of them."""
+    """Return what is at `path`; an order without steps of its own is cut into `STEPS` of them."""
     question = asked(path, roots)
     if question.index is None or packs_per_step(question.index.snapshot) is not None:
         return question

@@ -19,7 +19,8 @@ _MOST = 300
 
 
 def tokens_figure(index: Index, connection: Any) -> Figure:
-    """Where the tokens go: into packs, or out of the plan, by reason; and room that is left."""
+    """Return where the tokens go: into packs, or out of the plan, by reason; and room that is
+    left."""
     result, capacity = index.snapshot.result, index.snapshot.options.capacity
     rows = connection.execute(
         "SELECT reason, count(*), CAST(coalesce(sum(greatest(length, 0)), 0) AS BIGINT) "
@@ -147,7 +148,8 @@ def waiting_figure(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure |
 
 
 def steps_figures(connection: Any, series: Series) -> Iterator[Figure]:
-    """What the steps of the first epoch hold: sources, and visual tokens; none without steps."""
+    """Yield what the steps of the first epoch hold: sources, and visual tokens; none without
+    steps."""
     number, *_ = connection.execute(
         "SELECT coalesce(max(step) + 1, 0) FROM steps WHERE epoch = 0 AND step IS NOT NULL"
     ).fetchone()

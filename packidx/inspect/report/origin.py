@@ -33,7 +33,7 @@ def asked_for(options: Options) -> dict[str, Any]:
 
 
 def columns_figure(sources: Sequence[SourceData]) -> Figure | None:
-    """What each source's columns are used as; None where nobody looked."""
+    """Return what each source's columns are used as; None where nobody looked."""
     rows = [(short(each.name), *by_use(each.columns)) for each in sources if each.columns]
     if not rows:
         return None

@@ -65,7 +65,7 @@ class Series:
         return OTHERS
 
     def order(self, name: str) -> int:
-        """Where a series stands."""
+        """Return where a series stands."""
         return self.names.index(name)
 
 

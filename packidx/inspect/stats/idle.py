@@ -74,7 +74,7 @@ class ScheduledPacks:
 def ranks_stats(
     packs: ScheduledPacks, global_batch: int, ranks: Sequence[int] = RANKS, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """How well the schedule serves each number of ranks, ready for JSON.
+    """Return how well the schedule serves each number of ranks, ready for JSON.
 
     Args:
         packs: in the order of the schedule.

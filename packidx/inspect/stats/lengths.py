@@ -110,7 +110,7 @@ def _column(name: str, is_there: bool) -> str:
 def _source(
     row: dict[str, Any], reasons: list[dict[str, Any]], methods: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """What is told of one source."""
+    """Return what is told of one source."""
     name, quantiles, mean = row["name"], row.pop("quantiles"), row.pop("mean")
     held = {kind: row.pop(kind) for kind in _MODALITIES}
     own = {each["name"]: each["number"] for each in methods if each["source"] == name}

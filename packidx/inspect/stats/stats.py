@@ -49,7 +49,7 @@ def pack_stats(index: Index) -> dict[str, dict[str, float]]:
 def sample_stats(
     index: Index, progress: Callable[[str], None] = lambda doing: None, ranks: Sequence[int] = RANKS
 ) -> dict[str, Any]:
-    """What only the samples tell, window by window.
+    """Return what only the samples tell, window by window.
 
     Returns:
         ``composition``: ``length_correlation`` of samples that share a pack (None where nothing
@@ -89,7 +89,7 @@ def sample_stats(
 
 
 def _of_packs(index: Index) -> dict[str, Any]:
-    """What the packs' own columns tell of their composition."""
+    """Return what the packs' own columns tell of their composition."""
     packs = index.packs(["num_samples", "length", "attention_cost"])
     size, length, squares = (column.to_numpy().astype(np.int64) for column in packs.columns)
     pairs = LengthPairs()
@@ -128,7 +128,7 @@ def _by_source(sizes: Int64s, length: Int64s, source: Int64s, index: Index) -> I
 
 
 def _schedule(index: Index, sources: Int64s | None, ranks: Sequence[int]) -> list[dict[str, Any]]:
-    """What the order of the first epoch's packs is worth for each number of ranks."""
+    """Return what the order of the first epoch's packs is worth for each number of ranks."""
     columns, llm, vit = first_epoch(index, ["image_tokens", "video_tokens"])
     mine = Epochs.of(index.snapshot).scheduled(0)
     known = [columns[name] for name in ("image_tokens", "video_tokens") if name in columns]

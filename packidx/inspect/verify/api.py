@@ -121,7 +121,7 @@ def check_files(index: Index, quick: bool = False) -> Check:
 
 
 def _faults(parts: Sequence[StoredFile], quick: bool = False) -> tuple[dict[str, str | None], int]:
-    """What is wrong with files by their paths, and how many bytes were hashed.
+    """Return what is wrong with files by their paths, and how many bytes were hashed.
 
     Args:
         parts: with the bytes and SHA-256 that a manifest names.
@@ -187,7 +187,8 @@ def check_shards(index: Index, quick: bool = False) -> Check:
 
 
 def _content(sized: tuple[str, Shard]) -> Content | SourceError:
-    """What a shard's fingerprint is of: of a tar what a scan reads, of another the whole file."""
+    """Return what a shard's fingerprint is of: of a tar what a scan reads, of another the whole
+    file."""
     path, shard = sized
     if shard.container != TAR:
         return content_of(path)
@@ -314,7 +315,7 @@ def _check_bare(index: Index, uri: str) -> Check:
 
 
 def _goes_on(index: Index, lengths: LengthsManifest) -> bool:
-    """Whether `lengths` has the planned shards and more after them."""
+    """Return whether `lengths` has the planned shards and more after them."""
     planned, now = index.snapshot.shards, lengths.shards
     names = ("fingerprint", "rows", "source")
     return 0 < len(planned) < len(now) and all(

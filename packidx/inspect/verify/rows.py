@@ -338,7 +338,7 @@ class Found:
                 yield Check(name, not wrong, few(wrong) or self._right(name), dict(numbers))
 
     def _right(self, name: str) -> str:
-        """What was looked at, where nothing is wrong."""
+        """Return what was looked at, where nothing is wrong."""
         numbers = self.numbers[name]
         if name == "capacity":
             caps = ("max_images", "max_vision_patches", "max_samples")

@@ -30,7 +30,8 @@ _COLUMNS = ("sample_id", "copy", "piece", "token_start", "length")
 
 
 def lineage(index: Index, state: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """What a plan that goes on from `state` of `index` states in its options, oldest first."""
+    """Return what a plan that goes on from `state` of `index` states in its options, oldest
+    first."""
     own = {"snapshot_id": index.id} | {name: state[name] for name in _STATE}
     return (*(state.to_json() for state in index.snapshot.options.continues), own)
 

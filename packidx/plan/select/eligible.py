@@ -43,7 +43,7 @@ def holdout(
     draws: Uint64s,
     share: Fraction,
 ) -> Bools:
-    """Whether each sample is held out, bool [n].
+    """Return whether each sample is held out, bool [n].
 
     Args:
         source: strings [n], the name of each one's source; None where the table does not say.
@@ -268,8 +268,8 @@ class Copies:
         return np.repeat(rows, times), copies.astype(np.int32)
 
     def stretches(self, rows: Int64s, weight: Int32s) -> Stretches:
-        """What is to be cut of `rows`, ascending ones of `weight` tokens: the lowest copies that
-        training has not had, begun ones first."""
+        """Return what is to be cut of `rows`, ascending ones of `weight` tokens: the lowest copies
+        that training has not had, begun ones first."""
         times = np.ones(len(rows), np.int64) if self.number is None else self.number[rows]
         row, copy = distinct_pairs(self.left.sample, self.left.copy)
         first, last = (np.searchsorted(row, rows, side) for side in SIDES)
@@ -311,7 +311,7 @@ def _lowest_free(row: Int64s, copy: Int64s, rows: Int64s, times: Int64s) -> Int6
 def judge(
     rows: LengthsRows, weight: Int32s, options: ResolvedOptions, rules: Rules
 ) -> tuple[Verdicts, Copies]:
-    """What is dropped before lengths and caps are looked at, and the copies of the rest.
+    """Return what is dropped before lengths and caps are looked at, and the copies of the rest.
 
     `weight` has the tokens of each row after the shift, int32 [n].
     """

@@ -27,7 +27,7 @@ class Folded:
     padded: Int32s
 
     def select(self, keep: Bools) -> Folded:
-        """Those of the items that `keep` says."""
+        """Return the items that `keep` marks."""
         return Folded(self.is_pair[keep], self.length[keep], self.padded[keep])
 
     def first_samples(self) -> Int64s:
@@ -202,7 +202,7 @@ class Items:
         return self.samples.row[self.folded.samples_of(items)[0]]
 
     def select(self, keep: Bools) -> Items:
-        """Those of the items that `keep` says."""
+        """Return the items that `keep` marks."""
         columns = {name: getattr(self, name) for name in _COLUMNS}
         kept = {name: values[keep] for name, values in columns.items() if values is not None}
         pieces = keep[self.num_whole :]

@@ -211,7 +211,7 @@ def _complain(rows: LengthsRows, long: Int64s, weight: Ints, options: ResolvedOp
 def dropped(
     rows: LengthsRows, verdicts: Verdicts, weight: Int32s, options: ResolvedOptions
 ) -> pa.Table:
-    """What is in no pack, in order of sample_id (schema `DROPPED`)."""
+    """Return what is in no pack, in order of sample_id (schema `DROPPED`)."""
     numbers = verdicts.dropped()
     if not len(numbers):
         return DROPPED.empty_table()
@@ -236,7 +236,7 @@ def _details(
     weight: Int32s,
     options: ResolvedOptions,
 ) -> list[str | None]:
-    """What exactly is wrong, where the reason does not say it all."""
+    """Return what exactly is wrong, where the reason does not say it all."""
     detail = np.full(len(numbers), None, object)
     words = np.array(reasons, object)
     long = np.flatnonzero(words == "too_long")

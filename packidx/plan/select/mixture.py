@@ -125,7 +125,7 @@ class Mixture:
             )
 
     def _units(self, name: str | None, totals: SourceTotals) -> int:
-        """What one pass over a source has of the unit that is shared out."""
+        """Return what one pass over a source has of the unit that is shared out."""
         weight = self.weights.get(name or "", Fraction(0))
         if self.by == "label_tokens" and totals.num_unlabelled:
             raise OptionError(

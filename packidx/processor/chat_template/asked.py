@@ -69,7 +69,7 @@ class Asked:
 
 
 def asked_by(template: n.Template, source: str) -> Asked | None:
-    """What `template` asks of texts; None where that cannot be told."""
+    """Return what `template` asks of texts; None where that cannot be told."""
     try:
         found = _Asked(template)
     except _Unknown:
@@ -180,15 +180,15 @@ class _Asked:
             self.distinct |= name in ("index", "count")
 
     def is_text(self, node: n.Node) -> bool:
-        """Whether an expression may be made of a text."""
+        """Return whether an expression may be made of a text."""
         return not self.texts.isdisjoint(_names(node))
 
     def is_said(self, node: n.Node) -> bool:
-        """Whether an expression may be a text, and not what kind of message it is of."""
+        """Return whether an expression may be a text, and not what kind of message it is of."""
         return _key(node) not in _CASELESS and self.is_text(node)
 
     def _measures(self, node: n.Node) -> bool:
-        """Whether an expression may be made of the length of a text."""
+        """Return whether an expression may be made of the length of a text."""
         return any(
             isinstance(item, n.Filter)
             and item.name in _SHORTER

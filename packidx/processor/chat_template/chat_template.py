@@ -208,7 +208,7 @@ class ChatTemplate:
         return self._form.messages(conversation)
 
     def changes(self, conversation: Conversation) -> list[str]:
-        """What is given otherwise than the record holds it, in words: see `Form`."""
+        """Return what is given otherwise than the record holds it, in words: see `Form`."""
         plain = conversation.is_document or conversation.input_ids is not None
         return [] if plain else self._form.changes(conversation)
 
@@ -280,8 +280,9 @@ class ChatTemplate:
             )
 
     def _asked_here(self, conversation: Conversation, key: Hashable, size: int) -> Asked:
-        """What the template asks of `size` texts of this structure, remembered for others: not for
-        words that it looks for elsewhere, so that texts with and without them come out alike."""
+        """Return what the template asks of `size` texts of this structure, remembered for others:
+        not for words that it looks for elsewhere, so that texts with and without them come out
+        alike."""
         asked = self._asked
         assert asked is not None
         with self._lock, contextlib.suppress(BadRecord):

@@ -71,7 +71,7 @@ class Form:
         self._plain: dict[str, bool] = {}
 
     def changes(self, conversation: Conversation) -> list[str]:
-        """What is given to the template otherwise than the record holds it, in words."""
+        """Return what is given to the template otherwise than the record holds it, in words."""
         changes: dict[str, None] = {}
         for turn in conversation.turns:
             if not turn.extra and self._is_plain(turn.role):
@@ -109,7 +109,8 @@ class Form:
         return messages
 
     def _is_plain(self, role: str) -> bool:
-        """Whether a text of this role is given as the record holds it, a string or a list."""
+        """Return whether a text of this role is given as the record holds it, a string or a
+        list."""
         if role not in self._plain:
             forms = (Turn(role, (_WORD,), text_as_list=listed) for listed in (False, True))
             self._plain[role] = all(self._of(turn) == (role, None) for turn in forms)
@@ -135,8 +136,8 @@ class Form:
         return role, None
 
     def _shows(self, role: str, word: str, *, as_list: bool) -> bool:
-        """Whether the template writes a text of this role, called `word`, that is a string, or a
-        list of one part."""
+        """Return whether the template writes a text of this role, called `word`, that is a string,
+        or a list of one part."""
         for others in (as_list, not as_list):
             messages: list[Message] = []
             for own, text, further in _SHOWN[role]:

@@ -28,7 +28,7 @@ class Placeholders:
         self._of = dict(tokens)
 
     def are_in(self, texts: Sequence[str]) -> bool:
-        """Whether any text holds a placeholder."""
+        """Return whether any text holds a placeholder."""
         text = "\0".join(texts)
         return any(token in text for token in self._tokens)
 
@@ -62,7 +62,7 @@ class Placeholders:
     def positions(
         self, conversation: Conversation, rendering: Rendering
     ) -> tuple[CharPosition, ...] | None:
-        """Where the media of all records of `rendering` are whose texts hold no placeholder.
+        """Return where the media of all records of `rendering` are whose texts hold no placeholder.
 
         None if texts could still make one together with the template's words, or if there are
         others than the conversation's: then `find` has to look.
@@ -98,7 +98,7 @@ def _assign(tokens: Sequence[str], media: Sequence[str | None]) -> list[int] | N
 
 
 def _completes(literal: str, inner: bool, token: str) -> bool:
-    """Whether a text beside `literal` could make a placeholder together with it."""
+    """Return whether a text beside `literal` could make a placeholder together with it."""
     cuts = range(1, len(token))
     if any(literal.endswith(token[:cut]) or literal.startswith(token[cut:]) for cut in cuts):
         return True
@@ -151,7 +151,7 @@ class Documents:
         return text, _joined(spans), self._placeholders.find(conversation, text)
 
     def medium(self, kind: str) -> str:
-        """What is written for a medium of a kind."""
+        """Return what is written for a medium of a kind."""
         if kind not in self._written:
             self._written[kind] = self._between(kind)
         return self._written[kind]

@@ -52,8 +52,8 @@ class Unlike(Exception):
 def shapes_of(
     texts: Sequence[str], asked: Asked
 ) -> tuple[tuple[tuple[int, Shape], ...], list[str]]:
-    """What the template may ask of `texts`, none empty: number and shape of those that are not
-    `PLAIN`; and all cores in order.
+    """Return what the template may ask of `texts`, none empty: number and shape of those that are
+    not `PLAIN`; and all cores in order.
 
     Raises:
         Unlike: a text holds what marks cannot stand for, or two are equal where that matters.
@@ -238,7 +238,7 @@ def learn(
     fillers: tuple[Sequence[str], Sequence[str]],
     strips: Sequence[Strip],
 ) -> Learnt:
-    """What the template makes of all texts of these shapes.
+    """Return what the template makes of all texts of these shapes.
 
     Args:
         render: texts as the template writes them, blocks between the last two of `MARKS`.
@@ -301,7 +301,7 @@ def _put(text: str, is_json: bool) -> str:
 
 
 def fillers_of(num_cores: int, asked: Asked) -> tuple[Sequence[str], Sequence[str]]:
-    """What marks hold that stand for any core.
+    """Return what marks hold that stand for any core.
 
     Raises:
         Unlike: the template looks for something like that.
@@ -331,7 +331,7 @@ def _texts(
 
 
 def _read(rendering: str, fillers: Sequence[str]) -> _Written:
-    """Where marks came out.
+    """Return where marks came out.
 
     Raises:
         Unlike: one came out changed.

@@ -143,8 +143,8 @@ class _Finder:
         return owner.turn
 
     def _is_ahead(self, hole: int) -> bool:
-        """Whether a tool call's text is written in the header of the next turn: behind the end of
-        its own, or again."""
+        """Return whether a tool call's text is written in the header of the next turn: behind the
+        end of its own, or again."""
         stated, literal, words = (
             self.rendering.holes[hole],
             self.rendering.literals[hole],
@@ -190,7 +190,7 @@ class _Finder:
     def _end(
         self, h: int, at: int, limit: int, media: int, kind: str
     ) -> tuple[CharPosition, CharStretch | None]:
-        """Where a turn ends whose last text, or header, ends at `at` of literal `h`."""
+        """Return where a turn ends whose last text, or header, ends at `at` of literal `h`."""
         literal, words = self.rendering.literals[h], self.words
         for _ in range(media):
             placeholder = words.placeholder and words.placeholder.search(literal, at, limit)
@@ -259,7 +259,7 @@ class _Finder:
         return cuts
 
     def _other(self, number: int, way: int, hole: Hole, edge: CharPosition) -> CharPosition:
-        """Where the turn's next hole of another kind is, that way; or the region's edge."""
+        """Return where the turn's next hole of another kind is, that way; or the region's edge."""
         holes = self.rendering.holes
         while 0 <= number + way < len(holes) and (nearby := holes[number + way]):
             number += way
@@ -524,7 +524,7 @@ def _header(render: Render, between: str) -> str:
 
 
 def _call_stop(render: Render, control: re.Pattern[str] | None) -> str:
-    """What closes a tool call at the end of a conversation, or its last special token."""
+    """Return what closes a tool call at the end of a conversation, or its last special token."""
     called = {"name": "look", "arguments": {"what": _SAID}}
     calls = [{"id": "call00001", "type": "function", "function": called}]
     turns = (Turn("user", (_ASKED,)), Turn("assistant", (), {"tool_calls": calls}))

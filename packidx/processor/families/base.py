@@ -146,7 +146,7 @@ class VisionFamily(ABC):
     def count_videos(
         self, videos: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
-        """What each video becomes; where one cannot be used, zeros and an error.
+        """Return what each video becomes; where one cannot be used, zeros and an error.
 
         Args:
             videos: what is known of them.
@@ -164,7 +164,7 @@ class VisionFamily(ABC):
         return MediaCounts(grids, tokens, expansions, errors)
 
     def _count_video(self, video: MediaInfo) -> VideoCount:
-        """What one video becomes.
+        """Return what one video becomes.
 
         Raises:
             BadRecord: it cannot be used; a family without video uses none.
@@ -174,7 +174,7 @@ class VisionFamily(ABC):
     def count_sounds(
         self, sounds: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
-        """What each sound becomes; a family by hand takes none.
+        """Return what each sound becomes; a family by hand takes none.
 
         Args:
             sounds: what is known of them.
@@ -210,7 +210,7 @@ class Family:
     def read(
         self, image: Settings, video: Settings | None, own: Settings
     ) -> tuple[VisionFamily, dict[str, Any], dict[str, Any] | None, dict[str, Any]]:
-        """What is built of a checkpoint's settings, and these, completed.
+        """Return what is built of a checkpoint's settings, and these, completed.
 
         Raises:
             PackidxError: the family does not count what they ask for.

@@ -154,7 +154,7 @@ class Idefics3Vision(VisionFamily):
         return np.unique(np.linspace(start, end, wanted, dtype=np.int64))
 
     def _video_text(self, video: MediaInfo, frames: Frames, longest: int) -> Expansion:
-        """What stands for a video of which `frames` are taken."""
+        """Return what stands for a video of which `frames` are taken."""
         times = timestamps(frames, video.fps)
         seconds = int(video.num_frames / video.fps) if video.fps else int(times[-1])
         text = (

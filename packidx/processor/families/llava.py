@@ -142,14 +142,14 @@ class TiledLlavaVision(LlavaVision):
 
 
 def _of_tile(own: Settings, side: int) -> dict[str, Any]:
-    """What LLaVA's and LLaVA-NeXT's own settings say of a tile of `side` pixels."""
+    """Return what LLaVA's and LLaVA-NeXT's own settings say of a tile of `side` pixels."""
     patches = side // needed(own, "patch_size")
     tokens = patches**2 + int(own.get("num_additional_image_tokens") or 0)
     return {"patches": patches, "base_tokens": tokens, **_of_image(own)}
 
 
 def _of_image(own: Settings) -> dict[str, Any]:
-    """What the own settings of all three say of any image."""
+    """Return what the own settings of all three say of any image."""
     return {
         "dropped": int(own.get("vision_feature_select_strategy") == "default"),
         "image_token": str(own.get("image_token") or "<image>"),

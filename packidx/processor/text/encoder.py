@@ -194,14 +194,16 @@ class TextEncoder:
         return result[:, 0], result[:, 1]
 
     def _token_bytes(self, num_tokens: int) -> Int64s | None:
-        """What ids spell; None for few tokens, of which `tokenizers` says sooner where they are."""
+        """Return what ids spell; None for few tokens, of which `tokenizers` says sooner where they
+        are."""
         self._located += num_tokens
         if self._located <= _FEW and not self.vocabulary.knows_bytes:
             return None
         return self.vocabulary.token_bytes
 
     def _is_spelled(self, text: str, size: int) -> bool:
-        """Whether the tokens' bytes are the text's: then their running sum says where they are."""
+        """Return whether the tokens' bytes are the text's: then their running sum says where they
+        are."""
         if text.isascii():
             return size == len(text)
         if self.vocabulary.normalizers - {"NFC", "Replace", "Prepend"}:

@@ -217,13 +217,13 @@ def trained_tokens(
 
 
 def _is_after_space(text: str, at: int) -> bool:
-    """Whether a word begins here that a space stands before."""
+    """Return whether a word begins here that a space stands before."""
     return text[at - 1 : at] == " " and not text[at : at + 1].isspace()
 
 
 def places(batch: TokenBatch, runs: FeatureRuns, tokens: Int64s) -> Int64s:
-    """Where `tokens` of the batch, none of them a run's, stand in their own samples, all runs
-    written out."""
+    """Return where `tokens` of the batch, none of them a run's, stand in their own samples, all
+    runs written out."""
     added = np.concatenate([[0], np.cumsum(runs.repeats - 1)])
     own = batch.offsets[np.searchsorted(batch.offsets, tokens, "right") - 1]
     before, first = (np.searchsorted(runs.tokens, values) for values in (tokens, own))

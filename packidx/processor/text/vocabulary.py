@@ -192,7 +192,7 @@ def read_tokenizer(content: bytes) -> Tokenizer:
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
-    """What is known of a tokenizer: the one kept, where `read_tokenizer` gave it."""
+    """Return what is known of a tokenizer: the one kept, where `read_tokenizer` gave it."""
     for _, known in _KEPT.items():
         if known.tokenizer is tokenizer and known.is_unchanged:
             return known
@@ -256,7 +256,7 @@ def load_tokenizer(
     trusts_code: bool,
     tokenizer_of: Callable[[str, bool, bool], dict[str, Any]],
 ) -> Loaded | None:
-    """What transformers makes of a folder; None where it is not installed.
+    """Return what transformers makes of a folder; None where it is not installed.
 
     Args:
         content: of all files that it may read.

@@ -123,7 +123,7 @@ def named(path: str, advice: str = "") -> Iterator[None]:
 
 
 def attempted(make: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any] | BadRecord:
-    """What `make` returns, or why it is no record, as a value."""
+    """Return what `make` returns, or why it is no record, as a value."""
     try:
         return make(*arguments)
     except BadRecord as error:

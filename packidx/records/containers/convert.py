@@ -194,7 +194,7 @@ def _decode(line: bytes) -> dict[str, Any]:
 
 
 def _starts(copy: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where each line of a copy begins, and the last one ends."""
+    """Return where each line of a copy begins, and the last one ends."""
     end = os.stat(copy).st_size - _WIDTH
     number = array("q", storage.read_range(copy, end, _WIDTH))[0]
     return np.memmap(copy, np.int64, "r", end - number * _WIDTH, (number,))

@@ -198,7 +198,7 @@ _HINTS = (
 
 
 def _explained(error: ValueError, line: bytes) -> str:
-    """What is wrong with a record that is not JSON, in a user's words, and where."""
+    """Return what is wrong with a record that is not JSON, in a user's words, and where."""
     message = str(getattr(error, "msg", error))
     at = getattr(error, "pos", None)
     text = message if at is None else f"{message} at character {at} of the record"

@@ -38,7 +38,7 @@ JSON = (".json", ".json.gz", ".json.zst")
 
 @functools.cache
 def container(kind: str, delimiter: str | None = None) -> Container:
-    """What reads files of a kind.
+    """Return what reads files of a kind.
 
     Args:
         delimiter: between the cells of a table in text, where it is not the kind's own; with one,
@@ -143,10 +143,10 @@ def _is_object(text: bytes) -> bool:
 
 
 def is_converted(kind: str) -> bool:
-    """Whether a kind is read through a copy in JSON Lines."""
+    """Return whether a kind is read through a copy in JSON Lines."""
     return kind != DEFAULT and kind not in _BINARY
 
 
 def has_cells(kind: str) -> bool:
-    """Whether all values of a kind's records are texts, of a table."""
+    """Return whether all values of a kind's records are texts, of a table."""
     return kind.partition(".")[0] in ("csv", "tsv")

@@ -297,7 +297,7 @@ def _wrong(info: tarfile.TarInfo, is_limited: bool) -> BadRecord | None:
 
 
 def _no_header(at: int, end: int, error: str) -> str:
-    """What is wrong with a file where a header should be."""
+    """Return what is wrong with a file where a header should be."""
     if at == end:
         return "it is empty" if end == 0 else _unclosed(at)
     if end < _BLOCK:
@@ -359,7 +359,7 @@ def _split_name(name: str) -> tuple[str, str] | None:
 
 
 def is_record(name: str) -> bool:
-    """Whether a member is its sample's record, or a text beside it."""
+    """Return whether a member is its sample's record, or a text beside it."""
     split = _split_name(name)
     return split is not None and split[1] in (_RECORD, _TEXT)
 

@@ -171,7 +171,7 @@ def _turn(turn: Any, number: int, lists: MediaLists) -> Turn:
 
 
 def _train(turn: Mapping[str, Any], number: int) -> bool | None:
-    """Whether the turn is stated to be trained on."""
+    """Return whether the turn is stated to be trained on."""
     stated = {key: turn[key] for key in sorted(_TRAIN_KEYS) if turn.get(key) is not None}
     for key, value in stated.items():
         if type(value) not in (bool, int, float) or value not in (0, 1):
@@ -481,7 +481,7 @@ _META_FORMS = {
 
 
 def _stated_media(meta: Any) -> dict[str, Sequence[Any]]:
-    """What the value of ``mm_inputs_meta`` states, by kind of media."""
+    """Return what the value of ``mm_inputs_meta`` states, by kind of media."""
     if not isinstance(meta, OBJECT):
         raise BadRecord(_REASON, f"'mm_inputs_meta' is {named(meta)}, not an object")
     lists = {kind: meta.get(f"{kind}s_meta") for kind in LIST_KEYS}

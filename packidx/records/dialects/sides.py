@@ -95,14 +95,15 @@ def take_side(record: dict[str, Any], side: str) -> dict[str, Any]:
 
 
 def _verdict(value: Any) -> bool | None:
-    """Whether an answer is a good one, as JSON, numbers and the cells of tables say it."""
+    """Return whether an answer is a good one, as JSON, numbers and the cells of tables say it."""
     if type(value) is bool or (type(value) is int and value in (0, 1)):
         return bool(value)
     return _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
 
 
 def is_answer(value: Any) -> bool:
-    """Whether `value` is text, a turn or turns, and not a flag, a number or an empty cell."""
+    """Return whether `value` is text, a turn or turns, and not a flag, a number or an empty
+    cell."""
     if isinstance(value, list | tuple):
         return bool(value) and all(isinstance(item, (str, *OBJECT)) for item in value)
     return bool(value) and isinstance(value, (str, *OBJECT))
@@ -194,8 +195,8 @@ def _prompt(rest: Mapping[str, Any]) -> list[Any]:
 
 
 def _is_within(asked: Any, turns: list[Any]) -> bool:
-    """Whether a conversation begins with what was asked, a system turn before it or not; or is
-    what the record has as its own turns."""
+    """Return whether a conversation begins with what was asked, a system turn before it or not; or
+    is what the record has as its own turns."""
     said = [_said(turn) for turn in turns]
     first = [_said(turn) for turn in asked] if isinstance(asked, list | tuple) else [None]
     begins = [said[at : at + len(first)] for at in (0, 1)]

@@ -133,7 +133,7 @@ def record_key(record: Mapping[str, Any]) -> str | None:
 
 
 def key_of(record: Mapping[str, Any], kind: str, layout: Layout = DEFAULT) -> str | None:
-    """What a record, as it stands in its shard, is called there; None where it has no name.
+    """Return what a record, as it stands in its shard, is called there; None where it has no name.
 
     Args:
         kind: of the shard's container.
@@ -150,8 +150,8 @@ def key_of(record: Mapping[str, Any], kind: str, layout: Layout = DEFAULT) -> st
 
 
 def may_hold_media(record: Mapping[str, Any]) -> bool:
-    """Whether a column besides the turns may say which media a record has: it is called so, or
-    holds one."""
+    """Return whether a column besides the turns may say which media a record has: it is called so,
+    or holds one."""
     columns = [name for name in record if name not in TURN_KEYS]
     return any(n in _MEDIA_COLUMNS or media_in(record[n]) is not None for n in columns)
 
@@ -195,7 +195,7 @@ def _files(record: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def is_document(turns: Sequence[Any]) -> bool:
-    """Whether these turns of a record are a document."""
+    """Return whether these turns of a record are a document."""
     return len(turns) == 1 and isinstance(turns[0], OBJECT) and turns[0].get("role") == DOCUMENT
 
 
@@ -277,7 +277,7 @@ def _is_of_pairs(record: Record) -> bool:
 
 
 def _pairs(record: Record) -> Record:
-    """Of FineVision and The Cauldron: ``texts`` of ``user`` and ``assistant``."""
+    """Read FineVision and The Cauldron: ``texts`` of ``user`` and ``assistant``."""
     texts = record["texts"]
     if isinstance(texts, OBJECT):
         lists = [texts["user"], texts["assistant"]]
@@ -332,7 +332,7 @@ def _of_loongforge(record: Record) -> Record:
 
 
 def _stated_type(record: Mapping[str, Any]) -> Any:
-    """What LoongForge's records say of the kind of their media; None where they do not."""
+    """Return what LoongForge's records say of the kind of their media; None where they do not."""
     return next((record[key] for key in _KINDS if record.get(key) is not None), None)
 
 

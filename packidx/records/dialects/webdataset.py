@@ -78,7 +78,7 @@ def media_first(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_placeholder(turn: Any, kind: str) -> bool:
-    """Whether a turn has a place for a medium of a kind."""
+    """Return whether a turn has a place for a medium of a kind."""
     content = _content(turn)[1]
     for part in content if isinstance(content, list) else [content]:
         text = part.get("text") if isinstance(part, dict) else part

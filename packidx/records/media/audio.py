@@ -94,7 +94,7 @@ def resampled_length(num_samples: int, rate: int, wanted: int) -> int:
 
 
 def media_sound(media: Media, root: MediaRoot) -> MediaInfo:
-    """What is known of a sound in a record: what the record states, else what its file says.
+    """Return what is known of a sound in a record: what the record states, else what its file says.
 
     Answers about paths are remembered until `opener.forget_media`.
 
@@ -116,7 +116,7 @@ def media_sound(media: Media, root: MediaRoot) -> MediaInfo:
 
 
 def audio_info(source: Source, *, label: str | None = None) -> MediaInfo:
-    """How many samples a file of sound has in each channel, and its rate.
+    """Return how many samples a file of sound has in each channel, and its rate.
 
     Raises:
         BadRecord: ``missing_media`` or ``broken_media``.
@@ -139,7 +139,8 @@ def _info(num_samples: int, rate: int, label: str) -> MediaInfo:
 
 
 def _stated_by_header(source: Source, label: str) -> MediaInfo | None:
-    """What the header of a WAV or a FLAC counts; None of any other file, or where it does not."""
+    """Return what the header of a WAV or a FLAC counts; None of any other file, or where it does
+    not."""
     file, nbytes = open_file(source, label)
     with file:
         head = file.read(12)

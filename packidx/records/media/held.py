@@ -88,7 +88,7 @@ def ending_of(head: bytes) -> str | None:
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text can be told quickly to hold neither a medium nor JSON."""
+    """Return whether a text can be told quickly to hold neither a medium nor JSON."""
     _, dot, ending = text[-_LONGEST - 1 :].rpartition(".")
     if (dot and ending.lower() in _KINDS) or text.startswith(_BEGINNINGS) or "<img>" in text:
         return False
@@ -96,7 +96,7 @@ def is_plain(text: str) -> bool:
 
 
 def is_base64(text: str) -> bool:
-    """Whether a text is an image in base64."""
+    """Return whether a text is an image in base64."""
     return len(text) >= _SHORTEST and text.startswith(_BASE64) and " " not in text
 
 
@@ -191,7 +191,7 @@ def _are_texts(item: Sequence[Any]) -> bool:
 
 
 def _are_turns(items: Sequence[Any]) -> bool:
-    """Whether each of some objects says who speaks and what, or asks and answers."""
+    """Return whether each of some objects says who speaks and what, or asks and answers."""
     names = {name for name in items[0] if all(name in item for item in items)}
     texts = {name for name in names if all(isinstance(item[name], str) for item in items)}
     if len({name for name in texts if name.lower() in _SAID}) > 1:
@@ -207,7 +207,7 @@ def _are_turns(items: Sequence[Any]) -> bool:
 
 
 def said_in(turns: Sequence[Any]) -> list[str]:
-    """What turns say, without who says it: the texts of the key that has most of them."""
+    """Return what turns say, without who says it: the texts of the key that has most of them."""
     lengths: dict[str, int] = {}
     for turn in turns:
         for name, item in turn.items() if isinstance(turn, OBJECT) else ():

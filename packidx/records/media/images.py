@@ -143,7 +143,7 @@ def _asked(url: str, label: str) -> Iterator[None]:
 
 
 def label_of(source: Source, medium: str = "an image") -> str:
-    """How errors name a medium."""
+    """Return how errors name a medium."""
     return repr(shortened(source)) if isinstance(source, str) else f"{medium} in the record"
 
 
@@ -258,7 +258,7 @@ def _load_if_cut(image: Image.Image, file: IO[bytes], nbytes: int) -> None:
 
 
 def _ends_well(form: str | None, file: IO[bytes], nbytes: int) -> bool:
-    """Whether a file certainly has all its pixels, and no orientation after them.
+    """Return whether a file certainly has all its pixels, and no orientation after them.
 
     It is left anywhere. Kinds that have no mark at their end are rare, or quick to decode.
     """
@@ -276,5 +276,5 @@ def _ends_well(form: str | None, file: IO[bytes], nbytes: int) -> bool:
 
 
 def is_cut_riff(head: bytes, nbytes: int) -> bool:
-    """Whether a RIFF file (a WebP, a WAV) of so many bytes states that it has more."""
+    """Return whether a RIFF file (a WebP, a WAV) of so many bytes states that it has more."""
     return int.from_bytes(head[4:8], "little") + 8 > nbytes

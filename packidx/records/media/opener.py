@@ -99,7 +99,7 @@ def forget_media() -> None:
 
 
 def is_remote(media: Media, root: MediaRoot) -> bool:
-    """Whether to know a medium's size may take a request to an object store."""
+    """Return whether to know a medium's size may take a request to an object store."""
     below = urls.is_url(root.folder)
     return any(isinstance(ref, str) and (below or "://" in ref) for ref in refs_of(media))
 
@@ -219,7 +219,8 @@ class MediaOpener:
         return kind(located if content is None else content)
 
     def located_at(self, ref: Any) -> Any:
-        """Where a reference leads, through `moved` if it is absolute; anything else as it is."""
+        """Return where a reference leads, through `moved` if it is absolute; anything else as it
+        is."""
         if not isinstance(ref, str):
             return ref
         path = urllib.parse.unquote(ref[7:]) if ref.startswith("file:///") else ref
@@ -299,7 +300,7 @@ class References(NamedTuple):
     """Of the identities of their files; None where nothing tells whether these change."""
 
     def are_unchanged(self, root: MediaRoot) -> bool:
-        """Whether they lead from `root` to the very files that they led to."""
+        """Return whether they lead from `root` to the very files that they led to."""
         if self.digest is None:
             return False
         return self.digest == _digest(_identity(name, root, identity_of) for name in self.names)
@@ -323,7 +324,7 @@ class LookedAt:
             self._files[""] = None  # a transform has opened it: who knows where it was
 
     def references(self) -> References:
-        """What was noted."""
+        """Return what was noted."""
         names = sorted(self._files)
         return References(names, _digest(self._files[name] for name in names))
 
@@ -332,7 +333,7 @@ class LookedAt:
 def _identity(
     ref: str, root: MediaRoot, identify: Callable[[str], Identity | None]
 ) -> bytes | None:
-    """Of the file that a reference leads to; None where it may change unseen."""
+    """Return the identity of a reference's file; None where it may change unseen."""
     try:
         path = resolve(ref, root)
         if isinstance(path, bytes):

@@ -43,7 +43,7 @@ ANYWHERE = MediaRoot(".", elsewhere=("/",))
 
 
 def resolve(ref: str, root: MediaRoot) -> str | bytes:
-    """Where a media reference leads.
+    """Return where a media reference leads.
 
     Args:
         ref: a path, a URL of an object store, a ``file://`` URL, a ``data:`` URI, or
@@ -95,7 +95,7 @@ def _located(ref: str, key: str | None, root: MediaRoot) -> str:
 
 
 def _outside(ref: str, path: str, root: MediaRoot) -> str:
-    """What is wrong with a reference that leads elsewhere, and what to type for it."""
+    """Return what is wrong with a reference that leads elsewhere, and what to type for it."""
     text = f"{shortened(ref)!r} is not inside the media root"
     if not root.stated:
         text += " (its shard's own folder)"
@@ -108,14 +108,14 @@ def _outside(ref: str, path: str, root: MediaRoot) -> str:
 
 
 def _is_confined(path: str, root: MediaRoot) -> bool:
-    """Whether a file lies, links resolved, in one of the folders that may be read."""
+    """Return whether a file lies, links resolved, in one of the folders that may be read."""
     real = _real_path(path)
     places = (root.folder, *root.elsewhere)
     return any(is_inside(real, reach(place)) for place in places if not urls.is_url(place))
 
 
 def is_inside(path: str, root: str) -> bool:
-    """Whether a real path is a folder or below it."""
+    """Return whether a real path is a folder or below it."""
     return path == root or path.startswith(root if root.endswith(os.sep) else root + os.sep)
 
 

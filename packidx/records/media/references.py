@@ -43,17 +43,17 @@ _NAME = re.compile("data:|[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def is_opened(value: Any) -> bool:
-    """Whether `value` is an opened (PIL) image; says so without importing PIL."""
+    """Return whether `value` is an opened (PIL) image; says so without importing PIL."""
     return hasattr(value, "getexif") and hasattr(value, "size")
 
 
 def is_video(value: Any) -> bool:
-    """Whether `value` is an opened video (`media.video.Video`); does not open it to know."""
+    """Return whether `value` is an opened video (`media.video.Video`); does not open it to know."""
     return hasattr(type(value), "info") and hasattr(type(value), "frames")
 
 
 def is_sound(value: Any) -> bool:
-    """Whether `value` is an opened sound (`media.audio.Audio`)."""
+    """Return whether `value` is an opened sound (`media.audio.Audio`)."""
     return hasattr(type(value), "info") and hasattr(type(value), "waveform")
 
 
@@ -125,7 +125,7 @@ def _is_absent(value: Any) -> bool:
 
 
 def medium_of(kind: str, entry: Any) -> Media:
-    """What an entry or content part of a kind stands for.
+    """Return what an entry or content part of a kind stands for.
 
     Raises:
         BadRecord: ``bad_media``.
@@ -160,12 +160,12 @@ def _extracted(entry: Any, frames: list[Any] | tuple[Any, ...]) -> Media:
 
 
 def refs_of(media: Media) -> Sequence[Any]:
-    """What a medium was given as: of a video, it may be all its frames."""
+    """Return what a medium was given as: of a video, it may be all its frames."""
     return media.ref if isinstance(media.ref, list | tuple) else [media.ref]
 
 
 def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, Any]:
-    """What an object states of its medium, as members of `Media`; sizes count only in pairs.
+    """Return what an object states of its medium, as members of `Media`; sizes count only in pairs.
 
     Raises:
         BadRecord: `reason`, a value makes no sense.
@@ -256,7 +256,7 @@ _NAMES = {
 
 
 def named(value: Any) -> str:
-    """What `value` is, in JSON's words."""
+    """Return what `value` is, in JSON's words."""
     return _NAMES.get(type(value), type(value).__name__)
 
 

@@ -115,7 +115,8 @@ class Video:
 
 
 def media_info(media: Media, root: MediaRoot) -> MediaInfo:
-    """What is known of a video in a record: what the record states, else what its headers say.
+    """Return what is known of a video in a record: what the record states, else what its headers
+    say.
 
     Answers about paths are remembered until `opener.forget_media`.
 
@@ -135,7 +136,7 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
 
 
 def _stated(media: Media, root: MediaRoot) -> MediaInfo | None:
-    """What the record states, where that is everything and no file need be looked at."""
+    """Return what the record states, where that is everything and no file need be looked at."""
     frames = media.ref if isinstance(media.ref, list | tuple) else None
     num_frames = media.num_frames if frames is None else len(frames)
     if media.height is None or media.width is None or num_frames is None:
@@ -214,7 +215,7 @@ def _pixels(frame: Any) -> NDArray[np.uint8]:
 
 
 def remembered(read: Callable[..., T], ref: str, root: MediaRoot) -> T:
-    """What `read` says of a reference, remembered until `forget_infos`.
+    """Return what `read` says of a reference, remembered until `forget_infos`.
 
     Raises:
         BadRecord: as `read`; that is remembered, too.
@@ -323,7 +324,7 @@ def _count_packets(source: Source, label: str) -> int:
 
 
 def quarter_turns(frame: Any) -> int:
-    """How many quarters counter-clockwise the frame must be turned to stand upright."""
+    """Return how many quarters counter-clockwise the frame must be turned to stand upright."""
     degrees = int(frame.rotation)
     turns = (abs(degrees) + 45) // 90
     return (turns if degrees > 0 else -turns) % 4

@@ -58,7 +58,8 @@ class _Description:
     excluded: frozenset[str]
 
     def lists(self, excluded: str) -> bool:
-        """Whether what is excluded, a shard or a sample of one, is of a shard that is listed."""
+        """Return whether what is excluded, a shard or a sample of one, is of a shard that is
+        listed."""
         return excluded in self.listed or _shard_of(excluded) in self.listed
 
     def wanted(self, split: str | None) -> set[str] | None:
@@ -87,7 +88,7 @@ class _Description:
 
 
 def is_prepared(folder: str) -> bool:
-    """Whether `folder` is a data set that Energon has prepared."""
+    """Return whether `folder` is a data set that Energon has prepared."""
     return storage.is_folder(urls.join(folder, FOLDER))
 
 
@@ -110,7 +111,7 @@ def shard_names(folder: str, split: str | None = None) -> list[str]:
 
 
 def not_read(folder: str, paths: Collection[str]) -> NotRead:
-    """What is in a prepared folder, or is listed in it, beside the shards that are read.
+    """Return what is in a prepared folder, or is listed in it, beside the shards that are read.
 
     Args:
         paths: of all shards that are read, absolute.

@@ -73,12 +73,12 @@ def find_shards(args: Sequence[str | DataSet], layout: Layout = DEFAULT) -> list
 
 
 def origins(shards: Sequence[Shard]) -> list[str]:
-    """Which revision of what is on the Hub is among `shards`, and where it is read from."""
+    """Return which revision of what is on the Hub is among `shards`, and where it is read from."""
     return [shard.origin for shard in shards if shard.origin]
 
 
 def not_read(shards: Sequence[Shard]) -> energon.NotRead:
-    """What is in the sources' folders, looks like data, and is not among `shards`.
+    """Return what is in the sources' folders, looks like data, and is not among `shards`.
 
     Raises:
         SourceError: a folder that Energon has prepared cannot be read any more.

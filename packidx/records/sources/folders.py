@@ -239,13 +239,13 @@ def _saved_files(folder: str) -> list[str]:
 
 
 def _looks_like_data(name: str) -> bool:
-    """Whether a file that is not read may hold records, by its name."""
+    """Return whether a file that is not read may hold records, by its name."""
     lower = name.lower()  # .JSONL and .TAR are not read either
     return lower.endswith(_DATA) and not lower.endswith(_MEDIA)
 
 
 def unread(folder: str, beside: Sequence[tuple[str, str]]) -> energon.NotRead:
-    """What is said of files below a folder that are not read.
+    """Return what is said of files below a folder that are not read.
 
     Args:
         beside: why, which may be the split that a file is of, and its path; at least one.

@@ -204,7 +204,7 @@ def _local(
 
 
 def _in_snapshot(arg: str, folder: str, name: Name) -> dict[str, list[str]]:
-    """What the hub cache has of a data set's splits at a commit, where nobody can be asked.
+    """Return what the hub cache has of a data set's splits at a commit, where nobody can be asked.
 
     Raises:
         SourceError: there is no such config or split, or a shard of it is not there.
@@ -243,7 +243,7 @@ def _refuse_part(arg: str, kind: str, repo: str) -> NoReturn:
 
 
 def _hub_folder(kind: str, repo: str) -> str:
-    """Where the hub cache has a repository."""
+    """Return where the hub cache has a repository."""
     from huggingface_hub import constants
 
     return os.path.join(constants.HF_HUB_CACHE, "--".join((f"{kind}s", *repo.split("/"))))
@@ -308,7 +308,7 @@ def _within(arg: str, place: str, datasets: Any) -> Iterator[None]:
 
 
 def _builder_of(arg: str, place: str, config: str | None, commit: str | None) -> Any:
-    """What `datasets` would load a data set with: of the Hub at a commit, or a folder.
+    """Return what `datasets` would load a data set with: of the Hub at a commit, or a folder.
 
     Raises:
         SourceError: it finds no such config, no data file, or a script.

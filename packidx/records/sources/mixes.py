@@ -50,12 +50,12 @@ _MAX_BYTES = 16 << 20
 
 
 def is_named(path: str) -> bool:
-    """Whether a file is a mix by its name, as ``mix.json`` and ``meta_train.json`` are."""
+    """Return whether a file is a mix by its name, as ``mix.json`` and ``meta_train.json`` are."""
     return _NAMED.fullmatch(os.path.basename(path)) is not None
 
 
 def is_mix(value: Any) -> bool:
-    """Whether a JSON value is a mix and not a record."""
+    """Return whether a JSON value is a mix and not a record."""
     if not isinstance(value, dict) or not value:
         return False
     if listed(value) is not None:
@@ -77,7 +77,7 @@ def mix_in_file(path: str) -> Any:
 
 
 def load_mix(path: str) -> Any:
-    """What a mix file holds, or None where a ``.json`` file is none.
+    """Return what a mix file holds, or None where a ``.json`` file is none.
 
     Raises:
         SourceError: it cannot be read, or is YAML and no mix.
@@ -179,7 +179,7 @@ def listed(value: Mapping[Any, Any]) -> list[Any] | None:
 
 
 def is_of_internvl(entry: Any) -> bool:
-    """Whether it is a data set of InternVL's meta file."""
+    """Return whether it is a data set of InternVL's meta file."""
     return isinstance(entry, dict) and {"root", "annotation"} <= entry.keys()
 
 
@@ -211,7 +211,7 @@ class DataSet:
     """What its files hold, for those whose names do not say."""
 
     def described(self, path: str) -> str:
-        """How an error calls this data set of the mix at `path`."""
+        """Return how an error calls this data set of the mix at `path`."""
         return f"{path}, data set {self.name or self.locations[0]!r}"
 
 
@@ -335,7 +335,7 @@ def _locations(where: str, given: Any) -> list[str]:
 
 
 def _of_hf(where: str, location: str, given: str) -> str:
-    """Where the train split is, which LMMS Engine takes of its ``hf_dataset``.
+    """Return where the train split is, which LMMS Engine takes of its ``hf_dataset``.
 
     Args:
         location: of `given`, seen from the working directory; of what is not there, `given` may be
