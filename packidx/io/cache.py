@@ -19,6 +19,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import IO
 
 from packidx.digests import digest
 from packidx.errors import OptionError
@@ -150,17 +151,12 @@ def _make(copy: str, make: Callable[[str], None]) -> None:
     os.makedirs(home, exist_ok=True)
     digest_of = name.partition("-")[0]
     lock, begun = (os.path.join(home, each) for each in (f"{digest_of}.lock", f".{digest_of}"))
-    with open(lock, "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if os.path.exists(copy):
-            return
+    with _locked(lock):
         try:
-            with contextlib.ExitStack() as stack:
-                while True:
-                    held = stack.enter_context(open(begun, "wb"))
-                    fcntl.flock(held, fcntl.LOCK_EX)
-                    if os.path.exists(begun):  # nobody took it for a dead process's meanwhile
-                        break
+            if os.path.exists(copy):
+                return
+            with _locked(begun) as file:  # so that nobody takes it for a dead process's
+                file.truncate(0)
                 make(begun)
                 _make_room(home)
                 os.rename(begun, copy)
@@ -168,6 +164,18 @@ def _make(copy: str, make: Callable[[str], None]) -> None:
             for path in (begun, lock):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[IO[bytes]]:
+    """A file of this process alone, made if need be, for as long as the block."""
+    while True:
+        with open(path, "ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):  # removed before the lock was ours
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                    yield file
+                    return
 
 
 def _make_room(home: str) -> None:
