@@ -231,4 +231,4 @@ def test_queries_are_the_same_in_packidx_and_in_duckdb() -> None:
     asked = re.findall(r'packidx sql \S+ "(.*)"$', text_of("docs/inspecting.md"), re.M)
     shown = re.findall(r'(?:duckdb|db)\.sql\("(SELECT .*?)"\)', text_of("docs/inspecting.md"))
     shown += re.findall(r'^    "(SELECT .*?)"', text_of("docs/inspecting.md"), re.M)
-    assert len(shown) == 4 and {*shown} < {*asked}
+    assert len(shown) == 5 and {*shown} < {*asked}

@@ -214,14 +214,17 @@ class Verdicts:
             self._code[rows] = np.where(self._code[rows] == 0, code, self._code[rows])
 
     def join(self, chosen: Int64s) -> None:
-        """Drop both sides of a pair where one is dropped, for its reason.
+        """Drop both sides of a pair where one is dropped, for one reason: of two, the first.
 
         Args:
             chosen: rows of the chosen sides; the rejected ones are behind them.
         """
-        for rows, others in ((chosen, chosen + 1), (chosen + 1, chosen)) if len(chosen) else ():
-            mine, other = self._code[rows], self._code[others]
-            self._code[rows] = np.where(mine == 0, other, mine)
+        if not len(chosen):
+            return
+        one, other = self._code[chosen], self._code[chosen + 1]
+        is_both = (one != 0) & (other != 0)
+        reason = np.where(is_both, np.minimum(one, other), np.maximum(one, other))
+        self._code[chosen] = self._code[chosen + 1] = reason
 
     def dropped(self) -> Int64s:
         """Row numbers, ascending."""

@@ -151,9 +151,20 @@ def key_of(record: Mapping[str, Any], kind: str, layout: Layout = DEFAULT) -> st
 
 def may_hold_media(record: Mapping[str, Any]) -> bool:
     """Return whether a column besides the turns may say which media a record has: it is called so,
-    or holds one."""
-    columns = [name for name in record if name not in TURN_KEYS]
-    return any(n in _MEDIA_COLUMNS or media_in(record[n]) is not None for n in columns)
+    or holds one, or bytes or objects of which nobody knows what they are."""
+    columns = {name: value for name, value in record.items() if name not in TURN_KEYS}
+    return not _MEDIA_COLUMNS.isdisjoint(columns) or any(
+        media_in(value) is not None or _is_opaque(value) for value in columns.values()
+    )
+
+
+def _is_opaque(value: Any) -> bool:
+    """Return whether a value is, or holds, what is no plain JSON."""
+    if isinstance(value, OBJECT):
+        return any(map(_is_opaque, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_is_opaque, value))
+    return value is not None and not isinstance(value, str | int | float)
 
 
 def _with_columns(record: Record) -> Record:
