@@ -8,7 +8,7 @@ UV_VENV ?= .venv-uv
 DATA   := data
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-PLANNER_TESTS := $(addprefix tests/,records lengths pack plan index format io run)
+PLANNER_TESTS := $(addprefix tests/,records lengths pack plan index format io)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 MODEL := qwen2.5-vl
 
@@ -45,8 +45,8 @@ BESIDE_5.11.0 := $(BESIDE_5)
 BESIDE_LOWEST := pandas==2.2.3 pytz==2025.2 httpx==0.28.1 httpcore==1.0.9
 LOWEST_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index cli/test_cli \
                   estimate/test_estimate plan/test_continue inspect/test_verify lengths/test_survey \
-                  format/test_schema plan/write/test_tables torch/sample/test_samples_media \
-                  torch/test_sampler torch/test_dataset torch/batch/test_collate \
+                  format/test_schema plan/test_plan torch/sample/test_samples_media \
+                  torch/test_sampler torch/test_dataset torch/test_collate \
                   records/media/test_media records/media/test_video export/test_outputs \
                   inspect/test_sql_locked inspect/test_sql_views cli/test_prompt))
 PYARROWS := 21.0.0 23.0.1
