@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -56,7 +57,7 @@ def prepare_model(model: Model, *, attention: str | None = None) -> Model:
     name = type(inner).__name__
     if attention is not None:
         _set_attention(config, attention)
-    _check(name, config)
+    _check(name, inner, config)
     for each in _configs(config):
         if hasattr(each, "use_cache"):
             each.use_cache = False
@@ -92,7 +93,7 @@ def _set_attention(config: Any, attention: str) -> None:
     config.get_text_config()._attn_implementation = attention
 
 
-def _check(name: str, config: Any) -> None:
+def _check(name: str, model: nn.Module, config: Any) -> None:
     """Refuse what is known to let packed samples see one another; `check_isolation` measures."""
     text = config.get_text_config()
     implementation = getattr(text, "_attn_implementation", None)
@@ -142,7 +143,15 @@ def _check(name: str, config: Any) -> None:
                 " pip install flash-linear-attention causal-conv1d and run it on a GPU, or train it"
                 " on padded batches"
             )
+        recurrent = {type(module) for module in model.modules() if hasattr(module, "A_log")}
+        if any("cu_seq_lens_q" not in inspect.getsource(kind) for kind in recurrent):
+            raise MismatchError(
+                f"{name} has linear attention that this release of transformers runs across packed"
+                " samples: pip install 'transformers>=5.11', or train it on padded batches"
+            )
         kinds -= {"linear_attention"}
+    elif not kinds and any(hasattr(module, "A_log") for module in model.modules()):
+        kinds = {"state space"}
     if other := sorted(kinds - _STATELESS):
         raise MismatchError(
             f"{name} has layers of type {', '.join(other)}, which are not known to keep packed"
