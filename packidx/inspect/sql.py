@@ -117,6 +117,7 @@ def connect(
         config |= {"temp_directory": "", "max_temp_directory_size": "0KB"}
         config |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
     connection = duckdb.connect(config=config)
+    connection.execute("SET enable_progress_bar = false")  # it is drawn on stdout
     create_views(connection, views)
     if not unlocked:
         files = [file for listed in views.files.values() for file in listed]

@@ -172,10 +172,12 @@ def _locked(path: str) -> Iterator[IO[bytes]]:
     while True:
         with open(path, "ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            is_there = False
             with contextlib.suppress(FileNotFoundError):  # removed before the lock was ours
-                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                    yield file
-                    return
+                is_there = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+            if is_there:
+                yield file
+                return
 
 
 def _make_room(home: str) -> None:
