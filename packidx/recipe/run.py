@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 RECIPE = "recipe.yaml"
 NOTE = "pack.json"
 REPORT = "report.html"
-_FILES = ("exclude", "cost")
-"""Options whose value may be a file."""
 Doing = Callable[[str], None]
 
 
@@ -261,20 +259,16 @@ class Done:
 def identity(fingerprint: str, options: PlanOptions, num_sampled: int) -> str:
     """Return the digest of all that decides a plan of these lengths, and how it is checked."""
     asked: dict[str, Any] = dataclasses.asdict(options)
-    read = {name: _content(asked[name]) for name in _FILES}
+    read = {"exclude": _content(options.exclude)}
     told = {"lengths": fingerprint, "options": asked, "files": read, "sampled": num_sampled}
     return digest(canonical_json(told | {"software": software()}))
 
 
-def _content(value: str | None) -> str | None:
-    """Return what tells the content of the file, or of the config.json in the folder, that an
-    option names or begins with; None where it names none."""
-    for path in () if value is None else (value, value.partition(",")[0]):
-        if storage.is_folder(path):
-            path = urls.join(path, "config.json")
-        if storage.is_file(path):
-            return storage.stat(path).version if urls.is_url(path) else file_digest(path)
-    return None
+def _content(path: str | None) -> str | None:
+    """Return what tells the content of a file; None where there is none."""
+    if path is None or not storage.is_file(path):
+        return None
+    return storage.stat(path).version if urls.is_url(path) else file_digest(path)
 
 
 def noted(folder: str) -> Done | None:

@@ -180,6 +180,8 @@ def within(cuts: list[tuple[int, int]]) -> tuple[RecordRange, ...]:
 
 BLOCK = 1 << 20
 """Bytes read at once where records are looked for one by one."""
+HASH_BLOCK = 4 << 20
+"""Bytes read at once where a file is hashed alone."""
 MAX_RECORD = 256 << 20
 """Bytes of one record; a longer one is rejected without being held in memory."""
 
@@ -209,7 +211,7 @@ class Hashing:
 def file_hash(path: str) -> Hashing:
     """The digest of a whole file."""
     hashing = Hashing()
-    for _ in hashing.observed(file_blocks(path, size=4 << 20)):
+    for _ in hashing.observed(file_blocks(path, size=HASH_BLOCK)):
         pass
     return hashing
 

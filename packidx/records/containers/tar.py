@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from packidx.errors import BadRecord, SourceError
 from packidx.io.ranges import Extent, ReadAhead
 from packidx.records.containers.base import (
@@ -139,7 +141,7 @@ class Tar:
             behind = "no sample is whole" if last is None else f"sample {last.key!r} is whole"
             text = f"{path}: {error}; {behind}: restore the shard or write it again"
             raise SourceError(text) from None
-        ranges = cuts.finish(keys.repeated)
+        ranges = cuts.finish(keys.repeated())
         return ShardScan(nbytes, hashing.sha256, cuts.number, ranges, num_hashed=hashing.nbytes)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
@@ -469,19 +471,27 @@ class _Cuts:
 
 
 class _Keys:
-    """Which keys come again, by digests, since keys may be long."""
+    """Which keys come again, for 16 bytes a key: digests, since keys may be long."""
 
     def __init__(self) -> None:
-        self._seen: set[bytes] = set()
-        self._number = 0
-        self.repeated: list[int] = []
-        """Numbers of the keys that were added before, ascending."""
+        self._digests = bytearray()
 
     def add(self, key: str) -> None:
-        """The next key."""
+        """Add the next key."""
         data = key.encode("utf-8", "surrogateescape")
-        digest = hashlib.blake2b(data, digest_size=16).digest()
-        if digest in self._seen:
-            self.repeated.append(self._number)
-        self._seen.add(digest)
-        self._number += 1
+        self._digests += hashlib.blake2b(data, digest_size=16).digest()
+
+    def repeated(self) -> list[int]:
+        """Return the numbers of the keys that were added before, ascending."""
+        digests = np.frombuffer(self._digests, "V16")
+        halves = np.frombuffer(self._digests, "<u8")[::2]
+        ordered = np.sort(halves)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        seen: set[bytes] = set()
+        numbers: list[int] = []
+        for number in np.flatnonzero(np.isin(halves, twice)).tolist() if len(twice) else ():
+            digest = digests[number].tobytes()
+            if digest in seen:
+                numbers.append(number)
+            seen.add(digest)
+        return numbers
