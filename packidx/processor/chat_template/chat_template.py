@@ -172,10 +172,12 @@ class ChatTemplate:
             return self._render_slowly(conversation)
         try:
             structured, texts = structure(conversation, self._names)
-            asked = self._asked_of.get(structured)
-            if asked is None:
-                asked = self._asked_here(conversation, structured, len(texts))
-            shapes, cores = shapes_of(texts, asked)
+            asked = self._asked
+            try:
+                shapes, cores = shapes_of(texts, asked)
+            except Unlike:
+                asked = self._asked_here(conversation, structured, texts)
+                shapes, cores = shapes_of(texts, asked)
         except (Unusual, Unlike):
             return self._render_slowly(conversation)
         key = (structured, shapes)
@@ -279,22 +281,28 @@ class ChatTemplate:
                 "please tell us of this template, and leave the record out"
             )
 
-    def _asked_here(self, conversation: Conversation, key: Hashable, size: int) -> Asked:
-        """Return what the template asks of `size` texts of this structure, remembered for others:
-        not for words that it looks for elsewhere, so that texts with and without them come out
-        alike."""
+    def _asked_here(
+        self, conversation: Conversation, structured: Hashable, texts: Sequence[str]
+    ) -> Asked:
+        """Return what the template asks of `texts`: not for words in them that it looks for
+        elsewhere, so that texts with and without them come out alike in this structure."""
         asked = self._asked
         assert asked is not None
+        together = "\0".join(texts)
+        present = tuple(word for word in asked.held if word in together)
+        key = (structured, present)
+        if key in self._asked_of:
+            return self._asked_of[key]
         with self._lock, contextlib.suppress(BadRecord):
 
             def written(words: Sequence[str]) -> str:
                 text = f"{MARKS[0]}{''.join(words)}{MARKS[1]}"
-                return self._marked(conversation, [text] * size).replace(text, MARKS[0])
+                return self._marked(conversation, [text] * len(texts)).replace(text, MARKS[0])
 
             plain = written(())
-            held = tuple(word for word in asked.held if written((word,)) != plain)
-            if written([word for word in asked.held if word not in held]) == plain:
-                asked = replace(asked, held=held)
+            tried = dict.fromkeys([*((word,) for word in present), present])
+            if present and all(written(words) == plain for words in tried):
+                asked = replace(asked, held=tuple(w for w in asked.held if w not in present))
         _keep(self._asked_of, key, asked)
         return asked
 
