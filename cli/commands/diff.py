@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if the plans differ, as git diff has.")
 @root_option
 @quiet_option
-@json_option()
+@json_option
 def diff(
     a: str,
     b: str,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@json_option()
+@json_option
 def doctor(as_json: bool) -> None:
     """Show the versions of what is installed here, and what torch sees.
 

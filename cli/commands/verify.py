@@ -9,30 +9,45 @@ import click
 
 from packidx.errors import MissingExtraError, OptionError, VerificationError
 
-from ..grouped import Group, GroupedCommand
-from ..options import index_options, make_encoder, refuse_two_encoders
+from ..options import (
+    Group,
+    flag,
+    grouped_command,
+    json_option,
+    make_encoder,
+    option,
+    quiet_option,
+    root_option,
+    settings_option,
+    trust_option,
+)
 from ..show.console import count, print_json, print_marked, print_table, say, status
 
 if TYPE_CHECKING:
     from packidx.inspect.verify.check import Check, SourceSeen
 
-_GROUPS = (
-    Group("what to look at", "--sample 64", ("quick", "num_sampled", "seed", "roots")),
-    Group(
-        "how the lengths were counted",
-        "--processor Qwen/Qwen2.5-VL-7B-Instruct",
-        ("processor", "processor_settings", "trust_remote_code", "encode", "transform"),
+
+@grouped_command(
+    click.argument("index"),
+    Group("what to look at", "--sample 64"),
+    flag("--quick", "Look at sizes of files and shards alone."),
+    option("--sample num_sampled", "N", "Encode N samples for real.", default=0),
+    option("--seed", None, "Which samples.", default=0, show_default=True),
+    root_option,
+    Group("how the lengths were counted", "--processor Qwen/Qwen2.5-VL-7B-Instruct"),
+    option("--processor", "DIR_OR_NAME", "The processor that counted the lengths."),
+    settings_option("; by default the plan's"),
+    trust_option,
+    option(
+        "--encode",
+        "MODULE:NAME",
+        "The user's own encoder that counted the lengths; NAME() calls NAME first.",
     ),
-    Group("output", "--json", ("as_json", "quiet")),
+    option("--transform", "MODULE:NAME", "The transform that the lengths were counted with."),
+    Group("output", "--json"),
+    json_option,
+    quiet_option,
 )
-
-
-@click.command(cls=GroupedCommand, groups=_GROUPS)
-@click.argument("index")
-@click.option("--quick", is_flag=True, help="Look at sizes of files and shards alone.")
-@click.option("--sample", "num_sampled", default=0, metavar="N", help="Encode N samples for real.")
-@click.option("--seed", default=0, show_default=True, help="Which samples.")
-@index_options
 def verify(
     index: str,
     processor: str | None,
@@ -60,7 +75,8 @@ def verify(
         raise OptionError(f"--sample is {num_sampled}: give the number of samples to encode")
     if quick and (num_sampled or processor or encode):
         raise OptionError("--quick reads nothing: leave --sample, --processor and --encode out")
-    refuse_two_encoders(processor, encode)
+    if processor is not None and encode is not None:
+        raise OptionError("--processor and --encode both name the encoder: give one of them")
     opened = open_index(index, roots)
     encoder: Any = None
     if processor is not None:
