@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,7 +24,7 @@ from ..options import (
 from ..show.console import count, print_json, print_marked, print_table, say, status
 
 if TYPE_CHECKING:
-    from packidx.inspect.verify.check import Check, SourceSeen
+    from packidx.inspect.verify.check import Check
 
 
 @grouped_command(
@@ -127,33 +127,30 @@ def _json(check: Check) -> dict[str, Any]:
     """A check as it stands under ``--json``."""
     from dataclasses import asdict
 
-    told = {name: value for name, value in asdict(check).items() if name != "sources"}
-    return told | ({"sources": [asdict(seen) for seen in check.sources]} if check.sources else {})
+    told = asdict(check)
+    return told if check.sources else {name: told[name] for name in told if name != "sources"}
 
 
 def print_verified(title: str, checks: Sequence[Check]) -> None:
     """The checks, and of encoded samples the sources, those that differ first."""
-    print_marked(title, [(_mark(check), check.name, check.detail) for check in checks])
+    marks = {False: "FAILED", True: "ok", None: "-"}
+    print_marked(
+        title,
+        [
+            (marks[check.ok if check.checked else None], check.name, check.detail)
+            for check in checks
+        ],
+    )
     for check in checks:
         if check.sources:
-            _print_sources(check.sources)
+            say("")
+            columns = ["source", "encoded", "differ", "not built", "planned", "built"]
+            print_table([*columns, "largest diff."], map(_row, check.sources), right=1)
+            say("planned, built: median tokens of whole samples; largest diff.: built less planned")
 
 
-def _mark(check: Check) -> str:
-    if not check.checked:
-        return "-"
-    return "ok" if check.ok else "FAILED"
-
-
-def _print_sources(sources: Sequence[SourceSeen]) -> None:
-    columns = ["source", "encoded", "differ", "not built", "planned", "built", "largest diff."]
-    say("")
-    print_table(columns, map(_row, sources), right=1)
-    say("planned, built: median tokens of whole samples; largest diff.: built less planned")
-
-
-def _row(seen: SourceSeen) -> list[str]:
-    numbers = (seen.num_encoded, seen.num_different, seen.num_failed)
-    medians = (seen.planned_median, seen.materialized_median)
+def _row(seen: Mapping[str, Any]) -> list[str]:
+    numbers = [count(seen[name]) for name in ("num_encoded", "num_different", "num_failed")]
+    medians = (seen["planned_median"], seen["materialized_median"])
     shown = ["–" if value is None else f"{value:,.0f}" for value in medians]
-    return [seen.source, *map(count, numbers), *shown, f"{seen.largest_difference:+,}"]
+    return [seen["source"], *numbers, *shown, f"{seen['largest_difference']:+,}"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import resource
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from packidx.index.tables import (
     views_of_lengths,
 )
 from packidx.io import urls
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,33 @@ def connect(
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
     return connection
+
+
+@contextlib.contextmanager
+def tables_of(tables: Mapping[str, tuple[Index, str]]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database with tables of indexes, each by a name of its own, as long as the block.
+
+    What outgrows the memory goes into a folder among the system's temporary files.
+
+    Raises:
+        FormatError: a file is missing or damaged.
+    """
+    with contextlib.ExitStack() as stack:
+        files = {
+            name: stack.enter_context(index.local_files(table))
+            for name, (index, table) in tables.items()
+        }
+        connection = stack.enter_context(connect(Views(files)))
+        spilled = stack.enter_context(tempfile.TemporaryDirectory(prefix="packidx-"))
+        connection.execute(f"SET temp_directory = {quoted(spilled)}")
+        yield connection
+
+
+def rows_of(connection: duckdb.DuckDBPyConnection, query: str, **values: Any) -> list[Row]:
+    """Return the rows of a query by the names of their columns."""
+    found = connection.execute(query, values)
+    names = [column[0] for column in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
 UNLOCKED = "--unlocked lets the query do all that DuckDB can"

@@ -6,7 +6,6 @@ is told is plain values, which ``packidx trace --json`` prints as they are.
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,15 +26,12 @@ from packidx.index.order import (
     packs_per_step,
 )
 from packidx.index.reader import Index
-from packidx.index.tables import Views
-from packidx.inspect.sql import connect
+from packidx.inspect.sql import Row, rows_of, tables_of
 
 __all__ = ["Run", "RunOptions", "ancestors", "run_of", "trace_samples", "trace_step"]
 
 MOST = 100
 """Samples of one key that are told."""
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,12 +328,8 @@ _BY_ID = _ROWS.format(where="list_contains($ids, sample_id)")
 
 def _rows(index: Index, query: str, **values: Any) -> list[Row]:
     """Return what a query over `samples` and `dropped` gives, by the names of its columns."""
-    with contextlib.ExitStack() as stack:
-        tables = ("samples", "dropped")
-        files = {name: stack.enter_context(index.local_files(name)) for name in tables}
-        found = connect(Views(files)).execute(query, values)
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    with tables_of({name: (index, name) for name in ("samples", "dropped")}) as connection:
+        return rows_of(connection, query, **values)
 
 
 def _sample(index: Index, ident: int, rows: Sequence[Row]) -> Row:
