@@ -135,6 +135,7 @@ def _locality(connection: duckdb.DuckDBPyConnection, index: Index) -> dict[str, 
 
     def touched(unit: str) -> tuple[Any, ...]:
         """Return the shards of a pack or block, on average and at most, and bytes of them all."""
+        row: tuple[Any, ...]
         [row] = connection.execute(
             f"""SELECT avg(n), max(n), sum(bytes) FROM (
             SELECT count(*) AS n, sum(bytes) AS bytes FROM (

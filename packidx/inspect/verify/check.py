@@ -21,7 +21,7 @@ class Check:
     checked: bool = True
     """Whether it was looked at."""
     sources: Sequence[Mapping[str, Any]] = ()
-    """Where samples were encoded: each source, those that differ first (`samples.check_samples`)."""
+    """Where samples were encoded: each source, as `samples.check_samples` tells it."""
 
 
 def not_checked(name: str, why: str) -> Check:
