@@ -7,6 +7,7 @@ extension and takes no setting any more; a timer interrupts it, and its memory i
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import resource
 import tempfile
@@ -197,7 +198,51 @@ def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
         raise OptionError(f"the query holds {len(found)} statements: give one at a time{hint}")
     if (kind := found[0].type.name) != "SELECT":
         raise OptionError(f"the query is no SELECT but {kind}, which is locked: {UNLOCKED}{hint}")
+    _refuse_catalogue(connection, found[0].query)
     return f"{before}{found[0].query}"
+
+
+_SCHEMA_TABLES = ("tables", "columns")  # of information_schema, which name no file
+_TABLE_FUNCTIONS = ("range", "generate_series", "unnest", "repeat_row")
+_TELLS = re.compile("current_setting|pg_.*|(col|obj|shobj)_description")
+"""Functions that tell of the engine, and macros that read its catalogue."""
+
+
+def _refuse_catalogue(connection: duckdb.DuckDBPyConnection, select: str) -> None:
+    """Refuse what reads the engine's own catalogue, where settings and paths of the views stand.
+
+    Raises:
+        OptionError: with what is refused.
+    """
+    internal = "SELECT view_name FROM duckdb_views() WHERE internal"
+    own = {name for (name,) in connection.execute(internal).fetchall()}
+    [(text,)] = connection.execute("SELECT json_serialize_sql(?)", [select]).fetchall()
+    tree = json.loads(text)
+    if tree["error"]:
+        raise OptionError(f"the query failed: {tree['error_message']}")
+    nodes: list[Any] = [tree]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, list):
+            nodes += node
+            continue
+        if not isinstance(node, dict):
+            continue
+        nodes += node.values()
+        kind, name = node.get("type"), str(node.get("table_name", "")).lower()
+        schema = [str(node.get(key, "")).lower() for key in ("catalog_name", "schema_name")]
+        refused = None
+        if kind in ("BASE_TABLE", "SHOW_REF") and not (
+            (schema in (["", ""], ["", "main"]) and name not in own and name[:2] != "__")
+            or (schema == ["", "information_schema"] and name in _SCHEMA_TABLES)
+        ):
+            refused = ".".join(filter(None, (*schema, name)))
+        elif kind == "TABLE_FUNCTION" and node["function"]["function_name"] not in _TABLE_FUNCTIONS:
+            refused = node["function"]["function_name"]
+        elif _TELLS.fullmatch(str(node.get("function_name", "")).lower()):
+            refused = node["function_name"]
+        if refused is not None:
+            raise OptionError(f"the query reads {refused}, which is locked: {UNLOCKED}")
 
 
 @contextlib.contextmanager
