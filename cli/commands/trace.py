@@ -48,17 +48,13 @@ _POSITIVE = click.IntRange(min=1)
     Group("a step", "--step 120 --rank 3 --world-size 8"),
     number("--step", "S", "Tell what optimizer step S trains on.", least=0),
     number("--rank", "R", "With --step: the packs of one rank.", least=0),
-    option(
-        "--world-size",
-        "W",
-        "Data-parallel ranks.",
-    ),
+    number("--world-size", "W", "Data-parallel ranks."),
     Group("a sample", "--key photo-17 --source photos"),
     option("--key", "K", "Tell where the samples of this key are."),
     option("--source", "NAME", "With --key: the source, where several have it."),
     number("--sample-id", "N", "Tell where sample N is.", least=0),
     Group("how training reads", "--global-batch 512 --seed 1 --epoch 2"),
-    option(
+    number(
         "--global-batch",
         "N",
         "Packs per optimizer step, as PackSampler was given.  [default: what was planned for]",
