@@ -3,9 +3,9 @@
 A template is rendered once for all records that it treats alike, with marks in place of their
 texts (`packidx.processor.chat_template.skeleton`). A mark answers like a text to all but these:
 whether it holds one of the template's own words, or is one, and what it is cut at. So a text is
-marked around the words that it may be cut at, and one that holds another word which is looked for
-is rendered by Jinja. What a template could tell texts apart by otherwise (their length, their case)
-is not followed: Jinja renders all records of such a template.
+marked around the words that it may be cut at, and whether other words that are looked for change
+what is written is tried. What a template could tell texts apart by otherwise (their length, their
+case) is not followed: Jinja renders all records of such a template.
 """
 
 from __future__ import annotations

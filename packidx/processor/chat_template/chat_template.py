@@ -350,12 +350,9 @@ class ChatTemplate:
         turns = find_turns(
             learnt.rendering, conversation.turns, self._words, self.policy, self._has_blocks
         )
-        unclear = learnt.open_texts
-        if not self._words.header:
-            unclear |= learnt.late_texts
         if not self._has_blocks and any(
             wanted[owner.turn] and owner.kind == "content"
-            for text in unclear
+            for text in learnt.open_texts
             for owner in owners[text]
         ):
             raise Lost("the end of a text")
@@ -371,7 +368,7 @@ class ChatTemplate:
         for shapes, cores in self._own_shapes(conversation):
             with contextlib.suppress(BadRecord, Unlike, Lost):
                 _, owners = with_texts(conversation, self._names, [""] * len(shapes))
-                learnt = learn(partial(self._marked, conversation), shapes, owners, [cores])
+                learnt = learn(partial(self._marked, conversation), shapes, owners, [cores] * 2)
                 filled, borders = learnt.skeleton.fill(cores)
                 if filled != text:
                     continue

@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, product
 
 from packidx.processor.chat_template.asked import MARKS, Asked
 from packidx.processor.chat_template.turns import (
@@ -189,18 +189,16 @@ class Learnt:
 
     skeleton: Skeleton
     rendering: Rendering
-    places: tuple[tuple[int, int], ...]
-    """For each literal of `rendering` the skeleton's, and the character that it begins with."""
+    places: tuple[tuple[int, int, int], ...]
+    """For each literal of `rendering` the skeleton's, and from and to which character of that."""
     open_texts: frozenset[int]
     """Texts of which it is not clear where they end."""
-    late_texts: frozenset[int]
-    """Texts that begin with words which no hole takes."""
 
     def placed(self, position: CharPosition) -> CharPosition:
         """A position in the rendering as one in the skeleton."""
-        literal, low = self.places[position[0] // 2]
+        literal, low, high = self.places[position[0] // 2]
         if position[0] % 2:  # the end of a literal, where a hole starts
-            return 2 * literal + 1, position[1]
+            return 2 * literal, high
         return 2 * literal, low + position[1]
 
     def region(self, turn: Region[CharPosition]) -> Region[CharPosition]:
@@ -235,16 +233,20 @@ def learn(
     Args:
         render: texts as the template writes them, blocks between the last two of `MARKS`.
         owners: whose each text is; of one that several turns have, these.
-        fillers: what the mark of each core holds, in a rendering each.
+        fillers: what the mark of each core holds, in two renderings or more; in all but the first
+            the white space at the ends of texts stands twice, which shows whether it is kept.
 
     Raises:
         Unlike: marks do not show that.
     """
-    written, *others = (_read(render(_texts(shapes, own)), own) for own in fillers)
-    if any((written.marks, written.literals) != (each.marks, each.literals) for each in others):
+    once, *others = fillers
+    written = _read(render(_texts(shapes, once)), once)
+    spaced, *rest = (_read(render(_texts(shapes, own, twice=True)), own) for own in others)
+    if spaced.marks != written.marks or any(
+        (each.marks, each.literals) != (spaced.marks, spaced.literals) for each in rest
+    ):
         raise Unlike
-    taken = [Taken(number, is_json) for number, is_json in written.marks]
-    return _joined(shapes, owners, written, taken)
+    return _joined(shapes, owners, written, spaced)
 
 
 def _put(text: str, is_json: bool) -> str:
@@ -278,7 +280,7 @@ def _mark(number: int, filler: str) -> str:
     return f"{_OPEN}{number}{_CLOSE}{filler}{_CLOSE}"
 
 
-def _texts(shapes: Sequence[Shape], fillers: Sequence[str]) -> list[str]:
+def _texts(shapes: Sequence[Shape], fillers: Sequence[str], twice: bool = False) -> list[str]:
     """The texts, with marks in place of their cores."""
     texts, number = [], 0
     for shape in shapes:
@@ -286,6 +288,10 @@ def _texts(shapes: Sequence[Shape], fillers: Sequence[str]) -> list[str]:
         for piece in shape:
             text += _mark(number, fillers[number]) if piece is None else piece
             number += piece is None
+        if twice and len(shape) > 1:
+            first, last = shape[0] or "", shape[-1] or ""
+            text = first * (first.isspace() and shape[1] is None) + text
+            text += last * (last.isspace() and shape[-2] is None)
         texts.append(text)
     return texts
 
@@ -325,14 +331,15 @@ def _read(rendering: str, fillers: Sequence[str]) -> _Written:
 
 @dataclass(frozen=True, slots=True)
 class _Core:
-    """A core's text and place there, and what stands behind it in that text."""
+    """A core's text, and what stands beside it in that text."""
 
     text: int
-    piece: int
+    before: str
+    """Words from the text's beginning, if it is the first one."""
     after: str
     """Words up to the next core, or the text's end."""
-    is_first: bool
-    """Whether the text begins with it."""
+    begins: bool
+    """Whether it is the first one of the text."""
     ends: bool
     """Whether it is the last one of the text."""
 
@@ -342,61 +349,106 @@ def _cores(shapes: Sequence[Shape]) -> list[_Core]:
     for text, shape in enumerate(shapes):
         places = [number for number, piece in enumerate(shape) if piece is None]
         for place, past in zip(places, [*places, len(shape)][1:], strict=True):
+            begins, ends = place == places[0], place == places[-1]
+            before = "".join(map(str, shape[:place])) if begins else ""
             after = "".join(map(str, shape[place + 1 : past]))
-            cores.append(_Core(text, place, after, place == 0, place == places[-1]))
+            cores.append(_Core(text, before, after, begins, ends))
     return cores
 
 
-def _kept(after: str, literal: str) -> int | None:
-    """Return how many characters of a text's last words stand in `literal`: all, or all but white
-    space at their end; None where it has others."""
-    least = len(after.rstrip())
-    return next(
-        (n for n in range(len(after), least - 1, -1) if literal.startswith(after[:n])), None
-    )
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """What a literal and a text beside it share."""
+
+    cut: int
+    """Where the template's own characters begin, or end."""
+    space: str = ""
+    """White space of the text that stands there, and once more where it stands twice."""
+    is_clear: bool = True
+    """Whether the text is seen to end, or to begin, there."""
+
+
+def _edges(
+    literal: str, spaced: str, after: tuple[str, bool] | None, before: tuple[str, bool] | None
+) -> tuple[_Edge, _Edge]:
+    """Return what a literal shares with the text before it and with the one behind it.
+
+    Args:
+        spaced: the literal where white space at the ends of texts stands twice.
+        after: words that the text before it ends with, and whether as JSON writes them; None where
+            no text ends.
+        before: words that the text behind it begins with, likewise.
+
+    Raises:
+        Unlike: that is not clear.
+    """
+    size = len(literal)
+    ends, begins = [_Edge(0, is_clear=False)], [_Edge(size, is_clear=False)]
+    if after is not None:
+        words, least = _put(*after), len(_put(after[0].rstrip(), after[1]))
+        kept = [n for n in range(least, len(words) + 1) if literal.startswith(words[:n])]
+        ends = [_Edge(kept[-1])] if kept else ends
+        if after[0].isspace() and literal.startswith(words):
+            ends.append(_Edge(len(words), words))
+    if before is not None and not before[0].strip():
+        words = _put(*before)
+        begins = [_Edge(size)]
+        if words and literal.endswith(words):
+            begins.append(_Edge(size - len(words), words))
+    for left, right in product(ends, begins):
+        if left.cut <= right.cut:
+            middle = literal[left.cut : right.cut]
+            parts = literal[: left.cut], left.space, middle, right.space, literal[right.cut :]
+            if spaced == "".join(parts):
+                return left, right
+    raise Unlike
 
 
 def _joined(
     shapes: Sequence[Shape],
     owners: Sequence[Sequence[Hole]],
     written: _Written,
-    taken: Sequence[Taken],
+    spaced: _Written,
 ) -> Learnt:
     """Cores as parts of the texts that the template leaves whole."""
     cores = _cores(shapes)
-    holes = [cores[each.core] for each in taken]
+    taken = [Taken(number, is_json) for number, is_json in written.marks]
+    holes = [cores[number] for number, _ in written.marks]
     parts = [part for literal in written.literals for part in (literal, "")][:-1]
-    plain = [Taken(number, False) for number in range(len(cores))] == list(taken)
+    plain = [Taken(number, False) for number in range(len(cores))] == taken
     skeleton = Skeleton(tuple(taken), parts, plain)
     borders = {position for block in written.blocks for position in block}
     said = {n for n, shape in enumerate(shapes) if any(p is None or p.strip() for p in shape)}
-    open_texts, late_texts = set(said), said - {core.text for core in holes if core.is_first}
+    open_texts = set(said)
     literals: list[str] = []
-    places: list[tuple[int, int]] = []
+    places: list[tuple[int, int, int]] = []
     stated: list[Hole] = []
     seen: set[int] = set()
     for h, literal in enumerate(written.literals):
-        low = 0
+        inside = [offset for border, offset in borders if border == 2 * h]
+        after = before = None
         if h:
             left, is_json = holes[h - 1], taken[h - 1].is_json
-            inside = [offset for border, offset in borders if border == 2 * h]
             follows = h < len(holes) and taken[h].core == taken[h - 1].core + 1
             if follows and not (is_json or left.ends or inside) and literal == left.after:
                 continue  # one text goes on
-            kept = 0 if is_json else _kept(left.after, literal)
-            if left.ends and kept is not None:
-                open_texts.discard(left.text)
-                low = kept
-            if any(offset < low for offset in inside):
-                raise Unlike
-        literals.append(literal[low:])
-        places.append((h, low))
+            after = (left.after, is_json) if left.ends else None
+        if h < len(holes) and holes[h].begins:
+            before = holes[h].before, taken[h].is_json
+        end, begin = _edges(literal, spaced.literals[h], after, before)
+        if after is not None and end.is_clear:
+            open_texts.discard(holes[h - 1].text)
+        if any(not end.cut <= offset <= begin.cut for offset in inside):
+            raise Unlike
+        literals.append(literal[end.cut : begin.cut])
+        places.append((h, end.cut, begin.cut))
         if h < len(holes):
-            own, turn = owners[holes[h].text], stated[-1].turn if stated else 0
-            owner = next((one for one in own if one.turn >= turn), own[-1])
-            stated.append(Hole(owner.turn, owner.kind, taken[h].core in seen))
+            theirs, turn = owners[holes[h].text], stated[-1].turn if stated else 0
+            owner = next((each for each in theirs if each.turn >= turn), theirs[-1])
+            is_again = taken[h].core in seen
+            stated.append(Hole(owner.turn, owner.kind, is_again, not begin.is_clear))
             seen.add(taken[h].core)
-    back = {literal: (number, low) for number, (literal, low) in enumerate(places)}
+    back = {literal: (number, low) for number, (literal, low, _) in enumerate(places)}
 
     def moved(position: CharPosition) -> CharPosition:
         number, low = back[position[0] // 2]
@@ -404,4 +456,4 @@ def _joined(
 
     blocks = tuple((moved(start), moved(end)) for start, end in sorted(written.blocks))
     rendering = Rendering(tuple(literals), tuple(stated), blocks)
-    return Learnt(skeleton, rendering, tuple(places), frozenset(open_texts), frozenset(late_texts))
+    return Learnt(skeleton, rendering, tuple(places), frozenset(open_texts))
