@@ -138,7 +138,8 @@ DECIDES = {
     "a word in a stretch of it": "{% for w in m.content.split(' ') %}{{ 'A' if 'cat' in w else w }}"
     "{% endfor %}",
     "a word in what a macro is given": "{% macro f(x) %}{% for c in x %}"
-    "{{ 'A' if 'cat' in c else c }}{% endfor %}{% endmacro %}{{ f(m.content) }}{{ f(m.content.split(' ')) }}",
+    "{{ 'A' if 'cat' in c else c }}{% endfor %}{% endmacro %}{{ f(m.content) }}"
+    "{{ f(m.content.split(' ')) }}",
     "what two make": "{% if loop.first and 'catdog' in m.content + messages[1].content %}A"
     "{% endif %}{{ m.content }}",
 }
