@@ -3,9 +3,9 @@
 A template is rendered once for all records that it treats alike, with marks in place of their
 texts (`packidx.processor.chat_template.skeleton`). A mark answers like a text to all but these:
 whether it holds one of the template's own words, or is one, and what it is cut at. So a text is
-marked around the words that it may be cut at, and one that holds another word which is looked for
-is rendered by Jinja. What a template could tell texts apart by otherwise (their length, their case)
-is not followed: Jinja renders all records of such a template.
+marked around the words that it may be cut at, and whether other words that are looked for change
+what is written is tried. What a template could tell texts apart by otherwise (their length, their
+case) is not followed: Jinja renders all records of such a template.
 """
 
 from __future__ import annotations
@@ -49,15 +49,13 @@ class Asked:
     """What a template asks of texts."""
 
     held: tuple[str, ...]
-    """Words that are looked for in texts."""
+    """Words that may be looked for in texts, or are keys of what a text is not."""
     cut: tuple[str, ...]
     """Words that a text may be cut at."""
     equal: frozenset[str]
     """Words that texts are compared with."""
     pieces: re.Pattern[str] | None
     """Finds words to cut at with the white space beside them."""
-    strips: tuple[str | None, ...]
-    """Characters that are stripped from texts; None for white space."""
     tail: re.Pattern[str] | None
     """Matches the end of a cut word: a text that begins so may make one behind another text."""
     head: re.Pattern[str] | None
@@ -66,6 +64,9 @@ class Asked:
     """Characters without which `tail` and `head` find nothing."""
     distinct: bool
     """Whether texts are compared with one another."""
+
+
+NOTHING = Asked((), (), frozenset(), None, None, None, "", False)
 
 
 def asked_by(template: n.Template, source: str) -> Asked | None:
@@ -89,7 +90,6 @@ def asked_by(template: n.Template, source: str) -> Asked | None:
         tuple(sorted(cut)),
         frozenset(found.equal),
         re.compile(f"(?:\\s*(?:{words}))+\\s*") if words else None,
-        (None, *sorted(found.strips)),
         re.compile("|".join(_longest_first(tails))) if tails else None,
         re.compile(f"(?:{'|'.join(_longest_first(heads))})\\Z") if heads else None,
         "".join(sorted({word[0] for word in starts} | {word[-1] for word in ends})),
@@ -110,12 +110,11 @@ class _Asked:
 
     def __init__(self, template: n.Template) -> None:
         self.words, self.texts = _words(template), _texts(template)
+        self.parts = _parts(template)
         self.distinct = self.joins = False
         self.cut: set[str] = set()
-        self.strips: set[str] = set()
-        # Whether one of them is looked for in texts is tried (`ChatTemplate._asked_here`).
-        self.held = set(_strings(template))
-        self.equal = {word.strip() for word in self.held}
+        self.held: set[str] = set()
+        self.equal = {word.strip() for word in _strings(template)}
         for test in template.find_all(n.Test):
             if test.name not in _TESTS:
                 raise _Unknown
@@ -137,6 +136,8 @@ class _Asked:
         if operand.op in ("in", "notin"):
             if isinstance(right, n.Const) and not isinstance(left, n.Const) and self.is_text(left):
                 raise _Unknown
+            if self.is_text(right):
+                self._held(left, isinstance(right, n.Name) and right.name in self.parts)
             return
         for side, other in ((left, right), (right, left)):
             if not isinstance(side, n.Const):
@@ -201,10 +202,18 @@ class _Asked:
         for arg in args:
             if not isinstance(arg, n.Const) or not isinstance(arg.value, str):
                 raise _Unknown
-            if arg.value.isspace():
-                self.strips.add(arg.value)
-            else:
+            if not arg.value.isspace():  # white space at the ends of texts is in their shape
                 self.cut.update(arg.value)
+
+    def _held(self, word: n.Node, in_part: bool) -> None:
+        """`word` is looked for in what may be a text, a part of a content or a message."""
+        if isinstance(word, n.Name) and word.name in self.words:
+            words = self.words[word.name]
+        elif isinstance(word, n.Const):
+            words = {word.value} if isinstance(word.value, str) else set()
+        else:
+            raise _Unknown
+        self.held |= {word for word in words if len(word) == 1 or not in_part}
 
     def _looked_for(self, args: Sequence[n.Node]) -> None:
         for arg in args:
@@ -258,17 +267,28 @@ def _key(node: n.Node) -> Any:
 
 
 def _bindings(template: n.Template) -> Iterator[tuple[n.Node, n.Node, bool]]:
-    """Targets of assignments and loops, what they are given, and whether that is looped over."""
+    """Targets of assignments and loops and arguments of macros, what they are given, and whether
+    that is looped over."""
     for node in template.find_all(n.Assign):
         yield node.target, node.node, False
     for loop in template.find_all(n.For):
         yield loop.target, loop.iter, True
+    macros = {macro.name: macro for macro in template.find_all(n.Macro)}
+    for macro in macros.values():
+        for arg, value in zip(reversed(macro.args), reversed(macro.defaults), strict=False):
+            yield arg, value, False
+    for call in template.find_all(n.Call):
+        called = macros.get(call.node.name) if isinstance(call.node, n.Name) else None
+        for arg, value in zip(called.args if called else (), call.args, strict=False):
+            yield arg, value, False
+        for given in call.kwargs if called else ():
+            yield n.Name(given.key, "param"), given.value, False
 
 
 def _words(template: n.Template) -> dict[str, set[str]]:
     """Names that are nothing but words of the template's own."""
     words: dict[str, set[str]] = {}
-    others = {arg.name for macro in template.find_all(n.Macro) for arg in macro.args}
+    others: set[str] = set()
     for target, given, is_loop in _bindings(template):
         items = given.items if isinstance(given, n.List | n.Tuple) else [given]
         said = [item.value for item in items if isinstance(item, n.Const)]
@@ -280,20 +300,39 @@ def _words(template: n.Template) -> dict[str, set[str]]:
     return {name: said for name, said in words.items() if name not in others}
 
 
+def _parts(template: n.Template) -> set[str]:
+    """Names of nothing but a content's parts, or a text's characters, which hold no word."""
+    bindings = list(_bindings(template))
+    if any(isinstance(target, n.NSRef) and target.attr == "content" for target, _, _ in bindings):
+        return set()  # a content may be the template's own
+    contents = {name for target, _, _ in bindings for name in _names(target)}
+
+    def is_content(node: n.Node) -> bool:
+        is_read = isinstance(node, n.Getattr | n.Getitem) and _key(node) == "content"
+        return is_read or (isinstance(node, n.Name) and node.name in contents)
+
+    def only(loops: bool) -> set[str]:
+        """Names that are given nothing but contents, in this way."""
+        given = [(target, value) for target, value, is_loop in bindings if is_loop == loops]
+        others = {name for target, _, loop in bindings if loop != loops for name in _names(target)}
+        others |= {
+            name for target, value in given if not is_content(value) for name in _names(target)
+        }
+        return {name for target, _ in given for name in _names(target)} - others
+
+    while contents != (fewer := contents & only(loops=False)):
+        contents = fewer
+    return only(loops=True)
+
+
 def _texts(template: n.Template) -> set[str]:
     """Names and keys of what may be made of a text."""
     texts, size = set(_CONTENT), 0
-    macros = {macro.name: macro for macro in template.find_all(n.Macro)}
     while len(texts) > size:
         size = len(texts)
         for target, given, _ in _bindings(template):
             if _names(given) & texts:
                 texts |= _names(target) - {"ns", "namespace"}
-        for call in template.find_all(n.Call):
-            macro = macros.get(call.node.name) if isinstance(call.node, n.Name) else None
-            for arg, value in zip(macro.args if macro else (), call.args, strict=False):
-                if _names(value) & texts:
-                    texts.add(arg.name)
     return texts
 
 

@@ -22,7 +22,7 @@ import jinja2
 import jinja2.meta
 
 from packidx.errors import BadRecord, LimitError, SourceError
-from packidx.processor.chat_template.asked import MARKS, Asked, asked_by
+from packidx.processor.chat_template.asked import MARKS, NOTHING, asked_by
 from packidx.processor.chat_template.environment import (
     Generation,
     chat_environment,
@@ -40,12 +40,12 @@ from packidx.processor.chat_template.messages import (
 )
 from packidx.processor.chat_template.placeholders import Documents, Placeholders, any_of
 from packidx.processor.chat_template.skeleton import (
-    PLAIN,
     Learnt,
     Shape,
     Skeleton,
     Unlike,
     fillers_of,
+    held_in,
     learn,
     region_at,
     shapes_of,
@@ -137,7 +137,6 @@ class ChatTemplate:
         self._asked = asked_by(environment.parse(source), source)
         self._words: Words | None = None
         self._skeletons: dict[Hashable, Skeleton | None] = {}
-        self._asked_of: dict[Hashable, Asked] = {}
         self._dates: dict[str, str] = {}
         self._lock = threading.Lock()
 
@@ -172,22 +171,10 @@ class ChatTemplate:
             return self._render_slowly(conversation)
         try:
             structured, texts = structure(conversation, self._names)
-            asked = self._asked
-            try:
-                shapes, cores = shapes_of(texts, asked)
-            except Unlike:
-                asked = self._asked_here(conversation, structured, texts)
-                shapes, cores = shapes_of(texts, asked)
+            shapes, cores = shapes_of(texts, self._asked)
         except (Unusual, Unlike):
             return self._render_slowly(conversation)
-        key = (structured, shapes)
-        skeleton = self._skeletons.get(key, _UNKNOWN)
-        if skeleton is _UNKNOWN or (
-            skeleton is not None and skeleton.dates and not self._is_of_today(skeleton)
-        ):
-            with self._lock:
-                skeleton = self._learned(conversation, shapes, texts, cores, asked)
-                _keep(self._skeletons, key, skeleton)
+        skeleton = self._skeleton(conversation, structured, shapes, cores)
         if skeleton is None:
             return self._render_slowly(conversation)
         text, borders = skeleton.fill(cores)
@@ -281,30 +268,29 @@ class ChatTemplate:
                 "please tell us of this template, and leave the record out"
             )
 
-    def _asked_here(
-        self, conversation: Conversation, structured: Hashable, texts: Sequence[str]
-    ) -> Asked:
-        """Return what the template asks of `texts`: not for words in them that it looks for
-        elsewhere, so that texts with and without them come out alike in this structure."""
-        asked = self._asked
-        assert asked is not None
-        together = "\0".join(texts)
-        present = tuple(word for word in asked.held if word in together)
-        key = (structured, present)
-        if key in self._asked_of:
-            return self._asked_of[key]
-        with self._lock, contextlib.suppress(BadRecord):
-
-            def written(words: Sequence[str]) -> str:
-                text = f"{MARKS[0]}{''.join(words)}{MARKS[1]}"
-                return self._marked(conversation, [text] * len(texts)).replace(text, MARKS[0])
-
-            plain = written(())
-            tried = dict.fromkeys([*((word,) for word in present), present])
-            if present and all(written(words) == plain for words in tried):
-                asked = replace(asked, held=tuple(w for w in asked.held if w not in present))
-        _keep(self._asked_of, key, asked)
-        return asked
+    def _skeleton(
+        self,
+        conversation: Conversation,
+        structured: Hashable,
+        shapes: Sequence[Shape],
+        cores: Sequence[str],
+    ) -> Skeleton | None:
+        """The skeleton of the record's shape: of any cores, whatever words they hold; or of those
+        that hold the same words as the record's. None where there is none."""
+        assert self._asked is not None  # it gave the shapes
+        for of_any in (True, False) if self._asked.held else (True,):
+            words = self._asked.held if of_any else held_in(cores, self._asked)
+            key = (structured, tuple(shapes), words)
+            skeleton = self._skeletons.get(key, _UNKNOWN)
+            if skeleton is _UNKNOWN or (skeleton and not self._is_of_today(skeleton)):
+                with self._lock:
+                    skeleton = self._learned(conversation, shapes, cores, words)
+                    if len(self._skeletons) >= MAX_SHAPES:
+                        del self._skeletons[next(iter(self._skeletons))]
+                    self._skeletons[key] = skeleton
+            if skeleton is not None:
+                return skeleton
+        return None
 
     def _marked(self, conversation: Conversation, texts: Sequence[str]) -> str:
         """The rendering of other texts, with marks around ``{% generation %}`` blocks."""
@@ -315,21 +301,18 @@ class ChatTemplate:
     def _learned(
         self,
         conversation: Conversation,
-        shapes: Sequence[tuple[int, Shape]],
-        texts: Sequence[str],
+        shapes: Sequence[Shape],
         cores: Sequence[str],
-        asked: Asked,
+        words: Sequence[str],
     ) -> Skeleton | None:
-        """The skeleton of the record's shape; None where there is none."""
-        of_texts = [PLAIN] * len(texts)
-        for number, shape in shapes:
-            of_texts[number] = shape
-        _, owners = with_texts(conversation, self._names, texts)
-        render = partial(self._marked, conversation)
+        """The skeleton of the record's shape, whichever of `words` are in its cores; None where
+        there is none."""
+        assert self._asked is not None  # see `_skeleton`
+        _, owners = with_texts(conversation, self._names, [""] * len(shapes))
         self._dates.clear()
         try:
-            fillers = fillers_of(len(cores), asked)
-            learnt = learn(render, of_texts, owners, fillers, asked.strips)
+            fillers = fillers_of(len(cores), self._asked, words)
+            learnt = learn(partial(self._marked, conversation), shapes, owners, fillers)
             plain = self._render(conversation)
         except MemoryError:
             raise
@@ -367,12 +350,9 @@ class ChatTemplate:
         turns = find_turns(
             learnt.rendering, conversation.turns, self._words, self.policy, self._has_blocks
         )
-        unclear = learnt.open_texts
-        if not self._words.header:
-            unclear |= learnt.late_texts
         if not self._has_blocks and any(
             wanted[owner.turn] and owner.kind == "content"
-            for text in unclear
+            for text in learnt.open_texts
             for owner in owners[text]
         ):
             raise Lost("the end of a text")
@@ -384,14 +364,11 @@ class ChatTemplate:
         wanted = self.policy.trains(conversation.turns)
         if not any(wanted):
             return ()
-        strips = (None,) if self._asked is None else self._asked.strips
         regions: list[Region[int]] | None = None
         for shapes, cores in self._own_shapes(conversation):
             with contextlib.suppress(BadRecord, Unlike, Lost):
-                _, owners = with_texts(conversation, self._names, ["x"] * len(shapes))
-                bare = [core.strip() for core in cores]
-                render = partial(self._marked, conversation)
-                learnt = learn(render, shapes, owners, (bare, bare), strips)
+                _, owners = with_texts(conversation, self._names, [""] * len(shapes))
+                learnt = learn(partial(self._marked, conversation), shapes, owners, [cores] * 2)
                 filled, borders = learnt.skeleton.fill(cores)
                 if filled != text:
                     continue
@@ -407,29 +384,17 @@ class ChatTemplate:
         return trained_spans(regions, text, self.policy)
 
     def _own_shapes(self, conversation: Conversation) -> Iterator[tuple[list[Shape], list[str]]]:
-        """Shapes of a record's texts, and their cores: each text as a whole, then cut at words;
-        then none, which does where blocks show the turns."""
+        """Shapes of a record's texts, and their cores: cut at the template's words; then none,
+        which does where blocks show the turns."""
         try:
             _, texts = structure(conversation, self._names)
         except Unusual:
             return
-        yield [PLAIN] * len(texts), texts
+        asked = NOTHING if self._asked is None else self._asked
         with contextlib.suppress(Unlike):
-            if self._asked is not None:
-                asked = replace(self._asked, held=(), equal=frozenset(), distinct=False)
-                few, cores = shapes_of(texts, asked)
-                shapes: list[Shape] = [PLAIN] * len(texts)
-                for number, shape in few:
-                    shapes[number] = shape
-                yield shapes, cores
+            yield shapes_of(texts, replace(asked, equal=frozenset(), distinct=False))
         if self._has_blocks:
             yield [(text,) for text in texts], []
-
-
-def _keep(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:
-    if len(known) >= MAX_SHAPES:
-        del known[next(iter(known))]
-    known[key] = value
 
 
 def _refusal(error: Exception) -> BadRecord:

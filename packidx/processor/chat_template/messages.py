@@ -283,7 +283,10 @@ def with_texts(
 
     turns = []
     for number, turn in enumerate(conversation.turns):
-        parts = tuple(put(part, number, "content") for part in turn.parts)
+        parts = tuple([put(part, number, "content") for part in turn.parts])
+        if not turn.extra:
+            turns.append(Turn(turn.role, parts, {}, turn.train, turn.text_as_list))
+            continue
         extra = {
             name: value if name in _OWN else put(value, number, _kind(name), name)
             for name, value in turn.extra.items()

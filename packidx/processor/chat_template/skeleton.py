@@ -1,19 +1,20 @@
 """What a template makes of all records of one shape.
 
 A record's shape is all that the template may tell it from others by: the `structure` of its
-messages, and of each text the template's own words in it. The template is rendered with marks in
-place of what else there is of the texts (their *cores*); where the marks come out, the cores of any
-record of the shape are put: its rendering, without Jinja. A mark holds letters of both cases, white
-space, quotes and what else filters change: it comes out as it is, or as JSON writes it, or it does
-not stand for a text. Marks of two lengths, and with white space around them, must come out alike,
-and what is put together must be Jinja's rendering of the record that the shape is learned of.
+messages, and of each text the white space at its ends and the template's own words in it. The
+template is rendered with marks in place of what else there is of the texts (their *cores*); where
+the marks come out, the cores of any record of the shape are put: its rendering, without Jinja. A
+mark holds letters of both cases, white space, quotes and what else filters change: it comes out as
+it is, or as JSON writes it, or it does not stand for a text. Marks of two lengths, with and without
+the words that are in the record's cores, must come out alike, and what is put together must be
+Jinja's rendering of the record that the shape is learned of.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
 
@@ -38,46 +39,38 @@ _MARK = re.compile(f"{_OPEN}(\\d+){_CLOSE}|([{_BEGIN}{_END}])")
 FILLER = "aZ \"9\\\n\t<&'{%é "
 
 Shape = tuple[str | None, ...]
-"""A text's pieces: words of the template with the white space beside them, and None for a core."""
+"""A text's pieces: words of the template with the white space beside them, white space at its ends,
+and None for a core."""
 PLAIN: Shape = (None,)
-KEPT = ""
-Strip = str | None
-"""What is stripped from an end of a text: these characters, white space (None), or nothing."""
 
 
 class Unlike(Exception):
     """Texts, or a template, that marks cannot stand for."""
 
 
-def shapes_of(
-    texts: Sequence[str], asked: Asked
-) -> tuple[tuple[tuple[int, Shape], ...], list[str]]:
-    """Return what the template may ask of `texts`, none empty: number and shape of those that are
-    not `PLAIN`; and all cores in order.
+def shapes_of(texts: Sequence[str], asked: Asked) -> tuple[list[Shape], list[str]]:
+    """Return what the template may ask of `texts`, none empty: the shape of each; and all cores.
 
     Raises:
-        Unlike: a text holds what marks cannot stand for, or two are equal where that matters.
+        Unlike: marks cannot stand for a text, or two are equal where that matters.
     """
-    together = "\0".join(texts)
     if asked.distinct and len({text.strip() for text in texts}) < len(texts):
         raise Unlike
-    if any(word in together for word in asked.held):
-        raise Unlike
+    together = "\0".join(texts)
     is_cut = any(word in together for word in asked.cut)
     is_edged = any(char in together for char in asked.edges)
-    shapes: list[tuple[int, Shape]] = []
+    shapes: list[Shape] = []
     cores: list[str] = []
-    for number, text in enumerate(texts):
+    for text in texts:
         bare = text.strip()
         if not bare or bare in asked.equal:
-            shapes.append((number, (text,)))
-        elif is_cut or is_edged:
-            shape = _cut(text, asked, cores)
-            if shape != PLAIN:
-                shapes.append((number, shape))
+            shapes.append((text,))
+        elif is_cut or is_edged or len(bare) < len(text):
+            shapes.append(_cut(text, asked, cores))
         else:
+            shapes.append(PLAIN)
             cores.append(text)
-    return tuple(shapes), cores
+    return shapes, cores
 
 
 def _cut(text: str, asked: Asked, cores: list[str]) -> Shape:
@@ -93,11 +86,13 @@ def _cut(text: str, asked: Asked, cores: list[str]) -> Shape:
     shape: list[str | None] = []
     at = 0
     for start, end in [*found, (len(text), len(text))]:
-        core = text[at:start]
-        if core.strip() in asked.equal:
-            shape.append(core)
-        elif core:
-            shape.append(None)
+        piece = text[at:start]
+        core = piece.strip()
+        if not core or core in asked.equal:
+            shape.append(piece)
+        else:
+            before, _, after = piece.partition(core)
+            shape += before, None, after
             cores.append(core)
         shape.append(text[start:end])
         at = end
@@ -117,11 +112,9 @@ class Taken:
     core: int
     is_json: bool
     """Whether it is written as JSON writes it."""
-    left: Strip = KEPT
-    right: Strip = KEPT
 
     def of(self, cores: Sequence[str]) -> str:
-        return _put(_stripped(cores[self.core], self.left, self.right), self.is_json)
+        return _put(cores[self.core], self.is_json)
 
 
 @dataclass(slots=True)
@@ -196,18 +189,16 @@ class Learnt:
 
     skeleton: Skeleton
     rendering: Rendering
-    places: tuple[tuple[int, int], ...]
-    """For each literal of `rendering` the skeleton's, and the character that it begins with."""
+    places: tuple[tuple[int, int, int], ...]
+    """For each literal of `rendering` the skeleton's, and from and to which character of that."""
     open_texts: frozenset[int]
     """Texts of which it is not clear where they end."""
-    late_texts: frozenset[int]
-    """Texts that begin with words which no hole takes."""
 
     def placed(self, position: CharPosition) -> CharPosition:
         """A position in the rendering as one in the skeleton."""
-        literal, low = self.places[position[0] // 2]
+        literal, low, high = self.places[position[0] // 2]
         if position[0] % 2:  # the end of a literal, where a hole starts
-            return 2 * literal + 1, position[1]
+            return 2 * literal, high
         return 2 * literal, low + position[1]
 
     def region(self, turn: Region[CharPosition]) -> Region[CharPosition]:
@@ -235,98 +226,73 @@ def learn(
     render: Callable[[Sequence[str]], str],
     shapes: Sequence[Shape],
     owners: Sequence[Sequence[Hole]],
-    fillers: tuple[Sequence[str], Sequence[str]],
-    strips: Sequence[Strip],
+    fillers: Iterable[Sequence[str]],
 ) -> Learnt:
     """Return what the template makes of all texts of these shapes.
 
     Args:
         render: texts as the template writes them, blocks between the last two of `MARKS`.
         owners: whose each text is; of one that several turns have, these.
-        fillers: what the mark of each core holds, in two renderings.
-        strips: what may be stripped from texts.
+        fillers: what the mark of each core holds, in two renderings or more; in all but the first
+            the white space at the ends of texts stands twice, which shows whether it is kept.
 
     Raises:
         Unlike: marks do not show that.
     """
-    cores = _cores(shapes)
-    written, again = (_read(render(_texts(shapes, own)), own) for own in fillers)
-    if (written.marks, written.literals) != (again.marks, again.literals):
+    once, *others = fillers
+    written = _read(render(_texts(shapes, once)), once)
+    spaced, *rest = (_read(render(_texts(shapes, own, twice=True)), own) for own in others)
+    if spaced.marks != written.marks or any(
+        (each.marks, each.literals) != (spaced.marks, spaced.literals) for each in rest
+    ):
         raise Unlike
-    holes = [cores[number] for number, _ in written.marks]
-    ways: list[Strip] = [KEPT, *strips]
-    # Of each literal, what may be stripped from the end of the text before it and the one behind.
-    cuts = [
-        list(
-            product(
-                ways if h and holes[h - 1].is_last else [KEPT],
-                ways if h < len(holes) and holes[h].is_first else [KEPT],
-            )
-        )
-        for h in range(len(written.literals))
-    ]
-    for space in dict.fromkeys((chars or "\n")[0] for chars in strips):
-        before, after = space + "\t", "\t" + space
-        spaced = _read(render(_texts(shapes, fillers[0], before, after)), fillers[0])
-        if written.marks != spaced.marks:
-            raise Unlike
-        for h, (literal, seen) in enumerate(zip(written.literals, spaced.literals, strict=True)):
-            behind = h > 0 and holes[h - 1].is_last
-            ahead = h < len(holes) and holes[h].is_first
-            quoted = behind and written.marks[h - 1][1], ahead and written.marks[h][1]
-            cuts[h] = [
-                (right, left)
-                for right, left in cuts[h]
-                if seen
-                == _put(_stripped(after * behind, KEPT, right), quoted[0])
-                + literal
-                + _put(_stripped(before * ahead, left, KEPT), quoted[1])
-            ]
-    if any(len(set(own)) != 1 for own in cuts):
-        raise Unlike
-    taken = [
-        Taken(number, is_json, cuts[h][0][1], cuts[h + 1][0][0])
-        for h, (number, is_json) in enumerate(written.marks)
-    ]
-    return _joined(shapes, owners, written, taken)
-
-
-def _stripped(text: str, left: Strip, right: Strip) -> str:
-    text = text if left == KEPT else text.lstrip(left)
-    return text if right == KEPT else text.rstrip(right)
+    return _joined(shapes, owners, written, spaced)
 
 
 def _put(text: str, is_json: bool) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1] if is_json else text
 
 
-def fillers_of(num_cores: int, asked: Asked) -> tuple[Sequence[str], Sequence[str]]:
-    """Return what marks hold that stand for any core.
+def fillers_of(num_cores: int, asked: Asked, words: Sequence[str]) -> list[list[str]]:
+    """Return what marks hold that stand for cores which may hold `words`: nothing of the template,
+    at two lengths; all words; and one each.
 
     Raises:
         Unlike: the template looks for something like that.
     """
-    filler = "".join(char for char in FILLER if char not in (*asked.cut, *asked.held)) * 2
-    if any(word in filler for word in (*asked.cut, *asked.held)):
+    own = *asked.cut, *asked.held
+    filler = "".join(char for char in FILLER if char not in own) * 2
+    if any(word in filler for word in own):
         raise Unlike
-    return [filler] * num_cores, [filler * 100] * num_cores
+    fillers = [[filler] * num_cores, [filler * 99 + "".join(words)] * num_cores]
+    if len(words) > 1:
+        fillers.append([filler + words[i % len(words)] for i in range(num_cores)])
+    return fillers
+
+
+def held_in(texts: Sequence[str], asked: Asked) -> tuple[str, ...]:
+    """Return which words of `asked.held` are in `texts`."""
+    together = "\0".join(texts)
+    return tuple([word for word in asked.held if word in together])
 
 
 def _mark(number: int, filler: str) -> str:
     return f"{_OPEN}{number}{_CLOSE}{filler}{_CLOSE}"
 
 
-def _texts(
-    shapes: Sequence[Shape], fillers: Sequence[str], before: str = "", after: str = ""
-) -> list[str]:
-    """The texts, with white space around those that begin or end with a core."""
+def _texts(shapes: Sequence[Shape], fillers: Sequence[str], twice: bool = False) -> list[str]:
+    """The texts, with marks in place of their cores."""
     texts, number = [], 0
     for shape in shapes:
-        text = before if shape[0] is None else ""
+        text = ""
         for piece in shape:
             text += _mark(number, fillers[number]) if piece is None else piece
             number += piece is None
-        texts.append(text + (after if shape[-1] is None else ""))
+        if twice and len(shape) > 1:
+            first, last = shape[0] or "", shape[-1] or ""
+            text = first * (first.isspace() and shape[1] is None) + text
+            text += last * (last.isspace() and shape[-2] is None)
+        texts.append(text)
     return texts
 
 
@@ -351,13 +317,12 @@ def _read(rendering: str, fillers: Sequence[str]) -> _Written:
             raise Unlike
         else:
             mark = _mark(int(found[1]), fillers[int(found[1])])
-            forms = (mark, _put(mark, True))
-            here = [rendering.startswith(form, found.start()) for form in forms]
-            if not any(here):
+            is_json = not rendering.startswith(mark, found.start())
+            if is_json and not rendering.startswith(mark := _put(mark, True), found.start()):
                 raise Unlike
-            written.marks.append((int(found[1]), not here[0]))
+            written.marks.append((int(found[1]), is_json))
             written.literals.append("")
-            at = found.start() + len(forms[here.index(True)])
+            at = found.start() + len(mark)
     written.literals[-1] += rendering[at:]
     if any(mark in literal for literal in written.literals for mark in MARKS):
         raise Unlike
@@ -366,16 +331,15 @@ def _read(rendering: str, fillers: Sequence[str]) -> _Written:
 
 @dataclass(frozen=True, slots=True)
 class _Core:
-    """A core's text and place there, and what stands behind it in that text."""
+    """A core's text, and what stands beside it in that text."""
 
     text: int
-    piece: int
+    before: str
+    """Words from the text's beginning, if it is the first one."""
     after: str
     """Words up to the next core, or the text's end."""
-    is_first: bool
-    """Whether the text begins with it."""
-    is_last: bool
-    """Whether the text ends with it."""
+    begins: bool
+    """Whether it is the first one of the text."""
     ends: bool
     """Whether it is the last one of the text."""
 
@@ -385,52 +349,106 @@ def _cores(shapes: Sequence[Shape]) -> list[_Core]:
     for text, shape in enumerate(shapes):
         places = [number for number, piece in enumerate(shape) if piece is None]
         for place, past in zip(places, [*places, len(shape)][1:], strict=True):
+            begins, ends = place == places[0], place == places[-1]
+            before = "".join(map(str, shape[:place])) if begins else ""
             after = "".join(map(str, shape[place + 1 : past]))
-            is_last = place == len(shape) - 1
-            cores.append(_Core(text, place, after, place == 0, is_last, place == places[-1]))
+            cores.append(_Core(text, before, after, begins, ends))
     return cores
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """What a literal and a text beside it share."""
+
+    cut: int
+    """Where the template's own characters begin, or end."""
+    space: str = ""
+    """White space of the text that stands there, and once more where it stands twice."""
+    is_clear: bool = True
+    """Whether the text is seen to end, or to begin, there."""
+
+
+def _edges(
+    literal: str, spaced: str, after: tuple[str, bool] | None, before: tuple[str, bool] | None
+) -> tuple[_Edge, _Edge]:
+    """Return what a literal shares with the text before it and with the one behind it.
+
+    Args:
+        spaced: the literal where white space at the ends of texts stands twice.
+        after: words that the text before it ends with, and whether as JSON writes them; None where
+            no text ends.
+        before: words that the text behind it begins with, likewise.
+
+    Raises:
+        Unlike: that is not clear.
+    """
+    size = len(literal)
+    ends, begins = [_Edge(0, is_clear=False)], [_Edge(size, is_clear=False)]
+    if after is not None:
+        words, least = _put(*after), len(_put(after[0].rstrip(), after[1]))
+        kept = [n for n in range(least, len(words) + 1) if literal.startswith(words[:n])]
+        ends = [_Edge(kept[-1])] if kept else ends
+        if after[0].isspace() and literal.startswith(words):
+            ends.append(_Edge(len(words), words))
+    if before is not None and not before[0].strip():
+        words = _put(*before)
+        begins = [_Edge(size)]
+        if words and literal.endswith(words):
+            begins.append(_Edge(size - len(words), words))
+    for left, right in product(ends, begins):
+        if left.cut <= right.cut:
+            middle = literal[left.cut : right.cut]
+            parts = literal[: left.cut], left.space, middle, right.space, literal[right.cut :]
+            if spaced == "".join(parts):
+                return left, right
+    raise Unlike
 
 
 def _joined(
     shapes: Sequence[Shape],
     owners: Sequence[Sequence[Hole]],
     written: _Written,
-    taken: Sequence[Taken],
+    spaced: _Written,
 ) -> Learnt:
     """Cores as parts of the texts that the template leaves whole."""
     cores = _cores(shapes)
-    holes = [cores[each.core] for each in taken]
+    taken = [Taken(number, is_json) for number, is_json in written.marks]
+    holes = [cores[number] for number, _ in written.marks]
     parts = [part for literal in written.literals for part in (literal, "")][:-1]
-    plain = [Taken(number, False) for number in range(len(cores))] == list(taken)
+    plain = [Taken(number, False) for number in range(len(cores))] == taken
     skeleton = Skeleton(tuple(taken), parts, plain)
     borders = {position for block in written.blocks for position in block}
     said = {n for n, shape in enumerate(shapes) if any(p is None or p.strip() for p in shape)}
-    open_texts, late_texts = set(said), said - {core.text for core in holes if core.is_first}
+    open_texts = set(said)
     literals: list[str] = []
-    places: list[tuple[int, int]] = []
+    places: list[tuple[int, int, int]] = []
     stated: list[Hole] = []
     seen: set[int] = set()
     for h, literal in enumerate(written.literals):
-        low = 0
+        inside = [offset for border, offset in borders if border == 2 * h]
+        after = before = None
         if h:
             left, is_json = holes[h - 1], taken[h - 1].is_json
-            inside = [offset for border, offset in borders if border == 2 * h]
             follows = h < len(holes) and taken[h].core == taken[h - 1].core + 1
             if follows and not (is_json or left.ends or inside) and literal == left.after:
                 continue  # one text goes on
-            if left.ends and (is_json or literal.startswith(left.after)):
-                open_texts.discard(left.text)
-                low = 0 if is_json else len(left.after)
-            if any(offset < low for offset in inside):
-                raise Unlike
-        literals.append(literal[low:])
-        places.append((h, low))
+            after = (left.after, is_json) if left.ends else None
+        if h < len(holes) and holes[h].begins:
+            before = holes[h].before, taken[h].is_json
+        end, begin = _edges(literal, spaced.literals[h], after, before)
+        if after is not None and end.is_clear:
+            open_texts.discard(holes[h - 1].text)
+        if any(not end.cut <= offset <= begin.cut for offset in inside):
+            raise Unlike
+        literals.append(literal[end.cut : begin.cut])
+        places.append((h, end.cut, begin.cut))
         if h < len(holes):
-            own, turn = owners[holes[h].text], stated[-1].turn if stated else 0
-            owner = next((one for one in own if one.turn >= turn), own[-1])
-            stated.append(Hole(owner.turn, owner.kind, taken[h].core in seen))
+            theirs, turn = owners[holes[h].text], stated[-1].turn if stated else 0
+            owner = next((each for each in theirs if each.turn >= turn), theirs[-1])
+            is_again = taken[h].core in seen
+            stated.append(Hole(owner.turn, owner.kind, is_again, not begin.is_clear))
             seen.add(taken[h].core)
-    back = {literal: (number, low) for number, (literal, low) in enumerate(places)}
+    back = {literal: (number, low) for number, (literal, low, _) in enumerate(places)}
 
     def moved(position: CharPosition) -> CharPosition:
         number, low = back[position[0] // 2]
@@ -438,4 +456,4 @@ def _joined(
 
     blocks = tuple((moved(start), moved(end)) for start, end in sorted(written.blocks))
     rendering = Rendering(tuple(literals), tuple(stated), blocks)
-    return Learnt(skeleton, rendering, tuple(places), frozenset(open_texts), frozenset(late_texts))
+    return Learnt(skeleton, rendering, tuple(places), frozenset(open_texts))

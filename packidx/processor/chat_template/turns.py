@@ -169,6 +169,8 @@ class _Finder:
         if silent and len(heads) != len(begin):
             raise Lost("turns without text")
         heads = heads[-len(begin) :] if begin else []
+        if begin and not heads and (behind := self.rendering.holes[h]) and behind.is_late:
+            raise Lost("the beginning of a text")
         for number, turn in enumerate(begin):
             if turn in self.starts:
                 raise Lost("turns are mixed")
@@ -280,12 +282,8 @@ class _Finder:
 
 
 def without_thinking(header: str) -> str:
-    """A prompt's end without the tag that opens the model's reasoning, and the space before it."""
-    bare = header.rstrip()
-    for opening, _ in THINKING:
-        if bare.endswith(opening):
-            return bare.removesuffix(opening)
-    return header
+    """Return a prompt's end up to the tag that opens the model's reasoning."""
+    return next((header.partition(tag)[0] for tag, _ in THINKING if tag in header), header)
 
 
 def by_prefix(
@@ -466,6 +464,8 @@ class Hole:
     """``"content"``, ``"reasoning"``, ``"tool"`` or ``"other"``."""
     is_again: bool = False
     """Whether the same text stands in the rendering before."""
+    is_late: bool = False
+    """Whether words of its text may stand before it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,25 @@ def test_hostile_chats_are_rendered_as_jinja_does(path: Path) -> None:
     assert compared
 
 
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_labels_are_those_that_jinja_s_rendering_shows(path: Path) -> None:
+    source = path.read_text()
+    control = {"</s>", *re.findall(r"<\W?\w+\W?>|\[\w+\]", source)} - {"<s>"}
+    template = ChatTemplate(
+        source, {"bos_token": "<s>", "eos_token": "</s>"}, control_tokens=control
+    )
+    compared = 0
+    for seed in range(20):
+        conversation = chat(random.Random(f"{path.stem} {seed}"))
+        try:
+            slow = template._render_slowly(conversation)
+        except BadRecord:
+            continue
+        assert template.render(conversation).label_spans == slow.label_spans
+        compared += 1
+    assert compared
+
+
 def said(*texts: str) -> Conversation:
     roles = ("user", "assistant")
     return Conversation(tuple(Turn(roles[n % 2], (text,)) for n, text in enumerate(texts)))
@@ -111,6 +131,15 @@ DECIDES = {
     "its ends": "{{ m.content.strip('ct') }}",
     "white space at its ends": "{{ m.content.strip('\n') }}|{{ m.content|trim }}",
     "JSON": "{{ m.content|tojson }}",
+    "a word in a character of it": "{% for c in m.content %}{{ 'A' if 'cat' in c else c }}"
+    "{% endfor %}",
+    "a letter in a character of it": "{% for c in m.content %}{{ 'A' if 't' in c else c }}"
+    "{% endfor %}",
+    "a word in a stretch of it": "{% for w in m.content.split(' ') %}{{ 'A' if 'cat' in w else w }}"
+    "{% endfor %}",
+    "a word in what a macro is given": "{% macro f(x) %}{% for c in x %}"
+    "{{ 'A' if 'cat' in c else c }}{% endfor %}{% endmacro %}{{ f(m.content) }}"
+    "{{ f(m.content.split(' ')) }}",
     "what two make": "{% if loop.first and 'catdog' in m.content + messages[1].content %}A"
     "{% endif %}{{ m.content }}",
 }
