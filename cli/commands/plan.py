@@ -122,8 +122,7 @@ def _planned() -> Iterator[Group | Decorator]:
     option(
         "--config",
         "FILE",
-        "YAML or JSON with options: `packed_sequence:` as NeMo's recipes have it, and `packidx:` "
-        "with the names here. What is given here wins.",
+        "A recipe of NeMo Automodel, of which `packed_sequence:` is read. What is given here wins.",
     ),
     Group("output", "-o index/ --json"),
     option("-o --output", "DIR", "Folder of the index."),

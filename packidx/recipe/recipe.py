@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 import yaml
 
 from packidx.errors import OptionError
 from packidx.io import storage
+from packidx.io.option_files import members, options_of, read_options, section
 from packidx.io.unique_keys import load_yaml
 from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, typed
 from packidx.records.layout import Layout
@@ -35,11 +36,9 @@ from packidx.records.sources.mixes import DataSet, is_mix
 SAMPLED = 16
 """Samples that are encoded for real once a plan is made, unless a recipe says how many."""
 SECTIONS = ("sources", "estimate", "plan", "verify", "output")
-_MAX_BYTES = 1 << 20
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Texts = Annotated[list[Text], msgspec.Meta(min_length=1)]
-S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Source(msgspec.Struct, forbid_unknown_fields=True):
@@ -105,17 +104,7 @@ def read_recipe(path: str) -> Recipe:
     Raises:
         OptionError: it cannot be read, or says what cannot be understood; file and key are named.
     """
-    try:
-        data = storage.read_range(path, 0, _MAX_BYTES + 1)
-    except OSError as error:
-        raise OptionError(f"cannot read {path}: {error.strerror or error}") from None
-    if len(data) > _MAX_BYTES:
-        raise OptionError(f"{path} is over {_MAX_BYTES >> 20} MiB: it is no recipe")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise OptionError(f"{path} is not UTF-8 text, so it is no recipe") from None
-    return recipe_of(text, path)
+    return recipe_of(read_options(path, "recipe"), path)
 
 
 def recipe_of(text: str, where: str) -> Recipe:
@@ -127,18 +116,13 @@ def recipe_of(text: str, where: str) -> Recipe:
     Raises:
         OptionError: it cannot be understood.
     """
-    try:
-        value = load_yaml(text)
-    except ValueError as error:
-        raise OptionError(f"{where} is not valid YAML: {error}") from None
-    if not isinstance(value, dict):
-        raise OptionError(f"{where} is no recipe: write {', '.join(f'{s}:' for s in SECTIONS)}")
-    given = _members(where, value)
+    keys = ", ".join(f"{name}:" for name in SECTIONS)
+    given = options_of(text, where, f"recipe: write {keys}")
     if unknown := given.keys() - set(SECTIONS):
         raise OptionError(f"{where}: {min(unknown)} is no key: known are {', '.join(SECTIONS)}")
     if "sources" not in given:
         raise OptionError(f"{where} has no sources: what is to be packed?")
-    plan = _members(f"{where}: plan", given.get("plan", {}))
+    plan = members(f"{where}: plan", given.get("plan", {}))
     if unknown := plan.keys() - OPTIONS.keys():
         raise OptionError(f"{where}: plan.{min(unknown)} is no option of a plan (docs/cli.md)")
     if "capacity" not in plan:
@@ -153,35 +137,9 @@ def recipe_of(text: str, where: str) -> Recipe:
     except OptionError as error:
         words = str(error)
         raise OptionError(words if words.startswith(where) else f"{where}: {words}") from None
-    estimate = _section(f"{where}: estimate", given.get("estimate", {}), Estimate)
-    verify = _section(f"{where}: verify", given.get("verify", {}), Verify)
+    estimate = section(f"{where}: estimate", given.get("estimate", {}), Estimate)
+    verify = section(f"{where}: verify", given.get("verify", {}), Verify)
     return Recipe(sources, msgspec.to_builtins(estimate), planned, verify.sample, output, text)
-
-
-def _members(where: str, given: Any) -> dict[str, Any]:
-    """The members of a section by their names with ``_``; what is null is left out.
-
-    Raises:
-        OptionError: it is no section, or names one thing twice.
-    """
-    if not isinstance(given, dict):
-        raise OptionError(f"{where} is {given!r:.100}: write its keys under it, each on a line")
-    members = {str(key).replace("-", "_"): value for key, value in given.items()}
-    if len(members) < len(given):
-        raise OptionError(f"{where} gives a key twice, with - and _: keep one")
-    return {name: value for name, value in members.items() if value is not None}
-
-
-def _section(where: str, given: Any, kind: type[S]) -> S:
-    """A section as the struct that says what it may hold.
-
-    Raises:
-        OptionError: it holds something else.
-    """
-    try:
-        return msgspec.convert(_members(where, given), kind)
-    except msgspec.ValidationError as error:
-        raise OptionError(f"{where}: {error}".replace(" - at `$.", " - at `")) from None
 
 
 def written(recipe: Recipe) -> str:
@@ -226,7 +184,7 @@ def _sources(where: str, given: Any) -> tuple[str | DataSet, ...]:
 
 def _source(where: str, name: str, given: Any) -> DataSet:
     """A named source: a path, a list of paths, or a section with its layout."""
-    entry = _section(where, {"path": given} if isinstance(given, str | list) else given, Source)
+    entry = section(where, {"path": given} if isinstance(given, str | list) else given, Source)
     layout = Layout(
         entry.columns,
         entry.tags,
@@ -266,9 +224,7 @@ def recipe_file(path: str) -> Recipe | None:
         value = load_yaml(storage.read(path))
     except (OSError, ValueError):
         return read_recipe(path)  # which says what is wrong
-    if isinstance(value, dict) and value.keys() & {"sources", "estimate"}:
-        return read_recipe(path)
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or value.keys() & {"sources", "estimate"}:
         return read_recipe(path)
     if is_mix(value):
         return None

@@ -1,0 +1,83 @@
+"""Files that state options: YAML or JSON, each section of which is what its struct says."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from packidx.errors import OptionError
+from packidx.io import storage
+from packidx.io.unique_keys import load_json, load_yaml
+
+_MAX_BYTES = 1 << 20
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def read_options(path: str, what: str) -> str:
+    """The text of the file at `path`, which may be a URL.
+
+    Args:
+        path: of the file.
+        what: the file is, for errors.
+
+    Raises:
+        OptionError: it cannot be read.
+    """
+    try:
+        data = storage.read_range(path, 0, _MAX_BYTES + 1)
+    except OSError as error:
+        raise OptionError(f"cannot read {path}: {error.strerror or error}") from None
+    if len(data) > _MAX_BYTES:
+        raise OptionError(f"{path} is over {_MAX_BYTES >> 20} MiB: it is no {what}")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise OptionError(f"{path} is not UTF-8 text, so it is no {what}") from None
+
+
+def options_of(text: str, where: str, what: str) -> dict[str, Any]:
+    """The members of the document `text`, by their names with ``_``; what is null is left out.
+
+    Args:
+        text: JSON where `where` ends so, else YAML.
+        where: what errors call it.
+        what: it is, and what is to be written into it.
+
+    Raises:
+        OptionError: it cannot be understood.
+    """
+    form = "JSON" if where.endswith(".json") else "YAML"
+    try:
+        value = load_json(text) if form == "JSON" else load_yaml(text)
+    except ValueError as error:
+        raise OptionError(f"{where} is not valid {form}: {error}") from None
+    if not isinstance(value, dict):
+        raise OptionError(f"{where} is no {what}")
+    return members(where, value)
+
+
+def members(where: str, given: Any) -> dict[str, Any]:
+    """The members of a section, by their names with ``_``; what is null is left out.
+
+    Raises:
+        OptionError: it is no section, or names one thing twice.
+    """
+    if not isinstance(given, dict):
+        raise OptionError(f"{where} is {given!r:.100}: write its keys under it, each on a line")
+    named = {str(key).replace("-", "_"): value for key, value in given.items()}
+    if len(named) < len(given):
+        raise OptionError(f"{where} gives a key twice, with - and _: keep one")
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def section(where: str, given: Any, kind: type[S]) -> S:
+    """A section as the struct that says what it may hold.
+
+    Raises:
+        OptionError: it holds something else.
+    """
+    try:
+        return msgspec.convert(members(where, given), kind)
+    except msgspec.ValidationError as error:
+        raise OptionError(f"{where}: {error}".replace(" - at `$.", " - at `")) from None
