@@ -24,7 +24,7 @@ from ..options import (
 from ..show.console import count, print_json, print_marked, print_table, say, status
 
 if TYPE_CHECKING:
-    from packidx.inspect.verify.check import Check
+    from packidx.inspect.verify.rows import Check
 
 
 @grouped_command(
@@ -109,8 +109,8 @@ def verify(
 
 def _run_all(checks: Iterator[Check], quiet: bool) -> tuple[list[Check], MissingExtraError | None]:
     """All checks, and why the last one could not be made."""
-    from packidx.inspect.verify.check import not_checked
-    from packidx.inspect.verify.samples import NAME
+    from packidx.inspect.verify.api import SAMPLES
+    from packidx.inspect.verify.rows import not_checked
 
     done: list[Check] = []
     with status(quiet) as doing:
@@ -119,7 +119,7 @@ def _run_all(checks: Iterator[Check], quiet: bool) -> tuple[list[Check], Missing
                 done.append(check)
                 doing(f"{len(done)} checks done, {check.name} last")
         except MissingExtraError as error:
-            return [*done, not_checked(NAME, str(error))], error
+            return [*done, not_checked(SAMPLES, str(error))], error
     return done, None
 
 

@@ -21,7 +21,7 @@ from packidx.run.workers import Progress
 from packidx.software import installed, software
 
 if TYPE_CHECKING:
-    from packidx.inspect.verify.check import Check
+    from packidx.inspect.verify.rows import Check
     from packidx.plan import PlanSummary
 
 RECIPE = "recipe.yaml"

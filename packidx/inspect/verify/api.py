@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.digests import column_digest
-from packidx.errors import FormatError, OptionError, PackidxError, SourceError, missing_package
+from packidx.errors import (
+    FormatError,
+    MissingExtraError,
+    OptionError,
+    PackidxError,
+    SourceError,
+    missing_package,
+)
 from packidx.format.lengths import LengthsManifest, columns_digest
 from packidx.format.manifest import Shard, load
 from packidx.format.parquet import conform
 from packidx.format.schema import ALL_LENGTHS, LENGTHS
-from packidx.index import Index
-from packidx.inspect.verify.check import Check, few, not_checked, number_of, short
-from packidx.inspect.verify.rows import Found
-from packidx.inspect.verify.samples import NAME as SAMPLES
-from packidx.inspect.verify.samples import check_samples
+from packidx.hashing import derive_key
+from packidx.index import Index, Sample
+from packidx.inspect.verify.rows import Check, Found, few, not_checked, number_of, short
 from packidx.io import storage, urls
 from packidx.io.copies import Content, StoredFile, content_of, local_copy, overlapped, sizes
+from packidx.permutation import permutation
 from packidx.records.containers.tar import TAR
+from packidx.records.fetch import Fetcher
 from packidx.records.shards import scan
-from packidx.user_code import Function, fingerprint_of, planned_transform
+from packidx.user_code import Function, Transform, fingerprint_of, planned_transform
 
 
 def verify(
@@ -83,6 +92,8 @@ def verify(
         yield not_checked(SAMPLES, why)
 
 
+SAMPLES = "samples"
+"""The check of `check_samples`."""
 BARE = "planned from bare lengths, which name no shards"
 
 
@@ -229,7 +240,7 @@ def check_fingerprint(index: Index, encoder: Any) -> Check:
     return Check("encoder", False, detail, numbers)
 
 
-_NAME = "lengths table"
+_TABLE = "lengths table"
 
 
 def check_lengths(index: Index) -> Check:
@@ -237,19 +248,19 @@ def check_lengths(index: Index) -> Check:
     planned = index.snapshot.lengths
     folder = index.resolve(planned.uri).rstrip("/") or "/"
     if not _is_there(folder, planned.pattern):
-        return not_checked(_NAME, f"{folder} is not there")
+        return not_checked(_TABLE, f"{folder} is not there")
     path = urls.join(folder, "manifest.json")
     if planned.pattern or not storage.is_file(path):
         return _check_bare(index, folder)
     try:
         manifest = load(path, LengthsManifest, "estimate again")
     except FormatError as error:
-        return Check(_NAME, False, str(error))
+        return Check(_TABLE, False, str(error))
     if manifest.fingerprint == planned.fingerprint:
         return _check_files(folder, manifest)
     if _goes_on(index, manifest):
         added = number_of(len(manifest.shards) - len(index.snapshot.shards), "shards")
-        return not_checked(_NAME, f"{folder} goes on with {added} after those that were planned")
+        return not_checked(_TABLE, f"{folder} goes on with {added} after those that were planned")
     return _other(folder, manifest.fingerprint, planned.fingerprint)
 
 
@@ -259,7 +270,7 @@ def _is_there(uri: str, is_pattern: bool) -> bool:
 
 def _other(folder: str, actual: str, planned: str) -> Check:
     said = f"fingerprint {short(actual)}…, planned was {short(planned)}…"
-    return Check(_NAME, False, f"{folder} is another table ({said}): plan again")
+    return Check(_TABLE, False, f"{folder} is another table ({said}): plan again")
 
 
 def _check_files(folder: str, manifest: LengthsManifest) -> Check:
@@ -267,13 +278,13 @@ def _check_files(folder: str, manifest: LengthsManifest) -> Check:
     parts = [file.within(folder) for file in manifest.files]
     faults, hashed = _faults(parts)
     if wrong := list(filter(None, faults.values())):
-        return Check(_NAME, False, f"{few(wrong)}: estimate again")
+        return Check(_TABLE, False, f"{few(wrong)}: estimate again")
     digests, rows = [], 0
     for part in parts:
         try:
             own, num_rows = _read(part)
         except (pa.ArrowException, OSError) as error:
-            return Check(_NAME, False, f"{part.path} is no part of a lengths table ({error})")
+            return Check(_TABLE, False, f"{part.path} is no part of a lengths table ({error})")
         digests.append(own)
         rows += num_rows
     numbers = {"files": len(parts), "bytes_hashed": hashed, "rows_hashed": rows}
@@ -281,9 +292,9 @@ def _check_files(folder: str, manifest: LengthsManifest) -> Check:
     actual = columns_digest(names, digests)
     if actual != manifest.digests.columns:
         said = f"digest {short(actual)}…, planned was {short(manifest.digests.columns)}…"
-        return Check(_NAME, False, f"{folder} has other values ({said}): plan again", numbers)
+        return Check(_TABLE, False, f"{folder} has other values ({said}): plan again", numbers)
     read = f"{number_of(len(parts), 'files')}, {hashed:,} bytes, {number_of(rows, 'rows')} hashed"
-    return Check(_NAME, True, f"{read}: the table that was planned", numbers)
+    return Check(_TABLE, True, f"{read}: the table that was planned", numbers)
 
 
 def _read(part: StoredFile) -> tuple[list[str], int]:
@@ -300,18 +311,18 @@ def _check_bare(index: Index, uri: str) -> Check:
     try:
         from packidx.lengths.table import read_lengths
     except ModuleNotFoundError as error:
-        return not_checked(_NAME, str(missing_package("reading bare lengths", error)))
+        return not_checked(_TABLE, str(missing_package("reading bare lengths", error)))
     planned = index.snapshot.lengths
     try:
         lengths = read_lengths(uri)
         actual = lengths.fingerprint()
     except PackidxError as error:
-        return Check(_NAME, False, str(error))
+        return Check(_TABLE, False, str(error))
     if actual != planned.fingerprint:
         return _other(uri, actual, planned.fingerprint)
     numbers = {"files": len(lengths.files), "rows_hashed": lengths.num_samples}
     hashed = f"{number_of(len(lengths.files), 'files')}, {lengths.num_samples:,} rows hashed"
-    return Check(_NAME, True, f"{hashed}: the table that was planned", numbers)
+    return Check(_TABLE, True, f"{hashed}: the table that was planned", numbers)
 
 
 def _goes_on(index: Index, lengths: LengthsManifest) -> bool:
@@ -323,3 +334,164 @@ def _goes_on(index: Index, lengths: LengthsManifest) -> bool:
         for old, new in zip(planned, now, strict=False)
         for name in names
     )
+
+
+# -- samples encoded for real, and their lengths compared with the plan's --------------------------
+
+_EXAMPLES = 3
+_Encode = Callable[[Mapping[str, Any]], Any]
+
+
+class Encoded(NamedTuple):
+    """A sample, or a piece of one, and the length of what was built."""
+
+    sample: Sample
+    is_piece: bool
+    length: int | None
+    """Tokens of the whole sample; None where it could not be built."""
+    error: str | None
+
+    @property
+    def planned(self) -> int:
+        """Tokens that the sample has at least; of a whole one, that it has."""
+        return self.sample.token_start + self.sample.length
+
+    @property
+    def differs(self) -> bool:
+        if self.length is None:
+            return False
+        return self.length < self.planned if self.is_piece else self.length != self.planned
+
+    @property
+    def difference(self) -> int:
+        """Tokens built less those that were planned."""
+        return 0 if self.length is None else self.length - self.planned
+
+    def told(self) -> str:
+        name = f"sample {self.sample.sample_id} ({self.sample.key})"
+        if self.length is None:
+            return f"{name}: {self.error}"
+        least = "at least " if self.is_piece else ""
+        return f"{name} has {self.length:,} tokens, planned were {least}{self.planned:,}"
+
+
+def check_samples(
+    index: Index,
+    encoder: _Encode,
+    transform: Transform | None,
+    wanted: int,
+    seed: int,
+) -> Check:
+    """Encode some samples for real and compare their lengths with the plan's.
+
+    Returns:
+        a check whose ``sources`` have ``source``, ``num_encoded``, ``num_pieces`` (of those, pieces
+        of longer samples, of which only the end is compared), ``num_failed`` (could not be built),
+        ``num_different``, ``planned_median`` and ``materialized_median`` (tokens of whole samples;
+        None without any), ``largest_difference`` (materialized less planned, the one farthest from
+        0) and ``examples``: ``sample_id``, ``key``, ``planned``, ``materialized`` and ``error``.
+
+    Raises:
+        MissingExtraError: what encoding them needs is not installed, which says nothing of them.
+    """
+    encoded = list(_encoded(index, encoder, transform, wanted, seed))
+    by_source: dict[str, list[Encoded]] = {one.name: [] for one in index.snapshot.sources}
+    for each in encoded:
+        by_source.setdefault(each.sample.source or "", []).append(each)
+    sources = sorted(
+        (_seen(name, those) for name, those in by_source.items()),
+        key=lambda seen: (-seen["num_failed"] - seen["num_different"], seen["source"]),
+    )
+    built = [each.length for each in encoded if each.length is not None]
+    wrong = [each.told() for each in encoded if each.differs or each.error is not None]
+    numbers = {
+        "samples_encoded": len(built),
+        "tokens_compared": sum(built),
+        "failed": len(encoded) - len(built),
+        "different": sum(each.differs for each in encoded),
+        "pieces": sum(each.is_piece for each in encoded),
+    }
+    return Check(SAMPLES, not wrong, _detail(numbers, wrong), numbers, sources=sources)
+
+
+def _detail(numbers: Mapping[str, int], wrong: list[str]) -> str:
+    done = number_of(numbers["samples_encoded"], "samples") + " encoded"
+    done += f", {number_of(numbers['tokens_compared'], 'tokens')} compared"
+    if numbers["pieces"]:
+        done += f", {number_of(numbers['pieces'], 'pieces')} by their ends"
+    done += f", {number_of(numbers['different'], 'differences')}"
+    if numbers["failed"]:
+        done += f", {numbers['failed']:,} cannot be built"
+    return f"{done}: {few(wrong)}" if wrong else done
+
+
+def _encoded(
+    index: Index,
+    encoder: _Encode,
+    transform: Transform | None,
+    wanted: int,
+    seed: int,
+) -> Iterator[Encoded]:
+    options = index.snapshot.options
+    shift, longest = int(options.shift), options.planned_capacity // options.align * options.align
+    fetcher = Fetcher(index, transform)
+    for sample, epoch in _drawn(index, wanted, seed):
+        length, error = None, None
+        try:
+            record = fetcher.read(sample, epoch)
+            length = int(np.asarray(encoder(record)["input_ids"]).size) - shift
+        except MissingExtraError:
+            raise
+        except PackidxError as failure:
+            error = str(failure)
+        except Exception as failure:  # the encoder is anybody's code
+            error = f"cannot be encoded: {type(failure).__name__}: {failure}"
+        is_long = length is not None and length > longest
+        is_piece = bool(sample.piece or sample.token_start) or is_long
+        yield Encoded(sample, is_piece, length, error)
+
+
+def _drawn(index: Index, wanted: int, seed: int) -> Iterator[tuple[Sample, int]]:
+    """Samples drawn by the seed, in the order of the table, and the epochs of their packs."""
+    files = index.snapshot.files
+    num_pieces = sum(file.rows for file in files if file.path.startswith("samples-"))
+    rows = np.sort(permutation(num_pieces, derive_key(seed, "verify"))[:wanted])
+    first_row = 0
+    for number, stated in enumerate(index.snapshot.result.windows):
+        samples, epochs = index.window("samples", number), index.window("packs", number)["epoch"]
+        stop = first_row + samples.num_rows
+        own = rows[(rows >= first_row) & (rows < stop)] - first_row
+        for row in samples.take(own).to_pylist():
+            sample = Sample(**row)
+            pack = sample.pack_id - stated.first_pack
+            epoch = epochs[pack].as_py() if 0 <= pack < len(epochs) else None
+            yield sample, epoch or 0
+        first_row = stop
+
+
+def _seen(name: str, encoded: list[Encoded]) -> dict[str, Any]:
+    different = [each for each in encoded if each.differs]
+    failed = [each for each in encoded if each.length is None]
+    whole = [each for each in encoded if not each.is_piece and each.length is not None]
+    differences = [each.difference for each in [*whole, *different]]
+    examples = [*sorted(different, key=lambda each: -abs(each.difference)), *failed]
+    return {
+        "source": name,
+        "num_encoded": len(encoded) - len(failed),
+        "num_pieces": sum(each.is_piece for each in encoded),
+        "num_failed": len(failed),
+        "num_different": len(different),
+        "planned_median": median(each.planned for each in whole) if whole else None,
+        "materialized_median": median(each.length or 0 for each in whole) if whole else None,
+        "largest_difference": max(differences, key=abs, default=0),
+        "examples": [
+            {
+                "sample_id": each.sample.sample_id,
+                "key": each.sample.key,
+                "planned": each.planned,
+                "materialized": each.length,
+                "error": each.error,
+            }
+            for each in examples[:_EXAMPLES]
+        ],
+    }
