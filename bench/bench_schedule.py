@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from bench_tools import CAPACITY, Int64s, heading, line, ratio
 from packidx.index import open_index
 from packidx.index.cost import COLUMNS, pack_cost
-from packidx.inspect.stats import ScheduledPacks, ranks_stats
+from packidx.inspect.waiting import ScheduledPacks, ranks_stats
 from packidx.plan import plan_packs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "helpers"))

@@ -18,9 +18,8 @@ from ..options import (
     quiet_option,
     worker_options,
 )
-from ..show.console import count, print_json, print_marked_text, say
+from ..show.console import count, print_json, print_marked_text, progress_bar, say
 from ..show.lengths import print_lengths, tell, untrained_sources, warnings_of
-from ..show.progress import progress_bar
 from ..sources import how_options, pair_option, record_options, sources_argument, transform_option
 
 if TYPE_CHECKING:

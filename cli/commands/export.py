@@ -14,8 +14,7 @@ from ..options import (
     roots_option,
     worker_options,
 )
-from ..show.console import count, number_of, print_facts, print_result, warn
-from ..show.progress import progress_bar
+from ..show.console import count, number_of, print_facts, print_result, progress_bar, warn
 
 if TYPE_CHECKING:
     from packidx.export.energon import EnergonSummary

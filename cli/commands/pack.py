@@ -19,13 +19,13 @@ from ..show.console import (
     print_facts,
     print_json,
     print_text,
+    progress_bar,
     say,
     status,
     visible,
     warn,
 )
 from ..show.lengths import print_lengths, tell
-from ..show.progress import progress_bar
 from ..sources import how_options, pair_option, record_options, sources_argument, transform_option
 from .plan import with_option
 

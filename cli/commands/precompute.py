@@ -16,8 +16,16 @@ from ..options import (
     trust_option,
     worker_options,
 )
-from ..show.console import count, not_read, print_facts, print_json, taken_from, warn, with_parts
-from ..show.progress import progress_bar
+from ..show.console import (
+    count,
+    not_read,
+    print_facts,
+    print_json,
+    progress_bar,
+    taken_from,
+    warn,
+    with_parts,
+)
 from ..sources import (
     print_sources,
     processor_option,

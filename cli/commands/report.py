@@ -34,7 +34,7 @@ def report(
     hold, a few packs, and where all of it is from. It needs pip install "packidx[report]".
     """
     from packidx.inspect.report import write_report
-    from packidx.inspect.stats import RANKS
+    from packidx.inspect.waiting import RANKS
 
     with status(quiet) as doing:
         write_report(path, output, ranks=ranks or RANKS, roots=roots, progress=doing)

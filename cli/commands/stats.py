@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,12 +15,15 @@ from ..show.console import (
     print_json,
     print_table,
     say,
+    say_wrapped,
     status,
     warn,
     with_parts,
 )
+from ..show.facts import result_facts
 
 if TYPE_CHECKING:
+    from packidx.format.index import Result, Source
     from packidx.index import Index
 
 
@@ -56,7 +59,7 @@ def stats(index: str, ranks: tuple[int, ...], verbose: bool, quiet: bool, as_jso
 
 
 def _print_lengths(path: str, as_json: bool) -> None:
-    from packidx.inspect.stats.lengths import lengths_stats
+    from packidx.inspect.stats import lengths_stats
 
     found = lengths_stats(path)
     if as_json:
@@ -69,10 +72,9 @@ def _print_index(
     opened: Index, ranks: tuple[int, ...], verbose: bool, quiet: bool, as_json: bool
 ) -> None:
     from packidx.index.described import untrained
-    from packidx.inspect.stats import RANKS, pack_stats, sample_stats
+    from packidx.inspect.stats import pack_stats, sample_stats
     from packidx.inspect.verdict import verdict
-
-    from ..show.stats import print_details, print_short, print_verdict
+    from packidx.inspect.waiting import RANKS
 
     with status(quiet) as doing:
         packs = pack_stats(opened)
@@ -98,7 +100,7 @@ _QUANTILES = ("min", "p50", "p95", "p99", "max")
 
 
 def print_lengths_stats(stats: Mapping[str, Any]) -> None:
-    """`packidx.inspect.stats.lengths.lengths_stats` in a few tables."""
+    """`packidx.inspect.stats.lengths_stats` in a few tables."""
     facts = {"samples": with_parts(stats["num_ok"], stats["methods"])}
     facts["rejected"] = with_parts(stats["num_rejected"], stats["rejected"])
     facts["tokens"] = count(stats["num_tokens"])
@@ -155,3 +157,103 @@ def _numbered(row: Mapping[str, Any]) -> str:
 
 def _name(name: str | None) -> str:
     return "–" if name is None else name
+
+
+_PER_PACK = ("min", "p50", "p95", "max", "mean")
+_SHORT: tuple[str, ...] = (
+    "samples",
+    "tokens",
+    "packs",
+    "fill",
+    "steps",
+    "dropped",
+    "left out",
+    "no labels",
+)
+_SHORT += ("options", "continues", "appends to", "windows", "lengths")
+
+
+def print_verdict(sentences: Iterable[str]) -> None:
+    """The verdict's sentences, each with a dash before it."""
+    for sentence in sentences:
+        say_wrapped(sentence, "- ", "  ")
+
+
+def print_short(index: Index) -> None:
+    """The facts of a plan that are asked for most."""
+    facts = result_facts(index.snapshot)
+    print_facts("Plan", {name: facts[name] for name in _SHORT if name in facts})
+
+
+def print_details(index: Index, packs: Mapping[str, Any], of_samples: Mapping[str, Any]) -> None:
+    """All facts of a plan, and tables of its packs, its schedule and its sources.
+
+    Args:
+        packs: `packidx.inspect.stats.pack_stats`.
+        of_samples: `packidx.inspect.stats.sample_stats`.
+    """
+    snapshot = index.snapshot
+    print_facts("Plan", result_facts(snapshot))
+    rows = [[name, *(_number(cell[key]) for key in _PER_PACK)] for name, cell in packs.items()]
+    print_table(["per pack", *_PER_PACK], rows, right=1)
+    _print_schedule(snapshot.result, of_samples["schedule"])
+    if snapshot.sources:
+        _print_packed(snapshot.sources)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.2f}"
+
+
+_ORDERS = {"planned": "plan", "random": "random", "by_vision_tokens": "by vision tokens"}
+
+
+def _print_schedule(result: Result, ranks: list[dict[str, Any]]) -> None:
+    """A line per number of ranks and order; nothing where there is no whole step."""
+    rows = []
+    for of_ranks in ranks:
+        for name, words in _ORDERS.items():
+            if (order := of_ranks[name]) is None:
+                continue
+            if name == "planned":
+                words = f"{words}: {result.schedule}"
+            rows.append(
+                [
+                    f"{of_ranks['ranks']} x {of_ranks['micro_steps']}",
+                    words,
+                    count(of_ranks["steps"]),
+                    percent(order["useful"]),
+                    percent(order["useful_by_phase"]),
+                    _ratio(order["autocorrelation"], ""),
+                    _ratio(order["vision_spread_vs_random"], " x"),
+                    _ratio(order["source_spread_vs_random"], " x"),
+                ]
+            )
+    if rows:
+        header = ["ranks", "order", "steps", "useful", "by phase"]
+        header += ["neighbours", "visual", "sources"]
+        print_table(header, rows, right=2)
+        for line in _LEGEND:
+            say_wrapped(line)
+
+
+_LEGEND = (
+    "ranks: times the micro-steps of a step; useful: share of the time in which no rank waits for "
+    "the slowest of its micro-step, by the plan's cost model; by phase: waiting in the vision "
+    "tower and again in the language model",
+    "neighbours: autocorrelation of the costs of steps; visual, sources: spread of the steps' "
+    "shares of visual tokens, and of sources, as multiples of random order's",
+)
+
+
+def _ratio(value: float | None, unit: str) -> str:
+    return "–" if value is None else f"{value:.2f}{unit}"
+
+
+def _print_packed(sources: Iterable[Source]) -> None:
+    rows = [
+        [source.name, count(source.num_samples), count(source.num_dropped)] for source in sources
+    ]
+    print_table(["source", "samples", "dropped"], rows, right=1)

@@ -14,13 +14,15 @@ import sqlite3
 import threading
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packidx.errors import OptionError, SourceError
-from packidx.export.energon_lines import Members
 from packidx.io import storage, urls
 from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.sources.energon import FOLDER
+
+if TYPE_CHECKING:
+    from packidx.export.energon import Members
 
 _INFOS = (".info.json", ".info.yaml")  # of Energon 7, and of earlier ones
 _DATABASE = "index.sqlite"

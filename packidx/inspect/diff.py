@@ -12,8 +12,8 @@ from packidx.index.cost import pack_cost
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.sql import Row, rows_of, tables_of
-from packidx.inspect.stats.idle import RANKS, ScheduledPacks, first_epoch, ranks_stats
 from packidx.inspect.trace import first_ids
+from packidx.inspect.waiting import RANKS, ScheduledPacks, first_epoch, ranks_stats
 
 
 def _both(a: Any, b: Any) -> Row:

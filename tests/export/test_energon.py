@@ -25,9 +25,8 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError, PackidxError
 from packidx.export import energon
-from packidx.export.energon import export_energon
+from packidx.export.energon import MemberName, export_energon, record_in_words
 from packidx.export.energon_folders import as_energon_names
-from packidx.export.energon_lines import MemberName, record_in_words
 from packidx.io import storage
 from packidx.records.dialects.parse import parse
 from packidx.torch import PackedDataset

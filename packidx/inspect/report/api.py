@@ -28,8 +28,9 @@ from packidx.inspect.report.figures import (
 )
 from packidx.inspect.report.page import Drawer, Figure, Report, Section, Series, count, page_of
 from packidx.inspect.sql import Asked, asked, connect
-from packidx.inspect.stats import RANKS, sample_stats
+from packidx.inspect.stats import sample_stats
 from packidx.inspect.verdict import verdict
+from packidx.inspect.waiting import RANKS
 from packidx.io.files import write_atomic
 
 _PAGE = b"<!doctype html>"  # how a report begins

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from packidx import open_index, plan_packs
 from packidx.index import Index
-from packidx.inspect.stats import sample_stats
-from packidx.inspect.stats import stats as module
-from packidx.inspect.stats.stats import source_distance
+from packidx.inspect import stats as module
+from packidx.inspect.stats import sample_stats, source_distance
 from packidx.pack.counts import exact_dot
 
 SAMPLE = st.tuples(st.integers(1, 50), st.integers(0, 3))

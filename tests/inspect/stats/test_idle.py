@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.inspect.stats.idle import RANKS, ScheduledPacks, ranks_stats
+from packidx.inspect.waiting import RANKS, ScheduledPacks, ranks_stats
 
 
 def packs(n: int, seed: int = 0, **without: None) -> ScheduledPacks:

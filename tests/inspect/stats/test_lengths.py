@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
 
-from packidx.inspect.stats.lengths import lengths_stats
+from packidx.inspect.stats import lengths_stats
 
 
 def rows() -> dict[str, list[Any]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from vlm_mix import SOURCES, vlm_mix
 
 from packidx.index.order import EpochOrder, order_key
-from packidx.inspect.stats import ScheduledPacks, ranks_stats
+from packidx.inspect.waiting import ScheduledPacks, ranks_stats
 from packidx.pack.counts import Histogram
 from packidx.pack.slots import deal_into
 from packidx.pack.strategies.decreasing import best_fit_decreasing
