@@ -1,48 +1,127 @@
-"""Options that several commands have, each said once, and several of them as one decorator."""
+"""Options that several commands have, each said once; and commands with groups of options."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from packidx.errors import FormatError, OptionError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]
+"""An option or an argument, as click has them."""
 
 
-def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
+class Group(NamedTuple):
+    """A heading in the help, behind which the options that belong to it stand.
+
+    Attributes:
+        name: the heading.
+        example: some of its options as they are typed.
+    """
+
+    name: str
+    example: str
+
+
+class GroupedCommand(click.Command):
+    """A command whose help has a section for each group of options, its example below it.
+
+    Attributes:
+        groups: each with the names of its options.
+    """
+
+    def __init__(self, *args: Any, groups: Mapping[Group, Sequence[str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.groups = groups
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections, and one for what is in no group, ``--help``."""
+        records = {
+            option.name: record
+            for option in self.get_params(ctx)
+            if isinstance(option, click.Option) and (record := option.get_help_record(ctx))
+        }
+        for group, names in self.groups.items():
+            with formatter.section(group.name.capitalize()):
+                formatter.write_dl([records.pop(name) for name in names])
+                formatter.write_text(f"for example: {group.example}")
+        with formatter.section("Other options"):
+            formatter.write_dl(list(records.values()))
+
+
+def grouped_command(
+    *parts: Group | Decorator, cls: type[GroupedCommand] = GroupedCommand
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Return a decorator that makes a command of a function.
+
+    Args:
+        parts: arguments, and behind them groups, each before its options, in the help's order.
+        cls: the command's class.
+    """
+    parameters: list[click.Parameter] = []
+    groups: dict[Group, list[str]] = {}
+    for part in parts:
+        if isinstance(part, Group):
+            groups[part] = []
+            continue
+
+        def holder() -> None: ...
+
+        part(holder)
+        made = getattr(holder, "__click_params__")[::-1]  # noqa: B009, click's own
+        parameters += made
+        if groups:
+            groups[[*groups][-1]] += [parameter.name for parameter in made]
+    return click.command(cls=cls, groups=groups, params=parameters)
+
+
+def option(names: str, metavar: str | None, help: str, **settings: Any) -> Decorator:
+    """An option: its names with blanks between, and what click takes besides."""
+    return click.option(*names.split(), metavar=metavar, help=help, **settings)
+
+
+def flag(names: str, help: str) -> Decorator:
+    """An option without a value."""
+    return click.option(*names.split(), is_flag=True, help=help)
+
+
+def number(names: str, metavar: str, help: str, least: int = 1, **settings: Any) -> Decorator:
+    """An option that takes a whole number, `least` or more."""
+    return option(names, metavar, help, type=click.IntRange(min=least), **settings)
+
+
+def together(*options: Decorator) -> Callable[[Command], Command]:
     """All `options`, in this order in the help."""
 
     def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
+        for each in reversed(options):
+            command = each(command)
         return command
 
     return decorate
 
 
-def output_option(what: str) -> Callable[[Command], Command]:
+def output_option(what: str) -> Decorator:
     """``-o DIR``, which must be given; `what` is its help."""
-    return click.option(
-        "-o", "--output", required=True, metavar="DIR", type=click.Path(), help=what
-    )
+    return option("-o --output", "DIR", what, required=True, type=click.Path())
 
 
 def pairs_option(
-    option: str,
+    name: str,
     argument: str,
     form: str,
     what: str,
     meaning: str = "",
     read: Callable[[str], Any] = str,
-) -> Callable[[Command], Command]:
+) -> Decorator:
     """An option that may be repeated, the command's `argument`: a dict of its words.
 
     Args:
-        option: its name, such as ``--column``.
+        name: such as ``--column``.
         form: what is to be written, as ``NAME=FIELD``.
         what: its help.
         meaning: the form in words, for the error.
@@ -52,60 +131,48 @@ def pairs_option(
     def pairs_of(context: Any, parameter: Any, values: tuple[str, ...]) -> dict[str, Any]:
         pairs: dict[str, Any] = {}
         for value in values:
-            name, equals, word = value.partition("=")
-            if not (name and equals and word):
-                raise OptionError(f"{option} {value}: write {form}{meaning}")
-            if name in pairs:
-                raise OptionError(f"{option} {name} is given twice, {pairs[name]!r} and {word!r}")
-            pairs[name] = read(word)
+            key, equals, word = value.partition("=")
+            if not (key and equals and word):
+                raise OptionError(f"{name} {value}: write {form}{meaning}")
+            if key in pairs:
+                raise OptionError(f"{name} {key} is given twice, {pairs[key]!r} and {word!r}")
+            pairs[key] = read(word)
         return pairs
 
-    return click.option(option, argument, multiple=True, metavar=form, callback=pairs_of, help=what)
+    return option(f"{name} {argument}", form, what, multiple=True, callback=pairs_of)
 
 
-def roots_option(option: str, argument: str, what: str) -> Callable[[Command], Command]:
+def roots_option(name: str, argument: str, what: str) -> Decorator:
     """``OLD=NEW``: where what begins with one path lies now."""
-    return pairs_option(option, argument, "OLD=NEW", what, ", a path prefix and what replaces it")
+    return pairs_option(name, argument, "OLD=NEW", what, ", a path prefix and what replaces it")
 
 
 root_option = roots_option("--root", "roots", "Where moved data lies now.")
-quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
-
-
-ranks_option = click.option(
+quiet_option = flag("--quiet", "No progress on stderr.")
+ranks_option = number(
     "--ranks",
-    type=click.IntRange(min=1),
+    "N",
+    "Data-parallel ranks that the schedule is looked at for.  [default: 8, 64, 512]",
     multiple=True,
-    metavar="N",
-    help="Data-parallel ranks that the schedule is looked at for.  [default: 8, 64, 512]",
 )
+json_option = flag("--json as_json", "Print the result as JSON.")
 
 
-def json_option(what: str = "Print one JSON object.") -> Callable[[Command], Command]:
-    """``--json``; `what` is its help."""
-    return click.option("--json", "as_json", is_flag=True, help=what)
-
-
-def worker_options(does: str, default: str = "one per CPU") -> Callable[[Command], Command]:
-    """``--workers`` and ``--engine``; the help says what they do (``'count'``), and how many."""
-    workers = click.option(
-        "--workers",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help=f"Processes that {does}, or tasks of Ray at a time.  [default: {default}]",
+def worker_options(does: str) -> Decorator:
+    """``--workers`` and ``--engine``; the help says what they do (``'count'``)."""
+    workers = f"Processes that {does}, or tasks of Ray at a time.  [default: one per CPU]"
+    engine = (
+        "Whose processes: this machine's, or Ray's, of the cluster that RAY_ADDRESS names or else "
+        "of this machine."
     )
-    engine = click.option(
-        "--engine",
-        type=click.Choice(["local", "ray"]),
-        default="local",
-        show_default=True,
-        help="Whose processes: this machine's, or Ray's, of the cluster that RAY_ADDRESS names or "
-        "else of this machine.",
+    engines = click.Choice(["local", "ray"])
+    return together(
+        number("--workers", "N", workers),
+        option("--engine", None, engine, type=engines, default="local", show_default=True),
     )
-    return together(workers, engine)
 
 
-def settings_option(what: str = "") -> Callable[[Command], Command]:
+def settings_option(what: str = "") -> Decorator:
     """``--processor-set``, the command's ``processor_settings``; `what` is added to its help."""
     return pairs_option(
         "--processor-set",
@@ -117,10 +184,9 @@ def settings_option(what: str = "") -> Callable[[Command], Command]:
     )
 
 
-trust_option = click.option(
+trust_option = flag(
     "--trust-remote-code",
-    is_flag=True,
-    help="Run code that the processor's folder holds, as transformers does where it is told to.",
+    "Run code that the processor's folder holds, as transformers does where it is told to.",
 )
 
 
@@ -130,41 +196,6 @@ def _value(word: str) -> Any:
         return json.loads(word)
     except ValueError:
         return word
-
-
-index_options = together(
-    click.option(
-        "--processor", metavar="DIR_OR_NAME", help="The processor that counted the lengths."
-    ),
-    settings_option("; by default the plan's"),
-    trust_option,
-    click.option(
-        "--encode",
-        metavar="MODULE:NAME",
-        help="The user's own encoder that counted the lengths; NAME() calls NAME first.",
-    ),
-    click.option(
-        "--transform",
-        metavar="MODULE:NAME",
-        help="The transform that the lengths were counted with.",
-    ),
-    root_option,
-    quiet_option,
-    json_option(),
-)
-"""Of commands that read an index with the encoder it was counted with: ``processor``,
-``processor_settings``, ``trust_remote_code``, ``encode``, ``transform``, ``roots``, ``quiet`` and
-``as_json``."""
-
-
-def refuse_two_encoders(processor: str | None, encode: str | None) -> None:
-    """Refuse to guess which one is meant.
-
-    Raises:
-        OptionError: both are given.
-    """
-    if processor is not None and encode is not None:
-        raise OptionError("--processor and --encode both name the encoder: give one of them")
 
 
 def make_encoder(

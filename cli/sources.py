@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-from packidx.records.layout import COLUMNS, TAGS
+from packidx.records.layout import COLUMNS, PAIRS, TAGS
 from packidx.records.sources import MIX
 
-from .options import Command, json_option, pairs_option, together
+from .options import Decorator, option, pairs_option, settings_option, together, trust_option
 from .show.console import count, format_table, print_text, terminal_width, warn
 
 _Examples = Mapping[tuple[str, str], tuple[str, str]]
@@ -24,75 +24,102 @@ def _with_mixes(context: Any, parameter: Any, given: tuple[str, ...]) -> tuple[s
     return sources
 
 
-def sources_argument(metavar: str = "SOURCE...") -> Callable[[Command], Command]:
-    """The sources of a command, and the files that are mixes whatever their names are."""
-    return together(
-        click.argument("sources", metavar=metavar, nargs=-1, callback=_with_mixes),
-        click.option(
-            "--mix-file",
-            "mix_files",
-            multiple=True,
-            is_eager=True,
-            metavar="FILE",
-            help="A SOURCE that is a mix, whatever its name is; else the name says so: *.yaml, "
-            "mix.json, *.mix.json, meta*.json, dataset_info.json. Repeat for more.",
-        ),
+def sources_argument(metavar: str = "SOURCE...") -> Decorator:
+    """The sources of a command, and the files of `mix_file_option`."""
+    return click.argument("sources", metavar=metavar, nargs=-1, callback=_with_mixes)
+
+
+_mix_file = option(
+    "--mix-file mix_files",
+    "FILE",
+    "A SOURCE that is a mix, whatever its name is; else the name says so: *.yaml, mix.json, "
+    "*.mix.json, meta*.json, dataset_info.json. Repeat for more.",
+    multiple=True,
+    is_eager=True,
+)
+
+
+def processor_option(required: bool = False) -> Decorator:
+    """``--processor``, the one that training uses."""
+    without = "" if required else " Without it lengths are guesses."
+    return click.option(
+        "--processor",
+        required=required,
+        metavar="DIR_OR_NAME",
+        help=f"Folder or hub name of the Hugging Face processor that training uses.{without}",
     )
 
 
-ignore_option = click.option(
-    "--ignore",
+_labels = option(
+    "--labels",
+    "WORDS",
+    "Which tokens are trained on, as in last,no-thinking,no-eot; needs --processor.",
+)
+transform_option = option(
+    "--transform",
+    "MODULE:NAME",
+    "f(record, rng) -> record, applied before a record is encoded, here and in training.",
+)
+pair_option = option(
+    "--pair",
+    None,
+    "Take one side of preference pairs as a record of its own, or both, as two samples that a"
+    " plan keeps together. Without it such records are rejected; with it all others are.",
+    type=click.Choice(PAIRS),
+)
+_media_root = option(
+    "--media-root",
+    "DIR",
+    "Folder of the media, or its URL: relative paths start there, and nothing outside it is "
+    "read, links resolved.  [default: each shard's own folder]",
+)
+_remote_media = option(
+    "--remote-media",
+    "PREFIX",
+    "Folder, or URL such as s3://corpus/images/, elsewhere, below which records may refer to "
+    "files. Repeat for more.  [default: none but the media root, or a shard's folder]",
     multiple=True,
-    metavar="FIELD",
-    help="FIELD of the records is as if it were not there. Repeat for more.  [default: a record "
+)
+_columns = pairs_option(
+    "--column",
+    "columns",
+    "NAME=FIELD",
+    f"FIELD of the records is the column NAME: {', '.join(COLUMNS)}. Repeat for more.",
+)
+_tags = pairs_option(
+    "--tag",
+    "tags",
+    "NAME=VALUE",
+    "role_tag and content_tag: the keys of a turn; the others: the role's word in it, or "
+    "several with commas between. "
+    f"NAME is one of {', '.join(TAGS)}.",
+)
+_ignore = option(
+    "--ignore",
+    "FIELD",
+    "FIELD of the records is as if it were not there. Repeat for more.  [default: a record "
     "with an image, turns or the like in a FIELD that nothing reads is rejected]",
+    multiple=True,
+)
+_delimiter = option(
+    "--delimiter",
+    "CHAR",
+    "Between the cells of CSV and TSV files. A TSV has no quotes unless this is stated.",
+)
+_max_rejected = option(
+    "--max-rejected",
+    "SHARE",
+    "Exit with 1 where more than SHARE of a source's records is rejected, 0.05 or 5%; what is"
+    " counted is written all the same.  [default: where nothing of a source is left]",
 )
 
-source_options = together(
-    click.option(
-        "--media-root",
-        metavar="DIR",
-        type=click.Path(),
-        help="Folder of the media, or its URL: relative paths start there, and nothing outside it "
-        "is read, links resolved.  [default: each shard's own folder]",
-    ),
-    click.option(
-        "--remote-media",
-        multiple=True,
-        metavar="PREFIX",
-        help="Folder, or URL such as s3://corpus/images/, elsewhere, below which records may refer "
-        "to files. Repeat for more.  [default: none but the media root, or a shard's folder]",
-    ),
-    pairs_option(
-        "--column",
-        "columns",
-        "NAME=FIELD",
-        f"FIELD of the records is the column NAME: {', '.join(COLUMNS)}. Repeat for more.",
-    ),
-    pairs_option(
-        "--tag",
-        "tags",
-        "NAME=VALUE",
-        "role_tag and content_tag: the keys of a turn; the others: the role's word in it, or "
-        "several with commas between. "
-        f"NAME is one of {', '.join(TAGS)}.",
-    ),
-    ignore_option,
-    click.option(
-        "--delimiter",
-        metavar="CHAR",
-        help="Between the cells of CSV and TSV files. A TSV has no quotes unless this is stated.",
-    ),
-    click.option(
-        "--max-rejected",
-        metavar="SHARE",
-        help="Exit with 1 where more than SHARE of a source's records is rejected, 0.05 or 5%; "
-        "what is counted is written all the same.  [default: where nothing of a source is left]",
-    ),
-    click.option("--quiet", is_flag=True, help="Show no progress."),
-    json_option("Print the result as one JSON object."),
+how_options = together(processor_option(), settings_option(), trust_option, _labels)
+"""How a table is counted: `transform_option` apart."""
+record_options = together(
+    *(_columns, _tags, _ignore, _delimiter),
+    *(_media_root, _remote_media, _mix_file, _max_rejected),
 )
-"""Media root, remote media, what concerns columns, delimiter, max-rejected, quiet and json."""
+"""What the records of all sources look like."""
 
 
 def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> None:

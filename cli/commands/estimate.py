@@ -8,102 +8,79 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packidx.records.layout import PAIRS
-
-from ..grouped import Group, GroupedCommand
-from ..options import output_option, settings_option, trust_option, worker_options
+from ..options import (
+    Group,
+    flag,
+    grouped_command,
+    json_option,
+    option,
+    output_option,
+    quiet_option,
+    worker_options,
+)
 from ..show.console import count, print_json, print_marked_text, say
 from ..show.lengths import print_lengths, tell, untrained_sources, warnings_of
 from ..show.progress import progress_bar
-from ..sources import source_options, sources_argument
+from ..sources import how_options, pair_option, record_options, sources_argument, transform_option
 
 if TYPE_CHECKING:
     from packidx.inspect.shown import ShownSample
 
-_GROUPS = (
+
+@grouped_command(
+    sources_argument(),
     Group(
         "how to count",
         "--processor Qwen/Qwen2.5-VL-7B-Instruct --labels last --processor-set videos.fps=1",
-        (
-            *("processor", "processor_settings", "trust_remote_code", "encode", "labels"),
-            *("transform", "text_engine", "method", "seed"),
-        ),
     ),
+    how_options,
+    option(
+        "--encode",
+        "MODULE:NAME",
+        "Instead of a processor, the encoder that training uses: any callable(record) that "
+        "returns input_ids, or its count(record). NAME() calls NAME first.",
+    ),
+    transform_option,
+    option(
+        "--text-engine",
+        "auto|gigatoken|tokenizers",
+        "What tokenizes; auto takes the faster one for the data, if both agree on its text.",
+        default="auto",
+        show_default=True,
+    ),
+    option(
+        "--method",
+        None,
+        "Guess text by its characters where a record does not state its tokens, whatever the "
+        "--processor has; media are counted by it.",
+        type=click.Choice(["heuristic"]),
+    ),
+    option("--seed", None, "Of --transform.", default=0, show_default=True),
     Group(
         "what the records look like",
         "--column messages=dialog --tag role_tag=speaker --media-root photos/",
-        (
-            *("columns", "tags", "ignore", "delimiter", "pair"),
-            *("media_root", "remote_media", "mix_files", "max_rejected"),
-        ),
     ),
-    Group("scale", "--workers 8", ("workers", "engine", "fresh")),
-    Group("output", "-o lengths/ --show 3", ("output", "show", "as_json", "quiet")),
+    record_options,
+    pair_option,
+    Group("scale", "--workers 8"),
+    worker_options("count"),
+    flag(
+        "--fresh",
+        "Count all, where otherwise rows of shards that have not changed are taken over from the "
+        "table that is there. Files that records refer to may have changed, too.",
+    ),
+    Group("output", "-o lengths/ --show 3"),
+    output_option("Folder of the lengths table; one that is there already is replaced as a whole."),
+    option(
+        "--show",
+        "N",
+        "Print the first N samples, by turns of the sources, as the model will see them, with the"
+        " text that is trained on marked.",
+        type=click.IntRange(min=1),
+    ),
+    json_option,
+    quiet_option,
 )
-
-
-@click.command("estimate", cls=GroupedCommand, groups=_GROUPS)
-@sources_argument()
-@output_option("Folder of the lengths table; one that is there already is replaced as a whole.")
-@click.option(
-    "--processor",
-    metavar="DIR_OR_NAME",
-    help="Folder or hub name of the Hugging Face processor that training uses. "
-    "Without it lengths are guesses.",
-)
-@settings_option()
-@trust_option
-@click.option(
-    "--encode",
-    metavar="MODULE:NAME",
-    help="Instead of a processor, the encoder that training uses: any callable(record) that "
-    "returns input_ids, or its count(record). NAME() calls NAME first.",
-)
-@click.option(
-    "--labels",
-    metavar="WORDS",
-    help="Which tokens are trained on, as in last,no-thinking,no-eot; needs --processor.",
-)
-@click.option(
-    "--transform",
-    metavar="MODULE:NAME",
-    help="f(record, rng) -> record, applied before a record is encoded, here and in training.",
-)
-@click.option("--seed", default=0, show_default=True, help="Of --transform.")
-@click.option(
-    "--method",
-    type=click.Choice(["heuristic"]),
-    help="Guess text by its characters where a record does not state its tokens, whatever the "
-    "--processor has; media are counted by it.",
-)
-@click.option(
-    "--text-engine",
-    default="auto",
-    show_default=True,
-    metavar="auto|gigatoken|tokenizers",
-    help="What tokenizes; auto takes the faster one for the data, if both agree on its text.",
-)
-@click.option(
-    "--pair",
-    type=click.Choice(PAIRS),
-    help="Take one side of preference pairs as a record of its own, or both, as two samples that "
-    "a plan keeps together. Without it such records are rejected; with it all others are.",
-)
-@click.option(
-    "--fresh",
-    is_flag=True,
-    help="Count all, where otherwise rows of shards that have not changed are taken over from the "
-    "table that is there. Files that records refer to may have changed, too.",
-)
-@click.option(
-    "--show",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Print the first N samples, by turns of the sources, as the model will see them, with the "
-    "text that is trained on marked.",
-)
-@worker_options("count")
-@source_options
 def estimate(
     max_rejected: str | None, quiet: bool, as_json: bool, show: int | None, **options: Any
 ) -> None:

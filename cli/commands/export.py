@@ -44,7 +44,7 @@ def export() -> None:
 )
 @worker_options("read the tars")
 @quiet_option
-@json_option("Print the result as one JSON object.")
+@json_option
 def energon(quiet: bool, as_json: bool, **options: Any) -> None:
     """Write the packs of INDEX or INDEX@ID for Megatron-Energon; no media are copied.
 
@@ -86,7 +86,7 @@ def _show_energon(summary: EnergonSummary) -> None:
 @root_option
 @worker_options("read")
 @quiet_option
-@json_option("Print the result as one JSON object.")
+@json_option
 def wds(quiet: bool, as_json: bool, **options: Any) -> None:
     """Write the packs of INDEX or INDEX@ID as tars, media copied as they are.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("index")
 @quiet_option
-@json_option("Print one JSON array.")
+@json_option
 def log(index: str, quiet: bool, as_json: bool) -> None:
     """List the snapshots of INDEX, newest first."""
     from packidx.index import Index, open_index, read_head, snapshot_ids

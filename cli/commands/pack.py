@@ -11,17 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packidx.errors import OptionError, VerificationError
-from packidx.records.layout import PAIRS
+from packidx.plan.options import OPTIONS
 
-from ..grouped import Group, GroupedCommand
-from ..options import (
-    json_option,
-    pairs_option,
-    quiet_option,
-    settings_option,
-    trust_option,
-    worker_options,
-)
+from ..options import Group, grouped_command, json_option, option, quiet_option, worker_options
 from ..show.console import (
     number_of,
     print_facts,
@@ -34,73 +26,39 @@ from ..show.console import (
 )
 from ..show.lengths import print_lengths, tell
 from ..show.progress import progress_bar
-from ..sources import ignore_option, sources_argument
+from ..sources import how_options, pair_option, record_options, sources_argument, transform_option
 from .plan import with_option
 
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary
     from packidx.recipe import PackSummary, Recipe
 
-_COUNTED = (
-    *("processor", "processor_settings", "trust_remote_code", "labels", "transform"),
-    *("media_root", "columns", "tags", "ignore", "pair", "mix_files", "max_rejected"),
-)
 _PLANNED = (
     *("capacity", "on_long", "mix", "max_samples", "max_images", "global_batch", "cost"),
     *("shift", "seed"),
 )
 
 
-_GROUPS = (
+@grouped_command(
+    sources_argument("RECIPE|SOURCE..."),
     Group(
         "what the records look like, and how to count",
         "--processor Qwen/Qwen2.5-VL-7B-Instruct --column messages=dialog",
-        _COUNTED,
     ),
-    Group("how to pack", "--capacity 8192 --on-long split --mix photos=2", _PLANNED),
-    Group("scale", "--workers 8", ("workers", "engine")),
-    Group("output", "-o packs/", ("output", "from_index", "as_json", "quiet")),
+    how_options,
+    transform_option,
+    record_options,
+    pair_option,
+    Group("how to pack", "--capacity 8192 --on-long split --mix photos=2"),
+    *[with_option(name) for name in _PLANNED],
+    Group("scale", "--workers 8"),
+    worker_options("count and plan"),
+    Group("output", "-o packs/"),
+    option("-o --output", "DIR", "Folder for lengths, index and report."),
+    option("--from from_index", "INDEX[@ID]", "Print the recipe that a plan was made by."),
+    json_option,
+    quiet_option,
 )
-
-
-@click.command(cls=GroupedCommand, groups=_GROUPS)
-@sources_argument("RECIPE|SOURCE...")
-@click.option("-o", "--output", metavar="DIR", help="Folder for lengths, index and report.")
-@click.option(
-    "--processor",
-    metavar="DIR_OR_NAME",
-    help="Folder or hub name of the Hugging Face processor that training uses.",
-)
-@with_option("capacity")
-@settings_option()
-@trust_option
-@click.option("--labels", metavar="WORDS", help="Which tokens are trained on.")
-@click.option("--transform", metavar="MODULE:NAME", help="f(record, rng) -> record.")
-@click.option("--media-root", metavar="DIR", help="Folder of the media, or its URL.")
-@pairs_option("--column", "columns", "NAME=FIELD", "FIELD of the records is the column NAME.")
-@pairs_option("--tag", "tags", "NAME=VALUE", "A word of their turns, as `packidx estimate` has it.")
-@ignore_option
-@click.option(
-    "--max-rejected",
-    metavar="SHARE",
-    help="Stop where more than SHARE of a source's records is rejected, 0.05 or 5%.  "
-    "[default: where nothing of a source is left]",
-)
-@click.option("--pair", type=click.Choice(PAIRS), help="Which side of preference pairs is taken.")
-@with_option("on_long")
-@with_option("mix")
-@with_option("max_samples")
-@with_option("max_images")
-@with_option("global_batch")
-@with_option("cost")
-@with_option("shift")
-@with_option("seed")
-@click.option(
-    "--from", "from_index", metavar="INDEX[@ID]", help="Print the recipe that a plan was made by."
-)
-@worker_options("count and plan")
-@json_option()
-@quiet_option
 def pack(
     sources: tuple[str, ...],
     output: str | None,
@@ -188,8 +146,8 @@ def _recipe(
         raise click.UsageError("Missing option '--capacity'.")
     if "mix" in given:
         given["mix"] = tuple(weight for text in given["mix"] for weight in text.split(","))
-    counted = {name: given[name] for name in _COUNTED if name in given}
-    planned = {name: given[name] for name in _PLANNED if name in given}
+    counted = {name: value for name, value in given.items() if name not in OPTIONS}
+    planned = {name: value for name, value in given.items() if name in OPTIONS}
     return recipe_given(sources, counted, planned, output), False
 
 

@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -22,8 +22,16 @@ from packidx.plan.options import (
     dashed,
 )
 
-from ..grouped import Group, GroupedCommand
-from ..options import json_option, quiet_option, read_state
+from ..options import (
+    Decorator,
+    Group,
+    flag,
+    grouped_command,
+    json_option,
+    option,
+    quiet_option,
+    read_state,
+)
 from ..show.console import (
     count,
     number_of,
@@ -42,8 +50,6 @@ if TYPE_CHECKING:
     from packidx.index import Index
     from packidx.plan import PlanSummary
     from packidx.plan.preview import PreviewRow
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def with_option(name: str, kind: type | None = None) -> Decorator:
@@ -68,14 +74,6 @@ def _completed(ctx: click.Context, parameter: click.Parameter, begun: str) -> li
     return [word for word in words if word.startswith(begun)]
 
 
-def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """All options of a plan but the capacity, in the order of the fields."""
-    for name in reversed(OPTIONS):
-        if name != "capacity":
-            command = with_option(name)(command)
-    return command
-
-
 def _default(name: str) -> str:
     shown, default = OPTIONS[name].shown_default, DEFAULTS[name]
     if shown is None and isinstance(default, str | int) and default is not False:
@@ -90,58 +88,49 @@ _EXAMPLES = {
     "order": "--global-batch 512 --micro-steps 8 --cost qwen2.5-vl-7b",
     "scale": "--window-shards 64 --workers 8",
 }
-_OWN = {"scale": ("workers",)}
-_GROUPS = (
-    *(
-        Group(name, _EXAMPLES[name], (*fields, *_OWN.get(name, ())))
-        for name, fields in GROUPS.items()
-    ),
-    Group(
-        "going on from a plan",
-        "-o index/ --continue state.json",
-        ("append", "resume"),
-    ),
-    Group(
-        "options of a file",
-        "--config recipe.yaml",
-        ("config",),
-    ),
-    Group("output", "-o index/ --json", ("output", "dry_run", "as_json", "quiet")),
-)
 
 
-@click.command(cls=GroupedCommand, groups=_GROUPS)
-@click.argument("lengths", required=False)
-@click.option("-o", "--output", metavar="DIR", help="Folder of the index.")
-@with_option("capacity", str)  # a dry run takes several
-@click.option(
-    "--config",
-    metavar="FILE",
-    help="YAML or JSON with options: `packed_sequence:` as NeMo's recipes have it, and `packidx:` "
-    "with the names here. What is given here wins.",
+def _planned() -> Iterator[Group | Decorator]:
+    """Yield all options of a plan in their groups."""
+    for name, example in _EXAMPLES.items():
+        yield Group(name, example)
+        for field in GROUPS[name]:  # a dry run takes several capacities
+            yield with_option(field, str if field == "capacity" else None)
+
+
+@grouped_command(
+    click.argument("lengths", required=False),
+    *_planned(),
+    option(
+        "--workers",
+        "N|ray",
+        "Processes that plan windows, or ray: tasks of the cluster that RAY_ADDRESS names, or "
+        "else of Ray on this machine.  [default: one]",
+    ),
+    Group("going on from a plan", "-o index/ --continue state.json"),
+    flag(
+        "--append",
+        "Keep the newest snapshot's packs and plan only the shards that have been added since.",
+    ),
+    option(
+        "--continue resume",
+        "STATE.json",
+        "Plan what training has not consumed yet at this state of its sampler, which names its "
+        "snapshot; that one's options hold unless others are given.",
+    ),
+    Group("options of a file", "--config recipe.yaml"),
+    option(
+        "--config",
+        "FILE",
+        "YAML or JSON with options: `packed_sequence:` as NeMo's recipes have it, and `packidx:` "
+        "with the names here. What is given here wins.",
+    ),
+    Group("output", "-o index/ --json"),
+    option("-o --output", "DIR", "Folder of the index."),
+    flag("--dry-run", "Only say what plans of these capacities would be."),
+    json_option,
+    quiet_option,
 )
-@with_options
-@click.option(
-    "--append",
-    is_flag=True,
-    help="Keep the newest snapshot's packs and plan only the shards that have been added since.",
-)
-@click.option(
-    "--continue",
-    "resume",
-    metavar="STATE.json",
-    help="Plan what training has not consumed yet at this state of its sampler, which names its "
-    "snapshot; that one's options hold unless others are given.",
-)
-@click.option(
-    "--workers",
-    metavar="N|ray",
-    help="Processes that plan windows, or ray: tasks of the cluster that RAY_ADDRESS names, or "
-    "else of Ray on this machine.  [default: one]",
-)
-@click.option("--dry-run", is_flag=True, help="Only say what plans of these capacities would be.")
-@json_option()
-@quiet_option
 def plan(
     lengths: str | None,
     output: str | None,

@@ -5,60 +5,59 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from ..grouped import Group, GroupedCommand
-from ..options import output_option, settings_option, trust_option, worker_options
+from ..options import (
+    Group,
+    grouped_command,
+    json_option,
+    option,
+    output_option,
+    quiet_option,
+    settings_option,
+    trust_option,
+    worker_options,
+)
 from ..show.console import count, not_read, print_facts, print_json, taken_from, warn, with_parts
 from ..show.progress import progress_bar
-from ..sources import print_sources, source_options, sources_argument, warn_of_rejected
+from ..sources import (
+    print_sources,
+    processor_option,
+    record_options,
+    sources_argument,
+    warn_of_rejected,
+)
 
 if TYPE_CHECKING:
     from packidx.precompute import PrecomputeSummary
 
 
-_GROUPS = (
-    Group(
-        "how to count",
-        "--processor Qwen/Qwen2.5-VL-7B-Instruct --processor-set videos.fps=1",
-        ("processor", "processor_settings", "trust_remote_code"),
-    ),
+@grouped_command(
+    sources_argument(),
+    Group("how to count", "--processor Qwen/Qwen2.5-VL-7B-Instruct --processor-set videos.fps=1"),
+    processor_option(required=True),
+    settings_option(),
+    trust_option,
     Group(
         "what the records look like",
         "--column messages=dialog --tag role_tag=speaker --media-root photos/",
-        (
-            *("columns", "tags", "ignore", "delimiter"),
-            *("media_root", "remote_media", "mix_files", "max_rejected"),
-        ),
     ),
-    Group("scale", "--workers 8", ("workers", "engine")),
-    Group("output", "-o counted/ --meta objects", ("output", "meta", "as_json", "quiet")),
+    record_options,
+    Group("scale", "--workers 8"),
+    worker_options("count"),
+    Group("output", "-o counted/ --meta objects"),
+    output_option(
+        "Folder of the new data set; one that precompute has written is replaced as a whole."
+    ),
+    option(
+        "--meta",
+        "lists|objects",
+        "Entries of mm_inputs_meta: [height, width, n_tokens], as NeMo's packer reads them, or "
+        "objects with these names.",
+        default="lists",
+        show_default=True,
+    ),
+    json_option,
+    quiet_option,
 )
-
-
-@click.command("precompute", cls=GroupedCommand, groups=_GROUPS)
-@sources_argument()
-@output_option(
-    "Folder of the new data set; one that precompute has written is replaced as a whole."
-)
-@click.option(
-    "--processor",
-    required=True,
-    metavar="DIR_OR_NAME",
-    help="Folder or hub name of the Hugging Face processor that training uses.",
-)
-@settings_option()
-@trust_option
-@click.option(
-    "--meta",
-    default="lists",
-    show_default=True,
-    metavar="lists|objects",
-    help="Entries of mm_inputs_meta: [height, width, n_tokens], as NeMo's packer reads them, or "
-    "objects with these names.",
-)
-@worker_options("count")
-@source_options
 def precompute(max_rejected: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
     """Write the SOURCEs back with _text_tokens and mm_inputs_meta in every record.
 

@@ -13,8 +13,16 @@ import click
 
 from packidx.errors import OptionError, PackidxError
 
-from ..grouped import Group, GroupedCommand
-from ..options import quiet_option, root_option
+from ..options import (
+    Decorator,
+    Group,
+    GroupedCommand,
+    flag,
+    grouped_command,
+    option,
+    quiet_option,
+    root_option,
+)
 from ..show.console import print_text, status, visible
 
 if TYPE_CHECKING:
@@ -45,75 +53,50 @@ class _Query(GroupedCommand):
         return super().parse_args(ctx, args)
 
 
-_NUMBER = click.IntRange(min=0)
-_POSITIVE = click.IntRange(min=1)
+def _of_steps(option: str, least: int, help: str) -> Decorator:
+    """Return an option of the view steps, a number."""
+    return click.option(
+        option, type=click.IntRange(min=least), metavar="N", help=f"Of the view steps: {help}]"
+    )
 
 
-_GROUPS = (
-    Group(
-        "the view steps",
-        "--global-batch 512 --world-size 64 --epoch 0",
-        ("seed", "epoch", "global_batch", "world_size"),
+@grouped_command(
+    click.argument("index"),
+    click.argument("query", required=False),
+    Group("the view steps", "--global-batch 512 --world-size 64 --epoch 0"),
+    _of_steps("--seed", 0, "PackSampler's.  [default: 0"),
+    _of_steps("--epoch", 0, "one epoch.  [default: each that was planned apart"),
+    _of_steps("--global-batch", 1, "packs per step.  [default: what was planned for"),
+    _of_steps("--world-size", 1, "data-parallel ranks.  [default: packs of a planned micro-step"),
+    Group("what a query may do", "--timeout 600 --memory-limit 16GB"),
+    flag(
+        "--unlocked",
+        "Let QUERY do all that DuckDB can: read and write files, attach, set, install.",
     ),
-    Group(
-        "what a query may do",
-        "--timeout 600 --memory-limit 16GB",
-        ("unlocked", "timeout", "memory_limit"),
+    option(
+        "--timeout",
+        "SECONDS",
+        "Stop QUERY after so long.  [default: 60; none with --unlocked]",
+        type=float,
+        callback=_seconds,
     ),
-    Group("output", "--format csv -o packs.csv", ("kind", "output", "roots", "quiet")),
+    option(
+        "--memory-limit",
+        "SIZE",
+        "Memory that QUERY may take, as 500MB.  [default: 4GB; none with --unlocked]",
+    ),
+    Group("output", "--format csv -o packs.csv"),
+    option(
+        "--format kind",
+        None,
+        "How to print.  [default: by the name of FILE, else table]",
+        type=click.Choice(["table", "csv", "json", "parquet"]),
+    ),
+    option("-o --output", "FILE", "Write to FILE instead of stdout."),
+    root_option,
+    quiet_option,
+    cls=_Query,
 )
-
-
-@click.command(cls=_Query, groups=_GROUPS)
-@click.argument("index")
-@click.argument("query", required=False)
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["table", "csv", "json", "parquet"]),
-    help="How to print.  [default: by the name of FILE, else table]",
-)
-@click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of stdout.")
-@click.option(
-    "--seed", type=_NUMBER, metavar="N", help="Of the view steps: PackSampler's.  [default: 0]"
-)
-@click.option(
-    "--epoch",
-    type=_NUMBER,
-    metavar="N",
-    help="Of the view steps: one epoch.  [default: each that was planned apart]",
-)
-@click.option(
-    "--global-batch",
-    type=_POSITIVE,
-    metavar="N",
-    help="Of the view steps: packs per step.  [default: what was planned for]",
-)
-@click.option(
-    "--world-size",
-    type=_POSITIVE,
-    metavar="N",
-    help="Of the view steps: data-parallel ranks.  [default: packs of a planned micro-step]",
-)
-@click.option(
-    "--unlocked",
-    is_flag=True,
-    help="Let QUERY do all that DuckDB can: read and write files, attach, set, install.",
-)
-@click.option(
-    "--timeout",
-    type=float,
-    callback=_seconds,
-    metavar="SECONDS",
-    help="Stop QUERY after so long.  [default: 60; none with --unlocked]",
-)
-@click.option(
-    "--memory-limit",
-    metavar="SIZE",
-    help="Memory that QUERY may take, as 500MB.  [default: 4GB; none with --unlocked]",
-)
-@root_option
-@quiet_option
 def sql(
     index: str,
     query: str | None,

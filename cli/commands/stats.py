@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     help="Of a plan: all facts, and tables of its packs, its schedule and its sources.",
 )
 @quiet_option
-@json_option()
+@json_option
 def stats(index: str, ranks: tuple[int, ...], verbose: bool, quiet: bool, as_json: bool) -> None:
     """Say how good the plan of INDEX or INDEX@ID is, or what the table LENGTHS holds.
 

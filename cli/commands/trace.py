@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from packidx.errors import NotFoundInIndex
 
-from ..grouped import Group, GroupedCommand
-from ..options import json_option, quiet_option, read_state, root_option
+from ..options import (
+    Group,
+    grouped_command,
+    json_option,
+    number,
+    option,
+    quiet_option,
+    read_state,
+    root_option,
+)
 from ..show.console import (
     count,
     format_table,
@@ -29,59 +37,41 @@ from ..show.console import (
 
 if TYPE_CHECKING:
     from packidx.index import Index
-    from packidx.inspect.trace import (
-        Ancestor,
-        Place,
-        SampleTrace,
-        SampleTraces,
-        StepTrace,
-        TracedPack,
-        TracedSample,
-    )
 
+Row = Mapping[str, Any]
 _NUMBER = click.IntRange(min=0)
 _POSITIVE = click.IntRange(min=1)
 
 
-_GROUPS = (
-    Group("a step", "--step 120 --rank 3 --world-size 8", ("step", "rank", "world_size")),
-    Group("a sample", "--key photo-17 --source photos", ("key", "source", "sample_id")),
-    Group(
-        "how training reads",
-        "--global-batch 512 --seed 1 --epoch 2",
-        ("global_batch", "seed", "epoch", "state", "roots"),
+@grouped_command(
+    click.argument("index"),
+    Group("a step", "--step 120 --rank 3 --world-size 8"),
+    number("--step", "S", "Tell what optimizer step S trains on.", least=0),
+    number("--rank", "R", "With --step: the packs of one rank.", least=0),
+    number("--world-size", "W", "Data-parallel ranks."),
+    Group("a sample", "--key photo-17 --source photos"),
+    option("--key", "K", "Tell where the samples of this key are."),
+    option("--source", "NAME", "With --key: the source, where several have it."),
+    number("--sample-id", "N", "Tell where sample N is.", least=0),
+    Group("how training reads", "--global-batch 512 --seed 1 --epoch 2"),
+    number(
+        "--global-batch",
+        "N",
+        "Packs per optimizer step, as PackSampler was given.  [default: what was planned for]",
     ),
-    Group("output", "--json", ("as_json", "quiet")),
+    number("--seed", "N", "Seed of PackSampler.  [default: 0]", least=0),
+    number("--epoch", "E", "Epoch.  [default: 0, of a sample all planned apart]", least=0),
+    option(
+        "--state",
+        "FILE",
+        "A sampler's state as JSON: gives seed, epoch and global batch, and tells what training "
+        "has had by then.",
+    ),
+    root_option,
+    Group("output", "--json"),
+    json_option,
+    quiet_option,
 )
-
-
-@click.command(cls=GroupedCommand, groups=_GROUPS)
-@click.argument("index")
-@click.option("--step", type=_NUMBER, metavar="S", help="Tell what optimizer step S trains on.")
-@click.option("--key", metavar="K", help="Tell where the samples of this key are.")
-@click.option("--sample-id", type=_NUMBER, metavar="N", help="Tell where sample N is.")
-@click.option("--source", metavar="NAME", help="With --key: the source, where several have it.")
-@click.option("--rank", type=_NUMBER, metavar="R", help="With --step: the packs of one rank.")
-@click.option("--world-size", type=_POSITIVE, metavar="W", help="Data-parallel ranks.")
-@click.option(
-    "--global-batch",
-    type=_POSITIVE,
-    metavar="N",
-    help="Packs per optimizer step, as PackSampler was given.  [default: what was planned for]",
-)
-@click.option(
-    "--epoch", type=_NUMBER, metavar="E", help="Epoch.  [default: 0, of a sample all planned apart]"
-)
-@click.option("--seed", type=_NUMBER, metavar="N", help="Seed of PackSampler.  [default: 0]")
-@click.option(
-    "--state",
-    metavar="FILE",
-    help="A sampler's state as JSON: gives seed, epoch and global batch, and tells what training "
-    "has had by then.",
-)
-@root_option
-@quiet_option
-@json_option()
 def trace(
     index: str,
     step: int | None,
@@ -105,8 +95,6 @@ def trace(
     Steps are counted from 0 in their epoch. What a plan goes on from (plan --continue) is looked
     through, too.
     """
-    from dataclasses import asdict
-
     from packidx.index import open_index
     from packidx.inspect.trace import trace_samples, trace_step
 
@@ -120,160 +108,148 @@ def trace(
     options |= {"world_size": world_size, "state": None if state is None else read_state(state)}
     if step is not None:
         traced = trace_step(opened, step, rank=rank, **options)
-        print_json(asdict(traced)) if as_json else print_step(traced)
+        print_json(traced) if as_json else print_step(traced)
         return
     with status(quiet) as doing:
         doing("looking through the samples")
-        found = trace_samples(opened, key=key, sample_id=sample_id, source=source, **options)
+        traced = trace_samples(opened, key=key, sample_id=sample_id, source=source, **options)
     if as_json:
-        print_json(asdict(found))
-    elif found.samples:
-        print_samples(found)
-    if not found.samples:
-        raise NotFoundInIndex(_absent(found, opened))
+        print_json(traced)
+    elif traced["samples"]:
+        print_samples(traced)
+    if not traced["samples"]:
+        raise NotFoundInIndex(_absent(traced, opened))
 
 
-def _absent(found: SampleTraces, index: Index) -> str:
+def _absent(traced: Row, index: Index) -> str:
     """That no sample is called so."""
-    what = f"sample {found.sample_id}" if found.key is None else f"key {found.key!r:.200}"
-    of_source = "" if found.source is None else f" in source {found.source}"
+    what = f"key {traced['key']!r:.200}"
+    if traced["key"] is None:
+        what = f"sample {traced['sample_id']}"
+    of_source = "" if traced["source"] is None else f" in source {traced['source']}"
     number = number_of(index.snapshot.lengths.num_samples, "sample")
     return (
-        f"{index.path}@{index.id[:12]} has no {what}{of_source}: none of its {number}, packed or "
-        "dropped, has it"
+        f"{_name(traced)} has no {what}{of_source}: none of its {number}, packed or dropped, has it"
     )
+
+
+def _name(traced: Row) -> str:
+    return f"{traced['path']}@{traced['snapshot_id'][:12]}"
 
 
 _ORIGINS = {"given": "as given", "state": "the state's", "plan": "the plan's"}
 _LETTERS = 16  # of a name that are shown
 
 
-def print_step(traced: StepTrace) -> None:
+def print_step(traced: Row) -> None:
     """What a step trains on, a line for each sample."""
-    of_rank = "" if traced.rank is None else f", rank {traced.rank} of {traced.world_size}"
-    title = f"{traced.path}@{traced.snapshot_id[:12]}, step {traced.step}{of_rank}"
-    samples = sum(len(pack.samples) for pack in traced.packs)
-    packs = f"{number_of(len(traced.packs), 'pack')}, {number_of(samples, 'sample')}"
+    rank, packs = traced["rank"], traced["packs"]
+    of_rank = "" if rank is None else f", rank {rank} of {traced['world_size']}"
+    samples = number_of(sum(len(pack["samples"]) for pack in packs), "sample")
+    tokens = number_of(sum(pack["length"] for pack in packs), "token")
     facts = {
-        "epoch": f"{traced.epoch}, of {number_of(traced.num_steps, 'step')}",
-        "seed": str(traced.seed),
-        "global batch": _global_batch(traced.global_batch, traced.global_batch_from),
-        "trained on": f"{packs}, {number_of(sum(p.length for p in traced.packs), 'token')}",
+        "epoch": f"{traced['epoch']}, of {number_of(traced['num_steps'], 'step')}",
+        **_of_run(traced),
+        "trained on": f"{number_of(len(packs), 'pack')}, {samples}, {tokens}",
     }
-    if traced.consumed is not None:
-        facts["state"] = "this step is done" if traced.consumed else "this step is not done yet"
-    if traced.ancestors:
+    if traced["consumed"] is not None:
+        facts["state"] = "this step is done" if traced["consumed"] else "this step is not done yet"
+    if traced["ancestors"]:
+        before = traced["steps_before"]
+        names = ", ".join(f"@{ancestor['snapshot_id'][:12]}" for ancestor in traced["ancestors"])
         facts["before"] = (
-            f"{number_of(traced.steps_before, 'step')} on {_names(traced.ancestors)}, so this is "
-            f"step {traced.steps_before + traced.step} of what is continued"
+            f"{number_of(before, 'step')} on {names}, so this is step {before + traced['step']} of "
+            "what is continued"
         )
-    print_facts(title, facts)
-    _say_missing(traced.ancestors)
-    is_dealt = traced.world_size is not None
-    header = ["micro-step", "rank"] if is_dealt else ["place"]
+    print_facts(f"{_name(traced)}, step {traced['step']}{of_rank}", facts)
+    _say_missing(traced)
+    head = ["place_in_step"] if traced["world_size"] is None else ["micro_step", "rank"]
+    header = ["place"] if traced["world_size"] is None else ["micro-step", "rank"]
     header += ["pack", "position", "sample", "tokens", "source", "key"]
-    rows = [row for pack in traced.packs for row in _pack_rows(pack, is_dealt)]
+    rows = []
+    for pack in packs:
+        own = [str(pack[name]) for name in (*head, "pack_id")]
+        for sample in pack["samples"]:
+            rows.append([*own, *_cells(sample)])
+            own = [""] * len(own)  # it stands in the pack's first line
     is_number = [name not in ("source", "key") for name in header]
     print_text(format_table(header, rows, is_number, terminal_width()))
 
 
-def _pack_rows(pack: TracedPack, is_dealt: bool) -> Iterable[list[str]]:
-    """A line for each sample; what is the pack's stands in the first one."""
-    head = [str(pack.micro_step), str(pack.rank)] if is_dealt else [str(pack.place_in_step)]
-    head.append(str(pack.pack_id))
-    for sample in pack.samples:
-        yield [*head, *_cells(sample)]
-        head = [""] * len(head)
-
-
-def _cells(sample: TracedSample) -> list[str]:
-    ident = str(sample.sample_id) + (f" {sample.pair}" if sample.pair else "")
-    tokens = count(sample.length)
-    if sample.piece or sample.token_start:
-        tokens += f" from {count(sample.token_start)}"
-    key = _record(sample.shard, sample.row) if sample.key is None else sample.key
-    source, key = (visible(name) for name in (sample.source or "–", key))
-    shown = [shortened(source, _LETTERS), shortened(key, 2 * _LETTERS)]
-    return [str(sample.position), ident, tokens, *shown]
-
-
-def print_samples(traced: SampleTraces) -> None:
-    """Each sample: where it is, or why it is nowhere, and what was trained on before."""
-    facts = {"seed": str(traced.seed), "global batch": "unknown: give --global-batch to see steps"}
-    if traced.global_batch is not None and traced.global_batch_from is not None:
-        facts["global batch"] = _global_batch(traced.global_batch, traced.global_batch_from)
-    asked = f"sample {traced.sample_id}" if traced.key is None else f"key {traced.key}"
-    print_facts(f"{traced.path}@{traced.snapshot_id[:12]}, {asked}", facts)
-    for sample in traced.samples:
-        _print_sample(sample, traced.world_size is not None)
-    _say_missing(traced.ancestors)
-
-
-def _print_sample(sample: SampleTrace, is_dealt: bool) -> None:
-    source = "" if sample.source is None else f", source {sample.source}"
-    key = "" if sample.key is None else f", key {sample.key}"
-    pair = "" if sample.pair is None else f", {sample.pair} side of a pair"
-    say("")
-    say(f"sample {sample.sample_id}{source}{key}{pair}")
-    if sample.shard is not None:
-        say(f"record {sample.row} of {sample.shard}")
-    for before in sample.before:
-        say(f"trained on before, in @{before.snapshot_id[:12]}:")
-        _print_places(before.places, is_dealt=False)
-    if sample.dropped is not None:
-        why = sample.dropped.reason
-        if sample.dropped.detail is not None:
-            why += f": {sample.dropped.detail}"
-        say(f"dropped, so in no pack: {why}")
-    if sample.places:
-        _print_places(sample.places, is_dealt)
-
-
-def _print_places(places: Sequence[Place], is_dealt: bool) -> None:
-    header = ["epoch", "step", "place", *(("micro-step", "rank") if is_dealt else ())]
-    header += ["pack", "position", "copy", "piece", "tokens"]
-    has_state = any(place.consumed is not None for place in places)
-    rows = []
-    for place in places:
-        step = "left out" if place.left_out else _number(place.step)
-        row = [str(place.epoch), step, _number(place.place_in_step)]
-        row += [_number(place.micro_step), _number(place.rank)] if is_dealt else []
-        row += [str(place.pack_id), str(place.position), str(place.copy), str(place.piece)]
-        row.append(f"{place.token_start:,} – {place.token_start + place.length:,}")
-        if has_state:
-            row.append("yes" if place.consumed else "no")
-        rows.append(row)
-    print_table([*header, *(("trained on",) if has_state else ())], rows)
-
-
-def _number(value: int | None) -> str:
-    return "–" if value is None else str(value)
-
-
-def _global_batch(size: int, origin: str) -> str:
-    said = f"{number_of(size, 'pack')}, {_ORIGINS[origin]}"
+def _of_run(traced: Row) -> dict[str, str]:
+    """The seed and the global batch, and where that is from."""
+    said, origin = "unknown: give --global-batch to see steps", traced["global_batch_from"]
+    if origin is not None:
+        said = f"{number_of(traced['global_batch'], 'pack')}, {_ORIGINS[origin]}"
     if origin == "plan":
         said += "; if PackSampler was given another, give --global-batch"
-    return said
+    return {"seed": str(traced["seed"]), "global batch": said}
 
 
-def _names(ancestors: Sequence[Ancestor]) -> str:
-    return ", ".join(f"@{ancestor.snapshot_id[:12]}" for ancestor in ancestors)
+def _cells(sample: Row) -> list[str]:
+    ident = " ".join(filter(None, (str(sample["sample_id"]), sample["pair"])))
+    tokens = count(sample["length"])
+    if sample["piece"] or sample["token_start"]:
+        tokens += f" from {count(sample['token_start'])}"
+    key = sample["key"]
+    if key is None:
+        key = "–" if sample["row"] is None else f"#{sample['row']}"
+        if sample["shard"] is not None:
+            key = f"{os.path.basename(sample['shard'])}#{sample['row']}"
+    source, key = (visible(name) for name in (sample["source"] or "–", key))
+    shown = [shortened(source, _LETTERS), shortened(key, 2 * _LETTERS)]
+    return [str(sample["position"]), ident, tokens, *shown]
 
 
-def _say_missing(ancestors: Iterable[Ancestor]) -> None:
+def print_samples(traced: Row) -> None:
+    """Each sample: where it is, or why it is nowhere, and what was trained on before."""
+    key, is_dealt = traced["key"], traced["world_size"] is not None
+    asked = f"sample {traced['sample_id']}" if key is None else f"key {key}"
+    print_facts(f"{_name(traced)}, {asked}", _of_run(traced))
+    for sample in traced["samples"]:
+        _print_sample(sample, is_dealt)
+    _say_missing(traced)
+
+
+def _print_sample(sample: Row, is_dealt: bool) -> None:
+    named = [f", {name} {sample[name]}" for name in ("source", "key") if sample[name] is not None]
+    pair = "" if sample["pair"] is None else f", {sample['pair']} side of a pair"
+    say("")
+    say(f"sample {sample['sample_id']}{''.join(named)}{pair}")
+    if sample["shard"] is not None:
+        say(f"record {sample['row']} of {sample['shard']}")
+    for before in sample["before"]:
+        say(f"trained on before, in @{before['snapshot_id'][:12]}:")
+        _print_places(before["places"], is_dealt=False)
+    if (dropped := sample["dropped"]) is not None:
+        why = ": ".join(filter(None, (dropped["reason"], dropped["detail"])))
+        say(f"dropped, so in no pack: {why}")
+    if sample["places"]:
+        _print_places(sample["places"], is_dealt)
+
+
+def _print_places(places: Sequence[Row], is_dealt: bool) -> None:
+    columns = {"epoch": "epoch", "step": "step", "place": "place_in_step"}
+    if is_dealt:
+        columns |= {"micro-step": "micro_step", "rank": "rank"}
+    columns |= {"pack": "pack_id", "position": "position", "copy": "copy", "piece": "piece"}
+    has_state = any(place["consumed"] is not None for place in places)
+    rows = []
+    for place in places:
+        shown = dict(place, step="left out" if place["left_out"] else place["step"])
+        row = ["–" if shown[name] is None else str(shown[name]) for name in columns.values()]
+        row.append(f"{place['token_start']:,} – {place['token_start'] + place['length']:,}")
+        rows.append([*row, "yes" if place["consumed"] else "no"] if has_state else row)
+    print_table([*columns, "tokens", *(("trained on",) if has_state else ())], rows)
+
+
+def _say_missing(traced: Row) -> None:
     """Which part of the lineage nobody can look into."""
-    for ancestor in ancestors:
-        if ancestor.missing is not None:
+    for ancestor in traced["ancestors"]:
+        if ancestor["missing"] is not None:
             say(
-                f"@{ancestor.snapshot_id[:12]} cannot be read, so what its "
-                f"{number_of(ancestor.position, 'trained pack')} held is unknown: "
-                f"{ancestor.missing}",
+                f"@{ancestor['snapshot_id'][:12]} cannot be read, so what its "
+                f"{number_of(ancestor['position'], 'trained pack')} held is unknown: "
+                f"{ancestor['missing']}",
                 err=True,
             )
-
-
-def _record(shard: str | None, row: int | None) -> str:
-    if shard is None:
-        return "–" if row is None else f"#{row}"
-    return f"{os.path.basename(shard)}#{row}"

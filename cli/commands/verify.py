@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from packidx.errors import MissingExtraError, OptionError, VerificationError
 
-from ..grouped import Group, GroupedCommand
-from ..options import index_options, make_encoder, refuse_two_encoders
+from ..options import (
+    Group,
+    flag,
+    grouped_command,
+    json_option,
+    make_encoder,
+    option,
+    quiet_option,
+    root_option,
+    settings_option,
+    trust_option,
+)
 from ..show.console import count, print_json, print_marked, print_table, say, status
 
 if TYPE_CHECKING:
-    from packidx.inspect.verify.check import Check, SourceSeen
+    from packidx.inspect.verify.check import Check
 
-_GROUPS = (
-    Group("what to look at", "--sample 64", ("quick", "num_sampled", "seed", "roots")),
-    Group(
-        "how the lengths were counted",
-        "--processor Qwen/Qwen2.5-VL-7B-Instruct",
-        ("processor", "processor_settings", "trust_remote_code", "encode", "transform"),
+
+@grouped_command(
+    click.argument("index"),
+    Group("what to look at", "--sample 64"),
+    flag("--quick", "Look at sizes of files and shards alone."),
+    option("--sample num_sampled", "N", "Encode N samples for real.", default=0),
+    option("--seed", None, "Which samples.", default=0, show_default=True),
+    root_option,
+    Group("how the lengths were counted", "--processor Qwen/Qwen2.5-VL-7B-Instruct"),
+    option("--processor", "DIR_OR_NAME", "The processor that counted the lengths."),
+    settings_option("; by default the plan's"),
+    trust_option,
+    option(
+        "--encode",
+        "MODULE:NAME",
+        "The user's own encoder that counted the lengths; NAME() calls NAME first.",
     ),
-    Group("output", "--json", ("as_json", "quiet")),
+    option("--transform", "MODULE:NAME", "The transform that the lengths were counted with."),
+    Group("output", "--json"),
+    json_option,
+    quiet_option,
 )
-
-
-@click.command(cls=GroupedCommand, groups=_GROUPS)
-@click.argument("index")
-@click.option("--quick", is_flag=True, help="Look at sizes of files and shards alone.")
-@click.option("--sample", "num_sampled", default=0, metavar="N", help="Encode N samples for real.")
-@click.option("--seed", default=0, show_default=True, help="Which samples.")
-@index_options
 def verify(
     index: str,
     processor: str | None,
@@ -60,7 +75,8 @@ def verify(
         raise OptionError(f"--sample is {num_sampled}: give the number of samples to encode")
     if quick and (num_sampled or processor or encode):
         raise OptionError("--quick reads nothing: leave --sample, --processor and --encode out")
-    refuse_two_encoders(processor, encode)
+    if processor is not None and encode is not None:
+        raise OptionError("--processor and --encode both name the encoder: give one of them")
     opened = open_index(index, roots)
     encoder: Any = None
     if processor is not None:
@@ -111,33 +127,30 @@ def _json(check: Check) -> dict[str, Any]:
     """A check as it stands under ``--json``."""
     from dataclasses import asdict
 
-    told = {name: value for name, value in asdict(check).items() if name != "sources"}
-    return told | ({"sources": [asdict(seen) for seen in check.sources]} if check.sources else {})
+    told = asdict(check)
+    return told if check.sources else {name: told[name] for name in told if name != "sources"}
 
 
 def print_verified(title: str, checks: Sequence[Check]) -> None:
     """The checks, and of encoded samples the sources, those that differ first."""
-    print_marked(title, [(_mark(check), check.name, check.detail) for check in checks])
+    marks = {False: "FAILED", True: "ok", None: "-"}
+    print_marked(
+        title,
+        [
+            (marks[check.ok if check.checked else None], check.name, check.detail)
+            for check in checks
+        ],
+    )
     for check in checks:
         if check.sources:
-            _print_sources(check.sources)
+            say("")
+            columns = ["source", "encoded", "differ", "not built", "planned", "built"]
+            print_table([*columns, "largest diff."], map(_row, check.sources), right=1)
+            say("planned, built: median tokens of whole samples; largest diff.: built less planned")
 
 
-def _mark(check: Check) -> str:
-    if not check.checked:
-        return "-"
-    return "ok" if check.ok else "FAILED"
-
-
-def _print_sources(sources: Sequence[SourceSeen]) -> None:
-    columns = ["source", "encoded", "differ", "not built", "planned", "built", "largest diff."]
-    say("")
-    print_table(columns, map(_row, sources), right=1)
-    say("planned, built: median tokens of whole samples; largest diff.: built less planned")
-
-
-def _row(seen: SourceSeen) -> list[str]:
-    numbers = (seen.num_encoded, seen.num_different, seen.num_failed)
-    medians = (seen.planned_median, seen.materialized_median)
+def _row(seen: Mapping[str, Any]) -> list[str]:
+    numbers = [count(seen[name]) for name in ("num_encoded", "num_different", "num_failed")]
+    medians = (seen["planned_median"], seen["materialized_median"])
     shown = ["–" if value is None else f"{value:,.0f}" for value in medians]
-    return [seen.source, *map(count, numbers), *shown, f"{seen.largest_difference:+,}"]
+    return [seen["source"], *numbers, *shown, f"{seen['largest_difference']:+,}"]

@@ -17,8 +17,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,12 +26,12 @@ import yaml
 from packidx import digests
 from packidx.errors import OptionError, PackidxError
 from packidx.export.energon_folders import Sources, as_energon_names
-from packidx.export.energon_lines import Written, pack_line, read_named, written
-from packidx.export.outputs import check_output, check_records, check_shards
+from packidx.export.energon_lines import Record, pack_line, read_members, record_of
+from packidx.export.outputs import open_exported
 from packidx.format.manifest import Shard
 from packidx.format.outputs import EnergonManifest, ExportedFile
-from packidx.index import Index, Sample, open_index
-from packidx.io import files, urls
+from packidx.index import Index, Sample
+from packidx.io import files, storage, urls
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind
 from packidx.records.fetch import Fetcher, check_key
@@ -108,9 +107,7 @@ def export_energon(
     begun = time.monotonic()
     writers = open_workers(engine, workers)
     output = os.fspath(output)
-    opened = open_index(index if isinstance(index, Index) else os.fspath(index), roots)
-    check_output(output, opened, KIND)
-    check_shards(opened)
+    opened = open_exported(index, output, KIND, roots)
     shards = _tars(opened)
     sources = Sources([opened.resolve(shard.uri) for shard in shards])
     _check_roots(energon_roots or {}, list(sources.folders.values()))
@@ -136,6 +133,12 @@ def export_energon(
         )
         text = json.dumps(manifest.to_json(), indent=2, ensure_ascii=False, sort_keys=True)
         files.write_atomic(os.path.join(built.table, KIND.manifest), text.encode() + b"\n")
+    warnings, methods = [*sources.warnings], opened.snapshot.lengths.methods
+    if guessed := methods.get("heuristic", 0):
+        warnings.append(
+            f"{guessed} of {sum(methods.values())} lengths are guesses, so token_len is not "
+            "len(input_ids): estimate with --processor"
+        )
     return EnergonSummary(
         path=output,
         snapshot_id=opened.id,
@@ -145,7 +148,7 @@ def export_energon(
         nbytes=sum(file.bytes for file in manifest.files),
         source_bytes=sum(shard.bytes for shard in shards),
         sources=aux,
-        warnings=[*sources.warnings, *_about_lengths(opened)],
+        warnings=warnings,
         seconds=time.monotonic() - begun,
     )
 
@@ -155,11 +158,10 @@ def _tars(index: Index) -> list[Shard]:
 
     Raises:
         PackidxError: the plan does not say where its samples are, or has none.
-        OptionError: one is no tar, or the plan is of a transform or of preference pairs.
+        OptionError: one is no tar.
     """
     if not index.num_packs:
         raise OptionError(f"snapshot {index.id[:12]} has no pack, so there is nothing to export")
-    check_records(index)
     packed = {source.name for source in index.snapshot.sources if source.num_samples}
     shards = [shard for shard in index.snapshot.shards if shard.source in packed]
     if not shards:
@@ -196,18 +198,6 @@ def _root_of(path: str) -> str:
     return f"{scheme}://{rest.partition('/')[0]}" if separator else ""
 
 
-def _about_lengths(index: Index) -> list[str]:
-    """Return what keeps a sample from having its `token_len`."""
-    warnings = []
-    methods = index.snapshot.lengths.methods
-    if guessed := methods.get("heuristic", 0):
-        warnings.append(
-            f"{guessed} of {sum(methods.values())} lengths are guesses, so token_len is not "
-            "len(input_ids): estimate with --processor"
-        )
-    return warnings
-
-
 def _check_roots(roots: Mapping[str, str], folders: Sequence[str]) -> None:
     """Refuse a root with which no folder begins: a slip that training would find.
 
@@ -226,60 +216,50 @@ _TASK_PACKS = 256
 _REQUESTS = 16  # at a time, to an object store; a disk is asked one after the other
 
 
-class LineWriter:
-    """Makes the lines of one export."""
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """What a process reads packs by."""
 
-    def __init__(self, index: Index, sources: Sources) -> None:
-        self._index, self._sources = index, sources
-        self._fetcher = Fetcher(index)
-        self._threads: ThreadPoolExecutor | None = None
-
-    def lines(self, packs: range) -> tuple[list[bytes], int]:
-        """A line of each pack, and how many media they name.
-
-        Raises:
-            PackidxError: a sample cannot be exported.
-        """
-        lines, num_media = [], 0
-        for number in packs:
-            pack = self._index.pack(number)
-            samples = list(self._all_written(pack.samples))
-            lines.append(pack_line(pack, samples))
-            num_media += sum(len(sample.media) for sample in samples)
-        return lines, num_media
-
-    def _all_written(self, samples: Sequence[Sample]) -> Iterator[Written]:
-        shards = self._index.snapshot.shards
-        if not any(
-            urls.is_url(self._index.resolve(shards[sample.shard].uri))
-            for sample in samples
-            if sample.shard is not None
-        ):
-            return map(self._written, samples)
-        self._threads = self._threads or ThreadPoolExecutor(_REQUESTS)
-        return self._threads.map(self._written, samples)
-
-    def _written(self, sample: Sample) -> Written:
-        if sample.shard is None or sample.offset is None or sample.nbytes is None:
-            raise PackidxError(
-                f"sample {sample.key!r} of snapshot {self._index.id[:12]} has no place in a tar: "
-                "plan from a table that `packidx estimate` wrote"
-            )
-        path = self._fetcher.shard(sample.shard)
-        layout = self._fetcher.layout(sample.source)
-        named = read_named(path, sample.offset, sample.nbytes, layout)
-        check_key(path, sample, named.key)
-        line = written(named, path, self._sources.name_of(path))
-        self._sources.check(path, named, line.media)
-        return line
+    index: Index
+    sources: Sources
+    fetcher: Fetcher
 
 
-def _line_writer(index: Index, shards: Sequence[str]) -> LineWriter:
-    return LineWriter(index, Sources(shards))
+def _reader(index: Index, shards: Sequence[str]) -> _Reader:
+    return _Reader(index, Sources(shards), Fetcher(index))
 
 
-def _lines(packs: range, writer: LineWriter) -> tuple[list[bytes], int]:
-    return writer.lines(packs)
+def _lines(packs: range, reader: _Reader) -> tuple[list[bytes], int]:
+    """A line of each pack, and how many media they name.
+
+    Raises:
+        PackidxError: a sample cannot be exported.
+    """
+    lines, num_media = [], 0
+    for number in packs:
+        pack = reader.index.pack(number)
+        waits = any(map(reader.fetcher.waits, pack.samples))
+        records = storage.overlapped(
+            functools.partial(_record, reader), pack.samples, _REQUESTS if waits else 1
+        )
+        lines.append(pack_line(pack, records))
+        num_media += sum(len(record.media) for record in records)
+    return lines, num_media
+
+
+def _record(reader: _Reader, sample: Sample) -> Record:
+    if sample.shard is None or sample.offset is None or sample.nbytes is None:
+        raise PackidxError(
+            f"sample {sample.key!r} of snapshot {reader.index.id[:12]} has no place in a tar: plan "
+            "from a table that `packidx estimate` wrote"
+        )
+    path = reader.fetcher.shard(sample.shard)
+    members = read_members(path, sample.offset, sample.nbytes)
+    check_key(path, sample, members.key)
+    record = record_of(members, path, reader.fetcher.layout(sample.source))
+    record = record._replace(aux=reader.sources.name_of(path))
+    reader.sources.check(path, members, record.media)
+    return record
 
 
 def _write_packs(
@@ -296,7 +276,7 @@ def _write_packs(
         range(first, min(first + _TASK_PACKS, num_packs))
         for first in range(0, num_packs, _TASK_PACKS)
     ]
-    setup = functools.partial(_line_writer, index, sources.shards)
+    setup = functools.partial(_reader, index, sources.shards)
     paths = [os.path.join(folder, name) for name in (PACKS, IDX)]
     hashers, at = [hashlib.sha256(), hashlib.sha256()], 0
     with open(paths[0], "wb") as packs, open(paths[1], "wb") as starts:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packidx.errors import OptionError, SourceError
-from packidx.export.energon_lines import NamedSample
+from packidx.export.energon_lines import Members
 from packidx.io import storage, urls
 from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.sources.energon import FOLDER
@@ -58,7 +58,7 @@ class Sources:
         """Return what a pack calls the folder of a shard; None where there is only one."""
         return self._names[self._shards[path][0]] if len(self.folders) > 1 else None
 
-    def check(self, path: str, sample: NamedSample, media: Sequence[str]) -> None:
+    def check(self, path: str, sample: Members, media: Sequence[str]) -> None:
         """Look a sample's media up as Energon will; nothing where it is on another machine.
 
         Raises:

@@ -16,8 +16,8 @@ from packidx.errors import SourceError
 from packidx.index import Pack, Sample
 from packidx.io import ranges, urls
 from packidx.io.ranges import ReadAhead
+from packidx.records.containers import tar
 from packidx.records.containers.base import BrokenFile
-from packidx.records.containers.tar import Member, is_record, members, record_of, samples_of
 from packidx.records.conversation import Media, Turn, content_of, to_record
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
@@ -31,65 +31,52 @@ class MemberName(bytes):
     """A member's name (UTF-8), where a record would have its content."""
 
 
-class NamedSample(NamedTuple):
-    """A sample without its media."""
+class Members(NamedTuple):
+    """A sample of a tar, of which its JSON alone is read."""
 
     key: str
-    """In its tar."""
-    record: dict[str, Any]
-    """In the standard names, `MemberName` where its media are."""
+    sample: tar.Sample
     ranges: dict[str, tuple[int, int]]
     """First byte and size of each member's content, by name."""
 
 
-def read_named(path: str, offset: int, nbytes: int, layout: Layout) -> NamedSample:
-    """A sample of a tar, without reading its media.
-
-    Args:
-        path: the shard.
-        offset, nbytes: the sample's place in it.
-        layout: its source's.
+def read_members(path: str, offset: int, nbytes: int) -> Members:
+    """A sample of the tar at `path`, by its place, without reading its media.
 
     Raises:
-        BadRecord: the record cannot be understood; it could when it was counted.
         SourceError: the shard cannot be read or has something else there.
     """
     block = ranges.BLOCK if urls.is_url(path) else _LOCAL_BLOCK
     end = offset + nbytes
     read = ReadAhead(path, end, block, block).read
     try:
-        run = members(read, offset, end, content=is_record, is_archive=False)
-        samples = list(samples_of(run))
+        run = tar.members(read, offset, end, content=tar.is_record, is_archive=False)
+        samples = list(tar.samples_of(run))
     except BrokenFile as error:
         raise _changed(path, str(error)) from None
     if len(samples) != 1 or "json" not in samples[0].extensions:
         raise _changed(path, f"it has no sample at bytes {offset} to {end}")
-    files = list(samples[0].extensions.values())
-    for extension, member in samples[0].extensions.items():
-        if extension != "json":
-            member.data = _named(path, member)
-    record = standard(record_of(samples[0], f" ({path})"), layout, False)
-    return NamedSample(
-        samples[0].key, record, {member.name: (member.offset, member.nbytes) for member in files}
-    )
+    [sample] = samples
+    held = sample.extensions.values()
+    return Members(sample.key, sample, {each.name: (each.offset, each.nbytes) for each in held})
 
 
 def _changed(path: str, what: str) -> SourceError:
     return SourceError(f"{path}: {what}; restore the shard, or estimate and plan again")
 
 
-def _named(path: str, member: Member) -> MemberName:
+def _name(path: str, name: str) -> MemberName:
     try:
-        return MemberName(member.name.encode())
+        return MemberName(name.encode())
     except UnicodeEncodeError:
         raise SourceError(
-            f"{path}: the name of member {member.name!r} is not UTF-8, so nothing can look it up: "
-            "rename it"
+            f"{path}: the name of member {name!r} is not UTF-8, so nothing can look it up: rename "
+            "it"
         ) from None
 
 
-class Written(NamedTuple):
-    """What a line says of a sample's record."""
+class Record(NamedTuple):
+    """What a line says of a sample."""
 
     key: str
     """In its tar."""
@@ -101,34 +88,47 @@ class Written(NamedTuple):
     """Which of several folders its shard is in."""
 
 
-def written(sample: NamedSample, shard: str, aux: str | None) -> Written:
+def record_of(members: Members, shard: str, layout: Layout) -> Record:
     """A sample as a trainer needs it.
 
     Args:
-        shard: for the error.
-        aux: name of the folder, where there are several.
+        members: the sample; its media get names in the place of their contents.
+        shard: its path.
+        layout: its source's.
 
     Raises:
-        BadRecord: the record cannot be understood.
+        BadRecord: the record cannot be understood; it could when it was counted.
         SourceError: it has a medium that is no member of its tar.
     """
-    conversation = parse(sample.record)
+    for extension, member in members.sample.extensions.items():
+        if extension != "json":
+            member.data = _name(shard, member.name)
+    record = tar.record_of(members.sample, f" ({shard})")
+    return record_in_words(members.key, standard(record, layout, False), shard)
+
+
+def record_in_words(key: str, record: dict[str, Any], shard: str) -> Record:
+    """A record in the standard names, `MemberName` where its media are, as a trainer needs it.
+
+    Raises:
+        BadRecord, SourceError: as `record_of`.
+    """
+    conversation = parse(record)
     media: list[str] = []
     for medium in conversation.media:
-        refs = medium.ref if isinstance(medium.ref, list) else [medium.ref]
-        for ref in refs:
+        for ref in medium.ref if isinstance(medium.ref, list) else [medium.ref]:
             if not isinstance(ref, MemberName):
                 raise SourceError(
-                    f"sample {sample.key!r} of {shard} has a medium that is no member of its tar, "
-                    "where Energon could find it: `packidx export wds` writes tars that hold all"
+                    f"sample {key!r} of {shard} has a medium that is no member of its tar, where "
+                    "Energon could find it: `packidx export wds` writes tars that hold all"
                 )
             media.append(ref.decode())
-    ident = sample.record.get("id")
-    said = {} if ident in (None, sample.key) else {"id": ident}
-    return Written(sample.key, {**said, **to_record(conversation, _message)}, media, aux)
+    ident = record.get("id")
+    said = {} if ident in (None, key) else {"id": ident}
+    return Record(key, {**said, **to_record(conversation, _message)}, media)
 
 
-def pack_line(pack: Pack, samples: Sequence[Written]) -> bytes:
+def pack_line(pack: Pack, samples: Sequence[Record]) -> bytes:
     """A pack's line, the newline included.
 
     Args:
@@ -155,7 +155,7 @@ def pack_line(pack: Pack, samples: Sequence[Written]) -> bytes:
         ) from None
 
 
-def _sample(sample: Written, located: Sample) -> dict[str, Any]:
+def _sample(sample: Record, located: Sample) -> dict[str, Any]:
     optional = {
         "copy": located.copy,
         "piece": located.piece,

@@ -1,14 +1,35 @@
-"""What an export refuses before it begins."""
+"""What every export opens, and what it refuses before it begins."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Mapping
 
 from packidx.errors import ChangedSource, OptionError, PackidxError
-from packidx.index import Index
+from packidx.index import Index, open_index
 from packidx.io import storage
 from packidx.io.own_files import Kind, check_free, is_within
 from packidx.records.fetch import Fetcher
+
+
+def open_exported(
+    index: str | os.PathLike[str] | Index,
+    output: str,
+    kind: Kind,
+    roots: Mapping[str, str] | None,
+) -> Index:
+    """Open the snapshot that is exported.
+
+    Raises:
+        OptionError: it, or `output`, cannot be exported or written.
+        ChangedSource: a shard has other bytes than the one that was counted.
+    """
+    opened = open_index(index if isinstance(index, Index) else os.fspath(index), roots)
+    _check_records(opened)
+    check_output(output, opened, kind)
+    _check_shards(opened)
+    return opened
 
 
 def check_output(output: str, index: Index, kind: Kind) -> None:
@@ -26,7 +47,7 @@ def check_output(output: str, index: Index, kind: Kind) -> None:
     check_free(output, kind)
 
 
-def check_records(index: Index) -> None:
+def _check_records(index: Index) -> None:
     """Refuse a plan of what is in no record of its files.
 
     Raises:
@@ -47,7 +68,7 @@ def check_records(index: Index) -> None:
         )
 
 
-def check_shards(index: Index) -> None:
+def _check_shards(index: Index) -> None:
     """Refuse to copy what was written since it was counted, as far as can be seen without reading.
 
     Raises:

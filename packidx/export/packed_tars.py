@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import asdict, dataclass
+from typing import BinaryIO
 
 import numpy as np
 
@@ -41,13 +42,18 @@ class WrittenTar:
     """Samples whose messages are under ``_meta``."""
 
     @property
+    def name(self) -> str:
+        """What its note is called."""
+        return self.path.removesuffix(".tar")
+
+    @property
     def names(self) -> tuple[str, str]:
         """Its file, and that with where each pack begins."""
         return self.path, f"{self.path}.idx"
 
 
-def _name(number: int) -> str:
-    return f"packs-{number:06d}"
+def _tar(number: int, first_pack: int) -> WrittenTar:
+    return WrittenTar(number, f"packs-{number:06d}.tar", first_pack)
 
 
 class ShardWriter:
@@ -64,7 +70,10 @@ class ShardWriter:
     def __init__(self, output: OutputFolder, max_count: int, max_bytes: int) -> None:
         self._output, self._max_count, self._max_bytes = output, max_count, max_bytes
         self.finished = _taken_over(output)
-        self._open: _OpenShard | None = None
+        self._tar: WrittenTar | None = None
+        self._file: BinaryIO | None = None
+        self._entries: list[IndexEntry] = []
+        self._sha256 = hashlib.sha256()
         output.keep({name for tar in self.finished for name in tar.names})
 
     @property
@@ -79,90 +88,64 @@ class ShardWriter:
         Raises:
             OSError: it cannot be written.
         """
-        if self._open is not None and not self._fits(self._open, pack):
+        tar = self._tar
+        if tar is not None and (
+            tar.num_packs == self._max_count
+            or tar.nbytes + len(pack.data) + len(_END) > self._max_bytes
+        ):
             self.close()
-        if self._open is None:
-            self._open = _OpenShard(self._output.table, len(self.finished), number)
-        self._open.add(pack)
+        if self._tar is None:
+            self._tar = _tar(len(self.finished), number)
+            self._file = open(self._path(f".{self._tar.path}"), "wb", buffering=_BUFFER)  # noqa: SIM115
+            self._entries, self._sha256 = [], hashlib.sha256()
+        tar = self._tar
+        parts = [(name, tar.nbytes + at, nbytes) for name, at, nbytes in pack.parts]
+        self._entries.append((pack.key, tar.nbytes, len(pack.data), parts))
+        self._write(pack.data)
+        tar.num_packs += 1
+        tar.num_samples += pack.num_samples
+        tar.num_media += len(parts) - 1
+        tar.num_tokens += pack.num_tokens
+        tar.num_kept += pack.num_kept
 
     def close(self) -> None:
-        """Finish the last shard.
+        """Finish the last shard: it and its ``.idx`` are on disk, then its note.
 
         Raises:
             OSError: it cannot be written.
         """
-        if self._open is None:
+        tar, file = self._tar, self._file
+        if tar is None or file is None:
             return
-        self._open.finish()
-        tar = self._open.shard
-        paths = [os.path.join(self._output.table, name) for name in tar.names]
-        facts = {"tar": asdict(tar), "entries": self._open.entries}
-        self._output.finish(_name(tar.number), facts, paths)
+        # The last one is where the tar's end begins.
+        offsets = np.array([*(row[1] for row in self._entries), tar.nbytes], "<u8")
+        self._write(_END)
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()
+        tar.sha256 = self._sha256.hexdigest()
+        paths = [self._path(name) for name in tar.names]
+        files.write_atomic(paths[1], offsets.tobytes())
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, paths[0])
+        files.fsync_path(self._output.table)
+        self._output.finish(tar.name, {"tar": asdict(tar), "entries": self._entries}, paths)
         self.finished.append(tar)
-        self._open = None
+        self._tar = self._file = None
 
     def abandon(self) -> None:
         """Let go of a shard that is not finished."""
-        if self._open is not None:
-            self._open.file.close()
+        if self._file is not None:
+            self._file.close()
 
-    def _fits(self, current: _OpenShard, pack: PackMembers) -> bool:
-        nbytes = current.offset + len(pack.data) + len(_END)
-        return current.shard.num_packs < self._max_count and nbytes <= self._max_bytes
-
-
-class _OpenShard:
-    """The shard that is being written, under a hidden name."""
-
-    def __init__(self, folder: str, number: int, first_pack: int) -> None:
-        self.shard = WrittenTar(number, f"{_name(number)}.tar", first_pack)
-        self.entries: list[IndexEntry] = []
-        self.offset = 0
-        self._folder = folder
-        self._path = os.path.join(folder, f".{self.shard.path}")
-        self._sha256 = hashlib.sha256()
-        self.file = open(self._path, "wb", buffering=_BUFFER)  # noqa: SIM115, `finish` closes it
-
-    def add(self, pack: PackMembers) -> None:
-        parts = [(name, self.offset + at, nbytes) for name, at, nbytes in pack.parts]
-        self.entries.append((pack.key, self.offset, len(pack.data), parts))
-        self._write(pack.data)
-        shard = self.shard
-        shard.num_packs += 1
-        shard.num_samples += pack.num_samples
-        shard.num_media += len(parts) - 1
-        shard.num_tokens += pack.num_tokens
-        shard.num_kept += pack.num_kept
-
-    def finish(self) -> None:
-        """End the tar and put it and its ``.idx`` in place, on disk."""
-        # The last one is where the tar's end begins.
-        offsets = np.array([*(row[1] for row in self.entries), self.offset], "<u8")
-        self._write(_END)
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-        self.shard.nbytes, self.shard.sha256 = self.offset, self._sha256.hexdigest()
-        path = os.path.join(self._folder, self.shard.path)
-        files.write_atomic(f"{path}.idx", offsets.tobytes())
-        os.chmod(self._path, 0o644)
-        os.replace(self._path, path)
-        files.fsync_path(self._folder)
+    def _path(self, name: str) -> str:
+        return os.path.join(self._output.table, name)
 
     def _write(self, data: bytes) -> None:
-        self.file.write(data)
+        assert self._tar is not None and self._file is not None
+        self._file.write(data)
         self._sha256.update(data)
-        self.offset += len(data)
-
-
-def entries_of(output: OutputFolder, tar: WrittenTar) -> list[IndexEntry]:
-    """The samples of a finished shard, as its note has them.
-
-    Raises:
-        OSError, ValueError, KeyError: there is no such note.
-    """
-    entries: list[IndexEntry] = output.facts(_name(tar.number))["entries"]
-    return entries
+        self._tar.nbytes += len(data)
 
 
 def _taken_over(output: OutputFolder) -> list[WrittenTar]:
@@ -170,7 +153,8 @@ def _taken_over(output: OutputFolder) -> list[WrittenTar]:
     tars: list[WrittenTar] = []
     next_pack = 0
     while True:
-        tar = output.finished(_name(len(tars)), lambda facts: WrittenTar(**facts["tar"]))
+        name = _tar(len(tars), next_pack).name
+        tar = output.finished(name, lambda facts: WrittenTar(**facts["tar"]))
         if tar is None or tar.first_pack != next_pack:
             return tars
         tars.append(tar)

@@ -20,11 +20,11 @@ from typing import Any
 
 from packidx import digests
 from packidx.errors import OptionError
-from packidx.export.outputs import check_output, check_records, check_shards
+from packidx.export.outputs import open_exported
 from packidx.export.packed_record import PackMembers, pack_members
-from packidx.export.packed_tars import IndexEntry, ShardWriter, WrittenTar, entries_of
+from packidx.export.packed_tars import IndexEntry, ShardWriter, WrittenTar
 from packidx.format.outputs import ExportedTar, WdsManifest
-from packidx.index import Index, open_index
+from packidx.index import Index
 from packidx.io import files
 from packidx.io.output_folder import OutputFolder, replacing
 from packidx.io.own_files import Kind
@@ -109,12 +109,10 @@ def export_wds(
         raise OptionError(f"max-size is {max_size!r}: say it like {MAX_SIZE}")
     if max_count < 1:
         raise OptionError(f"max-count is {max_count}: give a number from 1 on")
-    opened = open_index(index, roots)
-    readers = open_workers(engine, workers, most=opened.num_packs // _PACKS_PER_PROCESS)
     output = os.fspath(output)
-    _check_plan(opened)
-    check_output(output, opened, KIND)
-    check_shards(opened)
+    opened = open_exported(index, output, KIND, roots)
+    _check_whole(opened)
+    readers = open_workers(engine, workers, most=opened.num_packs // _PACKS_PER_PROCESS)
     options = {"max_count": max_count, "max_bytes": max_bytes}
     head = {"format": KIND.format, "version": VERSION, "snapshot_id": opened.id, "options": options}
     identity = digests.digest(digests.canonical_json({**head, "software": software()}))
@@ -176,7 +174,7 @@ def _finish(
     output: OutputFolder, tars: list[WrittenTar], index: Index, options: dict[str, int]
 ) -> WdsManifest:
     """Write what stands beside the tars: for Energon, and for whoever comes after."""
-    entries = (entries_of(output, tar) for tar in tars)
+    entries = (output.facts(tar.name)["entries"] for tar in tars)
     write_nv_meta(output.table, tars, entries, output.identity)
     totals: dict[str, Any] = {name: sum(getattr(tar, name) for tar in tars) for name in _TOTALS}
     shards = tuple(
@@ -196,13 +194,8 @@ def _finish(
     return manifest
 
 
-def _check_plan(index: Index) -> None:
-    """Refuse what is no whole record.
-
-    Raises:
-        OptionError: the plan is of a transform, of preference pairs, or of pieces of samples.
-    """
-    check_records(index)
+def _check_whole(index: Index) -> None:
+    """Raise an OptionError where the plan is of pieces of samples."""
     if (shown := _piece(index)) is not None:
         raise OptionError(
             f"{index.path}@{index.id[:12]} has pieces of samples ({shown}), and a tar holds whole "

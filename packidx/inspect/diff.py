@@ -2,135 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import duckdb
 
 from packidx.format.index import IndexManifest
-from packidx.format.parquet import quoted
 from packidx.index.cost import pack_cost
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
-from packidx.index.tables import Views
-from packidx.inspect.sql import connect
+from packidx.inspect.sql import Row, rows_of, tables_of
 from packidx.inspect.stats.idle import RANKS, ScheduledPacks, first_epoch, ranks_stats
 from packidx.inspect.trace import first_ids
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One of the two plans."""
-
-    path: str
-    snapshot_id: str
-    created: str
-
-
-@dataclass(frozen=True, slots=True)
-class Both:
-    """A value of each plan; null where it has none."""
-
-    a: Any
-    b: Any
-
-
-@dataclass(frozen=True, slots=True)
-class SourceDiff:
-    """What a source has in the packs of each plan, over all its epochs, pieces and copies."""
-
-    samples: Both
-    """Different ones."""
-    tokens: Both
-    share: Both
-    """Of all packed tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A sample, and what is to be said of it in each plan."""
-
-    source: str | None
-    key: str | None
-    sample_id: Both
-    a: Any
-    b: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Examples:
-    """The first samples of each kind, in order of the first plan's ids, then the second's.
-
-    `gained` and `lost` have why the plan without the sample has not packed it (``absent``: it is
-    not in its lengths), `moved` the first pack that it is in, `tokens_differ` its tokens.
-    """
-
-    gained: tuple[Example, ...]
-    lost: tuple[Example, ...]
-    moved: tuple[Example, ...]
-    tokens_differ: tuple[Example, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SampleDiff:
-    """What became of the samples."""
-
-    matched_by: str
-    """``sample_id`` (the lengths are the same), ``source and key``, or ``shard and row``: shards of
-    the same content."""
-    in_both: int
-    """Samples that both plans pack."""
-    gained: int
-    """Samples that only B packs."""
-    gained_from: Mapping[str, int]
-    """Of these by what they were in A: a reason of its drops, or ``absent``."""
-    lost: int
-    """Samples that only A packs."""
-    lost_to: Mapping[str, int]
-    """Of these by what they are in B."""
-    moved: int
-    """Samples in both that share their packs with others of them than before."""
-    companions_kept: float | None
-    """Of the pairs of samples in both that share a pack in A, the share that do in B; null where
-    there is none. A sample counts in its first pack."""
-    tokens_differ: int
-    """Samples in both that have another number of tokens in their packs, as the plan counts them:
-    of the first copy in the first epoch, without what was cut off."""
-    examples: Examples
-
-
-@dataclass(frozen=True, slots=True)
-class PlanDiff:
-    """Two plans, and all that differs."""
-
-    same: bool
-    """Both are the same snapshot: same lengths, options and packs. Nothing else is told then."""
-    a: Side
-    b: Side
-    options: Mapping[str, Both]
-    """Of those that differ."""
-    lengths: Mapping[str, Both]
-    """What differs in the lengths that were planned: fingerprint, methods, encoder, settings."""
-    counts: Mapping[str, Both]
-    """Of packs, samples, tokens; fill, bound and gap: equal ones, too."""
-    dropped: Mapping[str, Both]
-    """Samples by the reason for which they are in no pack."""
-    sources: Mapping[str, SourceDiff]
-    cost: Both
-    """Of the first epoch's packs, in the unit of A's cost model, which both are measured by."""
-    useful: Mapping[str, Both]
-    """Share of the time in which no rank waits, by number of ranks and A's cost model."""
-    samples: SampleDiff | None
-    """Null where samples cannot be told from each other: lengths that differ, and neither unique
-    keys nor shards."""
+def _both(a: Any, b: Any) -> Row:
+    """Return a value of each plan; None where it has none."""
+    return {"a": a, "b": b}
 
 
 def diff(
     a: Index, b: Index, *, examples: int = 3, progress: Callable[[str], None] = lambda doing: None
-) -> PlanDiff:
+) -> Row:
     """Return what plan `b` differs in from plan `a`.
 
     Samples are matched by their ids where both plans are of the same lengths; else by source and
@@ -142,59 +35,64 @@ def diff(
         examples: samples of each kind that are named.
         progress: told what is being done.
 
+    Returns:
+        plain values, ``{"a": …, "b": …}`` for one of each plan: ``same`` (both are the same
+        snapshot, and nothing else is told), ``a`` and ``b`` (``path``, ``snapshot_id``,
+        ``created``), ``options`` and ``lengths`` that differ, ``counts`` (equal ones, too),
+        ``dropped`` (samples by reason), ``sources`` (``samples``, ``tokens`` and ``share`` of all
+        packed tokens of each, over all epochs, pieces and copies), ``cost`` (of the first epoch's
+        packs, by A's cost model), ``useful`` (share of the time in which no rank waits, by number
+        of ranks and A's cost model), and ``samples`` (`sample_diff`; None where samples cannot be
+        told from each other).
+
     Raises:
         FormatError: a file is missing or damaged.
     """
-    side_a, side_b = (Side(index.path, index.id, index.snapshot.created) for index in (a, b))
-    if a.id == b.id:
-        nothing = Both(None, None)
-        return PlanDiff(True, side_a, side_b, {}, {}, {}, {}, {}, nothing, {}, None)
+    names = {
+        name: {"path": index.path, "snapshot_id": index.id, "created": index.snapshot.created}
+        for name, index in zip(NAMES, (a, b), strict=True)
+    }
+    empty: Row = {name: {} for name in ("options", "lengths", "counts", "dropped", "sources")}
+    told: Row = {"same": a.id == b.id, **names, **empty}
+    told |= {"cost": _both(None, None), "useful": {}, "samples": None}
+    if told["same"]:
+        return told
     progress("comparing packs")
-    cost, useful = costs_told(a, b)
+    told["cost"], told["useful"] = _costs(a, b)
     progress("reading samples")
-    with opened(a, b) as connection:
-        of_sources = source_diffs(connection)
+    sides = dict(zip(NAMES, (a, b), strict=True))
+    tables = {
+        f"{name}_{table}": (index, table)
+        for name, index in sides.items()
+        for table in ("packs", "samples", "dropped")
+    }
+    with tables_of(tables) as connection:
+        for name, index in sides.items():
+            _load(connection, name, index)
+        told["sources"] = _sources(connection)
         progress("matching samples")
         how = matched_by(connection, a, b)
-        told = None if how is None else sample_diff(connection, how, examples)
+        if how is not None:
+            told["samples"] = sample_diff(connection, how, examples)
     one, two = a.snapshot, b.snapshot
-    return PlanDiff(
-        same=False,
-        a=side_a,
-        b=side_b,
-        options=options_told(one, two),
-        lengths=lengths_told(one, two),
-        counts=counts_told(one, two),
-        dropped=dropped_told(one, two),
-        sources=of_sources,
-        cost=cost,
-        useful=useful,
-        samples=told,
-    )
+    # Options within others by ``cost_model.vit_linear``.
+    told["options"] = _differences(_flat(one.options.to_json()), _flat(two.options.to_json()))
+    told["lengths"] = _lengths_differ(one, two)
+    told["counts"] = {
+        "num_samples_in": _both(one.lengths.num_samples, two.lengths.num_samples),
+        **{name: _both(getattr(one.result, name), getattr(two.result, name)) for name in _COUNTS},
+        "packs_per_step": _both(packs_per_step(one), packs_per_step(two)),
+    }
+    drops = one.result.dropped, two.result.dropped
+    told["dropped"] = {why: _both(*(d.get(why, 0) for d in drops)) for why in _union(*drops)}
+    return told
 
 
 NAMES = ("a", "b")
 
 
-@contextlib.contextmanager
-def opened(a: Index, b: Index) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A database with ``a``, ``b``, ``places_a`` and ``places_b``, as long as the block."""
-    with contextlib.ExitStack() as stack:
-        views = {
-            f"{name}_{table}": stack.enter_context(index.local_files(table))
-            for name, index in zip(NAMES, (a, b), strict=True)
-            for table in ("packs", "samples", "dropped")
-        }
-        connection = stack.enter_context(connect(Views(views)))
-        spilled = stack.enter_context(tempfile.TemporaryDirectory(prefix="packidx-diff-"))
-        connection.execute(f"SET temp_directory = {quoted(spilled)}")
-        for name, index in zip(NAMES, (a, b), strict=True):
-            _load(connection, name, index)
-        yield connection
-
-
 def _load(connection: duckdb.DuckDBPyConnection, name: str, index: Index) -> None:
-    """The tables of one plan."""
+    """Make the tables of one plan, ``a`` and ``places_a`` or ``b`` and ``places_b``."""
     result, shift = index.snapshot.result, int(index.snapshot.options.shift)
     if result.num_pieces == result.num_samples:  # each sample has one place
         connection.execute(
@@ -300,10 +198,21 @@ def _join(connection: duckdb.DuckDBPyConnection, columns: list[str]) -> None:
 _GAINED, _LOST, _BOTH = "in_b AND NOT in_a", "in_a AND NOT in_b", "in_a AND in_b"
 
 
-def sample_diff(
-    connection: duckdb.DuckDBPyConnection, matched_by: str, num_examples: int
-) -> SampleDiff:
-    """Return what the tables of `match` come to."""
+def sample_diff(connection: duckdb.DuckDBPyConnection, matched_by: str, num_examples: int) -> Row:
+    """Return what became of the samples, by the tables of `matched_by`.
+
+    Returns:
+        ``matched_by`` (``'sample_id'``: the lengths are the same, ``'source and key'``, or ``'shard
+        and row'``: shards of the same content), ``in_both`` (samples that both plans pack),
+        ``gained`` (only B packs them) and ``gained_from`` (of these by what they were in A: a
+        reason of its drops, or ``absent``), ``lost`` and ``lost_to``, ``moved`` (samples in both
+        that share their packs with others of them than before), ``companions_kept`` (of the pairs
+        of samples in both that share a pack in A, the share that do in B; None where there is none;
+        a sample counts in its first pack), ``tokens_differ`` (samples in both with another number
+        of tokens in their packs, of the first copy in the first epoch, without what was cut off),
+        and ``examples`` of each kind: ``source``, ``key``, ``sample_id`` of both, and ``a`` and
+        ``b``: why the plan has not packed it, its first pack, or its tokens.
+    """
     _find_moved(connection)
     gained = _by_reason(connection, _GAINED, "reason_a")
     lost = _by_reason(connection, _LOST, "reason_b")
@@ -314,20 +223,20 @@ def sample_diff(
         "moved": (moved, "home_a", "home_b"),
         "tokens_differ": (differ, "tokens_a", "tokens_b"),
     }
-    return SampleDiff(
-        matched_by=matched_by,
-        in_both=_count(connection, _BOTH),
-        gained=sum(gained.values()),
-        gained_from=gained,
-        lost=sum(lost.values()),
-        lost_to=lost,
-        moved=_count(connection, moved),
-        companions_kept=_companions_kept(connection),
-        tokens_differ=_count(connection, differ),
-        examples=Examples(
-            **{kind: _examples(connection, *each, num_examples) for kind, each in kinds.items()}
-        ),
-    )
+    return {
+        "matched_by": matched_by,
+        "in_both": _count(connection, _BOTH),
+        "gained": sum(gained.values()),
+        "gained_from": gained,
+        "lost": sum(lost.values()),
+        "lost_to": lost,
+        "moved": _count(connection, moved),
+        "companions_kept": _companions_kept(connection),
+        "tokens_differ": _count(connection, differ),
+        "examples": {
+            kind: _examples(connection, *each, num_examples) for kind, each in kinds.items()
+        },
+    }
 
 
 def _find_moved(connection: duckdb.DuckDBPyConnection) -> None:
@@ -382,43 +291,41 @@ def _by_reason(connection: duckdb.DuckDBPyConnection, where: str, reason: str) -
 
 def _examples(
     connection: duckdb.DuckDBPyConnection, where: str, of_a: str, of_b: str, number: int
-) -> tuple[Example, ...]:
-    rows: list[tuple[Any, ...]] = connection.execute(
-        f"""SELECT source, key, sample_id_a, sample_id_b, {of_a}, {of_b} FROM matched
-        WHERE {where} ORDER BY sample_id_a, sample_id_b LIMIT {number}"""
-    ).fetchall()
-    return tuple(
-        Example(source, key, Both(id_a, id_b), _plain(one), _plain(two))
-        for source, key, id_a, id_b, one, two in rows
+) -> list[Row]:
+    """Return the first samples of a kind, in order of the first plan's ids, then the second's."""
+    return rows_of(
+        connection,
+        f"""SELECT source, key, {{'a': sample_id_a, 'b': sample_id_b}} AS sample_id,
+        {of_a} AS a, {of_b} AS b FROM matched
+        WHERE {where} ORDER BY sample_id_a, sample_id_b LIMIT {number}""",
     )
 
 
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, str) else int(value)
-
-
-def source_diffs(connection: duckdb.DuckDBPyConnection) -> dict[str, SourceDiff]:
-    """Samples and tokens of each source in the packs; samples without one by an empty name."""
-    held: dict[str, dict[str, tuple[int, int]]] = {}
-    totals = {}
-    for name in "ab":
-        rows = connection.execute(
-            f"""SELECT * FROM
-            (SELECT coalesce(source, '') AS source, count(*) FROM {name} WHERE packed GROUP BY ALL)
-            JOIN (SELECT coalesce(source, '') AS source, sum(length) FROM {name}_samples
-                GROUP BY ALL) USING (source)"""
-        ).fetchall()
-        totals[name] = sum(int(tokens) for *_, tokens in rows)
-        for source, samples, tokens in rows:
-            held.setdefault(source, {})[name] = int(samples), int(tokens)
-    told = {}
-    for source, each in sorted(held.items()):
-        (samples_a, tokens_a), (samples_b, tokens_b) = (each.get(name, (0, 0)) for name in "ab")
-        shares = tokens_a / max(1, totals.get("a", 0)), tokens_b / max(1, totals.get("b", 0))
-        told[source] = SourceDiff(
-            Both(samples_a, samples_b), Both(tokens_a, tokens_b), Both(*shares)
-        )
-    return told
+def _sources(connection: duckdb.DuckDBPyConnection) -> dict[str, Row]:
+    """Return what each source has in the packs; samples without one by an empty name."""
+    sides = [
+        f"""SELECT * FROM
+        (SELECT coalesce(source, '') AS source, count(*) AS samples FROM {name} WHERE packed
+            GROUP BY ALL)
+        JOIN (SELECT coalesce(source, '') AS source, sum(length) AS tokens FROM {name}_samples
+            GROUP BY ALL) USING (source)"""
+        for name in NAMES
+    ]
+    rows = rows_of(
+        connection,
+        f"""SELECT source, coalesce(a.samples, 0) AS samples_a, coalesce(b.samples, 0) AS samples_b,
+        coalesce(a.tokens, 0) AS tokens_a, coalesce(b.tokens, 0) AS tokens_b
+        FROM ({sides[0]}) AS a FULL JOIN ({sides[1]}) AS b USING (source) ORDER BY source""",
+    )
+    totals = [max(1, sum(row[f"tokens_{name}"] for row in rows)) for name in NAMES]
+    return {
+        row["source"]: {
+            "samples": _both(row["samples_a"], row["samples_b"]),
+            "tokens": _both(row["tokens_a"], row["tokens_b"]),
+            "share": _both(row["tokens_a"] / totals[0], row["tokens_b"] / totals[1]),
+        }
+        for row in rows
+    }
 
 
 _COUNTS = (
@@ -437,12 +344,7 @@ _COUNTS = (
 )
 
 
-def options_told(a: IndexManifest, b: IndexManifest) -> dict[str, Both]:
-    """Options that differ; those within others by ``cost_model.vit_linear``."""
-    return _differences(_flat(a.options.to_json()), _flat(b.options.to_json()))
-
-
-def lengths_told(a: IndexManifest, b: IndexManifest) -> dict[str, Both]:
+def _lengths_differ(a: IndexManifest, b: IndexManifest) -> dict[str, Row]:
     """Return what differs in the lengths that were planned."""
     differing = _differences(_lengths(a), _lengths(b))
     if a.lengths.encoder is None or b.lengths.encoder is None:  # then all of one's would be told
@@ -465,41 +367,18 @@ def _lengths(snapshot: IndexManifest) -> dict[str, Any]:
     return told | {f"settings.{name}": value for name, value in settings.items()}
 
 
-def counts_told(a: IndexManifest, b: IndexManifest) -> dict[str, Both]:
-    """Numbers of both plans by their names in the manifest."""
-    one, two = a.result, b.result
-    numbers = {name: Both(getattr(one, name), getattr(two, name)) for name in _COUNTS}
-    known = {"num_samples_in": Both(a.lengths.num_samples, b.lengths.num_samples)}
-    return known | numbers | {"packs_per_step": Both(packs_per_step(a), packs_per_step(b))}
-
-
-def dropped_told(a: IndexManifest, b: IndexManifest) -> dict[str, Both]:
-    """Samples by the reason for which they are in no pack."""
-    one, two = a.result.dropped, b.result.dropped
-    return {name: Both(one.get(name, 0), two.get(name, 0)) for name in _union(one, two)}
-
-
-def costs_told(a: Index, b: Index) -> tuple[Both, dict[str, Both]]:
-    """Cost of the first epoch, and useful share of the time by number of ranks, by A's weights."""
+def _costs(a: Index, b: Index) -> tuple[Row, dict[str, Row]]:
+    """Return the cost of the first epoch, and the useful share of the time by number of ranks."""
     weights = a.snapshot.options.cost_model.to_json()
-    of_a, of_b = (_scheduled(index, weights) for index in (a, b))
-    ranks = [
-        ranks_stats(packs, packs_per_step(index.snapshot) or 1)
-        for index, packs in ((a, of_a), (b, of_b))
-    ]
-    useful = {
-        str(number): Both(
-            *(None if (o := each["planned"]) is None else o["useful"] for each in two)
-        )
-        for number, *two in zip(RANKS, *ranks, strict=True)
-    }
-    totals = (float(packs.llm.sum() + packs.vit.sum()) for packs in (of_a, of_b))
-    return Both(*totals), useful
-
-
-def _scheduled(index: Index, weights: Mapping[str, Any]) -> ScheduledPacks:
-    columns, _, _ = first_epoch(index)
-    return ScheduledPacks(*pack_cost(weights, columns), columns["length"])
+    costs, useful = [], []
+    for index in (a, b):
+        columns, _, _ = first_epoch(index)
+        packs = ScheduledPacks(*pack_cost(weights, columns), columns["length"])
+        costs.append(float(packs.llm.sum() + packs.vit.sum()))
+        of_ranks = ranks_stats(packs, packs_per_step(index.snapshot) or 1)
+        useful.append([each["planned"] and each["planned"]["useful"] for each in of_ranks])
+    pairs = zip(RANKS, *useful, strict=True)
+    return _both(*costs), {str(number): _both(*shares) for number, *shares in pairs}
 
 
 def _flat(stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -512,9 +391,9 @@ def _flat(stated: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _differences(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Both]:
-    both = {name: Both(one.get(name), two.get(name)) for name in _union(one, two)}
-    return {name: values for name, values in both.items() if values.a != values.b}
+def _differences(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Row]:
+    both = {name: _both(one.get(name), two.get(name)) for name in _union(one, two)}
+    return {name: values for name, values in both.items() if values["a"] != values["b"]}
 
 
 def _union(one: Iterable[str], two: Iterable[str]) -> list[str]:

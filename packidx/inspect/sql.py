@@ -7,8 +7,10 @@ extension and takes no setting any more; a timer interrupts it, and its memory i
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import resource
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,6 +33,8 @@ from packidx.index.tables import (
     views_of_lengths,
 )
 from packidx.io import urls
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,33 @@ def connect(
     return connection
 
 
+@contextlib.contextmanager
+def tables_of(tables: Mapping[str, tuple[Index, str]]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database with tables of indexes, each by a name of its own, as long as the block.
+
+    What outgrows the memory goes into a folder among the system's temporary files.
+
+    Raises:
+        FormatError: a file is missing or damaged.
+    """
+    with contextlib.ExitStack() as stack:
+        files = {
+            name: stack.enter_context(index.local_files(table))
+            for name, (index, table) in tables.items()
+        }
+        connection = stack.enter_context(connect(Views(files)))
+        spilled = stack.enter_context(tempfile.TemporaryDirectory(prefix="packidx-"))
+        connection.execute(f"SET temp_directory = {quoted(spilled)}")
+        yield connection
+
+
+def rows_of(connection: duckdb.DuckDBPyConnection, query: str, **values: Any) -> list[Row]:
+    """Return the rows of a query by the names of their columns."""
+    found = connection.execute(query, values)
+    names = [column[0] for column in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
 UNLOCKED = "--unlocked lets the query do all that DuckDB can"
 _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
 
@@ -167,7 +198,51 @@ def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
         raise OptionError(f"the query holds {len(found)} statements: give one at a time{hint}")
     if (kind := found[0].type.name) != "SELECT":
         raise OptionError(f"the query is no SELECT but {kind}, which is locked: {UNLOCKED}{hint}")
+    _refuse_catalogue(connection, found[0].query)
     return f"{before}{found[0].query}"
+
+
+_SCHEMA_TABLES = ("tables", "columns")  # of information_schema, which name no file
+_TABLE_FUNCTIONS = ("range", "generate_series", "unnest", "repeat_row")
+_TELLS = re.compile("current_setting|pg_.*|(col|obj|shobj)_description")
+"""Functions that tell of the engine, and macros that read its catalogue."""
+
+
+def _refuse_catalogue(connection: duckdb.DuckDBPyConnection, select: str) -> None:
+    """Refuse what reads the engine's own catalogue, where settings and paths of the views stand.
+
+    Raises:
+        OptionError: with what is refused.
+    """
+    internal = "SELECT view_name FROM duckdb_views() WHERE internal"
+    own = {name for (name,) in connection.execute(internal).fetchall()}
+    [(text,)] = connection.execute("SELECT json_serialize_sql(?)", [select]).fetchall()
+    tree = json.loads(text)
+    if tree["error"]:
+        raise OptionError(f"the query failed: {tree['error_message']}")
+    nodes: list[Any] = [tree]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, list):
+            nodes += node
+            continue
+        if not isinstance(node, dict):
+            continue
+        nodes += node.values()
+        kind, name = node.get("type"), str(node.get("table_name", "")).lower()
+        schema = [str(node.get(key, "")).lower() for key in ("catalog_name", "schema_name")]
+        refused = None
+        if kind in ("BASE_TABLE", "SHOW_REF") and not (
+            (schema in (["", ""], ["", "main"]) and name not in own and name[:2] != "__")
+            or (schema == ["", "information_schema"] and name in _SCHEMA_TABLES)
+        ):
+            refused = ".".join(filter(None, (*schema, name)))
+        elif kind == "TABLE_FUNCTION" and node["function"]["function_name"] not in _TABLE_FUNCTIONS:
+            refused = node["function"]["function_name"]
+        elif _TELLS.fullmatch(str(node.get("function_name", "")).lower()):
+            refused = node["function_name"]
+        if refused is not None:
+            raise OptionError(f"the query reads {refused}, which is locked: {UNLOCKED}")
 
 
 @contextlib.contextmanager

@@ -1,21 +1,20 @@
 """What was trained on when: the samples of a step, the steps of a sample.
 
-Rows of the samples come from one SELECT; which pack a step takes says the order of the epoch.
+Rows of the samples come from one SELECT; which pack a step takes says the order of the epoch. What
+is told is plain values, which ``packidx trace --json`` prints as they are.
 """
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
 from packidx.errors import FormatError, MismatchError, NotFoundInIndex, OptionError
-from packidx.format.schema import Pack
 from packidx.index.opening import open_index
 from packidx.index.order import (
     SEEDS,
@@ -27,183 +26,12 @@ from packidx.index.order import (
     packs_per_step,
 )
 from packidx.index.reader import Index
-from packidx.index.tables import Views
-from packidx.inspect.sql import connect
+from packidx.inspect.sql import Row, rows_of, tables_of
 
-__all__ = [
-    "Ancestor",
-    "Before",
-    "Dropped",
-    "Place",
-    "Run",
-    "RunOptions",
-    "SampleTrace",
-    "SampleTraces",
-    "StepTrace",
-    "TracedPack",
-    "TracedSample",
-    "run_of",
-    "trace_samples",
-    "trace_step",
-]
+__all__ = ["Run", "RunOptions", "ancestors", "run_of", "trace_samples", "trace_step"]
 
 MOST = 100
 """Samples of one key that are told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ancestor:
-    """A snapshot that a plan goes on from, and how far training on it was."""
-
-    snapshot_id: str
-    seed: int
-    epoch: int
-    global_batch: int
-    position: int
-    """Packs that were trained on, over all ranks."""
-    steps: int
-    """Whole optimizer steps of it that were done."""
-    missing: str | None
-    """Why it cannot be read; None where it can."""
-
-
-@dataclass(frozen=True, slots=True)
-class TracedSample:
-    """A sample, or a piece of one, in a pack."""
-
-    position: int
-    """Place in the pack."""
-    sample_id: int
-    source: str | None
-    key: str | None
-    pair: str | None
-    copy: int
-    piece: int
-    token_start: int
-    """First token of the piece in its sample."""
-    length: int
-    """Tokens of the piece."""
-    shard: str | None
-    """Path or URL of the file that holds the record."""
-    row: int | None
-    """Record number in the shard."""
-
-
-@dataclass(frozen=True, slots=True)
-class TracedPack:
-    """A pack of a step. `micro_step` and `rank` are null without a world size."""
-
-    pack_id: int
-    order_position: int
-    place_in_step: int
-    micro_step: int | None
-    rank: int | None
-    length: int
-    samples: tuple[TracedSample, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StepTrace:
-    """What one optimizer step trains on, on one rank or on all."""
-
-    snapshot_id: str
-    path: str
-    step: int
-    num_steps: int
-    """Of the epoch."""
-    epoch: int
-    seed: int
-    global_batch: int
-    global_batch_from: str
-    """``given``, ``state`` or ``plan``."""
-    world_size: int | None
-    rank: int | None
-    consumed: bool | None
-    """Whether the state says that all of the step is done; null without a state."""
-    ancestors: tuple[Ancestor, ...]
-    """Oldest first."""
-    steps_before: int
-    """Whole steps that training on the ancestors took."""
-    packs: tuple[TracedPack, ...]
-    """In order of micro-steps, and of ranks within one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A sample, or a piece or copy of it, in a pack, and when that is trained on.
-
-    `step` and what follows are null where the epoch leaves the pack out, or nobody says how large a
-    step is; `micro_step` and `rank` without a world size.
-    """
-
-    epoch: int
-    pack_id: int
-    position: int
-    copy: int
-    piece: int
-    token_start: int
-    length: int
-    order_position: int
-    left_out: bool
-    """One of the packs after the last whole step of the epoch, which it leaves out."""
-    step: int | None
-    place_in_step: int | None
-    micro_step: int | None
-    rank: int | None
-    consumed: bool | None
-    """Whether training has had it; null without a state."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """Why a sample is in no pack."""
-
-    reason: str
-    detail: str | None
-    length: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """What training on an ancestor has had of a sample."""
-
-    snapshot_id: str
-    places: tuple[Place, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SampleTrace:
-    """One sample: where it is packed, or why not, and what was trained on before."""
-
-    sample_id: int
-    source: str | None
-    key: str | None
-    pair: str | None
-    shard: str | None
-    row: int | None
-    dropped: Dropped | None
-    places: tuple[Place, ...]
-    """By epoch, then in the order of training."""
-    before: tuple[Before, ...]
-    """Of each ancestor that has trained on some of it, oldest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class SampleTraces:
-    """The samples of a key, or the one of a sample id; none where the index has none."""
-
-    snapshot_id: str
-    path: str
-    key: str | None
-    sample_id: int | None
-    source: str | None
-    epochs: tuple[int, ...]
-    seed: int
-    global_batch: int | None
-    global_batch_from: str | None
-    world_size: int | None
-    ancestors: tuple[Ancestor, ...]
-    samples: tuple[SampleTrace, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,13 +128,19 @@ def _agreed(name: str, given: int | None, state: State | None) -> int | None:
     return stated
 
 
+_OF_SAMPLE = (
+    *("position", "sample_id", "source", "key", "pair"),
+    *("copy", "piece", "token_start", "length", "shard", "row"),
+)
+
+
 def trace_step(
     index: Index,
     step: int,
     *,
     rank: int | None = None,
     **options: Unpack[RunOptions],
-) -> StepTrace:
+) -> Row:
     """Return what optimizer step `step` of an epoch trains on, 0 ≤ step < the epoch's steps.
 
     The packs of a rank are those that ``PackSampler(index, rank=rank, world_size=world_size,
@@ -319,6 +153,18 @@ def trace_step(
         rank: whose packs; None means those of all ranks. It needs `world_size`.
         options: of the run, see `RunOptions`.
 
+    Returns:
+        ``snapshot_id``, ``path``, ``step``, ``num_steps`` (of the epoch), ``epoch``, ``seed``,
+        ``global_batch``, ``global_batch_from`` (``'given'``, ``'state'`` or ``'plan'``),
+        ``world_size``, ``rank``, ``consumed`` (whether the state says that all of the step is done;
+        None without a state), ``ancestors``, ``steps_before`` (whole steps that training on them
+        took), and ``packs``, in order of micro-steps, and of ranks within one: ``pack_id``,
+        ``order_position``, ``place_in_step``, ``micro_step`` and ``rank`` (None without a world
+        size), ``length``, and ``samples``: ``position`` in the pack, ``sample_id``, ``source``,
+        ``key``, ``pair``, ``copy``, ``piece``, ``token_start`` (first token of the piece in its
+        sample), ``length`` (of the piece), ``shard`` (path or URL of the record's file) and ``row``
+        (number of the record in it).
+
     Raises:
         OptionError: there is no such step, or values make no sense together.
         MismatchError: the state is of another snapshot or run.
@@ -330,7 +176,7 @@ def trace_step(
         if world_size is None:
             raise OptionError(f"rank {rank} of how many? Give the world size, too")
         check_rank(rank, world_size)
-    if run.global_batch is None or run.global_batch_from is None:
+    if run.global_batch is None:
         raise OptionError(
             f"{name} has no steps of its own (random order without a global batch): give the global"
             " batch that the sampler was given"
@@ -344,45 +190,40 @@ def trace_step(
     mine = [at for at, turn in enumerate(turns) if rank is None or turn.rank == rank]
     # In order of their numbers, each row group is decoded once.
     packs = {number: index.pack(number) for number in sorted(numbers[at] for at in mine)}
-    lineage = ancestors(index)
-    return StepTrace(
-        snapshot_id=index.id,
-        path=index.path,
-        step=step,
-        num_steps=dealing.num_steps,
-        epoch=epoch,
-        seed=run.seed,
-        global_batch=run.global_batch,
-        global_batch_from=run.global_batch_from,
-        world_size=world_size,
-        rank=rank,
-        consumed=None if run.position is None else first + run.global_batch <= run.position,
-        ancestors=lineage,
-        steps_before=sum(ancestor.steps for ancestor in lineage),
-        packs=tuple(
-            TracedPack(
-                pack_id=numbers[at],
-                order_position=first + at,
-                place_in_step=turns[at].place,
-                micro_step=None if world_size is None else turns[at].micro_step,
-                rank=None if world_size is None else turns[at].rank,
-                length=packs[numbers[at]].stats["length"],
-                samples=_samples(index, packs[numbers[at]]),
-            )
-            for at in mine
-        ),
-    )
-
-
-def _samples(index: Index, pack: Pack) -> tuple[TracedSample, ...]:
-    names = [field.name for field in fields(TracedSample) if field.name != "shard"]
-    return tuple(
-        TracedSample(
-            **{name: getattr(sample, name) for name in names},
-            shard=_shard_of(index, sample.shard),
+    told = []
+    for at in mine:
+        pack = packs[numbers[at]]
+        samples = [{name: getattr(sample, name) for name in _OF_SAMPLE} for sample in pack.samples]
+        for sample in samples:
+            sample["shard"] = _shard_of(index, sample["shard"])
+        told.append(
+            {
+                "pack_id": numbers[at],
+                "order_position": first + at,
+                "place_in_step": turns[at].place,
+                "micro_step": None if world_size is None else turns[at].micro_step,
+                "rank": None if world_size is None else turns[at].rank,
+                "length": pack.stats["length"],
+                "samples": samples,
+            }
         )
-        for sample in pack.samples
-    )
+    lineage = ancestors(index)
+    return {
+        "snapshot_id": index.id,
+        "path": index.path,
+        "step": step,
+        "num_steps": dealing.num_steps,
+        "epoch": epoch,
+        "seed": run.seed,
+        "global_batch": run.global_batch,
+        "global_batch_from": run.global_batch_from,
+        "world_size": world_size,
+        "rank": rank,
+        "consumed": None if run.position is None else first + run.global_batch <= run.position,
+        "ancestors": lineage,
+        "steps_before": sum(ancestor["steps"] for ancestor in lineage),
+        "packs": told,
+    }
 
 
 def _shard_of(index: Index, shard: int | None) -> str | None:
@@ -400,8 +241,8 @@ def trace_samples(
     sample_id: int | None = None,
     source: str | None = None,
     **options: Unpack[RunOptions],
-) -> SampleTraces:
-    """All places of the samples of a key, or of one sample, and when they are trained on.
+) -> Row:
+    """Return all places of the samples of a key, or of one sample, and when they are trained on.
 
     Args:
         index: where they are packed; its lineage is looked through, too.
@@ -411,7 +252,17 @@ def trace_samples(
         options: of the run, see `RunOptions`.
 
     Returns:
-        the samples; none where the index knows none.
+        ``snapshot_id``, ``path``, what was asked (``key``, ``sample_id``, ``source``), ``epochs``,
+        ``seed``, ``global_batch``, ``global_batch_from``, ``world_size``, ``ancestors``, and
+        ``samples``, none where the index knows none: ``sample_id``, ``source``, ``key``, ``pair``,
+        ``shard``, ``row``, ``dropped`` (``reason``, ``detail`` and ``length`` of one in no pack),
+        ``places``, by epoch and in the order of training, and ``before``: ``snapshot_id`` and
+        ``places`` of each ancestor that has trained on some of it, oldest first. A place has
+        ``epoch``, ``pack_id``, ``position``, ``copy``, ``piece``, ``token_start``, ``length``,
+        ``order_position``, ``left_out`` (behind the epoch's last whole step, which leaves it out),
+        ``step``, ``place_in_step``, ``micro_step``, ``rank``, and ``consumed`` (whether training
+        has had it; None without a state). The step and what follows are None where the epoch leaves
+        the pack out, or nobody says how large a step is; the rank without a world size.
 
     Raises:
         OptionError: neither key nor sample_id is given, or both, a source that is not there, or
@@ -428,9 +279,9 @@ def trace_samples(
         listed = ", ".join(names[:8]) or "none by name"
         raise OptionError(f"there is no source {source!r:.80} in {index.path}: it has {listed}")
     run = run_of(index, **options)
-    epochs = tuple(range(len(Epochs.of(index.snapshot).variants)))
+    epochs = list(range(len(Epochs.of(index.snapshot).variants)))
     if run.epoch is not None:
-        epochs = (run.epoch,)
+        epochs = [run.epoch]
     rows = _rows(index, _BY_ID, ids=[sample_id]) if key is None else []
     if key is not None:
         rows = _rows(index, _BY_KEY, key=key, source=source)
@@ -442,24 +293,24 @@ def trace_samples(
         )
     places = _places(index, rows, run, epochs)
     before = _before(index, ids)
-    samples = [
-        _sample(index, ident, list(mine), places.get(ident, []), before.get(ident, []))
-        for ident, mine in groupby(rows, lambda row: int(row["sample_id"]))
-    ]
-    return SampleTraces(
-        snapshot_id=index.id,
-        path=index.path,
-        key=key,
-        sample_id=sample_id,
-        source=source,
-        epochs=epochs,
-        seed=run.seed,
-        global_batch=run.global_batch,
-        global_batch_from=run.global_batch_from,
-        world_size=run.world_size,
-        ancestors=ancestors(index),
-        samples=tuple(samples),
-    )
+    return {
+        "snapshot_id": index.id,
+        "path": index.path,
+        "key": key,
+        "sample_id": sample_id,
+        "source": source,
+        "epochs": epochs,
+        "seed": run.seed,
+        "global_batch": run.global_batch,
+        "global_batch_from": run.global_batch_from,
+        "world_size": run.world_size,
+        "ancestors": ancestors(index),
+        "samples": [
+            _sample(index, ident, list(mine))
+            | {"places": places.get(ident, []), "before": before.get(ident, [])}
+            for ident, mine in groupby(rows, lambda row: int(row["sample_id"]))
+        ],
+    }
 
 
 _PACKED = (
@@ -475,42 +326,24 @@ _BY_KEY = _ROWS.format(where="key = $key AND ($source IS NULL OR source = $sourc
 _BY_ID = _ROWS.format(where="list_contains($ids, sample_id)")
 
 
-def _rows(index: Index, query: str, **values: Any) -> list[dict[str, Any]]:
+def _rows(index: Index, query: str, **values: Any) -> list[Row]:
     """Return what a query over `samples` and `dropped` gives, by the names of its columns."""
-    with contextlib.ExitStack() as stack:
-        tables = ("samples", "dropped")
-        files = {name: stack.enter_context(index.local_files(name)) for name in tables}
-        found = connect(Views(files)).execute(query, values)
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    with tables_of({name: (index, name) for name in ("samples", "dropped")}) as connection:
+        return rows_of(connection, query, **values)
 
 
-def _sample(
-    index: Index,
-    ident: int,
-    rows: Sequence[Mapping[str, Any]],
-    places: Sequence[Place],
-    before: Sequence[Before],
-) -> SampleTrace:
-    """A sample of its rows, those of pieces in packs first."""
+def _sample(index: Index, ident: int, rows: Sequence[Row]) -> Row:
+    """Return what a sample's rows say of it, those of pieces in packs first."""
     first, last = rows[0], rows[-1]
-    why = None
+    dropped = None
     if last["reason"] is not None:
-        why = Dropped(last["reason"], last["detail"], last["length"])
+        dropped = {name: last[name] for name in ("reason", "detail", "length")}
     shard, row = first["shard"], first["row"]
     if first["pack_id"] is None:
         shard, row = _record_of(index, ident)
-    return SampleTrace(
-        sample_id=ident,
-        source=first["source"],
-        key=first["key"],
-        pair=first["pair"],
-        shard=_shard_of(index, shard),
-        row=row,
-        dropped=why,
-        places=tuple(places),
-        before=tuple(before),
-    )
+    known = {name: first[name] for name in ("source", "key", "pair")}
+    where = {"shard": _shard_of(index, shard), "row": row}
+    return {"sample_id": ident, **known, **where, "dropped": dropped}
 
 
 def _record_of(index: Index, sample_id: int) -> tuple[int | None, int | None]:
@@ -540,10 +373,10 @@ _OF_ROW = ("pack_id", "position", "copy", "piece", "token_start", "length")
 
 
 def _places(
-    index: Index, rows: Iterable[Mapping[str, Any]], run: Run, epochs: Sequence[int]
-) -> dict[int, list[Place]]:
-    """The places of each sample, by epoch and in the order of training."""
-    places: dict[int, list[Place]] = {}
+    index: Index, rows: Iterable[Row], run: Run, epochs: Sequence[int]
+) -> dict[int, list[Row]]:
+    """Return the places of each sample, by epoch and in the order of training."""
+    places: dict[int, list[Row]] = {}
     packed = [row for row in rows if row["pack_id"] is not None]
     packs = np.array([row["pack_id"] for row in packed], np.int64)
     for epoch in epochs:
@@ -557,43 +390,45 @@ def _places(
             has_step = run.global_batch is not None and not is_left_out
             turn = dealing.turn(at, run.world_size or 1) if has_step else None
             dealt = turn if run.world_size is not None else None
-            places.setdefault(row["sample_id"], []).append(
-                Place(
-                    epoch=epoch,
-                    **{name: row[name] for name in _OF_ROW},
-                    order_position=at,
-                    left_out=is_left_out,
-                    step=turn and turn.step,
-                    place_in_step=turn and turn.place,
-                    micro_step=dealt and dealt.micro_step,
-                    rank=dealt and dealt.rank,
-                    consumed=None if run.position is None else at < run.position,
-                )
-            )
+            place = {
+                "epoch": epoch,
+                **{name: row[name] for name in _OF_ROW},
+                "order_position": at,
+                "left_out": is_left_out,
+                "step": turn and turn.step,
+                "place_in_step": turn and turn.place,
+                "micro_step": dealt and dealt.micro_step,
+                "rank": dealt and dealt.rank,
+                "consumed": None if run.position is None else at < run.position,
+            }
+            places.setdefault(row["sample_id"], []).append(place)
     return places
 
 
-def ancestors(index: Index) -> tuple[Ancestor, ...]:
-    """Return what `index` goes on from by its options, oldest first."""
+def ancestors(index: Index) -> list[Row]:
+    """Return what `index` goes on from by its options, oldest first.
+
+    Returns:
+        ``snapshot_id``, ``seed``, ``epoch``, ``global_batch``, ``position`` (packs that were
+        trained on, over all ranks), ``steps`` (whole optimizer steps of them) and ``missing`` (why
+        the snapshot cannot be read; None where it can).
+    """
     told = []
     for entry in index.snapshot.options.continues:
         opened = _opened_ancestor(index, entry.snapshot_id)
+        names = ("snapshot_id", "seed", "epoch", "global_batch", "position")
         told.append(
-            Ancestor(
-                snapshot_id=entry.snapshot_id,
-                seed=entry.seed,
-                epoch=entry.epoch,
-                global_batch=entry.global_batch,
-                position=entry.position,
-                steps=entry.position // entry.global_batch,
-                missing=opened if isinstance(opened, str) else None,
-            )
+            {
+                **{name: getattr(entry, name) for name in names},
+                "steps": entry.position // entry.global_batch,
+                "missing": opened if isinstance(opened, str) else None,
+            }
         )
-    return tuple(told)
+    return told
 
 
 def _opened_ancestor(index: Index, ident: str) -> Index | str:
-    """The snapshot `ident` beside `index`, or why it cannot be read.
+    """Return the snapshot `ident` beside `index`, or why it cannot be read.
 
     Raises:
         OSError: the store cannot be asked.
@@ -604,10 +439,10 @@ def _opened_ancestor(index: Index, ident: str) -> Index | str:
         return str(error)
 
 
-def _before(index: Index, ids: Sequence[int]) -> dict[int, list[Before]]:
+def _before(index: Index, ids: Sequence[int]) -> dict[int, list[Row]]:
     """Return what training on the ancestors has had of each sample. Their ids are the same: a plan
     is continued with the lengths that were planned."""
-    told: dict[int, list[Before]] = {}
+    told: dict[int, list[Row]] = {}
     for entry in index.snapshot.options.continues if ids else ():
         ancestor = _opened_ancestor(index, entry.snapshot_id)
         if isinstance(ancestor, str):
@@ -615,7 +450,7 @@ def _before(index: Index, ids: Sequence[int]) -> dict[int, list[Before]]:
         run = Run(entry.seed, entry.epoch, entry.global_batch, "state", None, entry.position)
         rows = _rows(ancestor, _BY_ID, ids=ids)
         for ident, listed in _places(ancestor, rows, run, [entry.epoch]).items():
-            consumed = tuple(place for place in listed if place.consumed)
-            if consumed:
-                told.setdefault(ident, []).append(Before(entry.snapshot_id, consumed))
+            if consumed := [place for place in listed if place["consumed"]]:
+                had = {"snapshot_id": entry.snapshot_id, "places": consumed}
+                told.setdefault(ident, []).append(had)
     return told

@@ -17,8 +17,7 @@ from packidx.format.terms import BY_CHOICE, LOST
 from packidx.index.described import untrained, untrained_sources
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
-from packidx.index.tables import Views
-from packidx.inspect.sql import connect
+from packidx.inspect.sql import tables_of
 from packidx.inspect.stats import sample_stats
 from packidx.plan.options import dashed
 
@@ -275,12 +274,11 @@ class Drops(NamedTuple):
     @classmethod
     def of(cls, index: Index) -> Drops:
         longest_row = longest(index) + int(index.snapshot.options.shift)
-        with index.local_files("dropped") as files:
-            rows = connect(Views({"dropped": files})).execute(
+        with tables_of({"dropped": (index, "dropped")}) as connection:
+            listed = connection.execute(
                 f"SELECT source, reason, count(*), count(*) FILTER (length > {longest_row}) "
                 "FROM dropped GROUP BY ALL ORDER BY ALL"
-            )
-            listed = rows.fetchall()
+            ).fetchall()
         longer = sum(number for _, reason, _, number in listed if reason == "too_long")
         return cls({(source, reason): number for source, reason, number, _ in listed}, longer)
 

@@ -1,4 +1,8 @@
-"""YAML and JSON in which no key stands twice: the usual readers keep the last one in silence."""
+"""YAML and JSON in which no key stands twice: the usual readers keep the last one in silence.
+
+YAML is read as what files of options are made of: text, numbers, true and false, null, lists and
+mappings. A date, 1:59:59 or -.inf is text; a tag for something else is an error.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +51,25 @@ def load_json(data: bytes | str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+_TAG = "tag:yaml.org,2002:"
+_AS_USUAL = ("bool", "null", "merge")  # what is none of these, nor a number, is text
+_TEXT = re.compile(r"[\x00\ud800-\udfff]")
+"""What no text of a file has: it would be part of no path and no name."""
+
+
 class _Loader(yaml.SafeLoader):
     """YAML that refuses what it would otherwise overwrite, or write out without end."""
+
+    yaml_implicit_resolvers = {
+        first: [each for each in resolvers if each[0].removeprefix(_TAG) in _AS_USUAL]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    yaml_constructors = {
+        tag: constructor
+        for tag, constructor in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None
+        or tag.removeprefix(_TAG) in ("str", "int", "float", "bool", "null", "seq", "map")
+    }
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
@@ -68,6 +89,19 @@ class _Loader(yaml.SafeLoader):
             raise yaml.YAMLError(f"its aliases (*NAME) stand for over {MAX_ALIASED:,} values")
         return node
 
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+        except (yaml.YAMLError, RecursionError):
+            raise
+        except Exception:  # of a tag that the text does not fit, anything
+            said = f"{node.value!r:.80} is no {node.tag.removeprefix(_TAG)}"
+            raise yaml.MarkedYAMLError(problem=said, problem_mark=node.start_mark) from None
+        if isinstance(value, str) and (wrong := _TEXT.search(value)):
+            said = f"{value!r:.80} has the character {wrong[0]!r}, which no text has"
+            raise yaml.MarkedYAMLError(problem=said, problem_mark=node.start_mark)
+        return value
+
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         lines: dict[str, int] = {}
@@ -79,6 +113,12 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.YAMLError(_twice(key.value, [lines[key.value], line]))
             lines[key.value] = line
         return node
+
+
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$")
+_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+][0-9]+)?$")
+_Loader.add_implicit_resolver(f"{_TAG}int", _INT, list("-+0123456789"))
+_Loader.add_implicit_resolver(f"{_TAG}float", _FLOAT, list("-+.0123456789"))
 
 
 def _twice(key: str, lines: list[int]) -> str:

@@ -54,10 +54,10 @@ def test_ranks_accumulation_epochs_and_resumed_runs(index: Index, data: st.DataO
     per_rank = options["global_batch"] // world_size
     for step in range(done, min(sampler.num_steps, done + 3)):
         traced = trace_step(index, step, rank=rank, world_size=world_size, **options)
-        packs = [pack.pack_id for pack in traced.packs]
+        packs = [pack["pack_id"] for pack in traced["packs"]]
         assert packs == mine[(step - done) * per_rank :][:per_rank]
         everyone = trace_step(index, step, state=state)
-        assert [pack.pack_id for pack in everyone.packs] == sampler.packs_of_step(step)
-        assert not everyone.consumed
+        assert [pack["pack_id"] for pack in everyone["packs"]] == sampler.packs_of_step(step)
+        assert not everyone["consumed"]
     if done:
-        assert trace_step(index, done - 1, state=state).consumed
+        assert trace_step(index, done - 1, state=state)["consumed"]

@@ -27,7 +27,7 @@ from packidx.errors import OptionError, PackidxError
 from packidx.export import energon
 from packidx.export.energon import export_energon
 from packidx.export.energon_folders import as_energon_names
-from packidx.export.energon_lines import MemberName, NamedSample, written
+from packidx.export.energon_lines import MemberName, record_in_words
 from packidx.io import storage
 from packidx.records.dialects.parse import parse
 from packidx.torch import PackedDataset
@@ -225,7 +225,7 @@ RECORDS: dict[str, tuple[Line, Line, list[str]]] = {
 @pytest.mark.parametrize("name", RECORDS)
 def test_what_a_record_becomes(name: str) -> None:
     record, wanted, media = RECORDS[name]
-    line = written(NamedSample("k", record, {}), "x.tar", None)
+    line = record_in_words("k", record, "x.tar")
     assert (line.json, line.media, line.key) == (wanted, media, "k")
     if not media:  # what was written is read as the record was
         again, was = parse(line.json), parse(record)

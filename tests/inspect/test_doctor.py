@@ -78,11 +78,10 @@ def test_it_is_one_screen(
 
 def test_where_packs_are_only_read_the_planners_packages_may_be_missing() -> None:
     here = {*doctor.READING, "click"}
-    packages = tuple(
-        doctor.Package(name, "", "1.0" if name in here else None, True if name in here else None)
+    packages = [
+        {"name": name, "wanted": "", "version": "1.0" if name in here else None, "inside": None}
         for name in (*doctor.READING, "polars", "duckdb", "click")
-    )
-    torch_here = doctor.Torch("2.9", None, None, False, ())
-    facts = ("0", "folder", "3.11", "python", "Linux", 2)
-    assert not list(doctor.Environment(*facts, packages, (), torch_here).problems())
-    assert len(list(doctor.Environment(*facts, packages, (), None).problems())) == 2
+    ]
+    environment: dict[str, Any] = {"packages": packages, "extras": [], "torch": {"version": "2.9"}}
+    assert not list(doctor.problems(environment))
+    assert len(list(doctor.problems(environment | {"torch": None}))) == 2

@@ -12,21 +12,19 @@ from packidx.index.reader import Index
 from packidx.inspect.report.figures import (
     STEPS,
     chosen_packs,
+    columns_figure,
     create_counted,
     dropped_figure,
     fill_figure,
     lengths_figures,
     longest_figure,
+    origin_figures,
     packs_figure,
     rejected_figure,
     samples_figure,
     steps_figures,
     tokens_figure,
     waiting_figure,
-)
-from packidx.inspect.report.origin import (
-    columns_figure,
-    origin_figures,
 )
 from packidx.inspect.report.page import Drawer, Figure, Report, Section, Series, count, page_of
 from packidx.inspect.sql import Asked, asked, connect
@@ -35,9 +33,6 @@ from packidx.inspect.verdict import verdict
 from packidx.io.files import write_atomic
 
 _PAGE = b"<!doctype html>"  # how a report begins
-
-_CAPACITY = 8192
-"""In the middle of what is shown for lengths that no plan is made of."""
 
 
 def write_report(
@@ -116,17 +111,19 @@ def _series(connection: Any, *views: str) -> Series:
 
 
 def _of_lengths(question: Asked, connection: Any) -> Report:
-    notes: list[str] = []
     create_counted(connection)
     series = _series(connection, "counted")
     number, tokens, rejected, longest = connection.execute(
         "SELECT count(*), coalesce(sum(length) FILTER (status IS DISTINCT FROM 'rejected'), 0), "
         "count(*) FILTER (status = 'rejected'), max(length) FROM counted"
     ).fetchone()
-    figures = [*lengths_figures(connection, series), longest_figure(connection)]
     table = question.lengths and question.lengths.manifest
-    figures += [each for each in (columns_figure(table.sources if table else ()),) if each]
-    bad = rejected_figure(connection)
+    figures = [
+        *lengths_figures(connection, series),
+        longest_figure(connection),
+        columns_figure(table.sources if table else ()),
+        rejected_figure(connection),
+    ]
     numbers = [
         ("records", count(number)),
         ("tokens", count(tokens)),
@@ -134,8 +131,8 @@ def _of_lengths(question: Asked, connection: Any) -> Report:
         ("longest sample", "–" if longest is None else count(longest)),
         ("sources", count(series.num_sources)),
     ]
-    sections = [Section("Lengths", [figure for figure in (*figures, bad) if figure])]
-    return Report(f"Lengths {question.path}", "packidx report", [], numbers, sections, notes=notes)
+    sections = [Section("Lengths", figures)]
+    return Report(f"Lengths {question.path}", "packidx report", [], numbers, sections)
 
 
 def _of_index(
@@ -147,27 +144,23 @@ def _of_index(
 ) -> Report:
     snapshot = index.snapshot
     result, options = snapshot.result, snapshot.options
-    notes: list[str] = []
-    progress("reading samples")
     of_samples = sample_stats(index, progress, ranks)
     series = _series(connection, "samples", "dropped")
     progress("adding up")
-    packs = [tokens_figure(index, connection), fill_figure(index, connection)]
-    packs.append(samples_figure(connection))
-    dropped = dropped_figure(connection)
-    waiting = waiting_figure(of_samples["schedule"], result.schedule)
-    steps = [*([waiting] if waiting else []), *steps_figures(connection, series)]
-    lengths: list[Figure] = []
+    notes: list[str] = []
+    lengths: list[Figure | None] = []
     if "lengths" in absent:
         notes.append(f"lengths: {absent['lengths']}")
     else:
         create_counted(connection)
         lengths = [*lengths_figures(connection, series, options.capacity)]
-        lengths += [figure for figure in (rejected_figure(connection),) if figure]
+        lengths.append(rejected_figure(connection))
     drawn = chosen_packs(connection)
+    packs = (tokens_figure(index, connection), fill_figure(index, connection))
+    waiting = waiting_figure(of_samples["schedule"], result.schedule)
     sections = [
-        Section("Packs", [*packs, *([dropped] if dropped else [])]),
-        Section("Training", steps),
+        Section("Packs", [*packs, samples_figure(connection), dropped_figure(connection)]),
+        Section("Training", [waiting, *steps_figures(connection, series)]),
         Section("A closer look", [packs_figure(index, drawn, series)] if drawn else []),
         Section("Lengths", lengths),
         Section("Where it is from", origin_figures(index)),

@@ -46,9 +46,12 @@ def _series(names: Sequence[str]) -> Spec:
     }
 
 
-def _chart(fields: str, rows: Iterable[Sequence[Any]], mark: Spec, **encoding: Spec) -> Spec:
-    """One mark for each row, whose cells are the `fields`."""
+def _chart(
+    fields: str, rows: Iterable[Sequence[Any]], told: str, mark: Spec, **encoding: Spec
+) -> Spec:
+    """One mark for each row, whose cells are the `fields`; `told` is a format of them."""
     values = [dict(zip(fields.split(), row, strict=True)) for row in rows]
+    values = [{**value, "told": told.format_map(value)} for value in values]
     return {"data": {"values": values}, "mark": mark, "encoding": {**encoding, **_TOLD}}
 
 
@@ -58,15 +61,16 @@ def histogram(
     """Bars on a logarithmic axis, one series upon the other.
 
     Args:
-        rows: low, high, bottom, top, series, told.
+        rows: low, high, bottom, top, series, value.
         x: title of the axis.
         y: title of the axis.
         names: of the series.
         mark: where a line stands, such as the capacity.
     """
     bars = _chart(
-        "low high bottom top series told",
+        "low high bottom top series value",
         rows,
+        f"{{low:,.0f}} to {{high:,.0f}} tokens, {{series}}: {{value:,}} {y}",
         {"type": "rect", "stroke": "var(--panel)", "strokeWidth": 0.5},
         x=_number("low", x, {"grid": False, **_TICKS}, scale={"type": "log", "nice": False}),
         x2={"field": "high"},
@@ -76,19 +80,19 @@ def histogram(
     )
     if mark is None:
         return bars
-    at = [(mark, f"capacity: {mark:,.0f} tokens")]
+    told = "capacity: {at:,.0f} tokens"
     line = {"type": "rule", "strokeDash": [4, 3], "color": BAD, "size": 2}
     text = {"type": "text", "color": BAD, "align": "right", "dx": -4, "dy": 8}
     where: Spec = {"field": "at", "type": "quantitative"}
-    label = _chart("at told", at, text, x=where, y={"value": 0}, text={"value": "capacity"})
-    return {"layer": [bars, _chart("at told", at, line, x=where), label]}
+    label = _chart("at", [(mark,)], told, text, x=where, y={"value": 0}, text={"value": "capacity"})
+    return {"layer": [bars, _chart("at", [(mark,)], told, line, x=where), label]}
 
 
-def bars(rows: Sequence[Sequence[Any]], y: str) -> Spec:
-    """Upright bars; rows are name, value, told."""
-    mark = {"type": "bar", "color": GOOD}
+def bars(rows: Sequence[Sequence[Any]], y: str, told: str) -> Spec:
+    """Upright bars; rows are name and value."""
     x = _names(rows, {"labelAngle": -40, "labelOverlap": True})
-    return _chart("name value told", rows, mark, x=x, y=_number("value", y, {}))
+    mark = {"type": "bar", "color": GOOD}
+    return _chart("name value", rows, told, mark, x=x, y=_number("value", y, {}))
 
 
 def _lines(rows: Sequence[Sequence[Any]]) -> Spec:
@@ -96,28 +100,30 @@ def _lines(rows: Sequence[Sequence[Any]]) -> Spec:
 
 
 def lying(rows: Sequence[Sequence[Any]], x: str) -> Spec:
-    """Lying bars, labels at their ends; rows are name, value, label, whether it is red, told."""
+    """Lying bars, labels at their ends; rows are name, value, label, and whether it is red."""
     end = 1.45 * max((row[1] for row in rows), default=1)
     shared = {"y": _lines(rows), "x": _number("value", x, _TICKS, scale={"domain": [0, end]})}
     scale = {"domain": [False, True], "range": [GOOD, BAD]}
     colour: Spec = {"field": "bad", "type": "nominal", "legend": None, "scale": scale}
     text = {"type": "text", "align": "left", "dx": 4}
     label: Spec = {"field": "label", "type": "nominal"}
-    fields = "name value label bad told"
+    fields, told = "name value label bad", f"{{name}}: {{value:,}} {x}"
     return {
         "layer": [
-            _chart(fields, rows, {"type": "bar"}, **shared, color=colour),
-            _chart(fields, rows, text, **shared, text=label),
+            _chart(fields, rows, told, {"type": "bar"}, **shared, color=colour),
+            _chart(fields, rows, told, text, **shared, text=label),
         ]
     }
 
 
 def shares(rows: Sequence[Sequence[Any]], names: Sequence[str], x: str, y: str) -> Spec:
-    """Upright bars, each filled by its series; rows are name, series, value, order, told."""
+    """Upright bars, each filled by its series; rows are name, series, value, share in words."""
     axis = {"title": x, "labelAngle": 0, "labelOverlap": True, "ticks": False}
+    ordered = [(*row, names.index(row[1])) for row in rows]
     return _chart(
-        "name series value order told",
-        rows,
+        "name series value share order",
+        ordered,
+        f"{x} {{name}}, {{series}}: {{share}} of its tokens",
         {"type": "bar", "binSpacing": 0},
         x=_names(rows, axis, scale={"paddingInner": 0}),
         y=_number("value", y, {"format": "%"}, stack="normalize"),
@@ -127,10 +133,11 @@ def shares(rows: Sequence[Sequence[Any]], names: Sequence[str], x: str, y: str) 
 
 
 def grouped(rows: Sequence[Sequence[Any]], names: Sequence[str], y: str) -> Spec:
-    """Bars beside each other; rows are name, series, value (a share), told."""
+    """Bars beside each other; rows are name, series, value (a share)."""
     return _chart(
-        "name series value told",
+        "name series value",
         rows,
+        "{name}, {series}: {value:.2%} useful",
         {"type": "bar"},
         x=_names(rows, {"labelAngle": 0}),
         xOffset={"field": "series", "sort": list(names)},
@@ -140,13 +147,14 @@ def grouped(rows: Sequence[Sequence[Any]], names: Sequence[str], y: str) -> Spec
 
 
 def strips(rows: Sequence[Sequence[Any]], names: Sequence[str], capacity: int) -> Spec:
-    """A strip per name; rows are name, series, first and last token, whether it is cut, told."""
+    """A strip per name; rows are name, series, first and last token, whether it is cut, label."""
     scale = {"domain": [0, capacity], "nice": False}
     cut: Spec = {"field": "cut", "type": "nominal", "legend": None}
     both = [False, True]
     return _chart(
-        "name series start end cut told",
+        "name series start end cut label",
         rows,
+        "{label}",
         {"type": "bar", "height": {"band": 0.8}, "stroke": "var(--panel)"},
         y=_lines(rows),
         x=_number("start", "tokens", {"grid": False, **_TICKS}, scale=scale),

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from packidx.format.index import Options
+from packidx.format.manifest import SourceData
 from packidx.format.terms import BY_CHOICE
 from packidx.index.reader import Index
 from packidx.inspect.report import charts
 from packidx.inspect.report.page import Figure, Row, Series, count, share, short
+from packidx.plan.cost_model import DEFAULT_PRESET, parse_cost
+from packidx.plan.options import DEFAULTS, command_line
+from packidx.plan.resolved import inherited
+from packidx.records.ledger import by_use
 
 STEPS = 60
 """Of an epoch, that are shown."""
@@ -18,35 +24,42 @@ _MOST = 300
 """Samples of a pack that are drawn."""
 
 
+def _asked(connection: Any, query: str) -> list[Any]:
+    rows: list[Any] = connection.execute(query).fetchall()
+    return rows
+
+
+def _lines(rows: Sequence[Row], whole: float, digits: int = 1) -> list[Row]:
+    """Name, value and whether it is red as `charts.lying` takes them, the share in the label."""
+    return [
+        (short(name), value, f"{count(value)} ({share(value, whole, digits)})", bad)
+        for name, value, bad in rows
+    ]
+
+
 def tokens_figure(index: Index, connection: Any) -> Figure:
     """Return where the tokens go: into packs, or out of the plan, by reason; and room that is
     left."""
     result, capacity = index.snapshot.result, index.snapshot.options.capacity
-    rows = connection.execute(
+    dropped = _asked(
+        connection,
         "SELECT reason, count(*), CAST(coalesce(sum(greatest(length, 0)), 0) AS BIGINT) "
-        "FROM dropped GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1"
-    ).fetchall()
-    whole = result.num_tokens + sum(tokens for *_, tokens in rows)
+        "FROM dropped GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1",
+    )
+    whole = result.num_tokens + sum(tokens for *_, tokens in dropped)
     room = result.num_packs * capacity - result.num_tokens
-    parts: list[tuple[str, int | None, int, bool]] = [
+    parts = [
         ("in packs", result.num_samples, result.num_tokens, False),
-        *((f"out: {why}", number, tokens, why not in BY_CHOICE) for why, number, tokens in rows),
+        *((f"out: {why}", number, tokens, why not in BY_CHOICE) for why, number, tokens in dropped),
         ("room left in packs", None, room, False),
     ]
-    lines = []
-    for name, _, tokens, bad in parts:
-        label, told = f"{count(tokens)} ({share(tokens, whole)})", f"{name}: {count(tokens)} tokens"
-        lines.append((short(name), tokens, label, bad, told))
-    table = [
-        (name, "–" if number is None else count(number), count(tokens), share(tokens, whole, 2))
-        for name, number, tokens, _ in parts
-    ]
+    lines = _lines([(name, tokens, bad) for name, _, tokens, bad in parts], whole)
     return Figure(
         "Where the tokens go",
         "Shares are of the tokens that were counted, copies of a weighted source among those in "
         "packs. Red is lost; what was left out by choice is not.",
         ("", "samples", "tokens", "share"),
-        table,
+        [(name, number, tokens, share(tokens, whole, 2)) for name, number, tokens, _ in parts],
         charts.lying(lines, "tokens"),
         height=28 * len(lines),
     )
@@ -67,54 +80,47 @@ def fill_figure(index: Index, connection: Any) -> Figure:
         f"{count(result.lower_bound)} packs ({result.bound}); this one has "
         f"{count(result.num_packs)}, {result.gap_percent:.3f} % more.",
         ("fill", "packs"),
-        [(name, count(number)) for name, number in rows],
-        charts.bars([(*row, f"{count(row[1])} packs are {row[0]} full") for row in rows], "packs"),
+        rows,
+        charts.bars(rows, "packs", "{value:,} packs are {name} full"),
     )
 
 
 def samples_figure(connection: Any) -> Figure:
     """Packs by their number of samples."""
-    found = connection.execute(
-        "SELECT CAST(floor(2 * log2(num_samples)) AS INTEGER) AS bin, min(num_samples), "
-        "max(num_samples), count(*) FROM packs WHERE num_samples > 0 GROUP BY 1 ORDER BY 1"
-    ).fetchall()
-    rows = [(f"{low}" if low == high else f"{low}–{high}", n) for _, low, high, n in found]
-    told = [(*row, f"{count(row[1])} packs of {row[0]} samples") for row in rows]
+    found = _asked(
+        connection,
+        "SELECT min(num_samples), max(num_samples), count(*) FROM packs WHERE num_samples > 0 "
+        "GROUP BY CAST(floor(2 * log2(num_samples)) AS INTEGER) ORDER BY 1",
+    )
+    rows = [(f"{low}" if low == high else f"{low}–{high}", number) for low, high, number in found]
     return Figure(
         "Samples per pack",
         "A wide spread is usual; packs of one sample alone gain nothing by packing.",
         ("samples", "packs"),
-        [(name, count(number)) for name, number in rows],
-        charts.bars(told, "packs"),
+        rows,
+        charts.bars(rows, "packs", "{value:,} packs of {name} samples"),
     )
 
 
 def dropped_figure(connection: Any) -> Figure | None:
     """Samples that are in no pack, by reason, with examples; None where there are none."""
-    rows = connection.execute(
+    rows = _asked(
+        connection,
         "SELECT reason, source, count(*) AS n, arg_max(key, length), max(length), "
-        "arg_max(detail, length) FROM dropped GROUP BY 1, 2 ORDER BY n DESC, reason, source"
-    ).fetchall()
+        "arg_max(detail, length) FROM dropped GROUP BY 1, 2 ORDER BY n DESC, reason, source",
+    )
     if not rows:
         return None
-    table = [
-        (
-            short(reason),
-            short(source),
-            count(number),
-            short(key, 60),
-            "–" if length is None else count(length),
-            short(detail or "", 160),
-        )
-        for reason, source, number, key, length, detail in rows[:_MAX_ROWS]
-    ]
-    more = len(rows) - len(table)
+    more = len(rows) - _MAX_ROWS
     says = f"{count(sum(row[2] for row in rows))} samples, with the longest of each kind"
     return Figure(
         "Samples in no pack",
         f"{says}; {more} smaller kinds are not shown." if more > 0 else f"{says}.",
         ("reason", "source", "samples", "for example", "tokens", "detail"),
-        table,
+        [
+            (short(why), short(source), number, short(key, 60), length, short(detail or "", 160))
+            for why, source, number, key, length, detail in rows[:_MAX_ROWS]
+        ],
         is_open=True,
     )
 
@@ -123,7 +129,7 @@ def waiting_figure(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure |
     """The share of time in which no rank waits; None where no number of ranks has a step."""
     orders = {"planned": f"this plan: {name}", "random": "random order"}
     orders["by_vision_tokens"] = "sorted by vision tokens"
-    rows: list[tuple[str, str, float]] = [
+    rows = [
         (f"{of_ranks['ranks']} × {of_ranks['micro_steps']}", words, of_ranks[key]["useful"])
         for of_ranks in schedule
         for key, words in orders.items()
@@ -131,28 +137,23 @@ def waiting_figure(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure |
     ]
     if not rows:
         return None
-    table = [(ranks, words, f"{100 * useful:.2f} %") for ranks, words, useful in rows]
-    told = [f"{ranks}, {words}: {useful} useful" for ranks, words, useful in table]
     return Figure(
         "Time in which no rank waits",
         "Ranks × micro-steps. All ranks of a micro-step wait for its slowest pack, by the plan's "
         "cost model; the rest of the time is lost.",
         ("ranks × micro-steps", "order", "useful time"),
-        table,
-        charts.grouped(
-            [(*row, said) for row, said in zip(rows, told, strict=True)],
-            list(orders.values()),
-            "useful time",
-        ),
+        [(ranks, words, share(useful, 1, 2)) for ranks, words, useful in rows],
+        charts.grouped(rows, list(orders.values()), "useful time"),
     )
 
 
 def steps_figures(connection: Any, series: Series) -> Iterator[Figure]:
     """Yield what the steps of the first epoch hold: sources, and visual tokens; none without
     steps."""
-    number, *_ = connection.execute(
-        "SELECT coalesce(max(step) + 1, 0) FROM steps WHERE epoch = 0 AND step IS NOT NULL"
-    ).fetchone()
+    [(number,)] = _asked(
+        connection,
+        "SELECT coalesce(max(step) + 1, 0) FROM steps WHERE epoch = 0 AND step IS NOT NULL",
+    )
     if number < 2:
         return
     shown = min(number, STEPS)
@@ -160,15 +161,17 @@ def steps_figures(connection: Any, series: Series) -> Iterator[Figure]:
     where = f"WHERE epoch = 0 AND step IN ({', '.join(map(str, chosen))})"
     which = "every step" if shown == number else f"{shown} of {count(number)} steps, evenly taken"
     if len(series.names) > 1:
-        rows = connection.execute(
+        rows = _asked(
+            connection,
             "SELECT step, source, CAST(sum(samples.length) AS BIGINT) FROM steps JOIN samples "
-            f"USING (pack_id) {where} GROUP BY 1, 2 ORDER BY 1, 2"
-        ).fetchall()
+            f"USING (pack_id) {where} GROUP BY 1, 2 ORDER BY 1, 2",
+        )
         yield _sources_of_steps(rows, series, which)
-    visual = connection.execute(
+    visual = _asked(
+        connection,
         "SELECT step, CAST(sum(coalesce(image_tokens, 0) + coalesce(video_tokens, 0)) AS BIGINT), "
-        f"CAST(sum(length) AS BIGINT) FROM steps {where} GROUP BY 1 ORDER BY 1"
-    ).fetchall()
+        f"CAST(sum(length) AS BIGINT) FROM steps {where} GROUP BY 1 ORDER BY 1",
+    )
     if any(row[1] for row in visual):
         yield _visual_of_steps(visual, which)
 
@@ -180,18 +183,16 @@ def _sources_of_steps(rows: Sequence[Any], series: Series, which: str) -> Figure
         key = (step, series.of(source))
         sums[key] = sums.get(key, 0) + tokens
         totals[step] = totals.get(step, 0) + tokens
-    table, parts = [], []
-    for (step, name), tokens in sorted(sums.items()):
-        said = share(tokens, totals[step], 2)
-        told = f"step {step}, {name}: {said} of its tokens"
-        table.append((step, name, said))
-        parts.append((step, name, tokens, series.order(name), told))
+    parts = [
+        (step, name, tokens, share(tokens, totals[step], 2))
+        for (step, name), tokens in sorted(sums.items())
+    ]
     return Figure(
         "Sources of each step",
         f"Shares of tokens, in the order of training with seed 0 ({which}). Even bands mean that "
         "every step has the whole mix; blocks mean that sources come one after the other.",
         ("step", "source", "share"),
-        table,
+        [(step, name, said) for step, name, _, said in parts],
         charts.shares(parts, series.names, "step", "share of tokens"),
     )
 
@@ -199,40 +200,33 @@ def _sources_of_steps(rows: Sequence[Any], series: Series, which: str) -> Figure
 def _visual_of_steps(rows: Sequence[Any], which: str) -> Figure:
     names = ["text", "images and videos"]
     parts = [
-        (
-            step,
-            names[at],
-            part,
-            at,
-            f"step {step}, {names[at]}: {share(part, tokens)} of its tokens",
-        )
+        (step, name, part, share(part, tokens))
         for step, visual, tokens in rows
-        for at, part in enumerate((tokens - visual, visual))
+        for name, part in zip(names, (tokens - visual, visual), strict=True)
     ]
     return Figure(
         "Visual tokens of each step",
         f"In the order of training with seed 0 ({which}). An uneven edge means that some steps "
         "are for the vision tower and others for the language model.",
         ("step", "visual tokens", "tokens"),
-        [(step, count(visual), count(tokens)) for step, visual, tokens in rows],
+        rows,
         charts.shares(parts, names, "step", "share of tokens"),
     )
 
 
 def chosen_packs(connection: Any) -> list[tuple[str, int]]:
     """Packs that are worth a look, and why: extremes, and three of the middle; each once."""
-    visual = "coalesce(image_tokens, 0) + coalesce(video_tokens, 0)"
-    wanted = [
-        ("most samples", "num_samples DESC, pack_id"),
-        ("most visual", f"{visual} DESC, pack_id"),
-        ("emptiest", "length, pack_id"),
-    ]
+    wanted = {
+        "most samples": "num_samples DESC",
+        "most visual": "coalesce(image_tokens, 0) + coalesce(video_tokens, 0) DESC",
+        "emptiest": "length",
+    }
     packs: dict[int, str] = {}
-    for why, order in wanted:
-        row = connection.execute(f"SELECT pack_id FROM packs ORDER BY {order} LIMIT 1").fetchone()
-        if row is not None:
-            packs.setdefault(row[0], why)
-    number = connection.execute("SELECT count(*) FROM packs").fetchone()[0]
+    for why, order in wanted.items():
+        query = f"SELECT pack_id FROM packs ORDER BY {order}, pack_id LIMIT 1"
+        for (pack,) in _asked(connection, query):
+            packs.setdefault(pack, why)
+    [(number,)] = _asked(connection, "SELECT count(*) FROM packs")
     for part in (1, 2, 3):
         packs.setdefault(part * number // 4, "")
     return [(why, pack) for pack, why in packs.items() if pack < number]
@@ -245,7 +239,7 @@ def packs_figure(index: Index, packs: list[tuple[str, int]], series: Series) -> 
     capacity = index.snapshot.options.capacity
     for why, number in packs:
         pack = index.pack(number)
-        name = f"{number}: {why}" if why else str(number)
+        name, length = f"{number}: {why}" if why else str(number), pack.stats["length"]
         for sample in pack.samples[:_MOST]:
             is_cut = bool(sample.piece or sample.token_start)
             whose = f"{short(sample.key, 60)} ({short(sample.source)})"
@@ -253,16 +247,8 @@ def packs_figure(index: Index, packs: list[tuple[str, int]], series: Series) -> 
             end = sample.start + sample.length
             blocks.append((name, series.of(sample.source), sample.start, end, is_cut, told))
         longest = max(pack.samples, key=lambda sample: sample.length)
-        table.append(
-            (
-                name,
-                count(len(pack.samples)),
-                count(pack.stats["length"]),
-                share(pack.stats["length"], capacity),
-                short(longest.key, 60),
-                count(longest.length),
-            )
-        )
+        row = (name, len(pack.samples), length, share(length, capacity))
+        table.append((*row, short(longest.key, 60), longest.length))
     return Figure(
         "A few packs",
         "Each strip is a pack, each block one of its samples, as long as its tokens; blocks with "
@@ -296,7 +282,7 @@ _READ = {
 
 def create_counted(connection: Any) -> None:
     """The view ``counted``: `lengths` with every column that is read here."""
-    there = {row[0] for row in connection.execute("DESCRIBE lengths").fetchall()}
+    there = {row[0] for row in _asked(connection, "DESCRIBE lengths")}
     made = [f"{value} AS {name}" for name, value in _READ.items() if name not in there]
     connection.execute(f"CREATE TEMP VIEW counted AS SELECT {', '.join(['*', *made])} FROM lengths")
 
@@ -311,46 +297,49 @@ def lengths_figures(
         series: of the sources.
         capacity: of the plan, to be marked.
     """
-    for title, expression, names, what in (
-        ("Samples by length and source", "source", series.names, "samples"),
-        ("Tokens by length and what samples hold", _MODALITY, _MODALITIES, "tokens"),
+    for title, expression, what in (
+        ("Samples by length and source", "source", "samples"),
+        ("Tokens by length and what samples hold", _MODALITY, "tokens"),
     ):
-        rows = connection.execute(
+        rows = _asked(
+            connection,
             f"SELECT CAST(floor({_PER_OCTAVE} * log2(length)) AS INTEGER) AS bin, {expression}, "
             f"{'count(*)' if what == 'samples' else 'CAST(sum(length) AS BIGINT)'} FROM counted "
-            f"WHERE {_USABLE} GROUP BY 1, 2 ORDER BY 1, 2"
-        ).fetchall()
-        yield _distribution(title, rows, series if what == "samples" else None, names, capacity)
+            f"WHERE {_USABLE} GROUP BY 1, 2 ORDER BY 1, 2",
+        )
+        yield _distribution(title, rows, series if what == "samples" else None, capacity)
     yield _methods(connection)
 
 
 def _distribution(
-    title: str, rows: list[Row], series: Series | None, names: Any, capacity: int | None
+    title: str, rows: list[Row], series: Series | None, capacity: int | None
 ) -> Figure:
+    """Samples by length and source, or tokens by length and modality where there is no `series`."""
     sums: dict[tuple[int, str], int] = {}
     for number, name, value in rows:
         key = (number, name if series is None else series.of(name))
         sums[key] = sums.get(key, 0) + value
     what, total = "tokens" if series is None else "samples", sum(sums.values())
+    names = _MODALITIES if series is None else series.names
     shown = [name for name in names if any(key[1] == name for key in sums)]
     bars: list[Row] = []
-    table: list[Row] = []
     tops: dict[int, int] = {}
-    long = 0
     for number, name in sorted(sums, key=lambda key: (key[0], shown.index(key[1]))):
         value, bottom = sums[number, name], tops.get(number, 0)
-        top = tops[number] = bottom + value
+        tops[number] = bottom + value
         low, high = 2 ** (number / _PER_OCTAVE), 2 ** ((number + 1) / _PER_OCTAVE)
-        told = f"{low:,.0f} to {high:,.0f} tokens, {name}: {count(value)} {what}"
-        bars.append((low, high, bottom, top, name, told))
-        table.append((count(low), count(high), name, count(value)))
-        long += value if capacity is not None and low > capacity else 0
+        bars.append((low, high, bottom, bottom + value, name, value))
     beyond = ""
     if capacity is not None and series is None:
+        long = sum(value for low, *_, value in bars if low > capacity)
         beyond = f" {share(long, total)} of the tokens are in samples well above the capacity."
-    says = f"Each bar is a quarter of a doubling; {count(total)} {what} in all.{beyond}"
-    spec = charts.histogram(bars, "tokens per sample", what, shown, capacity)
-    return Figure(title, says, ("from", "to", "series", what), table, spec)
+    return Figure(
+        title,
+        f"Each bar is a quarter of a doubling; {count(total)} {what} in all.{beyond}",
+        ("from", "to", "series", what),
+        [(round(low), round(high), name, value) for low, high, _, _, name, value in bars],
+        charts.histogram(bars, "tokens per sample", what, shown, capacity),
+    )
 
 
 _WAYS = {
@@ -362,83 +351,135 @@ _WAYS = {
 
 
 def _methods(connection: Any) -> Figure:
-    rows = connection.execute(
-        f"SELECT source, coalesce(method, 'given') AS method, count(*), sum(length) FROM counted "
-        f"WHERE {_USABLE} GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2"
-    ).fetchall()
+    rows = _asked(
+        connection,
+        "SELECT source, coalesce(method, 'given') AS method, count(*), CAST(sum(length) AS BIGINT) "
+        f"FROM counted WHERE {_USABLE} GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2",
+    )
     totals: dict[str, int] = {}
     for _, method, number, _ in rows:
         totals[method] = totals.get(method, 0) + number
-    whole = sum(totals.values())
-    ways = {method: words for method, words in _WAYS.items() if method in totals}
-    said = "; ".join(f"{method} is {words}" for method, words in ways.items())
-    lines = [
-        (
-            method,
-            totals[method],
-            f"{count(totals[method])} ({share(totals[method], whole)})",
-            method == "heuristic",
-            f"{method}, {words}: {count(totals[method])} samples",
-        )
-        for method, words in ways.items()
-    ]
-    table = [
-        (short(source), method, count(number), count(tokens))
-        for source, method, number, tokens in rows[:_MAX_ROWS]
-    ]
+    ways = [method for method in _WAYS if method in totals]
+    said = "; ".join(f"{method} is {_WAYS[method]}" for method in ways)
+    bars = [(method, totals[method], method == "heuristic") for method in ways]
     return Figure(
         "How lengths were got",
         f"{said}." if said else "No sample has a length.",
         ("source", "method", "samples", "tokens"),
-        table,
-        charts.lying(lines, "samples"),
-        height=max(30, 28 * len(lines)),
+        [(short(source), *row) for source, *row in rows[:_MAX_ROWS]],
+        charts.lying(_lines(bars, sum(totals.values())), "samples"),
+        height=max(30, 28 * len(bars)),
     )
 
 
 def rejected_figure(connection: Any) -> Figure | None:
     """Records that are no samples, by reason, with an example each; None where there are none."""
-    rows = connection.execute(
+    rows = _asked(
+        connection,
         "SELECT reason, count(*) AS n, arg_min(source, sample_id), arg_min(key, sample_id), "
         "arg_min(detail, sample_id) FROM counted WHERE status = 'rejected' "
-        "GROUP BY 1 ORDER BY n DESC, reason"
-    ).fetchall()
+        "GROUP BY 1 ORDER BY n DESC, reason",
+    )
     if not rows:
         return None
-    total = sum(row[1] for row in rows)
-    whole = connection.execute("SELECT count(*) FROM counted").fetchone()[0]
-    lines = []
-    for reason, number, *_ in rows[:_MAX_ROWS]:
-        label, told = f"{count(number)} ({share(number, whole, 2)})", f"{reason}: {count(number)}"
-        lines.append((short(reason), number, label, True, f"{told} records"))
-    table = [
-        (short(reason), count(number), short(source), short(key, 60), short(detail or "", 160))
-        for reason, number, source, key, detail in rows[:_MAX_ROWS]
-    ]
+    [(whole,)] = _asked(connection, "SELECT count(*) FROM counted")
+    bars = [(reason, number, True) for reason, number, *_ in rows[:_MAX_ROWS]]
     return Figure(
         "Records that are no samples",
-        f"{count(total)} of {count(whole)} records were rejected when they were counted.",
+        f"{count(sum(row[1] for row in rows))} of {count(whole)} records were rejected when they "
+        "were counted.",
         ("reason", "records", "for example: source", "key", "detail"),
-        table,
-        charts.lying(lines, "records"),
-        height=max(30, 28 * len(lines)),
+        [
+            (short(reason), number, short(source), short(key, 60), short(detail or "", 160))
+            for reason, number, source, key, detail in rows[:_MAX_ROWS]
+        ],
+        charts.lying(_lines(bars, whole, 2), "records"),
+        height=max(30, 28 * len(bars)),
         is_open=True,
     )
 
 
 def longest_figure(connection: Any) -> Figure:
     """The longest samples by name."""
-    rows = connection.execute(
+    rows = _asked(
+        connection,
         f"SELECT key, source, length, {_MODALITY} FROM counted WHERE {_USABLE} "
-        "ORDER BY length DESC, sample_id LIMIT 5"
-    ).fetchall()
+        "ORDER BY length DESC, sample_id LIMIT 5",
+    )
     return Figure(
         "Longest samples",
         "The five longest.",
         ("key", "source", "tokens", "holds"),
-        [
-            (short(key, 60), short(source), count(length), kind)
-            for key, source, length, kind in rows
-        ],
+        [(short(key, 60), short(source), length, kind) for key, source, length, kind in rows],
         is_open=True,
     )
+
+
+# -- where a plan is from: its certificate, its options, and its columns ---------------------------
+
+
+def _asked_for(options: Options) -> dict[str, Any]:
+    """Fields of `PlanOptions` that differ from the defaults, and the capacity."""
+    values = inherited(options)
+    if parse_cost(DEFAULT_PRESET).to_json() == options.cost_model.to_json():
+        del values["cost"]
+    if options.epochs > 1:
+        values["epochs"] = options.epochs
+    if not options.margin:
+        del values["margin"]
+    return {
+        name: value
+        for name, value in values.items()
+        if name == "capacity" or value not in (DEFAULTS[name], None, ())
+    }
+
+
+def columns_figure(sources: Sequence[SourceData]) -> Figure | None:
+    """Return what each source's columns are used as; None where nobody looked."""
+    rows = [(short(each.name), *by_use(each.columns)) for each in sources if each.columns]
+    if not rows:
+        return None
+    says = (
+        "What is carried or not used changes no token. A column that nobody uses and that holds an "
+        "image, turns or the like makes records “unused_column”, unless it is ignored."
+    )
+    header = ("source", "columns used as", "carried", "not used", "ignored")
+    return Figure("Columns of the sources", says, header, rows, is_open=True, is_wide=True)
+
+
+def origin_figures(index: Index) -> list[Figure]:
+    """The plan's certificate and provenance, as tables."""
+    snapshot = index.snapshot
+    result, lengths, options = snapshot.result, snapshot.lengths, snapshot.options
+    encoder = lengths.encoder
+    compared: Mapping[str, Any] = (encoder.compared if encoder else None) or {}
+    told = compared.get("with") and f"with {compared['with']}, {compared.get('records')} samples"
+    facts = [
+        ("snapshot", snapshot.snapshot_id),
+        ("parent", snapshot.parent or "none"),
+        ("written", f"{snapshot.created}, format {snapshot.VERSION}"),
+        ("packs", f"{count(result.num_packs)}, at least {count(result.lower_bound)} needed"),
+        ("bound", f"{result.bound}; gap {count(result.gap)} ({result.gap_percent:.3f} %)"),
+        ("strategy", f"{options.strategy}: {', '.join(result.strategies)}"),
+        ("lengths", lengths.uri),
+        ("their fingerprint", lengths.fingerprint),
+        ("counted by", encoder.name if encoder else "not stated"),
+        ("compared", told or compared.get("reason") or "not stated"),
+        ("margin", f"{100 * (1 - options.planned_capacity / options.capacity):.2f} % kept free"),
+        ("software", ", ".join(f"{name} {v}" for name, v in snapshot.software.items())),
+    ]
+    for number, before in enumerate(options.continues):
+        said = f"{before.snapshot_id}, after {count(before.position)} packs"
+        facts.append((f"goes on from ({number + 1})", said))
+    if options.appends_to:
+        facts.append(("appends to", options.appends_to))
+    facts.append(("command", command_line(lengths.uri, index.path, _asked_for(options))))
+    figures = [
+        Figure("What it was made of", "", ("", ""), [f for f in facts if f[1]], is_open=True)
+    ]
+    columns = columns_figure(snapshot.sources)
+    figures += [] if columns is None else [columns]
+    if snapshot.recipe is not None:
+        rows = [(line,) for line in snapshot.recipe.rstrip("\n").split("\n")[:200]]
+        figures.append(Figure("Its recipe", "", ("",), rows))
+    return figures

@@ -64,10 +64,6 @@ class Series:
             self.names.append(OTHERS)
         return OTHERS
 
-    def order(self, name: str) -> int:
-        """Return where a series stands."""
-        return self.names.index(name)
-
 
 Row = tuple[Any, ...]
 Spec = dict[str, Any]
@@ -82,7 +78,7 @@ class Figure:
         title: what it shows.
         says: how it is read, in a sentence or two.
         columns: of the table.
-        rows: numbers and words; few, however large the plan is.
+        rows: whole numbers, None for unknown ones, and words; few, however large the plan is.
         spec: None for a table alone.
         height: of the chart, in pixels.
         is_open: show the table at once.
@@ -104,7 +100,8 @@ class Section:
     """Figures under one heading."""
 
     heading: str
-    figures: Sequence[Figure]
+    figures: Sequence[Figure | None]
+    """None stands for what there is nothing to show of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +128,19 @@ def page_of(report: Report, drawer: Drawer) -> str:
         keep_trailing_newline=True,
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
-    environment.filters["kind"] = _kind
+    environment.filters |= {"kind": _kind, "shown": _shown}
     template = environment.from_string(files(__package__).joinpath("page.html").read_text())
     return template.render(report=report, draw=drawer.draw)
 
 
+def _shown(cell: Any) -> str:
+    """A table's cell: a number with its thousands apart, a dash for none, or words."""
+    return "–" if cell is None else count(cell) if isinstance(cell, int) else str(cell)
+
+
 def _kind(cell: Any) -> str:
     """The style's class of a table's cell."""
-    text = str(cell)
+    text = _shown(cell)
     bare = text.removesuffix(" %").replace(",", "").replace(".", "").replace("-", "")
     if bare.isascii() and bare.isdigit() and len(text) < 20:
         return "number"

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from packidx.arrays import Int64s
 from packidx.hashing import derive_key
 from packidx.index.order import Epochs, packs_per_step
 from packidx.index.reader import Index
-from packidx.index.tables import Views
-from packidx.inspect.sql import connect
+from packidx.inspect.sql import tables_of
 from packidx.inspect.stats.idle import RANKS, ScheduledPacks, first_epoch, ranks_stats
 from packidx.pack.counts import LengthPairs
 from packidx.permutation import permutation
@@ -49,42 +48,26 @@ def pack_stats(index: Index) -> dict[str, dict[str, float]]:
 def sample_stats(
     index: Index, progress: Callable[[str], None] = lambda doing: None, ranks: Sequence[int] = RANKS
 ) -> dict[str, Any]:
-    """Return what only the samples tell, window by window.
+    """Return what only the samples tell.
 
     Returns:
         ``composition``: ``length_correlation`` of samples that share a pack (None where nothing
         varies), ``samples_per_pack`` (min, p50, p95, max by nearest rank, and mean) and
-        ``source_distance`` (None without sources): how many of a pack's tokens, as a share, are of
-        other sources than the whole's, on ``mean``, and at ``random``, had the samples of the first
-        packs, about a million, been dealt to them at random;
-        ``locality`` (`Locality.result`); and
+        ``source_distance`` (`source_distance`; None without sources);
+        ``locality`` (`_locality`); and
         ``schedule``: per number of ranks, what `idle.ranks_stats` says of the first epoch.
     """
-    names = [source.name for source in index.snapshot.sources]
-    windows = index.snapshot.result.windows
-    locality, tokens = Locality(index), []
-    distance = SourceDistance(_packed_tokens(index, names))
-    for number in range(len(windows)):
-        progress(f"reading window {number + 1} of {len(windows)}")
-        samples = index.window("samples", number, ["length", "source", "shard", "nbytes"])
-        sizes = index.window("packs", number, ["num_samples"])["num_samples"].to_numpy()
-        sizes = sizes.astype(np.int64)
-        if not len(sizes):
-            continue
-        locality.add(sizes, samples)
-        if not names:
-            continue
-        length = samples["length"].to_numpy().astype(np.int64)
-        places = pc.index_in(samples["source"], value_set=pa.array(names, pa.string()))
-        source = places.fill_null(len(names)).to_numpy().astype(np.int64)
-        distance.add(sizes, length, source)
-        if len(names) > 1:
-            tokens.append(_by_source(sizes, length, source, index))
+    progress("reading samples")
+    with tables_of({name: (index, name) for name in ("packs", "samples")}) as connection:
+        has_sources = bool(index.snapshot.sources)
+        distance = source_distance(connection) if has_sources else None
+        locality = _locality(connection, index)
+        sources = _tokens_of_sources(connection, index)
     progress("looking at the schedule")
     return {
-        "composition": _of_packs(index) | {"source_distance": distance.result() if names else None},
-        "locality": locality.result(),
-        "schedule": _schedule(index, np.concatenate(tokens) if tokens else None, ranks),
+        "composition": _of_packs(index) | {"source_distance": distance},
+        "locality": locality,
+        "schedule": _schedule(index, sources, ranks),
     }
 
 
@@ -102,29 +85,21 @@ def _of_packs(index: Index) -> dict[str, Any]:
     return {"length_correlation": pairs.correlation(), "samples_per_pack": per_pack}
 
 
-def _packed_tokens(index: Index, names: Sequence[str]) -> Int64s:
-    """Tokens in packs of each source, and of samples without one, int64 [sources + 1]."""
-    with index.local_files("samples") as files:
-        rows = connect(Views({"samples": files})).execute(
-            "SELECT source, CAST(sum(length) AS BIGINT) FROM samples GROUP BY source"
-        )
-        tokens = dict(rows.fetchall())
-    own = [tokens.pop(name, 0) for name in names]
-    return np.array([*own, sum(tokens.values())], np.int64)
-
-
-def _by_source(sizes: Int64s, length: Int64s, source: Int64s, index: Index) -> Int64s:
-    """Tokens of the largest sources in each pack, int64 [packs, sources]."""
-    by_size = [
-        (-source.num_samples, number) for number, source in enumerate(index.snapshot.sources)
-    ]
-    largest = [number for _, number in sorted(by_size)[:_SOURCES]]
-    ends = np.concatenate([[0], np.cumsum(sizes)])
-    running = [
-        np.concatenate([[0], np.cumsum(np.where(source == number, length, 0))])[ends]
-        for number in largest
-    ]
-    return np.stack([np.diff(sums) for sums in running], axis=1)
+def _tokens_of_sources(connection: duckdb.DuckDBPyConnection, index: Index) -> Int64s | None:
+    """Return the tokens of the largest sources in each pack, int64 [packs, sources]; None where
+    there is one source at most."""
+    sources = sorted(index.snapshot.sources, key=lambda source: -source.num_samples)
+    if len(sources) < 2:
+        return None
+    tokens = np.zeros((index.num_packs, len(sources[:_SOURCES])), np.int64)
+    for number, source in enumerate(sources[:_SOURCES]):
+        held = connection.execute(
+            "SELECT pack_id, CAST(sum(length) AS BIGINT) AS tokens FROM samples "
+            "WHERE source = $name GROUP BY pack_id",
+            {"name": source.name},
+        ).fetchnumpy()
+        tokens[held["pack_id"], number] = held["tokens"]
+    return tokens
 
 
 def _schedule(index: Index, sources: Int64s | None, ranks: Sequence[int]) -> list[dict[str, Any]]:
@@ -139,117 +114,86 @@ def _schedule(index: Index, sources: Int64s | None, ranks: Sequence[int]) -> lis
     return ranks_stats(scheduled, packs_per_step(index.snapshot) or 1, ranks)
 
 
-class Locality:
-    """How far the samples of a pack, and of the packs of a step, are scattered over shards."""
+def _locality(connection: duckdb.DuckDBPyConnection, index: Index) -> dict[str, Any] | None:
+    """Return how far the samples of a pack, and of the packs of a step, are scattered over shards.
 
-    def __init__(self, index: Index) -> None:
-        self._bytes = np.array([shard.bytes for shard in index.snapshot.shards], np.int64)
-        self._step = packs_per_step(index.snapshot)
-        self._packs = self._pairs = self._most = 0
-        self._fetched = {"pack": 0, "block": 0}
-        self._used = 0
+    Returns:
+        None where the plan does not know shards; else ``shards_per_pack`` (mean, max), and
+        ``read_amplification``: bytes fetched over bytes of the samples, if each ``pack`` fetched
+        all shards that it touches whole, or each ``block`` of the packs of a step did; None where
+        the samples' bytes, or the packs of a step, are not known.
+    """
+    [(known, used)] = connection.execute(
+        "SELECT count(*) = count(shard), sum(nbytes) FROM samples"
+    ).fetchall()
+    if not index.snapshot.shards or not index.num_packs or not known:
+        return None
+    step = packs_per_step(index.snapshot)
+    rows = enumerate(shard.bytes for shard in index.snapshot.shards)
+    connection.execute("CREATE TABLE shards (shard INTEGER, bytes BIGINT)")
+    connection.executemany("INSERT INTO shards VALUES (?, ?)", list(rows))
 
-    def add(self, sizes: Int64s, samples: pa.Table) -> None:
-        """Count in the packs of a window, of so many samples each."""
-        if not len(self._bytes) or samples["shard"].null_count:
-            return
-        shard = samples["shard"].to_numpy().astype(np.int64)
-        pack = np.repeat(np.arange(len(sizes)), sizes)
-        pairs = np.unique(pack * len(self._bytes) + shard)
-        each = np.bincount(pairs // len(self._bytes), minlength=len(sizes))
-        self._packs += len(sizes)
-        self._pairs += len(pairs)
-        self._most = max(self._most, int(each.max(initial=0)))
-        self._fetched["pack"] += int(self._bytes[pairs % len(self._bytes)].sum())
-        if self._step is not None:
-            steps = np.unique(pack // self._step * len(self._bytes) + shard)
-            self._fetched["block"] += int(self._bytes[steps % len(self._bytes)].sum())
-        self._used += int(pc.sum(samples["nbytes"]).as_py() or 0)
+    def touched(unit: str) -> tuple[Any, ...]:
+        """Return the shards of a pack or block, on average and at most, and bytes of them all."""
+        row: tuple[Any, ...]
+        [row] = connection.execute(
+            f"""SELECT avg(n), max(n), sum(bytes) FROM (
+            SELECT count(*) AS n, sum(bytes) AS bytes FROM (
+                SELECT DISTINCT {unit} AS unit, shard FROM samples) JOIN shards USING (shard)
+            GROUP BY unit)"""
+        ).fetchall()
+        return row
 
-    def result(self) -> dict[str, Any] | None:
-        """None where the plan does not know shards.
-
-        ``shards_per_pack`` (mean, max), and ``read_amplification``: bytes fetched over bytes of the
-        samples, if each ``pack`` fetched all shards that it touches whole, or each ``block`` of the
-        packs of a step did; null where the samples' bytes, or the packs of a step, are not known.
-        """
-        if not self._packs:
-            return None
-        amplification = {
-            name: fetched / self._used if self._used else None
-            for name, fetched in self._fetched.items()
-        }
-        if self._step is None:
-            amplification["block"] = None
-        mean = self._pairs / self._packs
-        return {
-            "shards_per_pack": {"mean": mean, "max": self._most},
-            "read_amplification": amplification,
-        }
+    mean, most, of_packs = touched("pack_id")
+    of_steps = None if step is None else touched(f"pack_id // {step}")[2]
+    return {
+        "shards_per_pack": {"mean": mean, "max": most},
+        "read_amplification": {
+            "pack": of_packs / used if used else None,
+            "block": of_steps / used if used and of_steps is not None else None,
+        },
+    }
 
 
-_ONE = 1 << 32  # a share of 1 in fixed point: sums of shares are sums of integers
 _DEALT_ROWS = 1 << 20  # samples that are dealt anew to see what random composition gives
+_ONE = 1 << 32  # a share of 1 in fixed point: sums of shares are sums of integers
+_IN_COMMON = f"""WITH whole AS (
+    SELECT source, sum(length) * {_ONE} // (SELECT sum(length) FROM samples) AS share
+    FROM samples GROUP BY source),
+own AS (SELECT pack_id, source, sum(length) AS tokens FROM {{samples}} GROUP BY ALL),
+shares AS (
+    SELECT source, tokens * {_ONE} // sum(tokens) OVER (PARTITION BY pack_id) AS share FROM own)
+SELECT sum(least(shares.share, whole.share)) FROM shares JOIN whole
+ON shares.source IS NOT DISTINCT FROM whole.source"""
 
 
-class SourceDistance:
-    """How far the sources of packs are from those of the whole (total variation distance).
+def source_distance(connection: duckdb.DuckDBPyConnection) -> dict[str, float | None]:
+    """Return how far the sources of packs are from those of the whole (total variation distance).
 
     Args:
-        tokens: int64 [sources], of the whole.
+        connection: with `packs` and `samples`.
+
+    Returns:
+        how many of a pack's tokens, as a share, are of other sources than the whole's: on ``mean``,
+        and at ``random``, had the samples of the first packs, about a million, been dealt to them
+        at random; None where there is no pack.
     """
 
-    def __init__(self, tokens: Int64s) -> None:
-        total = max(1, int(tokens.sum()))
-        self._whole = np.array([(int(own) << 32) // total for own in tokens], np.int64)
-        self._common = self._num_packs = 0
-        self._random: float | None = None
+    def distance(samples: str, packs: int) -> float:
+        [(common,)] = connection.execute(_IN_COMMON.format(samples=samples)).fetchall()
+        return max(0.0, 1 - int(common) / (packs * _ONE))
 
-    def add(self, sizes: Int64s, tokens: Int64s, source: Int64s) -> None:
-        """Count in the next packs.
-
-        Args:
-            sizes: int64 [packs], their samples.
-            tokens: int64 [n], of each sample.
-            source: int64 [n], its number.
-        """
-        if not len(tokens):
-            return
-        if self._random is None:
-            ends = np.cumsum(sizes)
-            num = max(1, int(np.searchsorted(ends, _DEALT_ROWS, side="right")))
-            dealt = permutation(int(ends[num - 1]), derive_key(0, "composition"))
-            common = self._shared(sizes[:num], tokens[dealt], source[dealt])
-            self._random = max(0.0, 1 - common / (num * _ONE))
-        self._common += self._shared(sizes, tokens, source)
-        self._num_packs += len(sizes)
-
-    def _shared(self, sizes: Int64s, tokens: Int64s, source: Int64s) -> int:
-        """Σ over packs of the share of their tokens that the whole has in the same sources."""
-        of, share = _shares(sizes, tokens, source, len(self._whole))
-        return int(np.minimum(share, self._whole[of]).sum())
-
-    def result(self) -> dict[str, float | None]:
-        """``mean`` and ``random``; None where there is no pack."""
-        mean = None
-        if self._num_packs:
-            mean = max(0.0, 1 - self._common / (self._num_packs * _ONE))
-        return {"mean": mean, "random": self._random}
-
-
-def _shares(
-    sizes: Int64s, tokens: Int64s, source: Int64s, num_sources: int
-) -> tuple[Int64s, Int64s]:
-    """Source and share of the pack's tokens (fixed point), where a pack has that source."""
-    pack = np.repeat(np.arange(len(sizes)), sizes)
-    cell = pack * num_sources + source
-    if len(sizes) * num_sources <= 8 * len(cell) + 1024:
-        dense = np.bincount(cell, tokens)
-        present = np.flatnonzero(dense)
-        own = dense[present].astype(np.int64)
-    else:
-        present, inverse = np.unique(cell, return_inverse=True)
-        own = np.bincount(inverse, tokens).astype(np.int64)
-    pack, source = np.divmod(present, num_sources)
-    total = np.bincount(pack, own, minlength=len(sizes)).astype(np.int64)
-    return source, (own << 32) // total[pack]
+    [(packs, dealt)] = connection.execute(
+        f"""SELECT count(*), greatest(1, count(*) FILTER (upto <= {_DEALT_ROWS})) FROM (
+        SELECT sum(num_samples) OVER (ORDER BY pack_id) AS upto FROM packs)"""
+    ).fetchall()
+    if not packs:
+        return {"mean": None, "random": None}
+    rows = connection.sql(
+        "SELECT pack_id, source, length FROM samples WHERE pack_id IN "
+        f"(SELECT pack_id FROM packs ORDER BY pack_id LIMIT {dealt}) ORDER BY pack_id, position"
+    ).to_arrow_table()
+    order = permutation(rows.num_rows, derive_key(0, "composition"))
+    held = rows.select(["source", "length"]).take(pa.array(order))
+    connection.register("dealt", held.append_column("pack_id", rows["pack_id"]))
+    return {"mean": distance("samples", packs), "random": distance("dealt", dealt)}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,38 +20,8 @@ class Check:
     """How much was looked at, counted on the way: ``{"files": 3, "bytes_hashed": 283462}``."""
     checked: bool = True
     """Whether it was looked at."""
-    sources: tuple[SourceSeen, ...] = ()
-    """Where samples were encoded: each source, those that differ first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A sample that is not as it was planned."""
-
-    sample_id: int
-    key: str | None
-    planned: int
-    materialized: int | None
-    """Tokens; None where it could not be built."""
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SourceSeen:
-    """What the encoded samples of one source were like. Lengths are tokens, of whole samples."""
-
-    source: str
-    num_encoded: int
-    num_pieces: int
-    """Of those, pieces of longer samples, of which only the end is compared."""
-    num_failed: int
-    """Could not be built."""
-    num_different: int
-    planned_median: float | None
-    materialized_median: float | None
-    largest_difference: int
-    """Materialized less planned, the one that is farthest from 0."""
-    examples: tuple[Difference, ...]
+    sources: Sequence[Mapping[str, Any]] = ()
+    """Where samples were encoded: each source, as `samples.check_samples` tells it."""
 
 
 def not_checked(name: str, why: str) -> Check:

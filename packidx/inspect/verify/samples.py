@@ -11,7 +11,7 @@ import numpy as np
 from packidx.errors import MissingExtraError, PackidxError
 from packidx.hashing import derive_key
 from packidx.index import Index, Sample
-from packidx.inspect.verify.check import Check, Difference, SourceSeen, few, number_of
+from packidx.inspect.verify.check import Check, few, number_of
 from packidx.permutation import permutation
 from packidx.records.fetch import Fetcher
 from packidx.user_code import Transform
@@ -62,6 +62,13 @@ def check_samples(
 ) -> Check:
     """Encode some samples for real and compare their lengths with the plan's.
 
+    Returns:
+        a check whose ``sources`` have ``source``, ``num_encoded``, ``num_pieces`` (of those, pieces
+        of longer samples, of which only the end is compared), ``num_failed`` (could not be built),
+        ``num_different``, ``planned_median`` and ``materialized_median`` (tokens of whole samples;
+        None without any), ``largest_difference`` (materialized less planned, the one farthest from
+        0) and ``examples``: ``sample_id``, ``key``, ``planned``, ``materialized`` and ``error``.
+
     Raises:
         MissingExtraError: what encoding them needs is not installed, which says nothing of them.
     """
@@ -71,7 +78,7 @@ def check_samples(
         by_source.setdefault(each.sample.source or "", []).append(each)
     sources = sorted(
         (_seen(name, those) for name, those in by_source.items()),
-        key=lambda seen: (-seen.num_failed - seen.num_different, seen.source),
+        key=lambda seen: (-seen["num_failed"] - seen["num_different"], seen["source"]),
     )
     built = [each.length for each in encoded if each.length is not None]
     wrong = [each.told() for each in encoded if each.differs or each.error is not None]
@@ -82,7 +89,7 @@ def check_samples(
         "different": sum(each.differs for each in encoded),
         "pieces": sum(each.is_piece for each in encoded),
     }
-    return Check(NAME, not wrong, _detail(numbers, wrong), numbers, sources=tuple(sources))
+    return Check(NAME, not wrong, _detail(numbers, wrong), numbers, sources=sources)
 
 
 def _detail(numbers: Mapping[str, int], wrong: list[str]) -> str:
@@ -140,25 +147,29 @@ def _drawn(index: Index, wanted: int, seed: int) -> Iterator[tuple[Sample, int]]
         first_row = stop
 
 
-def _seen(name: str, encoded: list[Encoded]) -> SourceSeen:
+def _seen(name: str, encoded: list[Encoded]) -> dict[str, Any]:
     different = [each for each in encoded if each.differs]
     failed = [each for each in encoded if each.length is None]
     whole = [each for each in encoded if not each.is_piece and each.length is not None]
     differences = [each.difference for each in [*whole, *different]]
     examples = [*sorted(different, key=lambda each: -abs(each.difference)), *failed]
-    return SourceSeen(
-        source=name,
-        num_encoded=len(encoded) - len(failed),
-        num_pieces=sum(each.is_piece for each in encoded),
-        num_failed=len(failed),
-        num_different=len(different),
-        planned_median=median(each.planned for each in whole) if whole else None,
-        materialized_median=median(each.length or 0 for each in whole) if whole else None,
-        largest_difference=max(differences, key=abs, default=0),
-        examples=tuple(
-            Difference(
-                each.sample.sample_id, each.sample.key, each.planned, each.length, each.error
-            )
+    return {
+        "source": name,
+        "num_encoded": len(encoded) - len(failed),
+        "num_pieces": sum(each.is_piece for each in encoded),
+        "num_failed": len(failed),
+        "num_different": len(different),
+        "planned_median": median(each.planned for each in whole) if whole else None,
+        "materialized_median": median(each.length or 0 for each in whole) if whole else None,
+        "largest_difference": max(differences, key=abs, default=0),
+        "examples": [
+            {
+                "sample_id": each.sample.sample_id,
+                "key": each.sample.key,
+                "planned": each.planned,
+                "materialized": each.length,
+                "error": each.error,
+            }
             for each in examples[:_EXAMPLES]
-        ),
-    )
+        ],
+    }

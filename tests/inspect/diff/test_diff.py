@@ -18,7 +18,7 @@ from packidx_cli.main import main
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.index import Index
-from packidx.inspect.diff import SampleDiff, diff
+from packidx.inspect.diff import diff
 
 Name = tuple[Any, ...]
 
@@ -56,7 +56,7 @@ def names(index: Index, by_key: bool) -> dict[int, Name]:
 
 
 def by_hand(a: Index, b: Index, by_key: bool) -> dict[str, Any]:
-    """What `SampleDiff` says, found one sample after another."""
+    """What `sample_diff` says, found one sample after another."""
     held, packs, homes, tokens, why = [], [], [], [], []
     for index in (a, b):
         name = names(index, by_key)
@@ -100,19 +100,18 @@ def by_hand(a: Index, b: Index, by_key: bool) -> dict[str, Any]:
     }
 
 
-def told(a: Index, b: Index) -> SampleDiff:
-    samples = diff(a, b).samples
-    assert samples is not None
-    assert samples.gained == sum(samples.gained_from.values())
-    assert samples.lost == sum(samples.lost_to.values())
+def told(a: Index, b: Index) -> dict[str, Any]:
+    samples: dict[str, Any] = diff(a, b)["samples"]
+    assert samples["gained"] == sum(samples["gained_from"].values())
+    assert samples["lost"] == sum(samples["lost_to"].values())
     return samples
 
 
-def check(a: Index, b: Index, matched_by: str) -> SampleDiff:
+def check(a: Index, b: Index, matched_by: str) -> dict[str, Any]:
     samples = told(a, b)
     expected = by_hand(a, b, by_key=matched_by == "source and key")
-    assert samples.matched_by == matched_by
-    assert {name: getattr(samples, name) for name in expected} == expected
+    assert samples["matched_by"] == matched_by
+    assert {name: samples[name] for name in expected} == expected
     return samples
 
 
@@ -138,35 +137,35 @@ def test_what_is_told_is_what_is_found_by_hand(
     second = write(tmp_path / "two.parquet", 90, shifted, seed)
     a, b = planned(first, tmp_path / "a", **one), planned(second, tmp_path / "b", **two)
     if a.id == b.id:
-        assert diff(a, b).same
+        assert diff(a, b)["same"]
         return
     same_lengths = not shifted and not seed
     samples = check(a, b, "sample_id" if same_lengths else "source and key")
     back = told(b, a)
-    assert (samples.gained, samples.lost) == (back.lost, back.gained)
-    assert samples.moved == back.moved and samples.tokens_differ == back.tokens_differ
+    assert (samples["gained"], samples["lost"]) == (back["lost"], back["gained"])
+    assert samples["moved"] == back["moved"] and samples["tokens_differ"] == back["tokens_differ"]
 
 
 def test_other_options_of_the_same_lengths(tmp_path: Path) -> None:
     lengths = write(tmp_path / "l.parquet")
     a, b = (planned(lengths, tmp_path / "i", capacity=size) for size in (150, 300))
     found = diff(a, b)
-    assert set(found.options) == {"capacity", "planned_capacity"}
-    assert (found.options["capacity"].a, found.options["capacity"].b) == (150, 300)
-    assert found.lengths == {}
-    samples = found.samples
-    assert samples and samples.gained_from == {"too_long": a.snapshot.result.num_dropped}
-    [example, *_] = samples.examples.gained
+    assert set(found["options"]) == {"capacity", "planned_capacity"}
+    assert (found["options"]["capacity"]["a"], found["options"]["capacity"]["b"]) == (150, 300)
+    assert found["lengths"] == {}
+    samples = found["samples"]
+    assert samples and samples["gained_from"] == {"too_long": a.snapshot.result.num_dropped}
+    [example, *_] = samples["examples"]["gained"]
     long = a.dropped().to_pylist()[0]
-    assert (example.key, example.a, example.b) == (long["key"], "too_long", "packed")
-    assert found.dropped["too_long"].b == 0 and found.dropped["too_long"].a > 0
-    assert found.counts["num_packs"].a == a.num_packs
+    assert (example["key"], example["a"], example["b"]) == (long["key"], "too_long", "packed")
+    assert found["dropped"]["too_long"]["b"] == 0 and found["dropped"]["too_long"]["a"] > 0
+    assert found["counts"]["num_packs"]["a"] == a.num_packs
     tokens = Counter(
         {name: sum(r["length"] for r in rows_of(b) if r["source"] == name) for name in "abc"}
     )
-    assert {name: each.tokens.b for name, each in found.sources.items()} == tokens
-    assert sum(each.share.b for each in found.sources.values()) == pytest.approx(1)
-    assert found.cost.a > 0 and found.cost.b > found.cost.a
+    assert {name: each["tokens"]["b"] for name, each in found["sources"].items()} == tokens
+    assert sum(each["share"]["b"] for each in found["sources"].values()) == pytest.approx(1)
+    assert found["cost"]["a"] > 0 and found["cost"]["b"] > found["cost"]["a"]
 
 
 def shard(path: Path, texts: list[str], ident: str | None = None) -> str:
@@ -196,8 +195,8 @@ def test_shards_that_were_appended_move_nothing(tmp_path: Path) -> None:
     done = plan_packs(counted(shards, tmp_path / "l"), tmp_path / "i", append=a)
     b = open_index(f"{tmp_path}/i@{done.snapshot_id}")
     samples = check(a, b, "source and key")
-    assert (samples.moved, samples.gained, samples.companions_kept) == (0, 30, 1)
-    assert samples.gained_from == {"absent": 30}
+    assert (samples["moved"], samples["gained"], samples["companions_kept"]) == (0, 30, 1)
+    assert samples["gained_from"] == {"absent": 30}
 
 
 def test_keys_that_are_not_unique_are_told_apart_by_shard_and_row(tmp_path: Path) -> None:
@@ -213,10 +212,10 @@ def test_keys_that_are_not_unique_are_told_apart_by_shard_and_row(tmp_path: Path
         ]
         places.append(planned(counted(shards, folder / "l"), folder / "i"))
     samples = told(*places)
-    assert samples.matched_by == "shard and row"
-    assert samples.in_both == 40 and samples.tokens_differ == 0
-    assert (samples.gained_from, samples.lost_to) == ({"absent": 36}, {"absent": 30})
-    assert all(e.sample_id.b == e.sample_id.a + 5 for e in samples.examples.moved)
+    assert samples["matched_by"] == "shard and row"
+    assert samples["in_both"] == 40 and samples["tokens_differ"] == 0
+    assert (samples["gained_from"], samples["lost_to"]) == ({"absent": 36}, {"absent": 30})
+    assert all(e["sample_id"]["b"] == e["sample_id"]["a"] + 5 for e in samples["examples"]["moved"])
 
 
 def test_samples_that_nothing_tells_apart_are_not_compared(
@@ -227,7 +226,7 @@ def test_samples_that_nothing_tells_apart_are_not_compared(
         lengths = tmp_path / f"{number}.parquet"
         pq.write_table(pa.table({"length": np.arange(5, 95) + number}), lengths)
         paths.append(planned(lengths, tmp_path / str(number)))
-    assert diff(*paths).samples is None
+    assert diff(*paths)["samples"] is None
     assert main(["diff", paths[0].path, paths[1].path]) == 0
     assert "samples are not compared: the lengths differ" in capsys.readouterr().out
 
@@ -246,10 +245,15 @@ def test_pairs_have_one_key(tmp_path: Path) -> None:
         indexes.append(planned(folder / "l", folder / "i"))
     assert all(index.snapshot.has_pairs for index in indexes)
     samples = told(*indexes)
-    assert samples.matched_by == "source and key"
-    assert (samples.in_both, samples.gained, samples.lost, samples.tokens_differ) == (58, 2, 0, 0)
-    assert samples.examples.moved
-    assert all(e.sample_id.b == e.sample_id.a + 2 for e in samples.examples.moved)
+    assert samples["matched_by"] == "source and key"
+    assert (samples["in_both"], samples["gained"], samples["lost"], samples["tokens_differ"]) == (
+        58,
+        2,
+        0,
+        0,
+    )
+    assert samples["examples"]["moved"]
+    assert all(e["sample_id"]["b"] == e["sample_id"]["a"] + 2 for e in samples["examples"]["moved"])
 
 
 def test_the_same_plan_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from training import Training
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import MismatchError, OptionError, PackidxError
 from packidx.index import Index
-from packidx.inspect.trace import SampleTrace, trace_samples, trace_step
+from packidx.inspect import trace
 
 CAPACITY = 256
 
@@ -39,7 +39,20 @@ def planned(folder: Path, lengths: Path | None = None, **options: Any) -> Index:
     return open_index(folder / "i")
 
 
-def only(index: Index, **options: Any) -> SampleTrace:
+def plain(told: Any) -> Any:
+    """What is told as ``--json`` has it, its members as attributes."""
+    return json.loads(json.dumps(told), object_hook=lambda row: SimpleNamespace(**row))
+
+
+def trace_step(index: Index, step: int, **options: Any) -> Any:
+    return plain(trace.trace_step(index, step, **options))
+
+
+def trace_samples(index: Index, **options: Any) -> Any:
+    return plain(trace.trace_samples(index, **options))
+
+
+def only(index: Index, **options: Any) -> Any:
     [sample] = trace_samples(index, **options).samples
     return sample
 
@@ -56,7 +69,7 @@ def test_a_key_leads_to_its_pack_and_step(tmp_path: Path) -> None:
     [pack] = [pack for pack in step.packs if pack.pack_id == place.pack_id]
     assert (pack.micro_step, pack.place_in_step) == (place.micro_step, place.place_in_step)
     assert pack.samples[place.position].key == "photo-00017"
-    assert asdict(only(index, sample_id=17, world_size=4)) == asdict(sample)
+    assert only(index, sample_id=17, world_size=4) == sample
 
 
 def test_a_key_of_several_sources_and_samples(tmp_path: Path) -> None:
