@@ -32,7 +32,7 @@ def pack_cost(weights: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[F
 
     Args:
         weights: a number for each name in `WEIGHTS` (see
-            `packidx.plan.cost_model.CostModel`).
+            `packidx.plan.cost_model.CostWeights`).
         columns: int64 [n] arrays of the packs table by name: ``length`` (Σl over the pack's
             samples), ``attention_cost`` (Σl²), ``vision_patches`` (Σp), ``vision_cost`` (Σp² over
             attention spans). A column that is absent or None counts 0.

@@ -206,8 +206,8 @@ class Epochs:
         return EpochOrder(ranges, self.block, self.chunk, order_key(snapshot_id, seed, epoch))
 
 
-class Turn(NamedTuple):
-    """When a pack is trained on, and by whom."""
+class PackTurn(NamedTuple):
+    """The step and the rank that train on a pack."""
 
     step: int
     place: int
@@ -216,7 +216,7 @@ class Turn(NamedTuple):
     rank: int
 
 
-def check_ranks(rank: int, world_size: int) -> None:
+def check_rank(rank: int, world_size: int) -> None:
     """Refuse a rank that there is not.
 
     Raises:
@@ -296,10 +296,10 @@ class Dealing:
         """
         return self.order.packs(np.arange(start + rank, stop, world_size, dtype=np.int64))
 
-    def turn(self, position: int, world_size: int = 1) -> Turn:
-        """When, and on which of `world_size` ranks, the pack at an order position is trained on."""
+    def turn(self, position: int, world_size: int = 1) -> PackTurn:
+        """Return the step and which of `world_size` ranks train on the pack at a position."""
         step, place = divmod(position, self.global_batch)
-        return Turn(step, place, place // world_size, place % world_size)
+        return PackTurn(step, place, place // world_size, place % world_size)
 
     def turns(self, positions: Int64s, world_size: int = 1) -> tuple[Int64s, Int64s]:
         """Step and micro-step of order positions, int64 each: `turn` of many at once."""

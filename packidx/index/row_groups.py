@@ -117,7 +117,7 @@ class RowGroups:
             return decoded, table.nbytes
 
         group: list[Column]
-        group, size = readable(self._paths[number], "", columns)
+        group, size = read_as_format(self._paths[number], "", columns)
         self.decoded.put((number, at), group, size)
         return group
 
@@ -128,7 +128,7 @@ class RowGroups:
             repeated = [name for name in self._names if name in _REPEATED]
             with self._copy(number) as copy:
                 options = {"name": path, "crc32": stated.crc32, "repeated": repeated}
-                file = readable(path, copy, CheckedFile, **options)
+                file = read_as_format(path, copy, CheckedFile, **options)
             metadata = file.parquet.metadata
             if metadata.num_rows != stated.rows:
                 raise FormatError(
@@ -141,7 +141,7 @@ class RowGroups:
         return file
 
 
-def readable(path: str | Path, copy: str, read: Callable[..., Any], **options: Any) -> Any:
+def read_as_format(path: str | Path, copy: str, read: Callable[..., Any], **options: Any) -> Any:
     """``read(copy)``, its errors as a FormatError that names the file at `path`."""
     try:
         return read(copy, **options)

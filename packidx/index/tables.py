@@ -17,7 +17,7 @@ from packidx.format.index import OPTIONAL, TABLE_NAMES, TABLES, IndexManifest
 from packidx.format.lengths import KnownTable, known_table
 from packidx.format.schema import PACKS
 from packidx.index.order import SEEDS, Dealing, Epochs, check_global_batch, packs_per_step
-from packidx.index.row_groups import readable
+from packidx.index.row_groups import read_as_format
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies
 
@@ -34,7 +34,7 @@ ORDER = pa.schema(
 
 
 class StepOptions(TypedDict, total=False):
-    """How training deals packs to steps, each None or absent where it is as planned."""
+    """The way that training deals packs to steps, each None or absent where it is as planned."""
 
     seed: int | None
     """Of `PackSampler`; None means 0."""
@@ -117,7 +117,7 @@ def _cast(values: Any, field: pa.Field) -> pa.Array:
 
 
 class OpenedIndex(Protocol):
-    """What the tables need of an index (`packidx.index.reader.Index`)."""
+    """The part of an index that the tables need (`packidx.index.reader.Index`)."""
 
     path: str
     snapshot: IndexManifest
@@ -177,7 +177,7 @@ def read_table(parts: Sequence[StoredFile], table: str, columns: Sequence[str] |
     tables = [schema.empty_table().select(wanted)]
     with local_copies(parts) as copies:
         for part, copy in zip(parts, copies, strict=True):
-            tables.append(readable(part.path, copy, read))
+            tables.append(read_as_format(part.path, copy, read))
     return pa.concat_tables(tables)
 
 
@@ -277,7 +277,7 @@ VIEWS = (*TABLE_NAMES, *OF_LENGTHS, "steps")
 
 @dataclass(frozen=True)
 class Views:
-    """What the views read."""
+    """The files and rows that the views read."""
 
     files: dict[str, list[str]] = field(default_factory=dict)
     """Of this machine, by the view that reads them."""

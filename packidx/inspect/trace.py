@@ -22,7 +22,7 @@ from packidx.index.order import (
     Epochs,
     State,
     check_global_batch,
-    check_ranks,
+    check_rank,
     packs_per_step,
 )
 from packidx.index.reader import Index
@@ -93,7 +93,7 @@ def run_of(index: Index, **options: Unpack[RunOptions]) -> Run:
         size = packs_per_step(index.snapshot)
         come_from = None if size is None else "plan"
     if world_size is not None:
-        check_ranks(0, world_size)
+        check_rank(0, world_size)
     if size is not None and come_from == "plan" and size % (world_size or 1):
         raise OptionError(
             f"{index.path}@{index.id[:12]} was planned for a global batch of {size} packs, which"
@@ -175,7 +175,7 @@ def trace_step(
     if rank is not None:
         if world_size is None:
             raise OptionError(f"rank {rank} of how many? Give the world size, too")
-        check_ranks(rank, world_size)
+        check_rank(rank, world_size)
     if run.global_batch is None:
         raise OptionError(
             f"{name} has no steps of its own (random order without a global batch): give the global"

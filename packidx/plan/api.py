@@ -25,7 +25,7 @@ from packidx.run import open_workers
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PlanSummary:
-    """What a call of `plan_packs` did.
+    """The result of a call of `plan_packs`.
 
     Attributes:
         snapshot_id: id of the snapshot, which HEAD now names.

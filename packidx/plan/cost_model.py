@@ -39,7 +39,7 @@ _WEIGHTS = {
 PRESETS = {
     name: dict(zip(_NAMES, map(float, weights), strict=True)) for name, weights in _WEIGHTS.items()
 }
-"""Name of a model -> its weights (`packidx.plan.cost_model.CostModel`)."""
+"""Name of a model -> its weights (`packidx.plan.cost_model.CostWeights`)."""
 
 
 DEFAULT_PRESET = "qwen2.5-vl-7b"
@@ -47,7 +47,7 @@ _ADVICE = f"give a preset ({', '.join(PRESETS)}) or weights (llm_linear=…,vit_
 
 
 @dataclass(frozen=True, slots=True)
-class CostModel:
+class CostWeights:
     """Weights of a pack's cost, in any one unit (of the presets: operations of a training step).
 
     Attributes:
@@ -81,7 +81,7 @@ class CostModel:
             raise OptionError("a pack costs nothing in the language model: give llm_linear")
 
     @classmethod
-    def from_json(cls, weights: Mapping[str, Any]) -> CostModel:
+    def from_json(cls, weights: Mapping[str, Any]) -> CostWeights:
         """The inverse of `to_json`; a weight that is not there is 0."""
         unknown = sorted(set(weights) - set(WEIGHTS))
         if unknown:
@@ -97,7 +97,7 @@ class CostModel:
         return pack_cost(self.to_json(), packs)
 
 
-def parse(word: str) -> CostModel:
+def parse_cost(word: str) -> CostWeights:
     """The cost model that ``--cost`` names.
 
     A preset, or weights alone (those not named are 0), or a preset and after it weights that
@@ -115,7 +115,7 @@ def parse(word: str) -> CostModel:
         raise OptionError(f"cost {word!r} gives a weight twice: {_ADVICE}")
     if base and base not in PRESETS:
         raise OptionError(f"cost {word!r} is no preset: {_ADVICE}")
-    return CostModel.from_json(PRESETS.get(base, {}) | weights)
+    return CostWeights.from_json(PRESETS.get(base, {}) | weights)
 
 
 def _pair(item: str) -> tuple[str, str]:

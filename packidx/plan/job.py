@@ -16,21 +16,20 @@ from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
 from packidx.pack.solve import Solution
 from packidx.permutation import permutation
-from packidx.plan.cost_model import DEFAULT_PRESET
-from packidx.plan.cost_model import parse as parse_cost
+from packidx.plan.cost_model import DEFAULT_PRESET, parse_cost
 from packidx.plan.options import PlanOptions, number_text
-from packidx.plan.resolved import ResolvedOptions, resolve
+from packidx.plan.resolved import ResolvedOptions, with_defaults
 from packidx.plan.select.consumed import continued_rules, lineage
 from packidx.plan.select.eligible import Rules, read_exclusion
 from packidx.plan.select.mixture import Mixture, sample_ratios
 from packidx.plan.window import WindowPlan, plan_window
-from packidx.plan.windows import Window, windows_of
+from packidx.plan.windows import WindowRange, windows_of
 from packidx.plan.write import PlanTotals, Progress
 
 
 @dataclass(frozen=True, slots=True)
 class PlanJob:
-    """What decides one plan of the lengths in `table`, into the index at `output`.
+    """All that decides one plan of the lengths in `table`, into the index at `output`.
 
     Attributes:
         append: the snapshot whose windows are taken over.
@@ -43,11 +42,11 @@ class PlanJob:
     options: ResolvedOptions
     rules: Rules
     append: Index | None
-    windows: Sequence[Window]
-    todo: Sequence[Window]
+    windows: Sequence[WindowRange]
+    todo: Sequence[WindowRange]
     recipe: str | None = None
 
-    def plan(self, window: Window, solutions: Sequence[Solution] | None = None) -> WindowPlan:
+    def plan(self, window: WindowRange, solutions: Sequence[Solution] | None = None) -> WindowPlan:
         """Plan one window, or compose it of the `solutions` of an earlier plan of it."""
         return plan_window(self.table, window, self.options, self.rules, solutions)
 
@@ -94,7 +93,7 @@ def prepare(
         OptionError: an option has no meaning for these lengths.
         SourceError, FormatError, MismatchError: the lengths or a snapshot cannot be used.
     """
-    options = resolve(asked, table.weakest_method)
+    options = with_defaults(asked, table.weakest_method)
     rules = Rules(None if asked.exclude is None else read_exclusion(asked.exclude))
     excluded = rules.exclude.fingerprint if rules.exclude else None
     continues: tuple[Mapping[str, Any], ...] = ()
@@ -115,7 +114,7 @@ def prepare(
     return PlanJob(table, output, options, rules, append, windows, windows[len(taken) :])
 
 
-def _taken_windows(table: Lengths, options: ResolvedOptions, append: Index) -> list[Window]:
+def _taken_windows(table: Lengths, options: ResolvedOptions, append: Index) -> list[WindowRange]:
     """The windows of `append`, if these lengths and options go on where it ends, with new samples.
 
     Raises:
@@ -161,7 +160,7 @@ def _taken_windows(table: Lengths, options: ResolvedOptions, append: Index) -> l
             "estimate it with the new shards first"
         )
     return [
-        Window(number, window.first_row, window.first_row + window.num_rows)
+        WindowRange(number, window.first_row, window.first_row + window.num_rows)
         for number, window in enumerate(append.snapshot.result.windows)
     ]
 

@@ -29,7 +29,7 @@ from packidx.plan.job import PlanJob
 from packidx.plan.resolved import ResolvedOptions
 from packidx.plan.select.eligible import Rules
 from packidx.plan.window import WindowPlan, plan_window
-from packidx.plan.windows import Window
+from packidx.plan.windows import WindowRange
 from packidx.plan.write import PlanTotals, Progress, lengths_entry, write_window
 from packidx.run.workers import WorkerDied, Workers
 
@@ -56,10 +56,10 @@ def make_plan(job: PlanJob, progress: Progress) -> tuple[IndexManifest, bool]:
             writer.end_window()
             del plan  # it holds a window's samples, and the next one is not planned yet
 
-    return publish(job, totals, write, progress)
+    return publish_plan(job, totals, write, progress)
 
 
-def publish(
+def publish_plan(
     job: PlanJob, totals: PlanTotals, write: Callable[[SnapshotWriter], None], progress: Progress
 ) -> tuple[IndexManifest, bool]:
     """Publish what `write` writes, and adds to `totals`, behind the windows that are taken over."""
@@ -137,7 +137,7 @@ def _plans(job: PlanJob, progress: Progress) -> Iterator[WindowPlan]:
 
 
 def _planned(
-    job: PlanJob, window: Window, solutions: list[Solution] | None, progress: Progress
+    job: PlanJob, window: WindowRange, solutions: list[Solution] | None, progress: Progress
 ) -> WindowPlan:
     of_all = f" of window {window.number + 1} of {len(job.windows)}" if len(job.windows) > 1 else ""
     progress(f"packing {window.stop - window.start:,} samples{of_all}")
@@ -151,7 +151,7 @@ Planner = Callable[..., WindowPlan]
 
 @dataclass(frozen=True, slots=True)
 class _Solved:
-    """How a window is packed.
+    """A window's packs, before they are written.
 
     Attributes:
         packs: of each epoch; empty where nothing can be packed.
@@ -160,7 +160,7 @@ class _Solved:
         kept: bool [packs], those that are.
     """
 
-    window: Window
+    window: WindowRange
     solutions: list[Solution]
     packs: tuple[int, ...]
     pieces: int
@@ -242,7 +242,7 @@ def make_with(workers: Workers, job: PlanJob, progress: Progress) -> tuple[Index
                     )
                 writer.take_window(own_folder, written)
 
-    return publish(job, totals, write, progress)
+    return publish_plan(job, totals, write, progress)
 
 
 def _planner(
@@ -262,7 +262,7 @@ def _planner(
     return functools.partial(plan_window, table, options=options, rules=rules)
 
 
-def _solve(window: Window, planner: Planner) -> _Solved:
+def _solve(window: WindowRange, planner: Planner) -> _Solved:
     plan = planner(window)
     options, has_items = plan.options, plan.items.num_items > 0
     packs = tuple(plan.num_packs(epoch) for epoch in range(options.epochs if has_items else 0))

@@ -21,7 +21,7 @@ from packidx.pack.bounds import lower_bound
 from packidx.pack.counts import Histogram
 from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, dashed
-from packidx.plan.resolved import ResolvedOptions, resolve
+from packidx.plan.resolved import ResolvedOptions, with_defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def preview(
         raise SourceError(
             f"{lengths} holds no usable sample ({counted.num_samples} rows): nothing to pack"
         )
-    return [_row(counted, resolve(options, counted.weakest_method)) for options in asked]
+    return [_row(counted, with_defaults(options, counted.weakest_method)) for options in asked]
 
 
 def unseen(options: PlanOptions) -> list[str]:

@@ -48,7 +48,7 @@ class ResolvedOptions(PlanOptions):
     appends_to: str | None = None
 
     def __post_init__(self) -> None:
-        """What was asked has been checked."""
+        """Check nothing: the options asked for have been checked."""
 
     def to_json(self) -> dict[str, Any]:
         """As the manifest has them, without what changes no plan and the paths of what did."""
@@ -82,7 +82,7 @@ class ResolvedOptions(PlanOptions):
         return {name: cap for name, cap in asked.items() if cap is not None}
 
 
-def resolve(asked: PlanOptions, weakest_method: str) -> ResolvedOptions:
+def with_defaults(asked: PlanOptions, weakest_method: str) -> ResolvedOptions:
     """`asked` with every default filled in that `weakest_method` decides: the least exact way by
     which a usable row was counted."""
     # str() first: 0.05 means 5/100, not the nearest binary fraction below or above it.

@@ -19,13 +19,13 @@ from packidx.lengths.rows import LengthsRows
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import Slots, joined
 from packidx.pack.solve import Problem, Solution, bound_of, rounds_of, solve, strategies_of
-from packidx.plan.cost_model import CostModel
+from packidx.plan.cost_model import CostWeights
 from packidx.plan.resolved import ResolvedOptions
 from packidx.plan.schedule import schedule
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import Items
 from packidx.plan.select.make_items import dropped_with, make_items
-from packidx.plan.windows import Window
+from packidx.plan.windows import WindowRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class _Draw:
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """How the samples of one window are packed.
+    """The plan of one window: its samples, packed.
 
     Attributes:
         items: what is packed.
@@ -221,7 +221,7 @@ class WindowPlan:
         draw: the packs that stay, where some are drawn.
     """
 
-    window: Window
+    window: WindowRange
     options: ResolvedOptions
     items: Items
     dropped: pa.Table
@@ -278,7 +278,7 @@ class WindowPlan:
             bounds.append(bound)
         return bounds
 
-    def variant(self, epoch: int, block: int, model: CostModel) -> Variant:
+    def variant(self, epoch: int, block: int, model: CostWeights) -> Variant:
         """Compose the packs of one epoch and put them in order, `block` to an optimizer step."""
         slots, group = self._compose(epoch)
         packs = sum_up(self.items, slots, group, self.options.pad_pack_to)
@@ -395,7 +395,7 @@ def unfolded(items: Items, folded: Variant) -> Variant:
 
 def plan_window(
     table: Lengths,
-    window: Window,
+    window: WindowRange,
     options: ResolvedOptions,
     rules: Rules,
     solutions: Sequence[Solution] | None = None,

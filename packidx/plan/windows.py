@@ -24,7 +24,7 @@ _FIXED = 400_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WindowRange:
     """Rows start .. stop - 1 of the lengths table."""
 
     number: int
@@ -32,7 +32,9 @@ class Window:
     stop: int
 
 
-def windows_of(lengths: Lengths, options: PlanOptions, taken: list[Window]) -> list[Window]:
+def windows_of(
+    lengths: Lengths, options: PlanOptions, taken: list[WindowRange]
+) -> list[WindowRange]:
     """The windows of a plan: those `taken` from an earlier one, then runs of what follows them.
 
     Raises:
@@ -59,7 +61,7 @@ def windows_of(lengths: Lengths, options: PlanOptions, taken: list[Window]) -> l
     windows = list(taken)
     for stop in dict.fromkeys(_between_pairs(lengths, cut) for cut in cuts):
         if stop > first or not windows:
-            windows.append(Window(len(windows), first, stop))
+            windows.append(WindowRange(len(windows), first, stop))
             first = stop
     return windows
 

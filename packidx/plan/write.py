@@ -24,7 +24,7 @@ from packidx.format.schema import PACKS, PIECE_MEDIA, SAMPLES, SAMPLES_OPTIONAL
 from packidx.format.terms import Schedule, lost_percent
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import in_chunks
-from packidx.plan.cost_model import CostModel
+from packidx.plan.cost_model import CostWeights
 from packidx.plan.resolved import ResolvedOptions
 from packidx.plan.schedule import blocks_of
 from packidx.plan.select.items import Items
@@ -231,7 +231,7 @@ Progress = Callable[[str], None]
 
 
 class RowSink(Protocol):
-    """Where rows go: a `SnapshotWriter`, or a window's own `WindowFiles`."""
+    """The place that rows go to: a `SnapshotWriter`, or a window's own `WindowFiles`."""
 
     def write(self, table: str, rows: pa.Table) -> None:
         """Add rows to one of the window's tables, in the schema's types."""
@@ -250,7 +250,7 @@ def write_window(
         progress: told what is being done.
     """
     options = plan.options
-    model = CostModel.from_json(options.cost_model)
+    model = CostWeights.from_json(options.cost_model)
     totals.begin_window(plan)
     for epoch in range(options.epochs if plan.items.num_items else 0):
         variant = plan.variant(epoch, block, model)
@@ -350,8 +350,8 @@ def _chunk(
 
 
 def media_of_pieces(media: pa.ListArray, start: Int32s, length: Int32s) -> pa.ListArray:
-    """Of each sample's `media` those that begin in a piece of it, or may, as nobody says where they
-    stand (schemas `LENGTHS` and `SAMPLES`); null where the sample's are.
+    """Return those of each sample's `media` that begin in a piece of it, or may, as nobody says
+    where they stand (schemas `LENGTHS` and `SAMPLES`); null where the sample's are.
 
     Args:
         media: [n].

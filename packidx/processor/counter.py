@@ -209,7 +209,7 @@ class ConversationCounter:
         """
         files = self.files
         assert files is not None  # a TextEncoder was made of it
-        ending = ending_of(files, conversation) if conversation.is_document else None
+        ending = document_ending(files, conversation) if conversation.is_document else None
         result = files.template_of(conversation).render(conversation)
         if any(files.around_text):
             result = between(*files.around_text, result)
@@ -297,7 +297,7 @@ def _given_labels(conversation: Conversation) -> Bools:
     return trained
 
 
-def ending_of(files: ProcessorFiles, document: Conversation) -> Ending:
+def document_ending(files: ProcessorFiles, document: Conversation) -> Ending:
     """Return what ends a document.
 
     Raises:

@@ -41,7 +41,7 @@ FORMS = (
 )
 
 
-class Rule(NamedTuple):
+class JoinRule(NamedTuple):
     """A rule, parsed.
 
     Attributes:
@@ -55,12 +55,12 @@ class Rule(NamedTuple):
     dims: int = 1
 
 
-ROWS = Rule("rows")
-LAST = Rule("last")
+ROWS = JoinRule("rows")
+LAST = JoinRule("last")
 
 # Whole numbers that transformers' processors give (5.23; read in its models' forward).
 _KNOWN = {
-    **dict.fromkeys(SEQUENCE_FILL, Rule("tokens")),
+    **dict.fromkeys(SEQUENCE_FILL, JoinRule("tokens")),
     # Pixels as they are in the file; a user's encoder may leave the rest to the device.
     "pixel_values": ROWS,
     "pixel_values_videos": ROWS,
@@ -92,8 +92,8 @@ _KNOWN = {
     "image_position_ids": ROWS,
     "video_position_ids": ROWS,
     # Patches from the sample's first, counted through all crops, and so into the pack's (Molmo 2).
-    "image_token_pooling": Rule("index", "pixel_values", 2),
-    "video_token_pooling": Rule("index", "pixel_values_videos", 2),
+    "image_token_pooling": JoinRule("index", "pixel_values", 2),
+    "video_token_pooling": JoinRule("index", "pixel_values_videos", 2),
     # Masks as whole numbers.
     "pixel_attention_mask": ROWS,  # Idefics 2 and 3, SmolVLM: of pixels; LFM2-VL: of patches
     "pixel_mask": ROWS,  # Aria
@@ -126,7 +126,7 @@ def is_integer(value: Tensor) -> bool:
     return not (is_other or value.is_floating_point() or value.is_complex())
 
 
-def rule_of(key: str, value: Tensor, names: Iterable[str], rules: Rules | None) -> Rule:
+def rule_of(key: str, value: Tensor, names: Iterable[str], rules: Rules | None) -> JoinRule:
     """Return how tensors named `key` are joined.
 
     Args:
@@ -159,18 +159,18 @@ def rule_of(key: str, value: Tensor, names: Iterable[str], rules: Rules | None) 
     )
 
 
-def parse_rule(key: str, text: object) -> Rule:
+def parse_rule(key: str, text: object) -> JoinRule:
     """The rule that an encoder states for `key`.
 
     Raises:
         OptionError: it is none.
     """
     if text in ("rows", "last", "tokens"):
-        return Rule(str(text))
+        return JoinRule(str(text))
     index = re.fullmatch(r"index:([^:]+)(?::([1-9]))?", text) if isinstance(text, str) else None
     if index is None:
         raise OptionError(f"encode.join says {text!r} of {key}: say one of {FORMS}")
-    return Rule("index", index[1], int(index[2] or 1))
+    return JoinRule("index", index[1], int(index[2] or 1))
 
 
 def rules_of(encode: object) -> dict[str, str]:
@@ -239,7 +239,7 @@ def join_media(
     return joined
 
 
-def _shifted(key: str, rule: Rule, parts: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
+def _shifted(key: str, rule: JoinRule, parts: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
     """Each part's indices, counted through all parts' rows of the tensor that they index."""
     seen, tensors = 0, []
     for part in parts:

@@ -46,7 +46,7 @@ def _kind_of(key: str) -> str:
     return "audio" if key.startswith(_AUDIO) else "image"
 
 
-def grid_of(medium: Mapping[str, Any]) -> Grid | None:
+def planned_grid(medium: Mapping[str, Any]) -> Grid | None:
     """The planned (t, h, w), None where it is unknown."""
     sides = (medium["t"] or 0, medium["h"] or 0, medium["w"] or 0)
     return sides if all(side > 0 for side in sides) else None
@@ -82,7 +82,7 @@ def check_media(media: Mapping[str, Tensor], planned: Planned | None) -> None:
         return
     for kind in TYPES:
         grids = grids_in(media, kind)
-        stated = [grid_of(medium) for medium in planned if medium["kind"] == kind]
+        stated = [planned_grid(medium) for medium in planned if medium["kind"] == kind]
         wanted = [grid for grid in stated if grid is not None]
         if grids is None or len(wanted) < len(stated) or grids == wanted:
             continue
@@ -97,7 +97,9 @@ def _words(grids: Sequence[Grid]) -> str:
     return ", ".join("x".join(map(str, grid)) for grid in grids) or "none"
 
 
-def cut(sample: Encoded, start: int, stop: int, media_ids: Mapping[str, int] | None) -> Encoded:
+def cut_piece(
+    sample: Encoded, start: int, stop: int, media_ids: Mapping[str, int] | None
+) -> Encoded:
     """Tokens [start, stop) of `sample` with the media that stand wholly inside.
 
     Positions start again at the piece.
@@ -122,7 +124,7 @@ def cut(sample: Encoded, start: int, stop: int, media_ids: Mapping[str, int] | N
 
 
 def begins_medium(sample: Encoded, at: int, media_ids: Mapping[str, int] | None) -> bool:
-    """Return whether the token `at` stands for a medium, as far as `encode` says (`cut`)."""
+    """Return whether the token `at` stands for a medium, as far as `encode` says (`cut_piece`)."""
     return any(bool(_media_tokens(sample, kind, media_ids)[at]) for kind in by_kind(sample.media))
 
 
@@ -166,7 +168,7 @@ def _cut_media(
     )
     if first == last:
         return {}
-    cut: dict[str, Tensor] = {}
+    kept: dict[str, Tensor] = {}
     rows = [list(accumulate(each, initial=0)) for each in _rows_of_each(grids).values()]
     for key, value in tensors.items():
         ends = next((ends for ends in rows if ends[-1] == value.shape[0]), None)
@@ -175,8 +177,8 @@ def _cut_media(
                 f"the plan cuts this sample and which rows of {key} belong to which {kind} is"
                 " unknown; plan with --on-long drop"
             )
-        cut[key] = value[ends[first] : ends[last]]
-    return cut
+        kept[key] = value[ends[first] : ends[last]]
+    return kept
 
 
 def _media_before(kind: str, grids: Sequence[Grid], seen: int, total: int, at: int) -> int:

@@ -33,7 +33,7 @@ from packidx.torch.encoded import (
 )
 from packidx.torch.events import Happened, event
 from packidx.torch.joining import rules_of
-from packidx.torch.media import begins_medium, check_media, cut, parts_medium
+from packidx.torch.media import begins_medium, check_media, cut_piece, parts_medium
 
 if TYPE_CHECKING:
     from packidx.user_code import Transform
@@ -108,7 +108,7 @@ def is_of_the_sample(error: Exception) -> bool:
     return not isinstance(error, MemoryError | ImportError)
 
 
-def retried(read: Callable[[], T], retries: int) -> tuple[T, Exception | None]:
+def with_retries(read: Callable[[], T], retries: int) -> tuple[T, Exception | None]:
     """``read()``, again after input or output that failed and may work another time.
 
     Returns:
@@ -178,7 +178,9 @@ class SampleReader:
             BadRecord, SourceError: record, media or shard cannot be read.
         """
         try:
-            encoded, failed = retried(lambda: self._encoded(sample, epoch), self._policy.retries)
+            encoded, failed = with_retries(
+                lambda: self._encoded(sample, epoch), self._policy.retries
+            )
         except Exception as error:
             self._note_changes(sample, events)
             if self._policy.on_error == "raise" or not is_of_the_sample(error):
@@ -249,7 +251,7 @@ class SampleReader:
         return ids
 
     def _cut(self, encoded: Encoded, start: int, stop: int) -> Encoded:
-        piece = cut(encoded, start, stop, self._media_ids)
+        piece = cut_piece(encoded, start, stop, self._media_ids)
         if not self._shift:
             piece.labels[:1] = IGNORE  # its predictor is in another piece
         return piece

@@ -18,7 +18,7 @@ from packidx.index.order import (
     Epochs,
     State,
     check_global_batch,
-    check_ranks,
+    check_rank,
 )
 from packidx.torch.loss import LossWeights
 
@@ -69,7 +69,7 @@ class PackSampler(Sampler[int]):
         self.global_batch = _integer("global_batch", given)
         self.seed, self.epoch = _seed("seed", seed), _seed("epoch", epoch)
         self._epochs = Epochs.of(self.index.snapshot)
-        check_ranks(self.rank, self.world_size)
+        check_rank(self.rank, self.world_size)
         name = f"{self.index.path}@{self.index.id[:12]}"
         check_global_batch(self.global_batch, self.world_size, self._epochs, name)
         self._start = 0  # where the next iteration begins

@@ -21,7 +21,7 @@ from packidx.format.schema import DROPPED, LENGTHS, MEDIA, PACKS, SAMPLES, SAMPL
 from packidx.index import window_files
 from packidx.inspect.verify import verify_snapshot
 from packidx.plan import PlanOptions
-from packidx.plan.resolved import resolve
+from packidx.plan.resolved import with_defaults
 
 
 def bare(path: Path, lengths: Any, **columns: Any) -> Path:
@@ -124,7 +124,7 @@ def test_margin_follows_the_weakest_method(tmp_path: Path, method: str, planned:
 
 
 def test_ratio_is_exact_decimal_arithmetic() -> None:
-    assert resolve(PlanOptions(100, margin=0.71), "exact").planned_capacity == 29
+    assert with_defaults(PlanOptions(100, margin=0.71), "exact").planned_capacity == 29
     assert int(0.29 * 100) == 28  # what binary floating point makes of it
 
 

@@ -21,7 +21,7 @@ from packidx.errors import MismatchError, SourceError
 from packidx.index import Index
 from packidx.torch import PackedDataset, PackSampler
 from packidx.torch.encoded import normalise
-from packidx.torch.media import cut
+from packidx.torch.media import cut_piece
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -278,22 +278,22 @@ def test_cutting_images_and_videos_apart() -> None:
         {"video_names": "rows"},
     )
     ids = {"image": 92, "video": 93}
-    first, rest = cut(sample, 0, 5, ids).media, cut(sample, 5, 9, ids).media
+    first, rest = cut_piece(sample, 0, 5, ids).media, cut_piece(sample, 5, 9, ids).media
     assert first["image_grid_thw"].tolist() == [[1, 2, 2]] and len(first["pixel_values"]) == 4
     assert rest["pixel_values"].flatten().tolist() == list(range(4, 12))
     assert first["video_grid_thw"].tolist() == [[2, 2, 2]]
     assert rest["pixel_values_videos"].flatten().tolist() == list(range(8, 12))
     assert rest["video_names"].tolist() == [[2]] and rest["second_per_grid_ts"].tolist() == [0.25]
     assert first["video_frames"].tolist() == [0, 1] and rest["video_frames"].tolist() == [2]
-    assert cut(sample, 0, 2, ids).media == {} == cut(sample, 8, 9, ids).media
+    assert cut_piece(sample, 0, 2, ids).media == {} == cut_piece(sample, 8, 9, ids).media
     with pytest.raises(MismatchError, match="token 4, inside one of its videos"):
-        cut(sample, 0, 4, ids)
+        cut_piece(sample, 0, 4, ids)
     sample.media["pixel_values"] = torch.zeros(5, 1)
     with pytest.raises(MismatchError, match="which rows of pixel_values belong to which image"):
-        cut(sample, 0, 5, ids)
+        cut_piece(sample, 0, 5, ids)
     del sample.media["image_grid_thw"]
     with pytest.raises(MismatchError, match="no image_grid_thw"):
-        cut(sample, 0, 5, ids)
+        cut_piece(sample, 0, 5, ids)
 
 
 def test_a_cut_needs_to_know_where_media_are(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from packidx.format.terms import BY_CHOICE
 from packidx.index.reader import Index
 from packidx.inspect.report import charts
 from packidx.inspect.report.page import Figure, Row, Series, count, share, short
-from packidx.plan.cost_model import DEFAULT_PRESET
-from packidx.plan.cost_model import parse as parse_cost
+from packidx.plan.cost_model import DEFAULT_PRESET, parse_cost
 from packidx.plan.options import DEFAULTS, command_line
 from packidx.plan.resolved import inherited
 from packidx.records.ledger import by_use

@@ -282,7 +282,7 @@ _MAX_WORK = 4_000_000_000  # about a nanosecond each: what one relaxation may co
 
 
 class LinearPlan(NamedTuple):
-    """What column generation found."""
+    """The result of column generation."""
 
     runs: PackRuns
     bound: int

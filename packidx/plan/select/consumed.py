@@ -21,8 +21,8 @@ from packidx.index.opening import open_index
 from packidx.index.order import consumed_packs
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
-from packidx.plan.select.eligible import Consumed, Finished, Rules, Trained
-from packidx.plan.select.pieces import Stretches, changes, joined, pairs_in, select
+from packidx.plan.select.eligible import ConsumedRows, Finished, Rules, Trained
+from packidx.plan.select.pieces import Stretches, changes, joined_columns, pairs_in, select
 
 _STATE = ("seed", "epoch", "global_batch", "position")
 _BY_CHOICE = ("excluded", "max_packs")
@@ -63,11 +63,11 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
         begun = _gone_on(begun, finished, left)
         runs.append(finished)
         trained.append(had)
-    every, tokens = joined(runs), joined(trained)
+    every, tokens = joined_columns(runs), joined_columns(trained)
     if len(runs) > 1:
         every = select(every, np.lexsort((every.copy, every.sample_id)))
         tokens = select(tokens, np.argsort(tokens.sample, kind="stable"))
-    consumed = Consumed(every, begun, tokens)
+    consumed = ConsumedRows(every, begun, tokens)
     return replace(rules, consumed=consumed, before=_left_out(index))
 
 
@@ -128,7 +128,7 @@ def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[Finished, Stretch
         runs.append(finished)
         lefts.append(left)
         tokens.append(trained)
-    return joined(runs), joined(lefts), joined(tokens)
+    return joined_columns(runs), joined_columns(lefts), joined_columns(tokens)
 
 
 def _of_window(
@@ -170,5 +170,5 @@ def _gone_on(begun: Stretches, finished: Finished, left: Stretches) -> Stretches
     others is `left`."""
     gone = pairs_in(begun.sample, begun.copy, finished.sample_id, finished.copy)
     gone |= pairs_in(begun.sample, begun.copy, left.sample, left.copy)
-    both = joined([select(begun, ~gone), left])
+    both = joined_columns([select(begun, ~gone), left])
     return select(both, np.lexsort((both.start, both.copy, both.sample)))

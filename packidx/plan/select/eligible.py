@@ -27,7 +27,7 @@ from packidx.plan.select.pieces import (
     distinct_pairs,
     expand_ranges,
     in_order,
-    joined,
+    joined_columns,
     pairs_in,
     select,
 )
@@ -69,7 +69,7 @@ def holdout(
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """What a file excludes.
+    """The samples that a file excludes.
 
     Attributes:
         named: distinct rows of the columns that it has, among source, key and sample_id.
@@ -96,8 +96,8 @@ class Exclusion:
                     "by sample_id"
                 )
         marked = self.named.with_columns(excluded=True)
-        joined = frame.select(names).join(marked, on=names, how="left", maintain_order="left")
-        return joined.get_column("excluded").fill_null(False).to_numpy()
+        matched = frame.select(names).join(marked, on=names, how="left", maintain_order="left")
+        return matched.get_column("excluded").fill_null(False).to_numpy()
 
 
 def read_exclusion(path: str) -> Exclusion:
@@ -171,8 +171,8 @@ class Trained(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Consumed:
-    """What training has had already, and what is left of the copies that it has begun."""
+class ConsumedRows:
+    """All that training has had already: whole samples, and parts of copies that it has begun."""
 
     finished: Finished
     begun: Stretches
@@ -181,7 +181,7 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is left out of the plan besides what cannot be packed.
+    """Rules that leave samples out of a plan besides those that cannot be packed.
 
     Attributes:
         exclude: what the user names.
@@ -191,7 +191,7 @@ class Rules:
     """
 
     exclude: Exclusion | None = None
-    consumed: Consumed | None = None
+    consumed: ConsumedRows | None = None
     before: Mapping[str, Int64s] = field(default_factory=dict)
 
 
@@ -244,7 +244,7 @@ class Verdicts:
 
 @dataclass
 class Copies:
-    """How often each row is packed.
+    """The number of times that each row is packed.
 
     Attributes:
         number: int64 [n], or None where each is packed once.
@@ -290,7 +290,7 @@ class Copies:
             weight[fresh].astype(np.int64),
             zeros,
         )
-        both = joined([begun, untouched])
+        both = joined_columns([begun, untouched])
         return select(both, np.lexsort((both.start, both.copy, both.sample)))
 
 
@@ -362,7 +362,9 @@ def _copies(rows: LengthsRows, options: ResolvedOptions) -> Int64s | None:
     return number
 
 
-def _take_off(rows: LengthsRows, consumed: Consumed, copies: Copies, verdicts: Verdicts) -> None:
+def _take_off(
+    rows: LengthsRows, consumed: ConsumedRows, copies: Copies, verdicts: Verdicts
+) -> None:
     """Take what training has had off the copies."""
     at, mine = _rows_of(consumed.finished.sample_id, rows)
     numbers = np.ones(rows.num_rows, np.int64) if copies.number is None else copies.number

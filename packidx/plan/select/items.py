@@ -133,7 +133,7 @@ class Items:
 
     @cached_property
     def are_all_rows(self) -> bool:
-        """Whether item i is the whole of row i."""
+        """Return whether item i is the whole of row i, for all of them."""
         last = self.num_items - 1
         same = self.num_items == self.rows.num_rows and self.num_whole == self.num_items
         return same and (last < 0 or bool((self.row == np.arange(last + 1)).all()))

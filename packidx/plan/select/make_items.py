@@ -18,7 +18,7 @@ from packidx.lengths.rows import LengthsRows
 from packidx.plan.resolved import ResolvedOptions
 from packidx.plan.select.eligible import Copies, Rules, Verdicts, judge
 from packidx.plan.select.items import Items, fold, of_pairs, paired_rows
-from packidx.plan.select.pieces import Pieces, Stretches, cut, select
+from packidx.plan.select.pieces import Pieces, Stretches, cut_into_pieces, select
 
 # What a lengths table calls the column that a cap is on.
 _CAPPED = {"num_images": "--max-images", "vision_patches": "--max-vision-patches"}
@@ -112,7 +112,7 @@ def _with_pieces(
         too_long = np.unique(stretches.sample[over])
         stretches = select(stretches, ~np.isin(stretches.sample, too_long))
     truncate = options.on_long == "truncate"
-    pieces, failed = cut(
+    pieces, failed = cut_into_pieces(
         items.rows, stretches, options.longest, only_first=truncate, shift=options.shift
     )
     left_over = np.union1d(failed, too_long)
@@ -184,7 +184,7 @@ def _count_lost(items: Items, verdicts: Verdicts, weight: Int32s, copies: Copies
     left_out = verdicts.of(NOT_ELIGIBLE)
     every = int(np.maximum(weight, 0).sum(dtype=np.int64))
     items.num_eligible = every - int(np.maximum(weight[left_out], 0).sum(dtype=np.int64))
-    rows = np.r_[verdicts.of(LOST), shortened(copies, weight), items.left_out[0]]
+    rows = np.r_[verdicts.of(LOST), rows_cut_short(copies, weight), items.left_out[0]]
     rows = np.setdiff1d(rows, left_out)
     if not len(rows):
         return
@@ -343,7 +343,7 @@ def trained(copies: Copies, weight: Int32s) -> list[Ranges]:
     return [(row, start, np.minimum(stop, weight[row]))]
 
 
-def shortened(copies: Copies, weight: Int32s) -> Int64s:
+def rows_cut_short(copies: Copies, weight: Int32s) -> Int64s:
     """Rows of which training has had a copy that was cut or truncated."""
     row, start, stop = copies.trained
     return row[(start > 0) | (stop < weight[row])]

@@ -30,7 +30,7 @@ MAX_REPEATS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """What the user asked for, source by source.
+    """The weights that the user asked for, source by source.
 
     Attributes:
         by: one of `UNITS`. With ``'repeats'`` a weight is the number of times that each sample of

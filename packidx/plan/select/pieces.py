@@ -32,7 +32,7 @@ def select(columns: Columns, chosen: Any) -> Columns:
     return columns._make(values[chosen] for values in columns)
 
 
-def joined(parts: Sequence[Columns]) -> Columns:
+def joined_columns(parts: Sequence[Columns]) -> Columns:
     """The pairs of all parts, of which there is one at least, one after the other."""
     return parts[0]._make(np.concatenate(values) for values in zip(*parts, strict=True))
 
@@ -118,7 +118,7 @@ class _Media(NamedTuple):
     t: Int64s
 
 
-def cut(
+def cut_into_pieces(
     rows: LengthsRows, stretches: Stretches, longest: int, *, only_first: bool, shift: bool
 ) -> tuple[Pieces, Int64s]:
     """Cut every stretch into pieces of at most `longest` tokens; keep all, or the first alone.

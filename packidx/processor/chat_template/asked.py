@@ -45,8 +45,8 @@ MARKS = "\ue000\ue001\ue002\ue003"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a template asks of texts."""
+class AskedOfTexts:
+    """The words and white space that a template tells texts apart by."""
 
     held: tuple[str, ...]
     """Words that may be looked for in texts, or are keys of what a text is not."""
@@ -66,10 +66,10 @@ class Asked:
     """Whether texts are compared with one another."""
 
 
-NOTHING = Asked((), (), frozenset(), None, None, None, "", False)
+NOTHING = AskedOfTexts((), (), frozenset(), None, None, None, "", False)
 
 
-def asked_by(template: n.Template, source: str) -> Asked | None:
+def asked_by(template: n.Template, source: str) -> AskedOfTexts | None:
     """Return what `template` asks of texts; None where that cannot be told."""
     try:
         found = _Asked(template)
@@ -85,7 +85,7 @@ def asked_by(template: n.Template, source: str) -> Asked | None:
     heads = {re.escape(word[:i]) for word in starts for i in range(1, len(word))}
     tails = {re.escape(word[i:]) for word in ends for i in range(1, len(word))}
     words = "|".join(map(re.escape, _longest_first(cut)))
-    return Asked(
+    return AskedOfTexts(
         tuple(sorted(held)),
         tuple(sorted(cut)),
         frozenset(found.equal),

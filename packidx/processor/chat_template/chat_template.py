@@ -34,13 +34,13 @@ from packidx.processor.chat_template.messages import (
     Message,
     Unusual,
     asked_by_name,
-    known_names,
+    names_in,
     structure,
     with_texts,
 )
 from packidx.processor.chat_template.placeholders import Documents, Placeholders, any_of
 from packidx.processor.chat_template.skeleton import (
-    Learnt,
+    LearntShape,
     Shape,
     Skeleton,
     Unlike,
@@ -56,7 +56,7 @@ from packidx.processor.chat_template.turns import (
     Lost,
     Region,
     Span,
-    Words,
+    TurnWords,
     by_prefix,
     find_turns,
     learn_words,
@@ -130,12 +130,12 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise SourceError(f"the chat template is not valid Jinja: {error}") from error
         self.used_tokens = {k: v for k, v in sorted(self.special_tokens.items()) if k in used}
-        self._names = known_names(parsed)
+        self._names = names_in(parsed)
         self._has_blocks = _GENERATION.search(source) is not None
         self._control = any_of(self.control_tokens)
         self._placeholders = Placeholders(self.media_tokens)
         self._asked = asked_by(environment.parse(source), source)
-        self._words: Words | None = None
+        self._words: TurnWords | None = None
         self._skeletons: dict[Hashable, Skeleton | None] = {}
         self._dates: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -335,7 +335,7 @@ class ChatTemplate:
     # -- label spans -------------------------------------------------------------------------------
 
     def _turns(
-        self, conversation: Conversation, learnt: Learnt, owners: Sequence[Sequence[Hole]]
+        self, conversation: Conversation, learnt: LearntShape, owners: Sequence[Sequence[Hole]]
     ) -> list[Region[CharPosition]]:
         """The trained turns in a rendering of marks.
 

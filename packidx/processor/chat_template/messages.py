@@ -51,7 +51,7 @@ class Unusual(Exception):
 
 
 class Form:
-    """How a template gets messages: as the record holds them, but for what it cannot show so.
+    """The way that a template gets messages: as the record holds them, or else as it shows them.
 
     A text that a template leaves out where it is a string, as LLaVA's does, becomes a list of one
     part. A list of texts that a template refuses, or writes as Python does, becomes a string. A
@@ -154,7 +154,7 @@ class Form:
 
 
 def _normalise(message: Message) -> None:
-    """What transformers does to messages with further keys before it renders them."""
+    """Change a message with further keys as transformers does before it renders it."""
     for key in [key for key, value in message.items() if value is None]:
         del message[key]
     reasoning = next((message[key] for key in REASONING if key in message), None)
@@ -163,7 +163,7 @@ def _normalise(message: Message) -> None:
         message["reasoning_content"] = reasoning
 
 
-def known_names(template: jinja2.nodes.Template) -> frozenset[str]:
+def names_in(template: jinja2.nodes.Template) -> frozenset[str]:
     """The keys that a template may ask a message for; any other does not matter to it."""
     names = {node.attr for node in template.find_all(jinja2.nodes.Getattr)}
     for const in template.find_all(jinja2.nodes.Const):

@@ -20,7 +20,7 @@ def any_of(tokens: Iterable[str]) -> re.Pattern[str] | None:
 
 
 class Placeholders:
-    """What a template writes for media, by their kind."""
+    """The tokens that a template writes for media, by their kind."""
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
         self.pattern = any_of(tokens.values())

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
 
-from packidx.processor.chat_template.asked import MARKS, Asked
+from packidx.processor.chat_template.asked import MARKS, AskedOfTexts
 from packidx.processor.chat_template.turns import (
     CharPosition,
     CharStretch,
@@ -48,7 +48,7 @@ class Unlike(Exception):
     """Texts, or a template, that marks cannot stand for."""
 
 
-def shapes_of(texts: Sequence[str], asked: Asked) -> tuple[list[Shape], list[str]]:
+def shapes_of(texts: Sequence[str], asked: AskedOfTexts) -> tuple[list[Shape], list[str]]:
     """Return what the template may ask of `texts`, none empty: the shape of each; and all cores.
 
     Raises:
@@ -73,7 +73,7 @@ def shapes_of(texts: Sequence[str], asked: Asked) -> tuple[list[Shape], list[str
     return shapes, cores
 
 
-def _cut(text: str, asked: Asked, cores: list[str]) -> Shape:
+def _cut(text: str, asked: AskedOfTexts, cores: list[str]) -> Shape:
     """The shape of a text that may hold words of the template, or make one together with what
     stands beside it; its cores are added to `cores`."""
     found = [m.span() for m in asked.pieces.finditer(text)] if asked.pieces else []
@@ -107,7 +107,7 @@ def _cut(text: str, asked: Asked, cores: list[str]) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a hole takes."""
+    """The core that a hole takes."""
 
     core: int
     is_json: bool
@@ -181,7 +181,7 @@ def region_at(turn: Region[CharPosition], borders: list[int]) -> Region[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class LearntShape:
     """A template's rendering of a shape, twice: for filling in, and as turns are found in it.
 
     In `rendering` a hole is a whole text as far as the template leaves it whole, words included.
@@ -227,7 +227,7 @@ def learn(
     shapes: Sequence[Shape],
     owners: Sequence[Sequence[Hole]],
     fillers: Iterable[Sequence[str]],
-) -> Learnt:
+) -> LearntShape:
     """Return what the template makes of all texts of these shapes.
 
     Args:
@@ -253,7 +253,7 @@ def _put(text: str, is_json: bool) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1] if is_json else text
 
 
-def fillers_of(num_cores: int, asked: Asked, words: Sequence[str]) -> list[list[str]]:
+def fillers_of(num_cores: int, asked: AskedOfTexts, words: Sequence[str]) -> list[list[str]]:
     """Return what marks hold that stand for cores which may hold `words`: nothing of the template,
     at two lengths; all words; and one each.
 
@@ -270,7 +270,7 @@ def fillers_of(num_cores: int, asked: Asked, words: Sequence[str]) -> list[list[
     return fillers
 
 
-def held_in(texts: Sequence[str], asked: Asked) -> tuple[str, ...]:
+def held_in(texts: Sequence[str], asked: AskedOfTexts) -> tuple[str, ...]:
     """Return which words of `asked.held` are in `texts`."""
     together = "\0".join(texts)
     return tuple([word for word in asked.held if word in together])
@@ -358,7 +358,7 @@ def _cores(shapes: Sequence[Shape]) -> list[_Core]:
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """What a literal and a text beside it share."""
+    """The characters that a literal and a text beside it share."""
 
     cut: int
     """Where the template's own characters begin, or end."""
@@ -409,7 +409,7 @@ def _joined(
     owners: Sequence[Sequence[Hole]],
     written: _Written,
     spaced: _Written,
-) -> Learnt:
+) -> LearntShape:
     """Cores as parts of the texts that the template leaves whole."""
     cores = _cores(shapes)
     taken = [Taken(number, is_json) for number, is_json in written.marks]
@@ -456,4 +456,4 @@ def _joined(
 
     blocks = tuple((moved(start), moved(end)) for start, end in sorted(written.blocks))
     rendering = Rendering(tuple(literals), tuple(stated), blocks)
-    return Learnt(skeleton, rendering, tuple(places), frozenset(open_texts))
+    return LearntShape(skeleton, rendering, tuple(places), frozenset(open_texts))

@@ -21,7 +21,11 @@ from packidx.records.conversation import Conversation, Turn
 
 
 def find_turns(
-    rendering: Rendering, turns: Sequence[Turn], words: Words, policy: LabelPolicy, has_blocks: bool
+    rendering: Rendering,
+    turns: Sequence[Turn],
+    words: TurnWords,
+    policy: LabelPolicy,
+    has_blocks: bool,
 ) -> list[Region[CharPosition]]:
     """The regions of all turns that are trained on, in order.
 
@@ -49,7 +53,7 @@ class _Finder:
         self,
         rendering: Rendering,
         turns: Sequence[Turn],
-        words: Words,
+        words: TurnWords,
         policy: LabelPolicy,
         wanted: Sequence[bool],
     ) -> None:
@@ -457,7 +461,7 @@ class Lost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """What is known of a hole."""
+    """A text of the record in a rendering: whose it is, and of which kind."""
 
     turn: int
     kind: str
@@ -469,8 +473,8 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """What a template writes around turns."""
+class TurnWords:
+    """The words that a template writes around turns."""
 
     header: str
     """How a prompt ends, before what the model says; empty if unknown."""
@@ -498,7 +502,7 @@ class Rendering:
 
 def learn_words(
     render: Render, control: re.Pattern[str] | None, placeholder: re.Pattern[str] | None
-) -> Words:
+) -> TurnWords:
     """The words around turns, from small renderings; what they do not show is empty."""
     both = _try(render, (("user", _ASKED), ("assistant", _SAID)))
     tail = both.rpartition(_SAID)[2] if both else ""
@@ -508,7 +512,7 @@ def learn_words(
     if token and not tail[: token.start()].strip():
         gap, stop = tail[: token.start()], token.group()
     header, call_stop = _header(render, between), _call_stop(render, control)
-    return Words(header, gap, stop, call_stop, control, placeholder)
+    return TurnWords(header, gap, stop, call_stop, control, placeholder)
 
 
 def _header(render: Render, between: str) -> str:

@@ -67,7 +67,7 @@ class TextEncoder:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """What is known of the tokenizer's tokens."""
+        """Return the tokenizer's tokens and what they spell."""
         return vocabulary_of(self.tokenizer)
 
     def __getstate__(self) -> dict[str, Any]:

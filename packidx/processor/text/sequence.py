@@ -24,7 +24,7 @@ from packidx.processor.text.encoder import TextEncoder, TokenBatch
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What ends a document."""
+    """The token that ends a document."""
 
     token: int
     """Id of the end-of-text token; it is there once, whoever writes it."""

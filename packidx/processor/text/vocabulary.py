@@ -47,12 +47,12 @@ class Vocabulary:
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether the tokenizer is as it was: whoever holds it may have set a truncation."""
+        """Return whether the tokenizer is as it was: whoever holds it may have set a truncation."""
         return _state(self.tokenizer) == self._state
 
     @cached_property
     def normalised(self) -> dict[str, Any]:
-        """What of the tokenizer goes into a processor's fingerprint."""
+        """Return the part of the tokenizer that goes into a processor's fingerprint."""
         if self._content is None:
             return fingerprint.normalise_tokenizer(self.tokenizer.to_str())
         return _kept(
@@ -96,7 +96,7 @@ class Vocabulary:
 
     @cached_property
     def odd_text(self) -> re.Pattern[str] | None:
-        """What finds one of them in a text; None where there are none."""
+        """Return a pattern that finds one of them in a text; None where there are none."""
         odd = self.odd_characters
         return re.compile(f"[{re.escape(odd)}]") if odd else None
 
@@ -116,7 +116,7 @@ class Vocabulary:
 
     @cached_property
     def token_bytes(self) -> Int64s | None:
-        """How many bytes of text each id spells; None where ids do not say."""
+        """Return how many bytes of text each id spells; None where ids do not say."""
         vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
         ids = np.fromiter(vocabulary.values(), np.int64, len(vocabulary))
         table = np.zeros(ids.max(initial=-1) + 1, np.int64)
@@ -132,12 +132,12 @@ class Vocabulary:
 
     @property
     def knows_bytes(self) -> bool:
-        """Whether `token_bytes` is made already."""
+        """Return whether `token_bytes` is made already."""
         return "token_bytes" in vars(self)
 
     @property
     def _spells_bytes(self) -> bool:
-        """Whether tokens are written in GPT-2's map of bytes."""
+        """Return whether tokens are written in GPT-2's map of bytes."""
         steps = _config(self.tokenizer.pre_tokenizer) or {}
         kinds = {step.get("type") for step in steps.get("pretokenizers", [steps])}
         return "ByteLevel" in kinds
@@ -281,7 +281,7 @@ def load_tokenizer(
 
 
 def doubt_of(tokenizer: Tokenizer, beside: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Why transformers may make another tokenizer of a file; None where it takes it as it is.
+    """Return why transformers may make another tokenizer of a file; None where it does not.
 
     Args:
         beside: the files beside it by their names, empty where there is none.

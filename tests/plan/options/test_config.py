@@ -18,7 +18,7 @@ from packidx.plan import PlanOptions
 from packidx.plan.config import read_config
 from packidx.plan.cost_model import DEFAULT_PRESET
 from packidx.plan.options import DEFAULTS, OPTIONS, STRATEGIES
-from packidx.plan.resolved import DEFAULT_MARGINS, resolve
+from packidx.plan.resolved import DEFAULT_MARGINS, with_defaults
 
 RECIPE = """\
 recipe: FinetuneRecipeForVLM
@@ -113,7 +113,7 @@ def test_the_format_has_every_option_of_a_manifest() -> None:
     table = text.split("| `options`, all resolved |")[1].split("\n\n")[0].splitlines()[2:]
     rows = [[re.findall(r"`([^`]+)`", cell) for cell in row.split(" | ")] for row in table]
     values = {name: words for names, words in rows for name in names}
-    stored = resolve(PlanOptions(8), "exact").to_json().keys()
+    stored = with_defaults(PlanOptions(8), "exact").to_json().keys()
     assert values.keys() == stored == set(Options.__struct_fields__)
     for name in stored & OPTIONS.keys():
         assert not OPTIONS[name].choices or values[name] == list(OPTIONS[name].choices)

@@ -16,7 +16,7 @@ from packidx.pack.counts import Histogram
 from packidx.pack.slots import deal_into
 from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.permutation import permutation
-from packidx.plan.cost_model import DEFAULT_PRESET, parse
+from packidx.plan.cost_model import DEFAULT_PRESET, parse_cost
 from packidx.plan.schedule import SCHEDULES, blocks_of, schedule
 
 Packs = dict[str, Any]
@@ -47,7 +47,7 @@ def shares(packs: Packs) -> list[np.ndarray]:
 
 def measured(packs: Packs, kind: str, micro_steps: int, cost: str = DEFAULT_PRESET) -> list[Packs]:
     """`ranks_stats` of a schedule for global batches of 512."""
-    llm, vit = parse(cost).of(packs)
+    llm, vit = parse_cost(cost).of(packs)
     options: Packs = {"global_batch": 512, "micro_steps": micro_steps, "key": 5}
     order = schedule(kind, llm, vit, shares=shares(packs), **options)
     columns = (llm, vit, packs["length"], packs["vision"], packs["sources"])

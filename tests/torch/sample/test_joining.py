@@ -15,7 +15,7 @@ from packidx.index import Index
 from packidx.torch import PackedDataset, collate
 from packidx.torch.encoded import normalise
 from packidx.torch.joining import join_media, parse_rule
-from packidx.torch.media import cut
+from packidx.torch.media import cut_piece
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -105,7 +105,7 @@ def test_a_sample_is_not_cut_where_its_tensors_are_no_rows_of_media() -> None:
         }
     )
     with pytest.raises(MismatchError, match="which rows of image_token_pooling belong"):
-        cut(sample, 0, 2, {"image": 92})
+        cut_piece(sample, 0, 2, {"image": 92})
 
 
 def test_a_model_that_takes_lists_gets_lists() -> None:
