@@ -11,7 +11,7 @@ import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -31,6 +31,12 @@ BLOCK = 512
 """Bytes of a tar header, and what content is padded to."""
 
 
+Names = list[str | list[str]]
+"""Member names of a sample's media, in order of appearance; of a video's frames a list."""
+Files = list[tuple[str, bytes]]
+"""Name after the key, and content."""
+
+
 @dataclass(frozen=True, slots=True)
 class PackMembers:
     """A pack as a run of bytes of a tar."""
@@ -45,13 +51,12 @@ class PackMembers:
     """Samples that ``texts`` does not say all of: their messages are under ``_meta``."""
 
 
-@dataclass(slots=True)
-class _Written:
-    """A sample as it stands in its pack's JSON."""
+class _Written(NamedTuple):
+    """A sample as it stands in its pack's JSON, and its files."""
 
     prompts: list[str]
     captions: list[str]
-    names: list[str | list[str]]
+    names: Names
     kinds: set[str]
     kept: dict[str, Any] | None
     files: Files
@@ -64,7 +69,7 @@ def pack_members(pack: Pack, fetcher: Fetcher, key: str) -> PackMembers:
         SourceError: a sample cannot be read or written; the text names shard and key.
     """
     written = _read_all(fetcher, pack.samples)
-    text = _json(pack, written, fetcher)
+    text = orjson.dumps(_json(pack, written))
     files = [("json", text), *(file for entry in written for file in entry.files)]
     data, parts = _tar_members(key, files)
     kept = sum(entry.kept is not None for entry in written)
@@ -81,33 +86,46 @@ def _read_all(fetcher: Fetcher, samples: Sequence[Sample]) -> list[_Written]:
 
 
 def _read(fetcher: Fetcher, sample: Sample, position: int) -> _Written:
+    """A sample, whose files' names begin with its `position` in the pack.
+
+    Raises:
+        PackidxError: it cannot be read, parsed or written.
+    """
     try:
-        conversation, names, files = read_conversation(fetcher, sample, position)
+        fetched = fetcher.record(sample)
+        collector = _Collector(fetched.root, fetcher.index.resolve)
+        conversation = parse(collector.opened(fetched.record))
+        names: Names = []
+        files: Files = []
+        for number, medium in enumerate(conversation.media):
+            stem = f"s{position:03d}_{number}"
+            taken = [(stem, medium.ref)]
+            if isinstance(medium.ref, list | tuple):
+                taken = [(f"{stem}_{at:04d}", ref) for at, ref in enumerate(medium.ref)]
+            read = [_file(name, collector.files.get(ref)) for name, ref in taken]
+            files += read
+            own = [name for name, _ in read]
+            names.append(own if isinstance(medium.ref, list | tuple) else own[0])
+        pairs = pairs_of(conversation)
+        prompts, captions = ([pair[side] for pair in pairs] for side in (0, 1))
+        kept = None if is_pairs(conversation) else messages_of(conversation, names)
+        try:
+            orjson.dumps([prompts, captions, kept])
+        except TypeError as error:
+            raise BadRecord("bad_turn", f"it is no JSON ({error})") from None
     except PackidxError as error:
-        raise _named(error, sample, fetcher) from error
-    pairs = pairs_of(conversation)
-    return _Written(
-        [asked for asked, _ in pairs],
-        [answered for _, answered in pairs],
-        names,
-        {medium.kind for medium in conversation.media},
-        None if is_pairs(conversation) else messages_of(conversation, names),
-        files,
-    )
+        if sample.shard is None:  # a plan from bare lengths
+            raise
+        shard = fetcher.index.snapshot.shards[sample.shard].uri
+        raise SourceError(
+            f"pack {sample.pack_id}, sample {sample.key!r} of shard {shard}: {error}; mend it and "
+            "start again (what is written is kept), or plan without it (packidx plan --exclude)"
+        ) from error
+    kinds = {medium.kind for medium in conversation.media}
+    return _Written(prompts, captions, names, kinds, kept, files)
 
 
-def _named(error: PackidxError, sample: Sample, fetcher: Fetcher) -> PackidxError:
-    """`error` with what was read: the pack, the sample's key, and its shard."""
-    if sample.shard is None:
-        return error  # a plan from bare lengths
-    shard = fetcher.index.snapshot.shards[sample.shard].uri
-    return SourceError(
-        f"pack {sample.pack_id}, sample {sample.key!r} of shard {shard}: {error}; mend it and "
-        "start again (what is written is kept), or plan without it (packidx plan --exclude)"
-    )
-
-
-def _json(pack: Pack, written: Sequence[_Written], fetcher: Fetcher) -> bytes:
+def _json(pack: Pack, written: Sequence[_Written]) -> dict[str, Any]:
     kinds: set[str] = set().union(*(entry.kinds for entry in written))
     meta: dict[str, Any] = {
         "pack_id": pack.pack_id,
@@ -120,7 +138,7 @@ def _json(pack: Pack, written: Sequence[_Written], fetcher: Fetcher) -> bytes:
     }
     if any(entry.kept is not None for entry in written):
         meta["records"] = [entry.kept for entry in written]
-    value = {
+    return {
         "texts": {
             "prompts": [entry.prompts for entry in written],
             "captions": [entry.captions for entry in written],
@@ -129,21 +147,6 @@ def _json(pack: Pack, written: Sequence[_Written], fetcher: Fetcher) -> bytes:
         "media_type": "+".join(sorted(kinds)) or "text",
         "_meta": meta,
     }
-    try:
-        return orjson.dumps(value)
-    except TypeError as error:
-        raise _not_json(pack, written, error, fetcher) from None
-
-
-def _not_json(
-    pack: Pack, written: Sequence[_Written], error: TypeError, fetcher: Fetcher
-) -> PackidxError:
-    for sample, entry in zip(pack.samples, written, strict=True):
-        try:
-            orjson.dumps([entry.prompts, entry.captions, entry.kept])
-        except TypeError as its:
-            return _named(BadRecord("bad_turn", f"it is no JSON ({its})"), sample, fetcher)
-    return SourceError(f"pack {pack.pack_id} cannot be written as JSON ({error}): plan again")
 
 
 def _tar_members(key: str, files: Files) -> tuple[bytes, list[tuple[str, int, int]]]:
@@ -165,9 +168,6 @@ def _header(name: str, nbytes: int) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT)
 
 
-Files = list[tuple[str, bytes]]
-"""Name after the key, and content."""
-
 _OWN = re.compile(r"\.([A-Za-z0-9]{1,8})$")
 
 
@@ -175,35 +175,6 @@ def extension(data: bytes, name: str = "") -> str:
     """The extension of a medium, without a dot; its file's own where the content tells none."""
     own = _OWN.search(name)
     return ending_of(data[:80]) or (own[1].lower() if own is not None else "bin")
-
-
-def read_conversation(
-    fetcher: Fetcher, sample: Sample, position: int
-) -> tuple[Conversation, list[str | list[str]], Files]:
-    """A sample's conversation, the names of its media in order of appearance, and the files.
-
-    Args:
-        position: the sample's place in its pack, which its files' names begin with.
-
-    Raises:
-        BadRecord, SourceError, PackidxError: as `Fetcher.read`, or it cannot be parsed.
-    """
-    fetched = fetcher.record(sample)
-    collector = _Collector(fetched.root, fetcher.index.resolve)
-    conversation = parse(collector.opened(fetched.record))
-    names: list[str | list[str]] = []
-    files: Files = []
-    for number, medium in enumerate(conversation.media):
-        stem = f"s{position:03d}_{number}"
-        if isinstance(medium.ref, list | tuple):
-            taken = [(f"{stem}_{at:04d}", ref) for at, ref in enumerate(medium.ref)]
-        else:
-            taken = [(stem, medium.ref)]
-        read = [_file(name, collector.files.get(ref)) for name, ref in taken]
-        files += read
-        own = [name for name, _ in read]
-        names.append(own if isinstance(medium.ref, list | tuple) else own[0])
-    return conversation, names, files
 
 
 def _file(stem: str, content: tuple[str, bytes] | None) -> tuple[str, bytes]:
@@ -240,10 +211,6 @@ class _Collector(MediaOpener):
         stand_in = f"#{len(self.files)}"
         self.files[stand_in] = os.path.basename(located) if isinstance(located, str) else "", data
         return stand_in
-
-
-Names = list[str | list[str]]
-"""Member names of a sample's media, in order of appearance; of a video's frames a list."""
 
 
 def pairs_of(conversation: Conversation) -> list[tuple[str, str]]:
