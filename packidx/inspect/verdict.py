@@ -17,7 +17,7 @@ from packidx.format.terms import BY_CHOICE, LOST
 from packidx.index.described import untrained, untrained_sources
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
-from packidx.inspect.sql import tables_of
+from packidx.inspect.sql import Row, rows_of, tables_of
 from packidx.inspect.stats import sample_stats
 from packidx.plan.options import dashed
 
@@ -39,8 +39,8 @@ def percent(share: float) -> str:
     return f"{text} %" if share not in (0, 100) else f"{share:.0f} %"
 
 
-def samples(number: int) -> str:
-    return f"{number:,} sample{'' if number == 1 else 's'}"
+def number_of(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 _FULL = 0.98  # packs that are less full are explained
@@ -61,15 +61,15 @@ def verdict(index: Index, of_samples: Mapping[str, Any] | None = None) -> tuple[
     """
     if of_samples is None:
         of_samples = sample_stats(index)
-    drops = Drops.of(index)
+    dropped = _dropped(index)
     findings = [
-        *lost(index, drops),
-        *rejected(index, drops),
-        *gone(index, drops),
+        *_lost(index, dropped),
+        *_rejected(index),
+        *_gone(index, dropped),
         *_labels(index),
         *_lengths(index),
         *_mixing(index, of_samples["composition"]),
-        *waiting(index, of_samples["schedule"]),
+        *_waiting(index, of_samples["schedule"]),
         *_gap(index),
         *_fill(index),
     ]
@@ -198,36 +198,36 @@ def _at_caps(index: Index) -> dict[str, tuple[int, int]]:
     return {name: at_cap for name, at_cap in reached.items() if at_cap[0]}
 
 
-def waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
+def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
     """Time that ranks lose waiting for the slowest, where the schedule has power and where not."""
     result, size = index.snapshot.result, packs_per_step(index.snapshot)
     packs = result.num_packs // index.snapshot.options.epochs
     if size is not None and packs < size:
         said = f"an epoch has {packs:,} packs, fewer than the {size:,} of one step"
         yield Finding(100, f"{said}: plan more data, or smaller steps")
-    told = [of_ranks for of_ranks in schedule if _useful(of_ranks) is not None]
-    with_power = [each for each in told if not is_powerless(index, each)]
-    without = [each for each in told if is_powerless(index, each)]
+    told = [each for each in schedule if each["planned"] and each["planned"]["useful"] is not None]
+    without = [each for each in told if _is_powerless(index, each)]
+    with_power = [each for each in told if each not in without]
     if with_power:
         planned_for = [each for each in with_power if each["ranks"] <= result.schedule_chunk]
-        best = planned_for[-1] if planned_for else with_power[0]
-        lost = 100 * (1 - best["planned"]["useful"])
-        yield Finding(lost / 2, f"{_at(best)} {_lost_waiting(lost)}")
-    if without:
-        yield _without_power(index, without[0])
+        lost, said = _lost_waiting(planned_for[-1] if planned_for else with_power[0])
+        yield Finding(lost / 2, said)
+    if not without:
+        return
+    lost, said = _lost_waiting(without[0])
+    if result.schedule == "random":
+        yield Finding(lost / 2, f"{said}: the packs are in random order, no cost is evened out")
+        return
+    why = "one micro-step per step leaves the schedule nothing to even out; `--micro-steps` of a "
+    why += "larger `--global-batch` gives it some"
+    if without[0]["micro_steps"] > 1:
+        random = percent(100 * (1 - without[0]["random"]["useful"]))
+        why = f"the schedule does harm there, a random order loses {random}"
+    yield Finding(lost / 4, f"{said}: {why}")  # only if so many ranks are used
 
 
-def _useful(of_ranks: Mapping[str, Any]) -> float | None:
-    planned = of_ranks["planned"]
-    return None if planned is None else planned["useful"]
-
-
-def is_powerless(index: Index, of_ranks: Mapping[str, Any]) -> bool:
-    """Return whether the schedule can do nothing for a number of ranks, or does harm.
-
-    Args:
-        of_ranks: an entry of ``schedule`` (`packidx.inspect.stats.sample_stats`) with useful time.
-    """
+def _is_powerless(index: Index, of_ranks: Mapping[str, Any]) -> bool:
+    """Return whether the schedule can do nothing for a number of ranks, or does harm."""
     result = index.snapshot.result
     if result.schedule == "random":
         return True
@@ -236,120 +236,80 @@ def is_powerless(index: Index, of_ranks: Mapping[str, Any]) -> bool:
     return joined or of_ranks["planned"]["useful"] < of_ranks["random"]["useful"]
 
 
-def _without_power(index: Index, of_ranks: Mapping[str, Any]) -> Finding:
-    result = index.snapshot.result
+def _lost_waiting(of_ranks: Mapping[str, Any]) -> tuple[float, str]:
+    """Return the percents of the time that a number of ranks wait, and a sentence."""
     lost = 100 * (1 - of_ranks["planned"]["useful"])
-    said = f"{_at(of_ranks)} {_lost_waiting(lost)}"
-    if result.schedule == "random":
-        return Finding(lost / 2, f"{said}: the packs are in random order, no cost is evened out")
-    if of_ranks["micro_steps"] == 1:
-        said += ": one micro-step per step leaves the schedule nothing to even out; "
-        said += "`--micro-steps` of a larger `--global-batch` gives it some"
-    else:
-        random = 100 * (1 - of_ranks["random"]["useful"])
-        said += f": the schedule does harm there, a random order loses {percent(random)}"
-    return Finding(lost / 4, said)  # only if so many ranks are used
+    ranks = f"{number_of(of_ranks['ranks'], 'rank')} × "
+    ranks += number_of(of_ranks["micro_steps"], "micro-step")
+    return lost, f"at {ranks} {percent(lost)} of the time is lost waiting, by the plan's cost model"
 
 
-def _lost_waiting(lost: float) -> str:
-    return f"{percent(lost)} of the time is lost waiting, by the plan's cost model"
+def _dropped(index: Index) -> list[Row]:
+    """Return how many samples are dropped, by ``source`` and ``reason``, and how many of these are
+    ``longer`` than a piece may be."""
+    longest_row = _longest(index) + int(index.snapshot.options.shift)
+    with tables_of({"dropped": (index, "dropped")}) as connection:
+        return rows_of(
+            connection,
+            f"""SELECT source, reason, count(*) AS number,
+            count(*) FILTER (length > {longest_row}) AS longer
+            FROM dropped GROUP BY ALL ORDER BY ALL""",
+        )
 
 
-def _at(of_ranks: Mapping[str, Any]) -> str:
-    ranks, steps = of_ranks["ranks"], of_ranks["micro_steps"]
-    return (
-        f"at {ranks:,} rank{'' if ranks == 1 else 's'} × {steps:,} micro-step"
-        f"{'' if steps == 1 else 's'}"
-    )
-
-
-class Drops(NamedTuple):
-    """The dropped table in short."""
-
-    number: dict[tuple[str | None, str], int]
-    """Rows by source and reason."""
-    num_longer: int
-    """Of the samples that are too long, those that have more tokens than a piece may have."""
-
-    @classmethod
-    def of(cls, index: Index) -> Drops:
-        longest_row = longest(index) + int(index.snapshot.options.shift)
-        with tables_of({"dropped": (index, "dropped")}) as connection:
-            listed = connection.execute(
-                f"SELECT source, reason, count(*), count(*) FILTER (length > {longest_row}) "
-                "FROM dropped GROUP BY ALL ORDER BY ALL"
-            ).fetchall()
-        longer = sum(number for _, reason, _, number in listed if reason == "too_long")
-        return cls({(source, reason): number for source, reason, number, _ in listed}, longer)
-
-    def of_reasons(self, reasons: tuple[str, ...]) -> dict[str, int]:
-        """Dropped samples for each of `reasons` that has any."""
-        counted = Counter[str]()
-        for (_, reason), number in self.number.items():
-            counted[reason] += number
-        return {reason: counted[reason] for reason in reasons if counted[reason]}
-
-
-def longest(index: Index) -> int:
-    """Tokens that one piece may have in a plan."""
+def _longest(index: Index) -> int:
+    """Return the tokens that one piece may have in a plan."""
     options = index.snapshot.options
     return options.planned_capacity // options.align * options.align
 
 
-def lost(index: Index, drops: Drops) -> Iterator[Finding]:
+def _lost(index: Index, dropped: list[Row]) -> Iterator[Finding]:
     """Tokens that were to be packed and are in no pack, and what would keep them."""
     result, options = index.snapshot.result, index.snapshot.options
     if not result.num_tokens_lost:
         return
     whys = []
-    if number := drops.of_reasons(("too_long",)).get("too_long"):
-        whys.append(_why_long(index, drops, number))
-    for reason, number in drops.of_reasons(LOST[1:]).items():
-        cap = f"`--{dashed(reason)} {getattr(options, reason)}`"
-        whys.append(f"{samples(number)} alone {_are(number)} above {cap}")
-    if result.num_tokens_cut:
-        whys.append(
-            f"{result.num_tokens_cut:,} tokens of packed samples are in none of their pieces"
-        )
+    if long := [row for row in dropped if row["reason"] == "too_long"]:
+        whys.append(_why_long(index, long))
+    for reason in LOST[1:]:
+        if number := result.dropped.get(reason):
+            cap = f"`--{dashed(reason)} {getattr(options, reason)}`"
+            whys.append(f"{number_of(number, 'sample')} alone {_are(number)} above {cap}")
+    if cut := result.num_tokens_cut:
+        whys.append(f"{cut:,} tokens of packed samples are in none of their pieces")
     said = f"{percent(result.lost_percent)} of the tokens to be packed are in no pack"
     yield Finding(result.lost_percent, f"{said}: {'; '.join(whys)}" if whys else said)
 
 
-def _why_long(index: Index, drops: Drops, number: int) -> str:
+def _why_long(index: Index, dropped: list[Row]) -> str:
     """Return how many samples are too long, of which sources, and what keeps them."""
     splits = index.snapshot.options.on_long in ("split", "truncate")
-    longer = 0 if splits else drops.num_longer
-    said = _longer(index, longer)
-    if others := number - longer:
-        said += " and " * bool(said) + f"{samples(others)} {_are(others)} too long in another way"
-        said += ", as column `detail` of the dropped table says"
-    sources = Counter(
-        {name: n for (name, reason), n in drops.number.items() if reason == "too_long"}
-    )
-    if len(sources) > 1:
-        names = [f"{n:,} of {name or 'no source'}" for name, n in sources.most_common(4)]
-        said += f" ({', '.join(names)}{', …' if len(sources) > 4 else ''})"
+    longer = 0 if splits else sum(row["longer"] for row in dropped)
+    whys = []
+    if longer:
+        what, most = "a pack", _longest(index)
+        if most != index.capacity:
+            what = f"the {most:,} tokens that are planned for in a pack of {index.capacity:,}"
+        whys.append(f"{number_of(longer, 'sample')} {_are(longer)} longer than {what}")
+    if others := sum(row["number"] for row in dropped) - longer:
+        said = f"{number_of(others, 'sample')} {_are(others)} too long in another way"
+        whys.append(f"{said}, as column `detail` of the dropped table says")
+    said = " and ".join(whys)
+    if len(dropped) > 1:
+        most_first = sorted(dropped, key=lambda row: -row["number"])[:4]
+        names = [f"{row['number']:,} of {row['source'] or 'no source'}" for row in most_first]
+        said += f" ({', '.join(names)}{', …' if len(dropped) > 4 else ''})"
     return said if splits else f"{said}; `--on-long split` packs them in pieces"
-
-
-def _longer(index: Index, number: int) -> str:
-    if not number:
-        return ""
-    said = f"{samples(number)} {_are(number)} longer than "
-    if longest(index) == index.capacity:
-        return f"{said}a pack"
-    said += f"the {longest(index):,} tokens that are planned for in a pack of {index.capacity:,}"
-    return said
 
 
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def rejected(index: Index, drops: Drops) -> Iterator[Finding]:
+def _rejected(index: Index) -> Iterator[Finding]:
     """Records that have no length."""
-    num_in = index.snapshot.lengths.num_samples
-    if number := drops.of_reasons(("rejected",)).get("rejected", 0):
+    num_in, dropped = index.snapshot.lengths.num_samples, index.snapshot.result.dropped
+    if number := dropped.get("rejected", 0):
         share = 100 * number / num_in
         why = Counter[str]()
         for source in index.snapshot.sources:
@@ -359,23 +319,23 @@ def rejected(index: Index, drops: Drops) -> Iterator[Finding]:
         by_reason = f" ({listed}{more})" if why.total() == number else ""
         said = f"{number:,} of {num_in:,} records {_are(number)} rejected, {percent(share)}"
         yield Finding(share, said + by_reason)
-    others = drops.of_reasons(("invalid_length", "empty"))
-    if number := sum(others.values()):
+    if number := sum(dropped.get(reason, 0) for reason in ("invalid_length", "empty")):
         share = 100 * number / num_in
         have = "has" if number == 1 else "have"
-        yield Finding(share, f"{samples(number)} {have} no token to train on, {percent(share)}")
+        said = f"{number_of(number, 'sample')} {have} no token to train on, {percent(share)}"
+        yield Finding(share, said)
 
 
-def gone(index: Index, drops: Drops) -> Iterator[Finding]:
+def _gone(index: Index, dropped: list[Row]) -> Iterator[Finding]:
     """Sources of which nothing is packed, though nobody asked for that."""
     for source in index.snapshot.sources:
         if not source.num_samples or source.num_dropped < source.num_samples:
             continue
-        mine = {reason: n for (name, reason), n in drops.number.items() if name == source.name}
+        mine = {row["reason"]: row["number"] for row in dropped if row["source"] == source.name}
         if set(mine) <= set(BY_CHOICE):
             continue
         whys = ", ".join(f"{n:,} {reason}" for reason, n in sorted(mine.items()))
-        said = f"source {source.name} is in no pack: all its {samples(source.num_samples)} "
-        said += f"{_are(source.num_samples)} dropped ({whys})"
+        said = f"source {source.name} is in no pack: all its "
+        said += f"{number_of(source.num_samples, 'sample')} {_are(source.num_samples)} dropped"
         share = 100 * source.num_samples / index.snapshot.lengths.num_samples
-        yield Finding(max(share, 5), said)
+        yield Finding(max(share, 5), f"{said} ({whys})")
