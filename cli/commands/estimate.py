@@ -20,8 +20,17 @@ from ..options import (
     worker_options,
 )
 from ..show.console import count, print_json, print_marked_text, progress_bar, say
-from ..show.lengths import print_lengths, tell, untrained_sources, warnings_of
-from ..sources import how_options, pair_option, record_options, sources_argument, transform_option
+from ..sources import (
+    how_options,
+    pair_option,
+    print_lengths,
+    record_options,
+    sources_argument,
+    tell,
+    transform_option,
+    untrained_sources,
+    warnings_of,
+)
 
 
 @grouped_command(

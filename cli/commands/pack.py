@@ -25,8 +25,15 @@ from ..show.console import (
     visible,
     warn,
 )
-from ..show.lengths import print_lengths, tell
-from ..sources import how_options, pair_option, record_options, sources_argument, transform_option
+from ..sources import (
+    how_options,
+    pair_option,
+    print_lengths,
+    record_options,
+    sources_argument,
+    tell,
+    transform_option,
+)
 from .plan import with_option
 
 if TYPE_CHECKING:

@@ -18,11 +18,9 @@ from ..options import (
 )
 from ..show.console import (
     count,
-    not_read,
     print_facts,
     print_json,
     progress_bar,
-    taken_from,
     warn,
     with_parts,
 )
@@ -32,6 +30,7 @@ from ..sources import (
     record_options,
     sources_argument,
     warn_of_rejected,
+    where_from,
 )
 
 if TYPE_CHECKING:
@@ -99,6 +98,5 @@ def _print(summary: PrecomputeSummary) -> None:
     }
     if summary.num_rejected:
         facts["rejected"] += ": left as they were"
-    facts |= not_read(summary.not_read)
-    facts |= taken_from(summary.taken_from)
+    facts |= where_from(summary)
     print_facts("Precomputed", facts)

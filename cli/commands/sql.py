@@ -187,12 +187,13 @@ class Asker:
             OptionError: why there is no result.
             FormatError, OSError: what is asked cannot be read.
         """
-        from packidx.inspect.sql import statements
-
         is_terminal = sys.stdout.isatty()  # while it is no proxy of the status
         most = _MOST_ROWS if kind == "table" and is_terminal else None
         with self._connection(text) as connection:
-            listed = (statements(connection, text) or [_ALL_COLUMNS]) if several else [text]
+            listed = [text]
+            if several:
+                found = [each.query for each in connection.extract_statements(text)]
+                listed = found or [_ALL_COLUMNS]
             for query in listed:
                 with status(self.quiet) as doing, self._limited(connection, query) as relation:
                     doing("running the query")

@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -242,16 +242,6 @@ def with_parts(total: int, parts: dict[str, int]) -> str:
     """A number, and what it is made up of."""
     listed = ", ".join(f"{count(number)} {name}" for name, number in parts.items())
     return f"{count(total)} ({listed})" if listed else count(total)
-
-
-def not_read(notes: Sequence[str]) -> dict[str, str]:
-    """Return what of the sources is not read, as facts for `print_facts`."""
-    return {"not read": "; ".join(notes)} if notes else {}
-
-
-def taken_from(notes: Sequence[str]) -> dict[str, str]:
-    """Return where the Hub's data sets are read from, as facts for `print_facts`."""
-    return {"taken from": "; ".join(notes)} if notes else {}
 
 
 # What `packidx.run.workers.Progress` calls it -> what is being done, and what is counted.

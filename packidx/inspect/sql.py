@@ -163,15 +163,6 @@ UNLOCKED = "--unlocked lets the query do all that DuckDB can"
 _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
 
 
-def statements(connection: duckdb.DuckDBPyConnection, text: str) -> list[str]:
-    """The statements in a text, each as the engine reads it.
-
-    Raises:
-        duckdb.ParserException: the text is no SQL.
-    """
-    return [statement.query for statement in connection.extract_statements(text)]
-
-
 def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
     """The text to run of a query that is one SELECT, or EXPLAIN of one: DuckDB would write to the
     files that it may read.

@@ -137,6 +137,8 @@ def test_verify_exits_3_when_something_is_wrong(
         (["plann"], {2}, "No such command 'plann'. Did you mean 'plan'?"),
         (["plan", "LENGTHS", "--capacty", "8"], {2}, "--capacity"),
         (["plan", "LENGTHS", "-o", "OUT", "--capacity", "8", "--on-long", "splt"], {1, 2}, "split"),
+        (["estimate", "a", "-o", "b", "--engine", "lcal"], {2}, "'local', 'ray'"),
+        (["estimate", "a", "-o", "b", "--show", "1"], {2}, "--show needs what makes the tokens"),
     ],
 )
 def test_mistakes_get_one_sentence_and_no_traceback(

@@ -1,4 +1,4 @@
-"""Completion by click's own protocol, and near names for what is misspelt."""
+"""Completion by click's own protocol."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from packidx_cli.main import main
 
 
 def completed(*words: str) -> list[str]:
@@ -58,21 +57,3 @@ def test_nothing_heavy_is_loaded_for_it() -> None:
         [sys.executable, "-c", code], env=os.environ | words, capture_output=True, text=True
     )
     assert done.stdout.split() and done.stderr.strip() == "set()"
-
-
-@pytest.mark.parametrize(
-    ("words", "near"),
-    [
-        (["plann"], "No such command 'plann'. Did you mean 'plan'?"),
-        (["qqqq"], "No such command 'qqqq'."),
-        (["plan", "l", "--capacty", "8"], "--capacity"),
-        (["plan", "l", "-o", "i", "--capacity", "8", "--on-long", "splt"], "drop, split, truncate"),
-        (["estimate", "a", "-o", "b", "--engine", "lcal"], "'local', 'ray'"),
-    ],
-    ids=lambda words: " ".join(words) if isinstance(words, list) else "",
-)
-def test_what_is_misspelt_is_answered_with_what_there_is(
-    words: list[str], near: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) in (1, 2)
-    assert near in capsys.readouterr().err

@@ -113,13 +113,6 @@ def test_nothing_trained_is_told(
     assert "tokens, NOTHING is trained" in capsys.readouterr().out
 
 
-def test_it_needs_what_makes_the_tokens(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["estimate", str(data / "b.jsonl"), "-o", str(tmp_path / "l"), "--show", "1"]) == 2
-    assert "--show needs what makes the tokens" in capsys.readouterr().err
-
-
 @given(text=st.text(max_size=40), data=st.data())
 def test_no_token_is_lost_at_the_borders(text: str, data: st.DataObject, words: Words) -> None:
     ids = np.array(words._tokenizer.encode(text).ids, np.int64)

@@ -11,7 +11,6 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
@@ -245,20 +244,6 @@ def test_copies_and_epochs(tmp_path: Path) -> None:
         assert copies == [one.copy for one in pack.samples]
     assert {line.get("epoch") for line in lines} == {None, 1}
     assert {one.get("copy") for line in lines for one in line["samples"]} == {None, 1}
-
-
-def shout(record: Line, rng: np.random.Generator) -> Line:
-    return record
-
-
-def test_a_plan_of_a_transform_is_refused(tmp_path: Path) -> None:
-    """It gets the files' own records, which lines do not have."""
-    source = tars(tmp_path / "tars")
-    name = f"{__name__}:shout"
-    estimate_lengths(str(source), tmp_path / "l", transform=name, workers=1)
-    plan_packs(tmp_path / "l", tmp_path / "index", capacity=1500)
-    with pytest.raises(OptionError, match=f"counted with the transform {name}"):
-        export_energon(tmp_path / "index", tmp_path / "out", workers=1)
 
 
 # -- where it says that the media are --------------------------------------------------------------

@@ -505,18 +505,6 @@ def test_plans_of_what_is_no_record_are_refused(case: str, tmp_path: Path) -> No
     assert said in str(refused.value) and not (tmp_path / "out").exists()
 
 
-def first_words(record: dict[str, Any], rng: Any) -> dict[str, Any]:
-    return record
-
-
-def test_a_transform_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": [ASK, SAY]}) + "\n")
-    estimate_lengths(str(tmp_path / "a.jsonl"), tmp_path / "l", workers=1, transform=first_words)
-    plan_packs(tmp_path / "l", tmp_path / "index", capacity=100)
-    with pytest.raises(OptionError, match="counted with the transform .*first_words, which"):
-        export_wds(tmp_path / "index", tmp_path / "out")
-
-
 def test_an_export_is_no_source_that_is_overwritten(many: Index, tmp_path: Path) -> None:
     export_wds(many, tmp_path / "one", max_count=5)
     index = plan(tmp_path, tmp_path / "one", capacity=50_000)

@@ -109,10 +109,3 @@ def test_what_no_plan_can_be_made_of_is_shown_all_the_same(
     told = json.loads(capsys.readouterr().out)
     assert (told["num_rejected"], told["rejected"], told["longest"]) == (3, {"no_text": 3}, [])
     assert main(["stats", str(path)]) == 0
-
-
-def test_what_is_neither_index_nor_lengths_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["stats", str(tmp_path / "none")]) == 1
-    assert "does not exist" in capsys.readouterr().err
