@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -13,6 +13,7 @@ from ..options import (
     flag,
     grouped_command,
     json_option,
+    make_encoder,
     option,
     output_option,
     quiet_option,
@@ -21,9 +22,6 @@ from ..options import (
 from ..show.console import count, print_json, print_marked_text, progress_bar, say
 from ..show.lengths import print_lengths, tell, untrained_sources, warnings_of
 from ..sources import how_options, pair_option, record_options, sources_argument, transform_option
-
-if TYPE_CHECKING:
-    from packidx.inspect.shown import ShownSample
 
 
 @grouped_command(
@@ -102,16 +100,13 @@ def estimate(
         raise click.UsageError("--show needs what makes the tokens: give --processor or --encode")
     with progress_bar(quiet) as progress:
         summary = estimate_lengths(progress=progress, **options)
-    samples = None if show is None else shown_samples(summary.path, show, options)
+    samples = None if show is None else _first_samples(summary.path, show, options)
     if as_json:
         told = [*warnings_of(summary), *untrained_sources(summary)]
         told += rejection_warnings(summary.sources)
         document = dataclasses.asdict(summary) | {"warnings": told}
         if samples is not None:
-            document["shown"] = [
-                dataclasses.asdict(sample) | {"runs": [run._asdict() for run in sample.runs]}
-                for sample in samples
-            ]
+            document["shown"] = samples
         print_json(document)
     else:
         print_lengths(summary)
@@ -121,49 +116,45 @@ def estimate(
     tell(summary, {**options, "max_rejected": max_rejected}, command)
 
 
-def shown_samples(path: str, number: int, options: Mapping[str, Any]) -> list[ShownSample]:
+def _first_samples(path: str, number: int, options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The first samples of the table at `path`, that was counted with the command's `options`.
 
     Raises:
         PackidxError: the encoder cannot be loaded.
     """
-    from packidx.encode import ProcessorEncoder
-    from packidx.inspect import shown
+    from packidx.inspect.shown import Words, shown_samples
     from packidx.user_code import Transform, load_named
 
-    words: shown.Words | shown.Numbers = shown.Numbers()
+    tokenizer = None
     if options["encode"] is not None:
         encode = load_named(options["encode"], "--encode")
     else:
-        policy = {} if options["labels"] is None else {"policy": options["labels"]}
-        encode = ProcessorEncoder(
+        encode = make_encoder(
             options["processor"],
-            **policy,
-            settings=options["processor_settings"],
-            trust_remote_code=options["trust_remote_code"],
+            options["labels"],
+            options["processor_settings"],
+            options["trust_remote_code"],
         )
-        words = shown.Words(encode.files.tokenizer)
+        tokenizer = encode.files.tokenizer
     given, transform = options["transform"], None
     if given is not None:
         transform = Transform.load(given, options["seed"])
-    return shown.shown_samples(path, number, encode, words, transform)
+    return shown_samples(path, number, encode, Words(tokenizer), transform)
 
 
-def print_samples(samples: list[ShownSample]) -> None:
+def print_samples(samples: Sequence[Mapping[str, Any]]) -> None:
     """Each sample: what it is called, how long it is, and its text."""
     for sample in samples:
-        named = " ".join(filter(None, (sample.source, sample.key, sample.pair)))
+        named = " ".join(filter(None, (sample[name] for name in ("source", "key", "pair"))))
         say("")
-        if sample.error is not None:
-            say(f"── {named}: cannot be built: {sample.error}")
+        if sample["error"] is not None:
+            say(f"── {named}: cannot be built: {sample['error']}")
             continue
-        trained = f"{count(sample.label_tokens)} trained"
-        if not sample.label_tokens:
-            trained = "NOTHING is trained"
-        planned = ""
-        if sample.length != sample.planned_length:
-            planned = f" ({count(sample.planned_length)} by the table)"
-        say(f"── {named}: {count(sample.length)} tokens{planned}, {trained}")
-        print_marked_text([(run.text, run.trained) for run in sample.runs])
+        labels, planned = sample["label_tokens"], ""
+        trained = f"{count(labels)} trained" if labels else "NOTHING is trained"
+        if sample["length"] != sample["planned_length"]:
+            planned = f" ({count(sample['planned_length'])} by the table)"
+        say(f"── {named}: {count(sample['length'])} tokens{planned}, {trained}")
+        print_marked_text([(run["text"], run["trained"]) for run in sample["runs"]])
     if not samples:
         say("no sample to show: every record was rejected")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
-from packidx.plan.options import DEFAULTS, dashed
+from packidx.plan.options import command_words
 
 from .console import count, number_of
 
@@ -159,8 +159,7 @@ def _why_placed(options: Options) -> str:
 
 
 # Options that say themselves in other lines.
-_SAID = {"capacity", "strategy", "schedule", "planned_capacity", "margin"}
-_SAID |= {"cost_model", "continues", "appends_to", "global_batch", "excluded"}
+_SAID = {"capacity", "strategy", "schedule", "margin", "global_batch", "cost"}
 
 
 def origin(options: Options) -> str:
@@ -178,15 +177,10 @@ def origin(options: Options) -> str:
 
 def asked_for(options: Options, said: Set[str] = _SAID) -> str:
     """A plan's unusual options as they are given to `packidx plan`, but for those `said` before."""
-    words = [f"--mix {name}={weight}" for name, weight in options.weights.items()]
-    for name, value in options.to_json().items():
-        if name in said or name == "weights" or value in (None, False, DEFAULTS.get(name)):
-            continue
-        option = f"--{dashed(name)}"
-        words.append(option if value is True else f"{option} {value}")
-    if options.excluded:
-        words.append("--exclude …")
-    return " ".join(words)
+    from packidx.plan.resolved import unusual
+
+    asked = {name: value for name, value in unusual(options).items() if name not in said}
+    return " ".join([*command_words(asked), *(["--exclude …"] if options.excluded else [])])
 
 
 def margin_fact(snapshot: IndexManifest) -> str | None:

@@ -247,15 +247,18 @@ def _lines(packs: range, reader: _Reader) -> tuple[list[bytes], int]:
     for number in packs:
         pack = reader.index.pack(number)
         waits = any(map(reader.fetcher.waits, pack.samples))
-        records = storage.overlapped(
+        found = storage.overlapped(
             functools.partial(_record, reader), pack.samples, _REQUESTS if waits else 1
         )
-        lines.append(pack_line(pack, records))
-        num_media += sum(len(record.media) for record in records)
+        for record, members, path in found:
+            reader.sources.check(path, members, record.media)
+            num_media += len(record.media)
+        lines.append(pack_line(pack, [record for record, *_ in found]))
     return lines, num_media
 
 
-def _record(reader: _Reader, sample: Sample) -> Record:
+def _record(reader: _Reader, sample: Sample) -> tuple[Record, Members, str]:
+    """What a line says of a sample, and where that is read."""
     if sample.shard is None or sample.offset is None or sample.nbytes is None:
         raise PackidxError(
             f"sample {sample.key!r} of snapshot {reader.index.id[:12]} has no place in a tar: plan "
@@ -265,9 +268,7 @@ def _record(reader: _Reader, sample: Sample) -> Record:
     members = read_members(path, sample.offset, sample.nbytes)
     check_key(path, sample, members.key)
     record = record_of(members, path, reader.fetcher.layout(sample.source))
-    record = record._replace(aux=reader.sources.name_of(path))
-    reader.sources.check(path, members, record.media)
-    return record
+    return record._replace(aux=reader.sources.name_of(path)), members, path
 
 
 def _write_packs(

@@ -11,7 +11,6 @@ import functools
 import os
 import re
 import sqlite3
-import threading
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -46,7 +45,7 @@ class Sources:
         self.shards = list(shards)
         self._shards: dict[str, tuple[str, str]] = {}  # path → folder and name in it
         self._info = functools.cache(_listed)
-        self._database = functools.cache(self._opened)
+        self._opened = functools.cache(_open)
         for path in shards:
             folder = self._folder_of(urls.absolute(path))
             name = urls.absolute(path)[len(folder) :].lstrip("/")
@@ -67,15 +66,18 @@ class Sources:
             SourceError: they are not where the shard has them.
         """
         folder, name = self._shards[path]
-        database = self._database(folder)
+        database = self._opened(folder)
         if not media or database is None:
             return
-        stated = database.ranges(sample.key)
+        known = dict(enumerate(self._info(folder) or []))
+        stated = {
+            f"{sample.key}.{part}": (known.get(tar), at, nbytes)
+            for part, tar, at, nbytes in _rows(database, folder, _MEMBERS, sample.key)
+        }
         for member in dict.fromkeys(media):
             if stated.get(member) != (name, *sample.ranges[member]):
-                where = urls.join(urls.join(folder, FOLDER), _DATABASE)
                 raise SourceError(
-                    f"{where} does not say that {member!r} begins at byte "
+                    f"{_database(folder)} does not say that {member!r} begins at byte "
                     f"{sample.ranges[member][0]} of {name}, so Energon would read something else: "
                     "run `energon prepare` on the folder again"
                 )
@@ -91,8 +93,8 @@ class Sources:
             folder = above
 
     def _unready(self, folder: str) -> str | None:
-        listed = self._info(folder)
-        database = urls.join(urls.join(folder, FOLDER), _DATABASE)
+        """Return what Energon would miss in a folder; None where nothing."""
+        listed, database = self._info(folder), _database(folder)
         if listed is None or not storage.is_file(database):
             return (
                 f"{folder} has no {FOLDER}/{_DATABASE}, in which Energon looks media up: run "
@@ -105,66 +107,49 @@ class Sources:
                     f"{folder} was prepared without {name}: run `energon prepare` on it again "
                     "before training"
                 )
-        if not urls.is_url(folder) and self._database(folder) is None:
+        if not urls.is_url(folder) and self._opened(folder) is None:
             return (
                 f"{database} lists no members, as Energon 7 needs it: run `energon prepare` on "
                 f"{folder} again before training"
             )
         return None
 
-    def _opened(self, folder: str) -> _Database | None:
-        path = os.path.join(folder, FOLDER, _DATABASE)
-        if urls.is_url(folder) or not os.path.isfile(path):
-            return None
-        database = _Database(path, self._info(folder) or [])
-        return database if database.has_parts() else None
+
+def _database(folder: str) -> str:
+    return urls.join(urls.join(folder, FOLDER), _DATABASE)
 
 
-class _Database:
-    """An ``index.sqlite`` of a folder of this machine."""
+def _open(folder: str) -> sqlite3.Connection | None:
+    """The database of a folder of this machine; None where it lists no members, as an earlier
+    Energon's.
 
-    _QUERY = (
-        "SELECT part_name, p.tar_file_id, content_byte_offset, content_byte_size FROM samples s "
-        "JOIN sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index "
-        "WHERE sample_key = ?"
-    )
+    Raises:
+        SourceError: it cannot be read.
+    """
+    path = _database(folder)
+    if urls.is_url(folder) or not os.path.isfile(path):
+        return None
+    uri = f"file:{urllib.parse.quote(path)}?mode=ro&immutable=1"
+    database = sqlite3.connect(uri, uri=True)
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sample_parts'"
+    return database if _rows(database, folder, query) else None
 
-    def __init__(self, path: str, shards: list[str]) -> None:
-        self._path, self._shards = path, shards
-        path = urllib.parse.quote(path)
-        # Samples are looked up by several threads where some wait for a store.
-        self._handle = sqlite3.connect(
-            f"file:{path}?mode=ro&immutable=1", uri=True, check_same_thread=False
-        )
-        self._lock = threading.Lock()
 
-    def has_parts(self) -> bool:
-        """Return whether it lists members; an earlier Energon's lists samples only.
+_MEMBERS = (
+    "SELECT part_name, p.tar_file_id, content_byte_offset, content_byte_size FROM samples s "
+    "JOIN sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index "
+    "WHERE sample_key = ?"
+)
 
-        Raises:
-            SourceError: it cannot be read.
-        """
-        query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sample_parts'"
-        return bool(self._rows(query))
 
-    def ranges(self, key: str) -> dict[str, tuple[str | None, int, int]]:
-        """Members of a sample → shard, first byte and size of the content.
-
-        Raises:
-            SourceError: the database cannot be read.
-        """
-        known = dict(enumerate(self._shards))
-        rows = self._rows(self._QUERY, key)
-        return {f"{key}.{part}": (known.get(n), at, nbytes) for part, n, at, nbytes in rows}
-
-    def _rows(self, query: str, *values: str) -> list[Any]:
-        try:
-            with self._lock:
-                return self._handle.execute(query, values).fetchall()
-        except sqlite3.Error as error:
-            raise SourceError(
-                f"{self._path} cannot be read ({error}): run `energon prepare` on the folder again"
-            ) from None
+def _rows(database: sqlite3.Connection, folder: str, query: str, *values: str) -> list[Any]:
+    try:
+        return database.execute(query, values).fetchall()
+    except sqlite3.Error as error:
+        raise SourceError(
+            f"{_database(folder)} cannot be read ({error}): run `energon prepare` on the folder "
+            "again"
+        ) from None
 
 
 def _shown(folder: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,51 +26,37 @@ _FOLDED = 4
 
 
 class Words:
-    """Tokens as text."""
+    """Tokens as text; as their numbers where nobody knows their text."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """`tokenizer`: of `tokenizers`."""
+        """`tokenizer`: of `tokenizers`; None where there is none."""
         self._tokenizer = tokenizer
-        self._special = set(tokenizer.get_added_tokens_decoder())
+        self._special = None if tokenizer is None else set(tokenizer.get_added_tokens_decoder())
 
     def is_special(self, ids: Int64s) -> Bools:
         """bool [n]: a token that no text is made of."""
-        return np.isin(ids, list(self._special))
+        return np.ones(len(ids), bool) if self._special is None else np.isin(ids, [*self._special])
 
     def of(self, ids: Sequence[int]) -> str:
         """The text of tokens, special ones included."""
+        if self._tokenizer is None:
+            return "".join(f" {ident}" for ident in ids)
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
     def are_known(self, ids: Int64s) -> Bools:
         """bool [n]: the tokenizer has such a token."""
+        if self._tokenizer is None:
+            return np.ones(len(ids), bool)
         known = {i for i in set(ids.tolist()) if i >= 0 and self._tokenizer.id_to_token(i)}
         return np.isin(ids, list(known))
 
     def token(self, ident: int) -> str:
         """One token; the number of one that the tokenizer does not have: ``⟨156669⟩``."""
+        if self._tokenizer is None:
+            return f" {ident}"
         token = self._tokenizer.id_to_token(ident) if ident >= 0 else None
         return f"⟨{ident}⟩" if token is None else str(token)
-
-
-class Numbers:
-    """Tokens as their numbers, where nobody knows their text."""
-
-    def is_special(self, ids: Int64s) -> Bools:
-        """bool [n]: nothing is known of any."""
-        return np.ones(len(ids), bool)
-
-    def of(self, ids: Sequence[int]) -> str:
-        """The numbers."""
-        return "".join(f" {ident}" for ident in ids)
-
-    def are_known(self, ids: Int64s) -> Bools:
-        """bool [n]: each has a number."""
-        return np.ones(len(ids), bool)
-
-    def token(self, ident: int) -> str:
-        """One number."""
-        return f" {ident}"
 
 
 class Run(NamedTuple):
@@ -80,26 +65,6 @@ class Run(NamedTuple):
     text: str
     num_tokens: int
     trained: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ShownSample:
-    """One sample."""
-
-    sample_id: int
-    source: str | None
-    key: str | None
-    pair: str | None
-    """``'chosen'`` or ``'rejected'``, of a preference pair."""
-    planned_length: int
-    """Tokens by the table."""
-    length: int = 0
-    """Tokens that the encoder made."""
-    label_tokens: int = 0
-    """Those of them that are trained on."""
-    runs: list[Run] = field(default_factory=list)
-    error: str | None = None
-    """Why the sample could not be built."""
 
 
 class _Records:
@@ -118,14 +83,19 @@ def shown_samples(
     path: str,
     number: int,
     encode: Encode,
-    words: Words | Numbers,
+    words: Words,
     transform: Transform | None = None,
-) -> list[ShownSample]:
-    """The first `number` usable samples of the lengths table at `path`, by turns of its sources,
-    built as the reader builds them.
+) -> list[dict[str, Any]]:
+    """Return the first `number` usable samples of the lengths table at `path`, by turns of its
+    sources, built as the reader builds them.
 
     Args:
         encode: what the table was counted with, as was `transform`.
+
+    Returns:
+        ``sample_id``, ``source``, ``key``, ``pair``, ``planned_length`` (tokens by the table),
+        ``length`` (tokens that the encoder made), ``label_tokens`` (those of them that are trained
+        on), ``runs`` (`Run`) and ``error`` (why the sample could not be built).
 
     Raises:
         FormatError, OSError: the table cannot be read.
@@ -134,31 +104,38 @@ def shown_samples(
     manifest = load(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
     fetcher = Fetcher(_Records(path, manifest), transform)
     return [
-        _shown(sample, fetcher, encode, words) for sample in first_samples(path, manifest, number)
+        {
+            **{name: getattr(sample, name) for name in ("sample_id", "source", "key")},
+            "pair": getattr(sample, "pair", None),
+            "planned_length": sample.length,
+            **_built(sample, fetcher, encode, words),
+        }
+        for sample in first_samples(path, manifest, number)
     ]
 
 
-def _shown(sample: Sample, fetcher: Fetcher, encode: Encode, words: Words | Numbers) -> ShownSample:
-    pair = getattr(sample, "pair", None)
-    known = sample.sample_id, sample.source, sample.key, pair, sample.length
+def _built(sample: Sample, fetcher: Fetcher, encode: Encode, words: Words) -> dict[str, Any]:
+    """Return what the encoder makes of a sample."""
+    failed: dict[str, Any] = {"length": 0, "label_tokens": 0, "runs": []}
     try:
         encoded = encode(fetcher.read(sample))
         ids = np.asarray(encoded["input_ids"], np.int64).reshape(-1)
     except PackidxError as error:
-        return ShownSample(*known, error=str(error))
+        return {**failed, "error": str(error)}
     except MemoryError:  # no sample's error
         raise
     except (Exception, SystemExit) as error:  # an encoder may be foreign code
-        return ShownSample(*known, error=f"{type(error).__name__}: {error}")
+        return {**failed, "error": f"{type(error).__name__}: {error}"}
     labels = encoded.get("labels")
     labels = ids if labels is None else np.asarray(labels, np.int64).reshape(-1)
     trained = labels != _IGNORED
     trained[:1] = False  # nothing predicts the first token
     runs = list(runs_of(ids, trained, words))
-    return ShownSample(*known, len(ids), int(trained.sum()), runs)
+    numbers = {"length": len(ids), "label_tokens": int(trained.sum())}
+    return {**numbers, "runs": [run._asdict() for run in runs], "error": None}
 
 
-def runs_of(ids: Int64s, trained: Bools, words: Words | Numbers) -> Iterator[Run]:
+def runs_of(ids: Int64s, trained: Bools, words: Words) -> Iterator[Run]:
     """The tokens in words, int64 [n] and bool [n].
 
     What stands for a medium, and whatever special token comes again and again, is one token and

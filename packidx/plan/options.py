@@ -416,12 +416,16 @@ def _pairs(where: str, value: Any) -> tuple[str, ...]:
 
 def command_line(lengths: str, output: str, options: Mapping[str, Any]) -> str:
     """`packidx plan` with `options`, fields of `PlanOptions`; what is None is not said."""
-    words = ["packidx", "plan", lengths, "-o", output]
+    return shlex.join(["packidx", "plan", lengths, "-o", output, *command_words(options)])
+
+
+def command_words(options: Mapping[str, Any]) -> list[str]:
+    """`options` as they are typed, in the order of the fields."""
+    words = []
     for name in OPTIONS:
         value = options.get(name)
         if value is None or value is False:
             continue
-        values = value if isinstance(value, tuple) else (value,)
-        for each in values:
+        for each in value if isinstance(value, tuple) else (value,):
             words += [f"--{dashed(name)}"] if each is True else [f"--{dashed(name)}", str(each)]
-    return shlex.join(words)
+    return words

@@ -10,7 +10,8 @@ from typing import Any
 
 from packidx.errors import OptionError
 from packidx.format.index import Options
-from packidx.plan.options import OPTIONS, PlanOptions
+from packidx.plan.cost_model import DEFAULT_PRESET, parse_cost
+from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions
 
 # Kept free per pack when lengths are not exact and the user named no margin. Guesses of
 # chars // 3 and 500 per image missed by 9-27 % of samples; counts precomputed elsewhere miss little
@@ -108,12 +109,33 @@ def with_defaults(asked: PlanOptions, weakest_method: str) -> ResolvedOptions:
 
 def inherited(options: Options) -> dict[str, Any]:
     """Fields of `PlanOptions` that make the plan of a manifest's `options` once more."""
-    names = (name for name, said in OPTIONS.items() if said.is_stored and said.is_inherited)
-    values = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in _stated(options).items() if name not in _ONE_PLAN_S}
+
+
+_ONE_PLAN_S = {name for name, said in OPTIONS.items() if said.is_stored and not said.is_inherited}
+
+
+def _stated(options: Options) -> dict[str, Any]:
+    """Return the fields of `PlanOptions` that a manifest's `options` say."""
+    values = {name: getattr(options, name) for name, said in OPTIONS.items() if said.is_stored}
     values["mix"] = tuple(f"{name}={weight}" for name, weight in options.weights.items())
     weights = options.cost_model.to_json()
     values["cost"] = ",".join(f"{name}={value}" for name, value in weights.items())
     return values
+
+
+def unusual(options: Options) -> dict[str, Any]:
+    """Fields of `PlanOptions` that are not the default in a manifest, and the capacity."""
+    values = _stated(options)
+    if parse_cost(DEFAULT_PRESET).to_json() == options.cost_model.to_json():
+        del values["cost"]
+    if not options.margin:
+        del values["margin"]
+    return {
+        name: value
+        for name, value in values.items()
+        if name == "capacity" or value not in (DEFAULTS[name], None, ())
+    }
 
 
 def changed(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from packidx.digests import canonical_json, digest, file_digest
 from packidx.errors import MissingExtraError, OptionError, PackidxError
@@ -142,7 +143,7 @@ def pack_recipe(
         num_checks = sum(check.checked for check in checks)
         drawn = None if report is None else digest_of(report)
         note = Done(asked, plan.snapshot_id, num_checks, made.num_sampled, drawn, kept)
-        note_done(folder, note)
+        put(urls.join(folder, NOTE), msgspec.json.format(msgspec.json.encode(note), indent=1))
     return made
 
 
@@ -235,8 +236,7 @@ def _encoder(estimate: Mapping[str, Any]) -> Any:
     )
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was finished.
 
     Attributes:
@@ -253,7 +253,7 @@ class Done:
     num_checks: int
     num_sampled: int
     report: str | None
-    recipe: str | None = None
+    recipe: str | None
 
 
 def identity(fingerprint: str, options: PlanOptions, num_sampled: int) -> str:
@@ -274,13 +274,9 @@ def _content(path: str | None) -> str | None:
 def noted(folder: str) -> Done | None:
     """The note in `folder`, None where there is none that can be understood."""
     try:
-        value = json.loads(storage.read(urls.join(folder, NOTE)))
-    except (OSError, ValueError):
+        return msgspec.json.decode(storage.read(urls.join(folder, NOTE)), type=Done)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    names = {member.name: member.type for member in dataclasses.fields(Done)}
-    if not isinstance(value, Mapping) or value.keys() != names.keys():
-        return None
-    return Done(**value)
 
 
 def is_done(folder: str, index: str, note: Done, asked: str) -> bool:
@@ -311,11 +307,6 @@ def why_no_report(folder: str) -> str | None:
     if installed("vl-convert-python") is None:
         return 'run pip install "packidx[report]"'
     return None
-
-
-def note_done(folder: str, done: Done) -> None:
-    """Write the note."""
-    put(urls.join(folder, NOTE), json.dumps(dataclasses.asdict(done), indent=1).encode())
 
 
 def put(path: str, data: bytes) -> None:

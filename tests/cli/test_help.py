@@ -47,7 +47,7 @@ def test_every_example_is_one_that_the_command_takes(name: str) -> None:
     command = GROUPED[name]
     for group, options in command.groups.items():
         words = shlex.split(f"{NEEDED[name]} {group.example}")
-        context = command.make_context(name, words, resilient_parsing=False)
+        context = command.make_context(name, words, **cli.context_settings)
         given = {
             option
             for option in options

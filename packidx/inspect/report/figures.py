@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from packidx.format.index import Options
 from packidx.format.manifest import SourceData
 from packidx.format.terms import BY_CHOICE
 from packidx.index.reader import Index
 from packidx.inspect.report import charts
 from packidx.inspect.report.page import Figure, Row, Series, count, share, short
-from packidx.plan.cost_model import DEFAULT_PRESET, parse_cost
-from packidx.plan.options import DEFAULTS, command_line
-from packidx.plan.resolved import inherited
+from packidx.plan.options import command_line
+from packidx.plan.resolved import unusual
 from packidx.records.ledger import by_use
 
 STEPS = 60
@@ -418,22 +416,6 @@ def longest_figure(connection: Any) -> Figure:
 # -- where a plan is from: its certificate, its options, and its columns ---------------------------
 
 
-def _asked_for(options: Options) -> dict[str, Any]:
-    """Fields of `PlanOptions` that differ from the defaults, and the capacity."""
-    values = inherited(options)
-    if parse_cost(DEFAULT_PRESET).to_json() == options.cost_model.to_json():
-        del values["cost"]
-    if options.epochs > 1:
-        values["epochs"] = options.epochs
-    if not options.margin:
-        del values["margin"]
-    return {
-        name: value
-        for name, value in values.items()
-        if name == "capacity" or value not in (DEFAULTS[name], None, ())
-    }
-
-
 def columns_figure(sources: Sequence[SourceData]) -> Figure | None:
     """Return what each source's columns are used as; None where nobody looked."""
     rows = [(short(each.name), *by_use(each.columns)) for each in sources if each.columns]
@@ -473,7 +455,7 @@ def origin_figures(index: Index) -> list[Figure]:
         facts.append((f"goes on from ({number + 1})", said))
     if options.appends_to:
         facts.append(("appends to", options.appends_to))
-    facts.append(("command", command_line(lengths.uri, index.path, _asked_for(options))))
+    facts.append(("command", command_line(lengths.uri, index.path, unusual(options))))
     figures = [
         Figure("What it was made of", "", ("", ""), [f for f in facts if f[1]], is_open=True)
     ]
