@@ -85,3 +85,9 @@ def test_train_hf(planned: list[str], plain: list[float], tmp_path: Path) -> Non
     more = losses(run("train_hf.py", *options, "--steps", 3, "--resume", processes=2))
     assert one + more == pytest.approx(whole, abs=2e-3) and len(whole) == 3
     assert one[:1] == pytest.approx(plain[:1], abs=2e-3)
+
+
+def test_train_sft(planned: list[str], plain: list[float], tmp_path: Path) -> None:
+    options = ("--global-batch", 2, "--steps", 2, "--output", tmp_path)
+    told = re.findall(r"'loss': '([\d.]+)'", run("train_sft.py", *planned, *options))
+    assert list(map(float, told)) == pytest.approx(plain[:2], rel=1e-3)

@@ -33,7 +33,8 @@ MAX_PIXELS = 178_956_970  # Pillow's default limit for a decompression bomb: an 
 _SWAPPED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 _ORIENTATION = 0x0112
 _GAP = 1 << 12  # bytes of an object that are read rather than skipped
-_TAIL = 1 << 13  # bytes from the end in which a PNG may have an orientation
+_TAIL = 64  # bytes from the end in which a JPEG has its mark: fetched with what follows in a tar
+_PNG_TAIL = 1 << 13  # bytes from the end in which a PNG may have an orientation
 _LATE = (b"eXIf", b"XML:com.adobe.xmp", b"Raw profile type")
 
 # Pixels only: Pillow also "opens" stubs whose size is made up, and PostScript.
@@ -265,8 +266,9 @@ def _ends_well(form: str | None, file: IO[bytes], nbytes: int) -> bool:
     if form == "WEBP":
         file.seek(0)
         return not is_cut_riff(file.read(8), nbytes)
-    file.seek(max(0, nbytes - _TAIL))
-    tail = file.read(_TAIL)
+    size = _PNG_TAIL if form == "PNG" else _TAIL
+    file.seek(max(0, nbytes - size))
+    tail = file.read(size)
     if form in ("JPEG", "MPO", "JPEG2000"):
         return tail.rstrip(b"\0\r\n").endswith(b"\xff\xd9")
     if form == "PNG":

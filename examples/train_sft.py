@@ -1,0 +1,72 @@
+"""Train on packs with TRL's SFTTrainer.
+
+    python examples/train_sft.py --index data/index --processor data/processors/qwen2.5-vl
+
+SFTTrainer takes a `datasets.Dataset` alone, so its rows are the numbers of the packs, in the order
+of training, and a transform reads them. A row is trained on where it stands: neither shuffled,
+nor prepared, nor packed a second time. The model is a tiny, randomly initialised Qwen2.5-VL.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import torch
+from datasets import Dataset
+
+from packidx.encode import ProcessorEncoder
+from packidx.encode.imports import allow_cuda_torchvision
+from packidx.torch import PackedDataset, PackSampler, collate, prepare_model
+from train_tiny import build_model
+
+allow_cuda_torchvision()  # a CPU build of torch beside PyPI's CUDA build of torchvision
+from transformers import AutoTokenizer  # noqa: E402
+from trl import SFTConfig, SFTTrainer  # noqa: E402
+
+
+def ordered(dataset: PackedDataset, sampler: PackSampler) -> Dataset:
+    """The packs of one epoch as rows, in the order of training."""
+
+    def read(rows: dict[str, list[int]]) -> dict[str, list[Any]]:
+        return {"pack": [dataset[number] for number in rows["number"]]}
+
+    return Dataset.from_dict({"number": list(sampler)}).with_transform(read)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--index", default="data/index", help="folder of the pack index")
+    parser.add_argument("--processor", default="data/processors/qwen2.5-vl", help="its processor")
+    parser.add_argument("--steps", type=int, default=2, help="optimizer steps")
+    parser.add_argument("--global-batch", type=int, default=2, help="packs per optimizer step")
+    parser.add_argument("--output", default="data/run-sft", help="folder of checkpoints")
+    args = parser.parse_args()
+    settings = SFTConfig(
+        args.output,
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=args.global_batch,
+        train_sampling_strategy="sequential",
+        dataset_kwargs={"skip_prepare_dataset": True},
+        remove_unused_columns=False,
+        max_steps=args.steps,
+        learning_rate=1e-3,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=not torch.cuda.is_available(),
+        bf16=False,
+    )
+    dataset = PackedDataset(args.index, ProcessorEncoder(args.processor))
+    trainer = SFTTrainer(
+        prepare_model(build_model()),
+        settings,
+        data_collator=lambda rows: collate([row["pack"] for row in rows]),
+        train_dataset=ordered(dataset, PackSampler(args.index, global_batch=args.global_batch)),
+        processing_class=AutoTokenizer.from_pretrained(args.processor),
+    )
+    trainer.train()
+
+
+if __name__ == "__main__":
+    main()
