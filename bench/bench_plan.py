@@ -204,7 +204,7 @@ def bench_windows(folder: Path, count: int) -> None:
         lengths = folder / "shards"
         write_shards(lengths, count, drift)
         packs, apart = [], []
-        for options in (["--window-shards", str(WINDOW_SHARDS)], []):
+        for options in (["--window", str(WINDOW_SHARDS)], []):
             plan(lengths, folder / "index", *options)
             rows = open_index(folder / "index").samples(["pack_id", "shard"])
             pairs = rows["pack_id"].to_numpy() * NUM_SHARDS + rows["shard"].to_numpy()

@@ -125,7 +125,7 @@ def bench_estimate(store: Store, kind: str, url: str, folder: Path, images: int,
 def bench_reading(store: Store, kind: str, folder: Path) -> None:
     """Print what reading every pack once, in the sampler's order, moves."""
     table, index = folder / f"{kind}-there", folder / f"{kind}-index"
-    windows: dict[str, Any] = {"window_shards": 1} if kind == "parquet" else {}
+    windows: dict[str, Any] = {"window": 1} if kind == "parquet" else {}
     plan_packs(table, index, capacity=CAPACITY, margin=0.0, **windows)
     opened = open_index(index)
     fetcher, used = Fetcher(opened), _used(folder / "data" / kind)

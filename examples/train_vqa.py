@@ -53,8 +53,8 @@ def plan(corpus: Path, processor: Path, out: Path, limit: int | None = None) -> 
         file.writelines(json.dumps(one) + "\n" for one in deal_questions(corpus, limit))
     lengths = out / "lengths"
     estimate_lengths([str(shard)], lengths, processor=str(processor), media_root=str(corpus))
-    for side in ("train", "holdout"):
-        plan_packs(lengths, out / side, capacity=CAPACITY, holdout=HOLDOUT, side=side)
+    plan_packs(lengths, out / "train", capacity=CAPACITY, holdout=HOLDOUT)
+    plan_packs(lengths, out / "holdout", capacity=CAPACITY, holdout_only=HOLDOUT)
 
 
 def read(index: Path, encode: ProcessorEncoder, workers: int = 2) -> list[Pack]:

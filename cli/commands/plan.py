@@ -86,7 +86,7 @@ _EXAMPLES = {
     "what may share a pack": "--max-images 16 --group-by media_type",
     "room in a pack": "--align 8 --reserve 64",
     "order": "--global-batch 512 --micro-steps 8 --cost qwen2.5-vl-7b",
-    "scale": "--window-shards 64 --workers 8",
+    "scale": "--window 64 --workers 8",
 }
 
 

@@ -24,10 +24,10 @@ from packidx.lengths.rows import strongest_first
 
 _MEDIA = ("image_tokens", "video_tokens", "audio_tokens")
 
-_READ = ("source", "status", "method", "length", "label_tokens", *_MEDIA)
+_READ = ("source", "status", "method", "length", *_MEDIA)
 """The columns that are read."""
 
-_SUMS = ("count", "label_tokens", "num_unlabelled", "num_with_media")
+_SUMS = ("count", "num_with_media")
 """The aggregates, all int64."""
 
 
@@ -38,14 +38,10 @@ class SourceTotals:
     Attributes:
         num_samples: samples that are not rejected and have a length.
         num_tokens: Σ length.
-        label_tokens: Σ label_tokens of the samples that state them.
-        num_unlabelled: samples that do not.
     """
 
     num_samples: int = 0
     num_tokens: int = 0
-    label_tokens: int = 0
-    num_unlabelled: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,8 +51,7 @@ class Survey:
     Attributes:
         table: sorted by its key, nulls first, which is unique: ``source`` string, ``ok`` bool
             (status is not another), ``method`` string and ``length`` int64. Beside it, int64:
-            ``count`` rows, Σ ``label_tokens`` of those that state them, ``num_unlabelled`` rows
-            that do not, ``num_with_media`` rows with any.
+            ``count`` rows, and ``num_with_media`` rows with any.
     """
 
     table: pa.Table
@@ -102,10 +97,9 @@ class Survey:
         rows = self.usable(shift, longest)
         tokens = pc.multiply(pc.subtract(rows["length"], int(shift)), rows["count"])
         rows = rows.append_column("num_tokens", tokens)
-        sums = ("count", "num_tokens", "label_tokens", "num_unlabelled")
-        grouped = rows.group_by("source").aggregate([(column, "sum") for column in sums])
+        grouped = rows.group_by("source").aggregate([("count", "sum"), ("num_tokens", "sum")])
         for row in grouped.to_pylist():
-            totals[row["source"]] = SourceTotals(*(row[f"{column}_sum"] for column in sums))
+            totals[row["source"]] = SourceTotals(row["count_sum"], row["num_tokens_sum"])
         return totals
 
 
@@ -195,12 +189,7 @@ def _scan(files: Sequence[Path], present: Sequence[str], threads: int | None = N
     media = " + ".join(f"coalesce({column(name)}, 0)::BIGINT" for name in _MEDIA)
     keys = {name: column(name) for name in ("source", "method", "length")}
     keys["ok"] = "coalesce(status = 'ok', false)" if "status" in present else "true"
-    sums = (
-        "count(*)",
-        f"coalesce(sum({column('label_tokens')}), 0)",
-        f"count(*) - count({column('label_tokens')})",
-        f"count(*) FILTER ({media} > 0)",
-    )
+    sums = ("count(*)", f"count(*) FILTER ({media} > 0)")
     aggregates = {name: f"({how})::BIGINT" for name, how in zip(_SUMS, sums, strict=True)}
     named = ", ".join(f'{how} AS "{name}"' for name, how in (keys | aggregates).items())
     query = f"SELECT {named} FROM {scan_of(files)} GROUP BY ALL"

@@ -99,8 +99,9 @@ def plan_packs(
     elif earlier is not None:
         more = {} if append is None else {"epochs": earlier.snapshot.options.epochs}
         before = inherited(earlier.snapshot.options)
-        if changes.get("mix_by", "repeats") == "repeats":  # weights that are not named stay, too
-            changes["mix"] = merged(before["mix"], changes.get("mix", ()))
+        mix = changes.get("mix", ())
+        if not any(weight.endswith("%") for weight in mix):  # those that are not named stay, too
+            changes["mix"] = merged(before["mix"], mix)
         asked = PlanOptions(**changed(before | more, changes))
     else:
         asked = PlanOptions(**changes)

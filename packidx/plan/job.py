@@ -101,8 +101,11 @@ def prepare(
         progress("reading what training has had")
         rules, continues = continued_rules(table, *resume, rules), lineage(*resume)
         excluded = excluded or resume[0].snapshot.options.excluded
+    rows_of_window = asked.rows_of_window
     options = replace(
         options,
+        window_shards=rows_of_window if table.shards else None,
+        window_samples=None if table.shards else rows_of_window,
         weights=_weights(table, asked, options),
         cost_model=parse_cost(DEFAULT_PRESET if asked.cost is None else asked.cost).to_json(),
         excluded=excluded,
@@ -110,7 +113,7 @@ def prepare(
         appends_to=None if append is None else append.id,
     )
     taken = [] if append is None else _taken_windows(table, options, append)
-    windows = windows_of(table, asked, taken)
+    windows = windows_of(table, options, taken)
     return PlanJob(table, output, options, rules, append, windows, windows[len(taken) :])
 
 
@@ -168,7 +171,7 @@ def _taken_windows(table: Lengths, options: ResolvedOptions, append: Index) -> l
 def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> dict[str, str]:
     """Return how often samples of each source are seen per epoch, for those that are not seen
     once."""
-    mixture = Mixture.parse(asked.mix, asked.mix_by)
+    mixture = Mixture.parse(asked.mix)
     ratios = sample_ratios(table.manifest)
     if not mixture.weights and not ratios:
         return {}

@@ -210,7 +210,7 @@ def make_with(workers: Workers, job: PlanJob, progress: Progress) -> tuple[Index
             numbers = ", ".join(str(number + 1) for number in died.waiting[:3])
             raise died.error(
                 f"planned {job.table.uri}, one of the windows {numbers}",
-                "use smaller windows (--memory-limit)",
+                "use smaller windows (--window)",
             ) from None
 
     totals = job.totals()

@@ -11,11 +11,8 @@ from fractions import Fraction
 from typing import Any, get_args, get_origin, get_type_hints
 
 from packidx.errors import OptionError
-from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side
+from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule
 from packidx.io.sizes import parse_size
-
-UNITS = ("repeats", "samples", "tokens", "label_tokens")
-"""What weights may be: repeats of each sample, or shares of the epoch in one of three units."""
 
 DECIMALS = 9
 """Of a number that is computed and not stated by the user."""
@@ -180,26 +177,17 @@ class PlanOptions:
         is_inherited=False,
         is_previewed=False,
     )
-    mix_by: str = option(
-        "repeats",
-        "What weights say: how often a sample is seen, or shares of the epoch.",
-        choices=UNITS,
-        is_stored=False,
-        is_previewed=False,
-    )
-    """``'repeats'``: a weight is the times a sample of that source is seen per epoch;
-    ``'samples'``, ``'tokens'``, ``'label_tokens'``: the source's share of the epoch."""
     holdout: float | str | None = option(
         None,
         "Keep this share of the samples, by a hash of their key, out.",
         "SHARE",
         is_previewed=False,
     )
-    side: str = option(
-        "train",
-        "Plan the samples that are not held out, or those that are.",
-        choices=get_args(Side),
-        shown_default="",
+    holdout_only: float | str | None = option(
+        None,
+        "Plan the samples that --holdout SHARE keeps out.",
+        "SHARE",
+        is_stored=False,
         is_previewed=False,
     )
     exclude: str | None = option(
@@ -240,33 +228,24 @@ class PlanOptions:
         shown_default="qwen2.5-vl-7b",
         is_stored=False,
     )
-    window_shards: int | None = option(
-        None,
-        "Plan N shards at a time: the samples of a pack lie near each other, and more can be "
-        "appended.",
-        minimum=1,
+    window: int | str = option(
+        "4GB",
+        "Plan N shards (of a bare table N samples) at a time: the samples of a pack lie near each "
+        "other, and more can be appended; or as many as take SIZE of memory.",
+        "N|SIZE",
+        is_stored=False,
         is_previewed=False,
     )
-    """None: all at once, if memory serves."""
-    window_samples: int | None = option(
-        None,
-        "The same in samples, of whole shards where there are any.",
-        minimum=1,
-        is_previewed=False,
-    )
-    memory_limit: str = option(
-        "4GB", "A plan that takes more is made in windows.", "SIZE", is_stored=False
-    )
-    """It enters the plan only as the windows that it makes."""
+    """A size enters the plan only as the windows that it makes: all at once, if it suffices."""
     shift: bool = option(False, "Count length - 1: labels are shifted before packing.")
     mix: tuple[str, ...] = option(
         (),
-        "Weight of a source. Repeat for more.",
+        "How often a sample of a source is seen per epoch, or its share of the epoch's tokens: "
+        "photos=2, photos=30%. Repeat for more.",
         "SOURCE=WEIGHT",
         is_stored=False,
         is_previewed=False,
     )
-    """`mix_by` says what weights are."""
 
     def __post_init__(self) -> None:
         _within(
@@ -286,16 +265,13 @@ class PlanOptions:
                 "micro-steps of a step: change one of them, for example to micro-steps "
                 f"{math.gcd(self.global_batch, self.micro_steps)}"
             )
-        if self.window_shards is not None and self.window_samples is not None:
-            raise OptionError(
-                f"window-shards {self.window_shards} and window-samples {self.window_samples} both "
-                "say how large a window is: give one of them"
-            )
-        if self.side == "holdout" and self.holdout is None:
-            raise OptionError("side holdout needs --holdout SHARE: how much was held out")
-        if self.holdout is not None:
-            parse_share(str(self.holdout))
-        self.memory_bytes()
+        if self.holdout is not None and self.holdout_only is not None:
+            raise OptionError("holdout and holdout-only plan one side each: give one of them")
+        for share in (self.holdout, self.holdout_only):
+            if share is not None:
+                parse_share(str(share))
+        if self.rows_of_window is None:
+            self.memory_bytes()
 
     def _check_choices_and_counts(self) -> None:
         for name, said in OPTIONS.items():
@@ -324,11 +300,20 @@ class PlanOptions:
                     f"reserve {self.reserve} is no multiple of {dashed(name)} {value}: raise it"
                 )
 
+    @property
+    def rows_of_window(self) -> int | None:
+        """Shards, or samples, of a window; None where `window` is a size."""
+        text = str(self.window).strip()
+        if not re.fullmatch(r"-?\d+", text, re.ASCII):
+            return None
+        _within("window", int(text), 1, MAX_CAPACITY)
+        return int(text)
+
     def memory_bytes(self) -> int:
-        """`memory_limit` in bytes."""
-        limit = parse_size(self.memory_limit)
+        """The size that `window` states, in bytes."""
+        limit = parse_size(str(self.window))
         if not limit:
-            raise OptionError(f"memory-limit is {self.memory_limit!r}: say it like 4GB")
+            raise OptionError(f"window is {self.window!r}: say it like 64, or 4GB")
         return limit
 
 
@@ -351,7 +336,7 @@ def _within(name: str, value: int, low: int, high: int, what: str = "it must be"
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "what to pack": (
-        *("capacity", "on_long", "mix", "mix_by", "holdout", "side", "exclude", "max_packs"),
+        *("capacity", "on_long", "mix", "holdout", "holdout_only", "exclude", "max_packs"),
         "shift",
     ),
     "what may share a pack": (
@@ -359,7 +344,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "room in a pack": (*("margin", "align", "pad_pack_to", "reserve"),),
     "order": ("schedule", "global_batch", "micro_steps", "cost", "epochs"),
-    "scale": ("window_shards", "window_samples", "memory_limit"),
+    "scale": ("window",),
 }
 """Name of a group -> fields of `PlanOptions`."""
 
@@ -378,7 +363,7 @@ def typed(where: str, name: str, value: Any) -> Any:
     kinds = get_args(kind) or (kind,)
     if bool in kinds:
         return of_type(where, value, bool, "true or false")
-    if int in kinds:
+    if int in kinds and not (str in kinds and isinstance(value, str)):
         return of_type(where, value, int, "a whole number")
     if float in kinds and not (str in kinds and isinstance(value, str)):
         return _number(where, value)

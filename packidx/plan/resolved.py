@@ -10,6 +10,7 @@ from typing import Any
 
 from packidx.errors import OptionError
 from packidx.format.index import Options
+from packidx.format.terms import Side
 from packidx.plan.cost_model import DEFAULT_PRESET, parse_cost
 from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions
 
@@ -23,7 +24,7 @@ DEFAULT_MARGINS = {
 }
 
 # Options of which a plan takes one.
-_RIVALS = ({"window_shards", "window_samples"},)
+_RIVALS = ({"holdout", "holdout_only"},)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class ResolvedOptions(PlanOptions):
         excluded: fingerprint of the samples that `exclude` names.
         continues: what `plan --continue` goes on from: snapshots, states, oldest first.
         appends_to: id of the snapshot whose windows were taken over.
+        side: of the holdout, the one that is planned.
+        window_shards, window_samples: what `window` states, if it is a number.
     """
 
     planned_capacity: int = 0
@@ -47,6 +50,9 @@ class ResolvedOptions(PlanOptions):
     excluded: str | None = None
     continues: tuple[Mapping[str, Any], ...] = ()
     appends_to: str | None = None
+    side: Side = "train"
+    window_shards: int | None = None
+    window_samples: int | None = None
 
     def __post_init__(self) -> None:
         """Check nothing: the options asked for have been checked."""
@@ -104,7 +110,10 @@ def with_defaults(asked: PlanOptions, weakest_method: str) -> ResolvedOptions:
             f"pad-pack-to {asked.pad_pack_to}: lower these or the margin"
         )
     values = {each.name: getattr(asked, each.name) for each in fields(PlanOptions)}
-    return ResolvedOptions(**(values | {"margin": float(margin)}), planned_capacity=padded)
+    values["margin"] = float(margin)
+    if asked.holdout_only is not None:
+        values |= {"holdout": asked.holdout_only, "side": "holdout"}
+    return ResolvedOptions(**values, planned_capacity=padded)
 
 
 def inherited(options: Options) -> dict[str, Any]:
@@ -119,6 +128,9 @@ def _stated(options: Options) -> dict[str, Any]:
     """Return the fields of `PlanOptions` that a manifest's `options` say."""
     values = {name: getattr(options, name) for name, said in OPTIONS.items() if said.is_stored}
     values["mix"] = tuple(f"{name}={weight}" for name, weight in options.weights.items())
+    if options.side == "holdout":
+        values["holdout_only"] = values.pop("holdout")
+    values["window"] = options.window_shards or options.window_samples or DEFAULTS["window"]
     weights = options.cost_model.to_json()
     values["cost"] = ",".join(f"{name}={value}" for name, value in weights.items())
     return values

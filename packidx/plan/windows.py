@@ -7,10 +7,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from packidx.errors import OptionError
 from packidx.format.terms import PAIR_SIDES
 from packidx.lengths.table import Lengths
-from packidx.plan.options import PlanOptions
+from packidx.plan.resolved import ResolvedOptions
 
 # Of a plan too large for the memory limit. A sample's part of the work grows with the window, as
 # arrays leave the cache, and a window's own part shrinks: 4 and 8 million cost the same, 16 more.
@@ -33,24 +32,15 @@ class WindowRange:
 
 
 def windows_of(
-    lengths: Lengths, options: PlanOptions, taken: list[WindowRange]
+    lengths: Lengths, options: ResolvedOptions, taken: list[WindowRange]
 ) -> list[WindowRange]:
-    """The windows of a plan: those `taken` from an earlier one, then runs of what follows them.
-
-    Raises:
-        OptionError: `window_shards` is given and the lengths do not say which shards they are of.
-    """
+    """The windows of a plan: those `taken` from an earlier one, then runs of what follows them."""
     first = taken[-1].stop if taken else 0
     if first == lengths.num_samples and taken:
         return taken
     limit = options.window_samples or _fitting(lengths, options)
     ends = _shard_ends(lengths, first)
     if options.window_shards is not None:
-        if not ends:
-            raise OptionError(
-                f"window-shards {options.window_shards}: {lengths.uri} does not say which shards "
-                "its samples are of: use --window-samples"
-            )
         cuts = [*ends[options.window_shards - 1 :: options.window_shards], ends[-1]]
     elif limit is None:
         cuts = [lengths.num_samples]
@@ -74,7 +64,7 @@ def _between_pairs(lengths: Lengths, cut: int) -> int:
     return cut + 1 if side == PAIR_SIDES[1] else cut
 
 
-def _fitting(lengths: Lengths, options: PlanOptions) -> int | None:
+def _fitting(lengths: Lengths, options: ResolvedOptions) -> int | None:
     """Samples of a window for the memory limit; None where all fit at once."""
     each = sum(_BYTES.get(name, _OTHER_COLUMN) for name in lengths.columns)
     each += -(-_MEDIUM * lengths.num_media // lengths.num_samples)

@@ -101,7 +101,7 @@ def test_shards_counted_with_other_settings_are_not_appended(
     folder, index = processors / "qwen2.5-vl", str(tmp_path / "index")
     estimated(data, folder, tmp_path / "lengths", *PLANNED)
     plan = ["plan", str(tmp_path / "lengths"), "-o", index]
-    assert main([*plan, "--capacity", "4096", "--window-shards", "1"]) == 0
+    assert main([*plan, "--capacity", "4096", "--window", "1"]) == 0
     estimated(data, folder, tmp_path / "lengths", PLANNED[1], "images.max_pixels=602112")
     assert main([*plan, "--append"]) == 1
     said = capsys.readouterr().err

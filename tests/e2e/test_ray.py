@@ -194,12 +194,12 @@ def plans(index: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
     "rules",
     [
         {},
-        {"window_samples": 1000, "schedule": "random"},
-        {"window_samples": 2000, "group_by": "media_type", "epochs": 2, "max_packs": 50},
-        {"window_samples": 1500, "mix": ("source-0=0.3", "source-1=2.5"), "epochs": 3},
-        {"window_samples": 2500, "on_long": "split", "max_images": 8, "strategy": "balanced"},
-        {"window_samples": 1500, "mix": ("source-0=1", "source-1=0"), "holdout": "0.05"},
-        {"window_samples": 2500, "max_samples": 6, "epochs": 2},
+        {"window": 1000, "schedule": "random"},
+        {"window": 2000, "group_by": "media_type", "epochs": 2, "max_packs": 50},
+        {"window": 1500, "mix": ("source-0=0.3", "source-1=2.5"), "epochs": 3},
+        {"window": 2500, "on_long": "split", "max_images": 8, "strategy": "balanced"},
+        {"window": 1500, "mix": ("source-0=1", "source-1=0"), "holdout": "0.05"},
+        {"window": 2500, "max_samples": 6, "epochs": 2},
     ],
     ids=lambda rules: "-".join(rules) or "whole",
 )
@@ -219,7 +219,7 @@ def test_append_and_continue_give_the_same_bytes(tmp_path: Path, small_tasks: No
     estimate_lengths([f"all={data}"], tmp_path / "eleven", workers=1)
     for engine in ("local", "ray"):
         index = tmp_path / engine
-        plan_packs(tmp_path / "six", index, capacity=3000, window_shards=2, engine=engine)
+        plan_packs(tmp_path / "six", index, capacity=3000, window=2, engine=engine)
         plan_packs(tmp_path / "eleven", index, append=open_index(index), engine=engine)
         now = open_index(index)
         state = Training(now, global_batch=8).state_at(1)
@@ -234,7 +234,7 @@ def test_the_commands_take_the_engine(
 ) -> None:
     out, index = str(tmp_path / "o"), str(tmp_path / "i")
     assert main(["estimate", str(talks), "-o", out, "--engine", "ray", "--quiet"]) == 0
-    command = ["plan", out, "-o", index, "--capacity", "4096", "--window-shards", "10"]
+    command = ["plan", out, "-o", index, "--capacity", "4096", "--window", "10"]
     assert main([*command, "--workers", "ray", "--quiet", "--json"]) == 0
     assert len(open_index(index).manifest["result"]["windows"]) == 4
     assert main(["plan", out, "-o", index, "--capacity", "9", "--workers", "spark"]) == 2

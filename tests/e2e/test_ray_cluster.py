@@ -78,7 +78,7 @@ def test_both_nodes_count_and_plan(tmp_path: Path, done_by: list[dict[str, int]]
     assert contents(tmp_path / "local") == contents(tmp_path / "ray")
     lengths = np.random.default_rng(0).integers(5, 500, 60_000)
     pq.write_table(pa.table({"length": lengths}), tmp_path / "l.parquet")
-    rules: dict[str, Any] = {"capacity": 2048, "window_samples": 3000}
+    rules: dict[str, Any] = {"capacity": 2048, "window": 3000}
     plan_packs(tmp_path / "l.parquet", tmp_path / "i", **rules)
     plan_packs(tmp_path / "l.parquet", tmp_path / "j", engine="ray", **rules)
     one, two = open_index(tmp_path / "i"), open_index(tmp_path / "j")

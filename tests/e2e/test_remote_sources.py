@@ -268,7 +268,7 @@ def test_a_reader_moves_what_it_uses(
     for kind, most in (("files", 1.2), ("tar", 1.2), ("parquet", 1.5)):
         out = tmp_path / kind
         estimate_lengths(f"{url}/{kind}", out / "l", workers=1)
-        windows = {"window_shards": 1} if kind == "parquet" else {}
+        windows = {"window": 1} if kind == "parquet" else {}
         plan_packs(out / "l", out / "index", capacity=4096, margin=0.0, **windows)
         monkeypatch.setenv("PACKIDX_CACHE", str(out / "cache"))
         (length,) = {one["length"] for one in rows(out / "l")}

@@ -35,7 +35,7 @@ from packidx.lengths.parts import first_rejected
 from packidx.lengths.table import read_lengths
 from packidx.torch import PackedDataset, PackSampler
 
-OPTIONS: dict[str, Any] = {"capacity": 512, "window_samples": 100}
+OPTIONS: dict[str, Any] = {"capacity": 512, "window": 100}
 KIND = Kind("export", ".packidx.json", "packidx-export", lambda stated: ())
 TASK_BYTES = 4_000
 

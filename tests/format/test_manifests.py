@@ -22,7 +22,7 @@ RECORDS = {
     "one": [record(n, [5 + n % 7]) for n in range(40)],
     "two": [record(100 + n, [(4, 4), 9]) for n in range(20)],
 }
-OPTIONS: dict[str, Any] = {"capacity": 64, "epochs": 2, "window_shards": 1}
+OPTIONS: dict[str, Any] = {"capacity": 64, "epochs": 2, "window": 1}
 CLIMBING = ("..", "../packs-00000.parquet", "a/../packs-00000.parquet", "/etc/passwd", "a\0b", "")
 
 

@@ -15,7 +15,7 @@ from packidx.errors import FormatError, SourceError
 from packidx.lengths.survey import SourceTotals, survey
 
 KEYS = ("source", "ok", "method", "length")
-SUMS = ("count", "label_tokens", "num_unlabelled", "num_with_media")
+SUMS = ("count", "num_with_media")
 
 
 def some_rows(count: int = 3000, seed: int = 0) -> list[dict[str, Any]]:
@@ -32,7 +32,6 @@ def some_rows(count: int = 3000, seed: int = 0) -> list[dict[str, Any]]:
         "video_tokens": pick([0, 5, None]),
         "audio_tokens": pick([0, 0, 0, 2]),
         "length": pick([1, 2, 3, 500, 8192, 2**31 - 1, 0, -4, None]),
-        "label_tokens": pick([0, 1, 2**31 - 1, None]),
         "method": pick(["exact", "heuristic", None]),
         "status": pick(["ok", "ok", "ok", "rejected", None]),
     }
@@ -40,7 +39,7 @@ def some_rows(count: int = 3000, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def table_of(rows: list[dict[str, Any]]) -> pa.Table:
-    integers = dict.fromkeys(("length", "label_tokens", "image_tokens", "video_tokens"), pa.int32())
+    integers = dict.fromkeys(("length", "image_tokens", "video_tokens"), pa.int32())
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     return pa.table(
         {name: pa.array(values, integers.get(name)) for name, values in columns.items()}
@@ -54,8 +53,6 @@ def counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         key = (row["source"], row["status"] == "ok", row["method"], row["length"])
         one = sums.setdefault(key, Counter())
         one["count"] += 1
-        one["num_unlabelled"] += row["label_tokens"] is None
-        one["label_tokens"] += row["label_tokens"] or 0
         media = [row[f"{kind}_tokens"] or 0 for kind in ("image", "video", "audio")]
         one["num_with_media"] += sum(media) > 0
     ordered = sorted(sums, key=lambda key: [(v is not None, _comparable(v)) for v in key])
@@ -111,8 +108,6 @@ def by_hand(longest: int, shift: int) -> dict[str | None, SourceTotals]:
         if row["status"] == "ok" and 0 < tokens <= longest:
             sums["num_samples"] += 1
             sums["num_tokens"] += tokens
-            sums["num_unlabelled"] += row["label_tokens"] is None
-            sums["label_tokens"] += row["label_tokens"] or 0
     return {name: SourceTotals(**sums) for name, sums in found.items()}
 
 
@@ -165,7 +160,6 @@ BAD = [
     ({"length": [1.0]}, FormatError, "column `length` is double, not integer: cast it first"),
     ({"length": [1], "source": [1]}, FormatError, "column `source` is int64, not text"),
     ({"length": [1, 1 << 31]}, FormatError, "correct the value or leave the column out"),
-    ({"length": [1], "label_tokens": [-1 << 40]}, FormatError, "correct the value"),
 ]
 
 

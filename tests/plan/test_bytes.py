@@ -32,7 +32,7 @@ def parquet_bytes(index: Path) -> dict[str, bytes]:
 RULES: list[dict[str, Any]] = [
     {"max_images": 32, "max_vision_patches": 24576, "max_samples": 64},
     {"group_by": "media_type", "epochs": 2},
-    {"window_samples": 9000, "schedule": "random"},
+    {"window": 9000, "schedule": "random"},
     {"mix": ("source-0=0.3", "source-1=2"), "holdout": "0.05", "strategy": "balanced"},
     {"strategy": "lp", "align": 16, "pad_pack_to": 128},
 ]
@@ -65,14 +65,14 @@ def test_shuffled_parts_give_the_same_bytes(lengths: Path, tmp_path: Path) -> No
         part = table.slice(start, 10_000)
         pq.write_table(part, tmp_path / "parts" / f"{name}.parquet", row_group_size=3000)
     for source in ("whole.parquet", "parts"):
-        plan_packs(tmp_path / source, tmp_path / f"i-{source}", capacity=8192, window_samples=7000)
+        plan_packs(tmp_path / source, tmp_path / f"i-{source}", capacity=8192, window=7000)
     assert parquet_bytes(tmp_path / "i-whole.parquet") == parquet_bytes(tmp_path / "i-parts")
 
 
 def test_shares_of_the_epoch_are_what_was_asked(lengths: Path, tmp_path: Path) -> None:
     names = sorted(set(pq.read_table(lengths, columns=["source"])["source"].to_pylist()))
-    mix = tuple(f"{name}=1" for name in names)
-    plan_packs(lengths, tmp_path / "i", capacity=8192, mix=mix, mix_by="tokens")
+    mix = tuple(f"{name}=1%" for name in names)
+    plan_packs(lengths, tmp_path / "i", capacity=8192, mix=mix)
     samples = open_index(tmp_path / "i").samples(["source", "length"])
     tokens = samples.group_by("source").aggregate([("length", "sum")])["length_sum"].to_pylist()
     assert all(abs(n / sum(tokens) - 1 / len(names)) < 0.02 for n in tokens)
@@ -107,17 +107,15 @@ def test_shares_of_the_epoch_are_what_was_asked(lengths: Path, tmp_path: Path) -
         ({"mix": ("nobody=1",)}, "nobody"),
         ({"mix": ("source-0=-1",)}, "source-0"),
         ({"mix": ("source-0",)}, "source-0"),
-        ({"mix_by": "weight"}, "mix-by is 'weight'"),
+        ({"mix": ("a=1", "b=30%")}, "which is none: give all sources a share, or none"),
         ({"holdout": 1.5}, "holdout is '1.5'"),
         ({"holdout": "1e-999999999"}, "holdout is"),
         ({"holdout": "nan"}, "holdout is .*: give a share of the samples"),
-        ({"side": "holdout"}, "needs --holdout"),
-        ({"side": "left"}, "side is 'left'"),
+        ({"holdout": 0.1, "holdout_only": 0.1}, "plan one side each"),
         ({"cost": "nobodys-model"}, "nobodys-model"),
         ({"global_batch": 12, "micro_steps": 8}, "no multiple of the 8 micro-steps"),
-        ({"window_samples": 5, "window_shards": 5}, "give one of them"),
-        ({"window_shards": 5}, "use --window-samples"),
-        ({"memory_limit": "lots"}, "memory-limit is 'lots'"),
+        ({"window": 0}, "window is 0: it must be 1 to"),
+        ({"window": "lots"}, "window is 'lots': say it like 64, or 4GB"),
         ({"exclude": "nowhere.parquet"}, "nowhere.parquet"),
         ({"seed": 1 << 70}, "seed is"),
         ({"on_long": None}, "on-long is None: choose one of drop, split, truncate, error"),

@@ -96,7 +96,7 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "align": st.sampled_from([1, 4]),
     "shift": st.booleans(),
     "holdout": st.sampled_from([None, "0.3"]),
-    "window_samples": st.sampled_from([None, 7]),
+    "window": st.sampled_from(["4GB", 7]),
     "schedule": st.sampled_from(["random", "stratified"]),
     "seed": st.integers(0, 3),
 }
@@ -235,7 +235,7 @@ def test_without_pairs_there_is_no_column(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"mix": ("a=0.5", "b=1.5")}, {"holdout": "0.3"}, {"holdout": "0.3", "side": "holdout"}],
+    [{"mix": ("a=0.5", "b=1.5")}, {"holdout": "0.3"}, {"holdout_only": "0.3"}],
 )
 def test_a_pair_is_drawn_as_its_chosen_side_alone_is(
     tmp_path: Path, options: dict[str, Any]

@@ -116,8 +116,8 @@ def test_impossible_previews_are_refused(write: Write) -> None:
 
 def test_options_that_a_preview_does_not_see_are_named() -> None:
     assert unseen(PlanOptions(10, seed=4, margin=0.1, align=2, reserve=2, on_long="split")) == []
-    given = PlanOptions(10, mix=("a=2",), max_images=3, holdout="0.1", window_shards=2)
-    assert unseen(given) == ["--max-images", "--holdout", "--window-shards", "--mix"]
+    given = PlanOptions(10, mix=("a=2",), max_images=3, holdout="0.1", window=2)
+    assert unseen(given) == ["--max-images", "--holdout", "--window", "--mix"]
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 60))

@@ -88,14 +88,14 @@ OPTIONS = st.fixed_dictionaries(
         "max_packs": st.integers(1, 5),
         "mix": st.sampled_from([("a=2",), ("b=0.5", "c=3"), ("a=0",)]),
         "holdout": st.sampled_from(["0.1", "0.5"]),
-        "side": st.sampled_from(["train", "holdout"]),
+        "holdout_only": st.sampled_from(["0.1", "0.5"]),
         "epochs": st.integers(1, 3),
         "schedule": st.sampled_from(["stratified", "random"]),
         "global_batch": st.sampled_from([2, 4]),
         "micro_steps": st.sampled_from([1, 2]),
-        "window_samples": st.integers(3, 20),
+        "window": st.integers(3, 20),
     },
-)
+).filter(lambda options: not {"holdout", "holdout_only"} <= options.keys())
 
 
 def write(path: Path, rows: list[Row]) -> Path:
@@ -246,8 +246,8 @@ def test_holdout_and_training_split_the_samples(tmp_path: Path) -> None:
     keys = [f"sample-{i}" for i in range(n)]
     pq.write_table(pa.table({"length": np.full(n, 10), "key": keys}), tmp_path / "l.parquet")
     sides = {}
-    for side in ("train", "holdout"):
-        plan_packs(tmp_path / "l.parquet", tmp_path / side, capacity=100, holdout=0.1, side=side)
+    for side, option in (("train", "holdout"), ("holdout", "holdout_only")):
+        plan_packs(tmp_path / "l.parquet", tmp_path / side, capacity=100, **{option: 0.1})
         index = open_index(tmp_path / side)
         assert_sound(index)
         sides[side] = set(index.samples(["key"])["key"].to_pylist())

@@ -199,7 +199,7 @@ def test_a_truncation_keeps_what_stands_before_a_medium(
             {"capacity": st.integers(4, 60), "steps": st.integers(1, 4)},
             optional={
                 "on_long": st.sampled_from(["split", "truncate", "drop"]),
-                "window_samples": st.just(2),
+                "window": st.just(2),
                 "seed": st.integers(0, 3),
             },
         ),

@@ -49,7 +49,7 @@ def table(index: Index, name: str) -> list[dict[str, Any]]:
 
 def test_a_window_is_a_run_of_shards(tmp_path: Path) -> None:
     lengths = lengths_of(tmp_path, 10)
-    plan_packs(lengths, tmp_path / "i", capacity=256, window_shards=4)
+    plan_packs(lengths, tmp_path / "i", capacity=256, window=4)
     index = sound(open_index(tmp_path / "i"))
     windows = index.manifest["result"]["windows"]
     assert [(one["first_row"], one["num_rows"]) for one in windows] == [
@@ -70,30 +70,31 @@ def test_a_window_is_a_run_of_shards(tmp_path: Path) -> None:
     assert ours["max"] <= 4 and ours["mean"] < whole["mean"] / 1.2
 
 
-def test_windows_of_samples_are_whole_shards(tmp_path: Path) -> None:
+def test_windows_for_memory_are_whole_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lengths = lengths_of(tmp_path, 5)
-    plan_packs(lengths, tmp_path / "i", capacity=256, window_samples=100)
-    windows = sound(open_index(tmp_path / "i")).manifest["result"]["windows"]
-    assert [one["num_rows"] for one in windows] == [80, 80, 40]
-    plan_packs(lengths, tmp_path / "j", capacity=256, window_samples=10)
-    windows = sound(open_index(tmp_path / "j")).manifest["result"]["windows"]
-    assert [one["num_rows"] for one in windows] == [40] * 5
+    for fitting, rows in ((100, [80, 80, 40]), (10, [40] * 5)):
+        monkeypatch.setattr("packidx.plan.windows._fitting", lambda *_, n=fitting: n)
+        plan_packs(lengths, tmp_path / "i", capacity=256)
+        windows = sound(open_index(tmp_path / "i")).manifest["result"]["windows"]
+        assert [one["num_rows"] for one in windows] == rows
 
 
 def test_the_memory_limit_makes_windows_and_nothing_else(tmp_path: Path) -> None:
     n = 200_000
     rng = np.random.default_rng(0)
     pq.write_table(pa.table({"length": rng.integers(5, 500, n)}), tmp_path / "l.parquet")
-    small = plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=2048, memory_limit="1MB")
+    small = plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=2048, window="1MB")
     assert len(small.manifest["result"]["windows"]) == 4  # of 65,536 samples, the fewest there are
     sound(open_index(tmp_path / "i"))
     plain = plan_packs(tmp_path / "l.parquet", tmp_path / "j", capacity=2048)
-    large = plan_packs(tmp_path / "l.parquet", tmp_path / "j", capacity=2048, memory_limit="9TiB")
+    large = plan_packs(tmp_path / "l.parquet", tmp_path / "j", capacity=2048, window="9TiB")
     assert plain.snapshot_id == large.snapshot_id != small.snapshot_id
 
 
 def test_appended_shards_leave_earlier_packs_as_they_are(tmp_path: Path) -> None:
-    options = {"capacity": 256, "window_shards": 4, "seed": 3}
+    options = {"capacity": 256, "window": 4, "seed": 3}
     before = plan_packs(lengths_of(tmp_path, 10), tmp_path / "i", **options)
     old = sound(open_index(tmp_path / "i"))
     samples, packs = table(old, "samples"), table(old, "packs")
@@ -112,7 +113,7 @@ def test_appended_shards_leave_earlier_packs_as_they_are(tmp_path: Path) -> None
 
 
 def test_whole_windows_are_the_same_whether_appended_or_planned_at_once(tmp_path: Path) -> None:
-    options = {"capacity": 256, "window_shards": 4}
+    options = {"capacity": 256, "window": 4}
     plan_packs(lengths_of(tmp_path, 8), tmp_path / "i", **options)
     plan_packs(lengths_of(tmp_path, 12), tmp_path / "i", append=open_index(tmp_path / "i"))
     plan_packs(tmp_path / "lengths-12", tmp_path / "j", **options)
@@ -122,7 +123,7 @@ def test_whole_windows_are_the_same_whether_appended_or_planned_at_once(tmp_path
 
 
 def test_appending_what_does_not_follow_says_so(tmp_path: Path) -> None:
-    plan_packs(lengths_of(tmp_path, 6), tmp_path / "i", capacity=256, window_shards=3)
+    plan_packs(lengths_of(tmp_path, 6), tmp_path / "i", capacity=256, window=3)
     index = open_index(tmp_path / "i")
     shorter = tmp_path / "shorter"
     write_shards(shorter, range(1, 9))
@@ -143,7 +144,7 @@ def test_appending_what_does_not_follow_says_so(tmp_path: Path) -> None:
 def test_a_window_without_packs_does_not_decide_the_schedule(tmp_path: Path) -> None:
     lengths = [9000] * 100 + [100] * 20_000
     pq.write_table(pa.table({"length": lengths}), tmp_path / "l.parquet")
-    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=1000, window_samples=100)
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=1000, window=100)
     index = sound(open_index(tmp_path / "i"))
     result = index.manifest["result"]
     assert (result["windows"][0]["num_packs"], result["dropped"]) == (0, {"too_long": 100})
@@ -153,7 +154,7 @@ def test_a_window_without_packs_does_not_decide_the_schedule(tmp_path: Path) -> 
 def test_the_command_appends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     index = str(tmp_path / "i")
     lengths = str(lengths_of(tmp_path, 4))
-    assert main(["plan", lengths, "-o", index, "--capacity", "256", "--window-shards", "2"]) == 0
+    assert main(["plan", lengths, "-o", index, "--capacity", "256", "--window", "2"]) == 0
     longer = str(lengths_of(tmp_path, 6))
     assert main(["plan", longer, "-o", index, "--append"]) == 0
     assert "windows      3" in capsys.readouterr().out
@@ -169,7 +170,7 @@ def test_with_nothing_to_append_a_sentence_says_so_and_the_index_stays(
     added: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index, lengths = str(tmp_path / "i"), str(lengths_of(tmp_path, 4))
-    assert main(["plan", lengths, "-o", index, "--capacity", "256", "--window-shards", "2"]) == 0
+    assert main(["plan", lengths, "-o", index, "--capacity", "256", "--window", "2"]) == 0
     if added != "nothing":
         lengths = str(tmp_path / "more")
         (tmp_path / "empty.jsonl").write_text("")

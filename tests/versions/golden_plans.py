@@ -27,7 +27,7 @@ RULES: dict[str, dict[str, Any]] = {
     "split-groups-windows": {
         "on_long": "split",
         "group_by": "source",
-        "window_samples": 1500,
+        "window": 1500,
         "epochs": 2,
         "global_batch": 8,
     },

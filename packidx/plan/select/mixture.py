@@ -20,7 +20,7 @@ from packidx.arrays import Int64s, Uint64s
 from packidx.errors import FormatError, OptionError
 from packidx.format.lengths import LengthsManifest
 from packidx.hashing import below
-from packidx.plan.options import UNITS, read_number, rounded
+from packidx.plan.options import read_number, rounded
 
 if TYPE_CHECKING:
     from packidx.lengths.survey import SourceTotals
@@ -33,36 +33,39 @@ class Mixture:
     """The weights that the user asked for, source by source.
 
     Attributes:
-        by: one of `UNITS`. With ``'repeats'`` a weight is the number of times that each sample of
-            the source is seen per epoch. With the others weights are shares of the epoch, in
-            samples, tokens or label tokens; their sum may be anything.
+        is_shared: weights are percents of the epoch's tokens, whose sum may be anything; else the
+            number of times that each sample of the source is seen per epoch.
         weights: by source, sorted by its name.
     """
 
-    by: str
+    is_shared: bool
     weights: dict[str, Fraction]
 
     @classmethod
-    def parse(cls, texts: Sequence[str], by: str = "repeats") -> Mixture:
-        """A mixture out of ``source=weight`` texts.
+    def parse(cls, texts: Sequence[str]) -> Mixture:
+        """A mixture out of ``source=weight`` or ``source=percent%`` texts.
 
         Raises:
             OptionError: one has another form, no number from 0 on as weight, or a source that an
-                earlier one has; or all shares are 0.
+                earlier one has; some are percents, and some are not; or all percents are 0.
         """
-        if by not in UNITS:
-            raise OptionError(f"mix-by is {by!r}: choose one of {', '.join(UNITS)}")
+        is_shared = any(text.endswith("%") for text in texts)
         weights: dict[str, Fraction] = {}
         for text in texts:
-            source, weight = _parse(text)
+            if text.endswith("%") != is_shared:
+                raise OptionError(
+                    f"mix has shares, such as web=30%, and {text!r:.80}, which is none: give all "
+                    "sources a share, or none"
+                )
+            source, weight = _parse(text.removesuffix("%"))
             if source in weights:
                 raise OptionError(f"mix names source {source!r} twice: give it one weight")
-            if by == "repeats":
+            if not is_shared:
                 _check_repeats(source, weight)
             weights[source] = weight
-        if by != "repeats" and not sum(weights.values()):
-            raise OptionError(f"mix shares out no {by}: give a source a weight above 0")
-        return cls(by, dict(sorted(weights.items())))
+        if is_shared and not sum(weights.values()):
+            raise OptionError("mix shares out no tokens: give a source a share above 0")
+        return cls(is_shared, dict(sorted(weights.items())))
 
     def resolve(
         self, totals: Mapping[str | None, SourceTotals], ratios: Mapping[str, Fraction]
@@ -70,8 +73,7 @@ class Mixture:
         """The mean number of copies of a sample, by source; 0 drops the source.
 
         A source that no weight names keeps its `sample_ratio`, else 1. Shares are turned into
-        repeats such that the epoch has as many samples, tokens or label tokens as without a mix,
-        and rounded to 9 decimals.
+        repeats such that the epoch has as many tokens as without a mix, and rounded to 9 decimals.
 
         Args:
             totals: what the samples that a plan may use add up to, by source, None if unnamed.
@@ -85,18 +87,21 @@ class Mixture:
             name: ratios.get(name, Fraction(1)) if name is not None else Fraction(1)
             for name in totals
         }
-        if self.by == "repeats":
+        if not self.is_shared:
             asked = {name: self.weights.get(name or "", repeats[name]) for name in totals}
             if totals and not any(asked.values()):
                 raise OptionError("mix gives every source weight 0: keep one")
             return asked
-        units = {name: self._units(name, total) for name, total in totals.items()}
-        epoch = sum(repeats[name] * units[name] for name in totals)
+        epoch = sum(repeats[name] * totals[name].num_tokens for name in totals)
         resolved: dict[str | None, Fraction] = dict.fromkeys(totals, Fraction(0))
         for name, weight in self.weights.items():
+            if weight and not totals[name].num_tokens:
+                raise OptionError(
+                    f"mix asks for tokens of source {name!r}, which has none: give it share 0"
+                )
             if weight:
                 share = weight / sum(self.weights.values())
-                resolved[name] = rounded(epoch * share / units[name])
+                resolved[name] = rounded(epoch * share / totals[name].num_tokens)
                 _check_repeats(name, resolved[name])
         return resolved
 
@@ -117,31 +122,12 @@ class Mixture:
                     f"choose from {listed}"
                 )
         missing = [name for name in totals if name not in self.weights and totals[name].num_samples]
-        if self.by != "repeats" and missing:
+        if self.is_shared and missing:
             what = "samples without a source" if missing[0] is None else f"source {missing[0]!r}"
             raise OptionError(
-                f"mix shares out {self.by} and leaves out {what}: give every source a weight "
-                f"({listed}), 0 to drop it"
+                f"mix shares out tokens and leaves out {what}: give every source a share "
+                f"({listed}), 0% to drop it"
             )
-
-    def _units(self, name: str | None, totals: SourceTotals) -> int:
-        """Return what one pass over a source has of the unit that is shared out."""
-        weight = self.weights.get(name or "", Fraction(0))
-        if self.by == "label_tokens" and totals.num_unlabelled:
-            raise OptionError(
-                f"mix is by label tokens, and {totals.num_unlabelled} samples of source {name!r} "
-                "do not say how many they have: mix by tokens, or estimate with a processor"
-            )
-        units = {
-            "samples": totals.num_samples,
-            "tokens": totals.num_tokens,
-            "label_tokens": totals.label_tokens,
-        }[self.by]
-        if weight and units <= 0:
-            raise OptionError(
-                f"mix asks for {self.by} of source {name!r}, which has none: give it weight 0"
-            )
-        return units
 
 
 def _parse(text: str) -> tuple[str, Fraction]:

@@ -190,7 +190,7 @@ def texts(number: int, first: int = 0) -> list[str]:
 
 def test_shards_that_were_appended_move_nothing(tmp_path: Path) -> None:
     shards = [shard(tmp_path / "a.jsonl", texts(50))]
-    a = planned(counted(shards, tmp_path / "l"), tmp_path / "i", window_shards=1)
+    a = planned(counted(shards, tmp_path / "l"), tmp_path / "i", window=1)
     shards.append(shard(tmp_path / "b.jsonl", texts(30, 50)))
     done = plan_packs(counted(shards, tmp_path / "l"), tmp_path / "i", append=a)
     b = open_index(f"{tmp_path}/i@{done.snapshot_id}")

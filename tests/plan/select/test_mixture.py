@@ -16,11 +16,11 @@ from packidx.format.lengths import Source
 from packidx.format.manifest import Unfit, decoded
 from packidx.hashing import below
 from packidx.lengths.survey import SourceTotals
-from packidx.plan.options import UNITS, number_text, read_number
+from packidx.plan.options import number_text, read_number
 from packidx.plan.select.mixture import MAX_REPEATS, Mixture, copies, sample_ratios
 
-WEB = SourceTotals(num_samples=100, num_tokens=5000, label_tokens=2500)
-CODE = SourceTotals(num_samples=50, num_tokens=20000, label_tokens=1000)
+WEB = SourceTotals(num_samples=100, num_tokens=5000)
+CODE = SourceTotals(num_samples=50, num_tokens=20000)
 TABLE: dict[str | None, SourceTotals] = {"code": CODE, "web": WEB}
 NUMBERS = st.fractions(0, 300, max_denominator=10_000)
 
@@ -35,20 +35,17 @@ def test_by_repeats_a_weight_is_how_often_a_sample_is_seen() -> None:
     assert Mixture.parse(["web=0"]).resolve(TABLE | {None: WEB}, {})[None] == 1
 
 
-@pytest.mark.parametrize("by", UNITS[1:])
 @given(st.lists(NUMBERS, min_size=2, max_size=2).filter(any))
-def test_shares_make_an_epoch_as_large_as_without_a_mix(by: str, shares: list[Fraction]) -> None:
-    weights = [f"{name}={share}" for name, share in zip(("code", "web"), shares, strict=True)]
-    ratios = {"web": Fraction(1, 2)}
-    resolved = Mixture.parse(weights, by).resolve(TABLE, ratios)
-    unit = {"samples": "num_samples", "tokens": "num_tokens"}.get(by, by)
-    units = [getattr(CODE, unit), getattr(WEB, unit)]
-    got = [resolved[name] * amount for name, amount in zip(("code", "web"), units, strict=True)]
-    total = units[0] + Fraction(units[1], 2)
-    for amount, share, unit_count in zip(got, shares, units, strict=True):
+def test_shares_make_an_epoch_as_large_as_without_a_mix(shares: list[Fraction]) -> None:
+    weights = [f"{name}={share}%" for name, share in zip(("code", "web"), shares, strict=True)]
+    resolved = Mixture.parse(weights).resolve(TABLE, {"web": Fraction(1, 2)})
+    tokens = [CODE.num_tokens, WEB.num_tokens]
+    got = [resolved[name] * amount for name, amount in zip(("code", "web"), tokens, strict=True)]
+    total = tokens[0] + Fraction(tokens[1], 2)
+    for amount, share, own in zip(got, shares, tokens, strict=True):
         exact = total * share / sum(shares)
-        assert abs(amount - exact) <= Fraction(unit_count, 2 * 10**9)  # nine decimals of a weight
-        assert bool(amount) == bool(share) or exact < unit_count / 10**9
+        assert abs(amount - exact) <= Fraction(own, 2 * 10**9)  # nine decimals of a weight
+        assert bool(amount) == bool(share) or exact < own / 10**9
 
 
 def test_a_mixture_is_stated_exactly() -> None:
@@ -75,6 +72,8 @@ MALFORMED = [
     (["web=1e999999999"], "weight '1e999999999', which is no number"),
     (["web=-0.5"], "mix gives source 'web' weight -0.5: it must be 0 or more"),
     (["web=1", "web=2"], "mix names source 'web' twice: give it one weight"),
+    (["web=1", "code=30%"], "'web=1', which is none: give all sources a share, or none"),
+    (["web=0%", "code=0.0%"], "mix shares out no tokens"),
     (["web=70000"], f"mix repeats source 'web' 70000 times: {MAX_REPEATS} are the most"),
 ]
 
@@ -86,35 +85,26 @@ def test_malformed_weights_are_refused(texts: list[str], words: str) -> None:
     assert words in str(error.value)
 
 
-UNLABELLED = TABLE | {"code": SourceTotals(50, 20000, 900, num_unlabelled=3)}
-IMPOSSIBLE: list[tuple[list[str], str, dict[Any, SourceTotals], str]] = [
-    (["cod=1"], "repeats", TABLE, "no such source: choose from code, web"),
-    (["web=0", "code=0"], "repeats", TABLE, "mix gives every source weight 0: keep one"),
-    (["web=1"], "repeats", {None: WEB}, "names its source: add a column `source`"),
-    (["web=1"], "tokens", TABLE, "leaves out source 'code': give every source a weight (code, web"),
-    (["web=1"], "samples", {None: CODE, "web": WEB}, "leaves out samples without a source"),
-    (["web=1", "code=1"], "label_tokens", UNLABELLED, "3 samples of source 'code' do not say"),
-    (["web=1", "code=1"], "tokens", {"web": WEB, "code": SourceTotals()}, "which has none"),
-    (["web=1", "code=99"], "tokens", {"web": SourceTotals(9, 10**9), "code": SourceTotals(1, 1)},
+IMPOSSIBLE: list[tuple[list[str], dict[Any, SourceTotals], str]] = [
+    (["cod=1"], TABLE, "no such source: choose from code, web"),
+    (["web=0", "code=0"], TABLE, "mix gives every source weight 0: keep one"),
+    (["web=1"], {None: WEB}, "names its source: add a column `source`"),
+    (["web=1%"], TABLE, "leaves out source 'code': give every source a share (code, web"),
+    (["web=1%"], {None: CODE, "web": WEB}, "leaves out samples without a source"),
+    (["web=1%", "code=1%"], {"web": WEB, "code": SourceTotals()}, "which has none"),
+    (["web=1%", "code=99%"], {"web": SourceTotals(9, 10**9), "code": SourceTotals(1, 1)},
      "mix repeats source 'code' 9.9e+08 times"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("texts", "by", "totals", "words"), IMPOSSIBLE)
+@pytest.mark.parametrize(("texts", "totals", "words"), IMPOSSIBLE)
 def test_impossible_mixtures_are_refused(
-    texts: list[str], by: str, totals: dict[str | None, SourceTotals], words: str
+    texts: list[str], totals: dict[str | None, SourceTotals], words: str
 ) -> None:
-    mixture = Mixture.parse(texts, by)
+    mixture = Mixture.parse(texts)
     with pytest.raises(OptionError) as error:
         mixture.resolve(totals, {})
     assert words in str(error.value) and "\n" not in str(error.value)
-
-
-def test_units_and_sums_are_checked() -> None:
-    with pytest.raises(OptionError, match="mix-by is 'bytes': choose one of repeats, samples"):
-        Mixture.parse([], "bytes")
-    with pytest.raises(OptionError, match="mix shares out no tokens"):
-        Mixture.parse(["web=0", "code=0.0"], "tokens")
 
 
 def test_sample_ratios_come_from_the_lengths() -> None:
