@@ -112,7 +112,10 @@ def _micro_steps(llm: Float64s, vit: Float64s, packs: Int64s, chunk: int) -> Int
         return _sorted(llm, packs, largest).reshape(-1, chunk)
     packs = _sorted(vit, packs, float(vit.max()))
     # As wide in the one cost, on average, as they are long in the other.
-    slabs = math.isqrt(number * _spread(vit[packs]) // max(1, _spread(llm[packs])))
+    wide, long = (
+        _spread(_fixed(cost[packs], max(largest, float(vit.max())), 30)) for cost in (vit, llm)
+    )
+    slabs = math.isqrt(number * wide // max(1, long))
     slabs = min(number, max(1, slabs))
     edges = [number * slab // slabs * chunk for slab in range(slabs + 1)]
     cut = [_sorted(llm, packs[start:stop], largest) for start, stop in pairwise(edges)]
@@ -121,10 +124,9 @@ def _micro_steps(llm: Float64s, vit: Float64s, packs: Int64s, chunk: int) -> Int
     return np.concatenate(turned).reshape(-1, chunk)
 
 
-def _spread(cost: Float64s) -> int:
-    """The mean distance of costs from the mean, in integers: the same on every machine."""
-    whole = cost.astype(np.int64)
-    return int(np.abs(whole - int(whole.sum()) // len(whole)).sum()) // len(whole)
+def _spread(cost: Int64s) -> int:
+    """The mean distance of costs, at most 2^30, from their mean."""
+    return int(np.abs(cost - int(cost.sum()) // len(cost)).sum()) // len(cost)
 
 
 def _sorted(cost: Float64s, packs: Int64s, largest: float) -> Int64s:

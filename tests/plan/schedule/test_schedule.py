@@ -70,6 +70,14 @@ def test_a_mix_of_text_images_and_video(mix: Packs, cost: str) -> None:
     assert middle["random"]["useful_by_phase"] < sort["useful_by_phase"] < 0.97
 
 
+@pytest.mark.parametrize("unit", [2.0**-60, 2.0**30], ids=["days", "operations of more packs"])
+def test_the_unit_of_cost_does_not_matter(mix: Packs, unit: float) -> None:
+    llm, vit = parse_cost(DEFAULT_PRESET).of(mix)
+    options: Packs = {"global_batch": 512, "micro_steps": 8, "key": 5}
+    orders = [schedule("stratified", llm * by, vit * by, **options) for by in (1, unit)]
+    assert (orders[0] == orders[1]).all()
+
+
 @given(
     st.sampled_from(SCHEDULES),
     st.integers(0, 300),
