@@ -74,7 +74,7 @@ _labels = option(
     "WORDS",
     "Which tokens are trained on, as in last,no-thinking,no-eot; needs --processor.",
 )
-transform_option = option(
+_transform = option(
     "--transform",
     "MODULE:NAME",
     "f(record, rng) -> record, applied before a record is encoded, here and in training.",
@@ -132,8 +132,30 @@ _max_rejected = option(
     " counted is written all the same.  [default: where nothing of a source is left]",
 )
 
-how_options = together(processor_option(), settings_option(), trust_option, _labels)
-"""How a table is counted: `transform_option` apart."""
+_encode = option(
+    "--encode",
+    "MODULE:NAME",
+    "Instead of a processor, the encoder that training uses: any callable(record) that returns "
+    "input_ids, or its count(record). NAME() calls NAME first.",
+)
+_text_engine = option(
+    "--text-engine",
+    "auto|gigatoken|tokenizers",
+    "What tokenizes; auto takes the faster one for the data, if both agree on its text.  "
+    "[default: auto]",
+)
+_method = option(
+    "--method",
+    None,
+    "Guess text by its characters where a record does not state its tokens, whatever the "
+    "--processor has; media are counted by it.",
+    type=click.Choice(["heuristic"]),
+)
+how_options = together(
+    *(processor_option(), settings_option(), trust_option, _encode, _labels),
+    *(_transform, _text_engine, _method),
+)
+"""How a table is counted."""
 record_options = together(
     *(_columns, _tags, _ignore, _delimiter),
     *(_media_root, _remote_media, _mix_file, _max_rejected),
@@ -258,7 +280,7 @@ def tell(
     if inexact := sum(number for name, number in summary.methods.items() if name != "exact"):
         text = f"{inexact:,} of {summary.num_samples:,} lengths are not exact (see column method)"
         if options.get("processor") is None and options.get("encode") is None:
-            text += ": no --processor was given, so packs will need a margin"
+            text += ": no processor is named, so packs will need a margin"
         warn([text])
     warn(untrained_sources(summary))
     print_mistaken(summary.mistaken, command, len(summary.sources) == 1)

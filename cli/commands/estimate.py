@@ -27,7 +27,6 @@ from ..sources import (
     record_options,
     sources_argument,
     tell,
-    transform_option,
     untrained_sources,
     warnings_of,
 )
@@ -40,27 +39,6 @@ from ..sources import (
         "--processor Qwen/Qwen2.5-VL-7B-Instruct --labels last --processor-set videos.fps=1",
     ),
     how_options,
-    option(
-        "--encode",
-        "MODULE:NAME",
-        "Instead of a processor, the encoder that training uses: any callable(record) that "
-        "returns input_ids, or its count(record). NAME() calls NAME first.",
-    ),
-    transform_option,
-    option(
-        "--text-engine",
-        "auto|gigatoken|tokenizers",
-        "What tokenizes; auto takes the faster one for the data, if both agree on its text.",
-        default="auto",
-        show_default=True,
-    ),
-    option(
-        "--method",
-        None,
-        "Guess text by its characters where a record does not state its tokens, whatever the "
-        "--processor has; media are counted by it.",
-        type=click.Choice(["heuristic"]),
-    ),
     option("--seed", None, "Of --transform.", default=0, show_default=True),
     Group(
         "what the records look like",
@@ -104,6 +82,7 @@ def estimate(
     from packidx.estimate import estimate_lengths
     from packidx.estimate.summary import read_limit, rejection_warnings
 
+    options["text_engine"] = options["text_engine"] or "auto"
     read_limit(max_rejected)  # before the work is done
     if show is not None and options["processor"] is None and options["encode"] is None:
         raise click.UsageError("--show needs what makes the tokens: give --processor or --encode")

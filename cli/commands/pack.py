@@ -32,7 +32,6 @@ from ..sources import (
     record_options,
     sources_argument,
     tell,
-    transform_option,
 )
 from .plan import with_option
 
@@ -53,7 +52,6 @@ _PLANNED = (
         "--processor Qwen/Qwen2.5-VL-7B-Instruct --column messages=dialog",
     ),
     how_options,
-    transform_option,
     record_options,
     pair_option,
     Group("how to pack", "--capacity 8192 --on-long split --mix photos=2"),
@@ -91,7 +89,7 @@ def pack(
     if from_index is not None:
         _print_recipe(from_index, sources)
         return
-    if options["transform"] is None:  # who may want it
+    if options["transform"] is None and options["encode"] is None:  # who may want it
         spare_pandas()
     keep_freed_memory()
     recipe, is_file = _recipe(sources, output, options)

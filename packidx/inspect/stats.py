@@ -96,14 +96,15 @@ def _tokens_of_sources(connection: duckdb.DuckDBPyConnection, index: Index) -> I
     sources = sorted(index.snapshot.sources, key=lambda source: -source.num_samples)
     if len(sources) < 2:
         return None
-    tokens = np.zeros((index.num_packs, len(sources[:_SOURCES])), np.int64)
-    for number, source in enumerate(sources[:_SOURCES]):
-        held = connection.execute(
-            "SELECT pack_id, CAST(sum(length) AS BIGINT) AS tokens FROM samples "
-            "WHERE source = $name GROUP BY pack_id",
-            {"name": source.name},
-        ).fetchnumpy()
-        tokens[held["pack_id"], number] = held["tokens"]
+    names = [source.name for source in sources[:_SOURCES]]
+    held = connection.execute(
+        "SELECT pack_id, list_position($names, source) - 1 AS source, "
+        "CAST(sum(length) AS BIGINT) AS tokens FROM samples "
+        "WHERE list_contains($names, source) GROUP BY ALL",
+        {"names": names},
+    ).fetchnumpy()
+    tokens = np.zeros((index.num_packs, len(names)), np.int64)
+    tokens[held["pack_id"], held["source"]] = held["tokens"]
     return tokens
 
 
@@ -162,14 +163,14 @@ def _locality(connection: duckdb.DuckDBPyConnection, index: Index) -> dict[str, 
 
 _DEALT_ROWS = 1 << 20  # samples that are dealt anew to see what random composition gives
 _ONE = 1 << 32  # a share of 1 in fixed point: sums of shares are sums of integers
-_IN_COMMON = f"""WITH whole AS (
-    SELECT source, sum(length) * {_ONE} // (SELECT sum(length) FROM samples) AS share
-    FROM samples GROUP BY source),
-own AS (SELECT pack_id, source, sum(length) AS tokens FROM {{samples}} GROUP BY ALL),
-shares AS (
-    SELECT source, tokens * {_ONE} // sum(tokens) OVER (PARTITION BY pack_id) AS share FROM own)
-SELECT sum(least(shares.share, whole.share)) FROM shares JOIN whole
-ON shares.source IS NOT DISTINCT FROM whole.source"""
+_IN_COMMON = f"""WITH own AS MATERIALIZED (
+    SELECT pack_id, source, CAST(sum(length) AS BIGINT) AS tokens FROM {{samples}} GROUP BY ALL),
+packs AS (SELECT pack_id, CAST(sum(tokens) AS BIGINT) AS total FROM own GROUP BY pack_id),
+whole AS (
+    SELECT source, CAST(sum(length) * {_ONE} // (SELECT sum(length) FROM samples) AS BIGINT)
+    AS share FROM samples GROUP BY source)
+SELECT sum(least(tokens * {_ONE} // total, share)) FROM own JOIN packs USING (pack_id)
+JOIN whole ON own.source IS NOT DISTINCT FROM whole.source"""
 
 
 def source_distance(connection: duckdb.DuckDBPyConnection) -> dict[str, float | None]:

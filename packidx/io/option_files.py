@@ -11,7 +11,7 @@ from packidx.io import storage
 from packidx.io.unique_keys import load_json, load_yaml
 
 _MAX_BYTES = 1 << 20
-S = TypeVar("S", bound=msgspec.Struct)
+S = TypeVar("S")
 
 
 def read_options(path: str, what: str) -> str:
@@ -71,13 +71,16 @@ def members(where: str, given: Any) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def section(where: str, given: Any, kind: type[S]) -> S:
-    """A section as the struct that says what it may hold.
+def section(where: str, given: Any, kind: type[S], strict: bool = True) -> S:
+    """A section as the struct or the dataclass that says what it may hold.
+
+    Args:
+        strict: take no number that stands in quotes.
 
     Raises:
         OptionError: it holds something else.
     """
     try:
-        return msgspec.convert(members(where, given), kind)
+        return msgspec.convert(members(where, given), kind, strict=strict)
     except msgspec.ValidationError as error:
         raise OptionError(f"{where}: {error}".replace(" - at `$.", " - at `")) from None

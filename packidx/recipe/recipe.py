@@ -29,7 +29,7 @@ from packidx.errors import OptionError
 from packidx.io import storage
 from packidx.io.option_files import members, options_of, read_options, section
 from packidx.io.unique_keys import load_yaml
-from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, typed
+from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions
 from packidx.records.layout import Layout
 from packidx.records.sources.mixes import DataSet, is_mix
 
@@ -127,12 +127,18 @@ def recipe_of(text: str, where: str) -> Recipe:
         raise OptionError(f"{where}: plan.{min(unknown)} is no option of a plan (docs/cli.md)")
     if "capacity" not in plan:
         raise OptionError(f"{where} has no plan.capacity: how many tokens may a pack hold?")
-    options = {name: typed(f"{where}: plan.{name}", name, plan[name]) for name in plan}
+    for name in ("mix", "cost"):
+        if isinstance(plan.get(name), dict):  # written name: weight, one on a line
+            plan[name] = [f"{key}={value}" for key, value in plan[name].items()]
+    if isinstance(plan.get("cost"), list):
+        plan["cost"] = ",".join(map(str, plan["cost"]))
+    if isinstance(plan.get("mix"), str):
+        plan["mix"] = plan["mix"].split(",")
     output = given.get("output")
     if output is not None and (not isinstance(output, str) or not output):
         raise OptionError(f"{where}: output is {output!r:.100}: it must be a folder or a URL")
     try:
-        planned = PlanOptions(**options)
+        planned = section(f"{where}: plan", plan, PlanOptions, strict=False)  # 1e-3 is text
         sources = _sources(f"{where}: sources", given["sources"])
     except OptionError as error:
         words = str(error)

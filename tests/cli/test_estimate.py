@@ -36,7 +36,7 @@ def test_people_see_counts_and_a_warning(
     (bad,) = [row for row in rows if row["reason"] == "bad_json"]
     assert " ".join(example.split()) == f"bad_json a.jsonl#{bad['row']}: {bad['detail']}"
     guessed, rejected = err.splitlines()
-    assert "no --processor" in guessed
+    assert "no processor is named" in guessed
     assert "1 of 3 records of a are rejected (33.3 %)" in rejected
 
 

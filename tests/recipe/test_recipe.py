@@ -80,8 +80,9 @@ def test_the_keys_are_the_arguments_that_decide_a_table() -> None:
     ("old", "new", "said"),
     [
         ("capacity: 8192", "capcity: 8192", r"r\.yaml: plan\.capcity is no option of a plan"),
-        ("capacity: 8192", "capacity: many", r"plan\.capacity is 'many': it must be a whole"),
+        ("capacity: 8192", "capacity: many", r"plan: Expected `int`, got `str` - at `capacity`"),
         ("capacity: 8192", "", r"no plan\.capacity"),
+        ("mix: {photos: 2}", "mix: 3", r"plan: Expected `array`, got `int` - at `mix`"),
         ("on-long: split", "on-long: cut", r"r\.yaml: on-long is 'cut': choose one of"),
         ("on-long: split", "on-long: split\n  on_long: drop", "plan gives a key twice"),
         ("labels: last", "lables: last", r"r\.yaml: estimate: .*unknown field `lables`"),

@@ -258,18 +258,19 @@ def _limit_rules(options: plan.Options) -> list[Rule]:
 
 
 class Found:
-    """What was seen so far of a snapshot: complaints and numbers of each check, and sums."""
+    """What was seen so far of a snapshot: complaints of each check, and sums over the windows."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
         self.options, self.result = index.snapshot.options, index.snapshot.result
         names = ("id", "order", "sums", "capacity", "every sample once", "result", "pairs")
         self.wrong: dict[str, list[str]] = {name: [] for name in names}
-        self.numbers: dict[str, Counter[str]] = {name: Counter() for name in names}
         self.totals: Counter[str] = Counter()
+        self.fullest = 0
         self.reasons: Counter[str] = Counter()
         self.epochs: list[list[tuple[int, int]]] = [[] for _ in range(self.options.epochs)]
         self.digests: list[str] = []
+        self._limits = _limit_rules(self.options)
         self._first_row = 0
         self._last: int | None = None
 
@@ -290,16 +291,16 @@ class Found:
                 "unit": self.options.pad_pack_to or 1,
             }
             connection.execute(_bound(_PLACED, values))
-            sums, limits = _sum_rules(connection), _limit_rules(self.options)
+            sums = _sum_rules(connection)
             for check, rules in {
                 "order": [_TABLE_ROWS, *_ORDER],
                 "sums": list(sums.values()),
-                "capacity": limits,
+                "capacity": self._limits,
                 "every sample once": [_TABLE_ROWS, *_ONCE],
                 "pairs": _PAIRS,
             }.items():
                 self.wrong[check] += _offending(connection, rules, values)
-            self._count(connection, stated, sums, len(limits) - 1)
+            self._count(connection, stated, sums)
         self._first_row += tables["samples"].num_rows
 
     def _hash(self, number: int, stated: plan.Window, tables: dict[str, pa.Table]) -> None:
@@ -312,17 +313,14 @@ class Found:
             self.wrong["id"].append(f"window {number} has digest {said}")
 
     def _count(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        stated: plan.Window,
-        summed: Iterable[str],
-        caps: int,
+        self, connection: duckdb.DuckDBPyConnection, stated: plan.Window, summed: Iterable[str]
     ) -> None:
-        """What the window adds to the manifest's numbers."""
+        """Add up what the window adds to the manifest's numbers."""
         lost = ", ".join(f"'{reason}'" for reason in LOST)
+        known = " + ".join(f"count({name})" for name in summed)
         counted = connection.execute(
             f"""SELECT * FROM
-            (SELECT count(*) AS num_packs, sum(length) AS num_tokens,
+            (SELECT count(*) AS num_packs, sum(length) AS num_tokens, {known} AS sums,
                 max(padded_length) AS fullest FROM packs),
             (SELECT count(*) AS num_pieces, count(DISTINCT sample_id) AS num_samples,
                 count(*) FILTER (pair = 'chosen') AS num_pairs,
@@ -342,22 +340,8 @@ class Found:
                 said = f"the window from pack {stated.first_pack} on has samples of the one before"
                 self.wrong["every sample once"].append(said)
             self._last = max(end for end in ends[2:] if end is not None)
-        fullest, pairs = told.pop("fullest") or 0, told.pop("num_pairs")
+        self.fullest = max(self.fullest, told.pop("fullest") or 0)
         self.totals.update({name: int(value or 0) for name, value in told.items()})
-        packs, pieces = told["num_packs"], told["num_pieces"]
-        rows = packs + pieces + told["num_dropped"]
-        self.numbers["id"].update(rows_hashed=rows, windows=1)
-        self.numbers["order"].update(packs=packs, samples=pieces)
-        known = " + ".join(f"count({name})" for name in summed)
-        [(sums,)] = connection.execute(f"SELECT {known} FROM packs").fetchall()
-        self.numbers["sums"].update(packs=packs, samples=pieces, sums=sums)
-        self.numbers["capacity"].update(packs=packs, compared=caps * packs)
-        self.numbers["capacity"]["fullest"] = max(self.numbers["capacity"]["fullest"], fullest)
-        self.numbers["every sample once"].update(
-            packed=told["num_samples"], dropped=told["num_dropped"]
-        )
-        self.numbers["result"]["rows"] += rows
-        self.numbers["pairs"]["pairs"] += pairs
         reasons = connection.execute("SELECT reason, count(*) FROM dropped GROUP BY reason")
         self.reasons.update(dict(reasons.fetchall()))
         epochs = connection.execute(
@@ -370,21 +354,38 @@ class Found:
     def checks(self) -> Iterator[Check]:
         """The verdicts; that of pairs where there is one."""
         self._identify()
-        self._compare_result()
-        for name, numbers in self.numbers.items():
+        compared = self._compare_result()
+        totals = self.totals
+        packs, pieces, dropped = (
+            totals[name] for name in ("num_packs", "num_pieces", "num_dropped")
+        )
+        rows, both = packs + pieces + dropped, {"packs": packs, "samples": pieces}
+        numbers: dict[str, dict[str, int]] = {
+            "id": {"rows_hashed": rows, "windows": len(self.digests)},
+            "order": both,
+            "sums": {**both, "sums": totals["sums"]},
+            "capacity": {
+                "packs": packs,
+                "compared": (len(self._limits) - 1) * packs,
+                "fullest": self.fullest,
+            },
+            "every sample once": {"packed": totals["num_samples"], "dropped": dropped},
+            "result": {"rows": rows, "compared": compared},
+            "pairs": {"pairs": totals["num_pairs"]},
+        }
+        for name, own in numbers.items():
             wrong = self.wrong[name]
-            if name != "pairs" or wrong or numbers["pairs"]:
-                yield Check(name, not wrong, few(wrong) or self._right(name), dict(numbers))
+            if name != "pairs" or wrong or totals["num_pairs"]:
+                yield Check(name, not wrong, few(wrong) or self._right(name, own), own)
 
-    def _right(self, name: str) -> str:
+    def _right(self, name: str, numbers: Mapping[str, int]) -> str:
         """Return what was looked at, where nothing is wrong."""
-        numbers = self.numbers[name]
         if name == "capacity":
             caps = ("max_images", "max_vision_patches", "max_samples")
             asked = {cap[4:]: value for cap in caps if (value := getattr(self.options, cap))}
             more = "".join(f", {value} {cap}" for cap, value in asked.items())
-            fullest, most = numbers["fullest"], self.options.planned_capacity
-            said = f"the fullest has {fullest:,} tokens of at most {most:,}{more}"
+            most = self.options.planned_capacity
+            said = f"the fullest has {self.fullest:,} tokens of at most {most:,}{more}"
             return f"{number_of(numbers['packs'], 'packs')}, {said}"
         if name == "every sample once":
             packed, dropped = numbers["packed"], numbers["dropped"]
@@ -405,8 +406,8 @@ class Found:
             said = f"{short(own)}…, the folder says {short(self.index.id)}…"
             self.wrong["id"].append(f"the content gives id {said}")
 
-    def _compare_result(self) -> None:
-        """Compare the manifest's result with what the tables hold."""
+    def _compare_result(self) -> int:
+        """Compare the manifest's result with what the tables hold; return how many numbers."""
         totals, result, options = self.totals, self.result, self.options
         packs, bound = totals["num_packs"], result.lower_bound
         tokens = packs * options.capacity
@@ -436,7 +437,7 @@ class Found:
         block, asked = result.schedule_block, options.global_batch
         if asked is not None and options.schedule != "random" and block != asked:
             wrong.append(f"schedule_block is {block}, planned for was a global batch of {asked}")
-        self.numbers["result"]["compared"] = len(wanted) + 2
+        return len(wanted) + 2
 
 
 _COUNTED = (
