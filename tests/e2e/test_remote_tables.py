@@ -35,7 +35,8 @@ from packidx.lengths.parts import first_rejected
 from packidx.lengths.table import read_lengths
 from packidx.torch import PackedDataset, PackSampler
 
-OPTIONS: dict[str, Any] = {"capacity": 512, "window": 100}
+OPTIONS: dict[str, Any] = {"capacity": 512, "window": 1}  # shards
+BARE = OPTIONS | {"window": 100}  # samples
 KIND = Kind("export", ".packidx.json", "packidx-export", lambda stated: ())
 TASK_BYTES = 4_000
 
@@ -178,7 +179,7 @@ def test_both_ends_in_the_bucket_give_the_local_bytes(
 
 
 def test_a_reader_asks_only_for_what_it_needs(tmp_path: Path, url: str, store: Store) -> None:
-    plan_packs(bare(tmp_path / "l.parquet", 2000), f"{url}/index", **OPTIONS)
+    plan_packs(bare(tmp_path / "l.parquet", 2000), f"{url}/index", **BARE)
     store.forget()
     index = open_index(f"{url}/index")
     assert [one.path.rpartition("/")[2] for one in store.requests] == ["HEAD", "manifest.json"]
@@ -219,17 +220,17 @@ def test_what_is_damaged_is_found_and_made_whole(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = bare(tmp_path / "l.parquet")
-    index = open_index(plan_packs(lengths, url, **OPTIONS).path)
+    index = open_index(plan_packs(lengths, url, **BARE).path)
     place = f"{index.location}/samples-00000.parquet"
     sound = storage.read(place)
     storage.write(place, sound[:-1] + bytes([sound[-1] ^ 1]))
     with pytest.raises(FormatError, match=r"samples-00000\.parquet has other content"):
         index.pack(0)
     assert [one.name for one in verify_snapshot(index) if not one.ok] == ["files"]
-    assert not plan_packs(lengths, url, **OPTIONS).existed
+    assert not plan_packs(lengths, url, **BARE).existed
     assert storage.read(place) == sound
     assert index.pack(0).samples  # the damaged copy is not kept
-    assert plan_packs(lengths, url, **OPTIONS).existed
+    assert plan_packs(lengths, url, **BARE).existed
     storage.remove(f"{index.location}/packs-00000.parquet")
     monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
     with pytest.raises(FormatError, match=r"packs-00000\.parquet is missing"):
@@ -321,7 +322,7 @@ def test_nothing_of_others_is_touched(tmp_path: Path, url: str, store: Store) ->
         with pytest.raises(OptionError):
             estimate_lengths(shard, output, workers=1)
         with pytest.raises(OptionError):
-            plan_packs(lengths, output, **OPTIONS)
+            plan_packs(lengths, output, **BARE)
     with (
         pytest.raises(OptionError, match=r"thesis\.tex|holds file"),
         replacing(url, KIND, "0" * 64) as output,
@@ -395,7 +396,7 @@ def test_a_damaged_copy_is_fetched_again(
     tmp_path: Path, url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
-    plan_packs(bare(tmp_path / "x.parquet"), f"{url}/index", **OPTIONS)
+    plan_packs(bare(tmp_path / "x.parquet"), f"{url}/index", **BARE)
     expected = packs(open_index(f"{url}/index"))
     copies = list((tmp_path / "cache" / "files").iterdir())
     assert copies

@@ -24,7 +24,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "epochs": {"global_batch": 4, "micro_steps": 2, "epochs": 3, "mix": ("a=0.5", "b=2")},
     "random": {"schedule": "random", "global_batch": 4, "micro_steps": 2},
     "unknown": {"schedule": "random"},
-    "windows": {"global_batch": 4, "micro_steps": 4, "window": 40},
+    "windows": {"global_batch": 4, "micro_steps": 4, "window": 1},
 }
 
 

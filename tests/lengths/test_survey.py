@@ -137,7 +137,7 @@ def test_length_alone_is_a_table(tmp_path: Path) -> None:
         (5, 2),
     ]
     assert found.methods == {} and found.weakest_method == "exact"
-    assert found.totals() == {None: SourceTotals(3, 13, 0, 3)}
+    assert found.totals() == {None: SourceTotals(3, 13)}
 
 
 def test_columns_may_be_in_some_parts_only(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_columns_may_be_in_some_parts_only(tmp_path: Path) -> None:
     for path, table in zip(paths, tables, strict=True):
         pq.write_table(table, path)
     found = survey(paths)
-    assert found.totals() == {None: SourceTotals(1, 9, 3, 0), "a": SourceTotals(1, 4, 0, 1)}
+    assert found.totals() == {None: SourceTotals(1, 9), "a": SourceTotals(1, 4)}
     assert found.methods == {"exact": 2} and found.num_samples == 4
     assert survey(paths[2:]).usable().num_rows == 0
 
