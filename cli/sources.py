@@ -14,12 +14,10 @@ from packidx.records.sources import MIX
 from .options import Decorator, option, pairs_option, settings_option, together, trust_option
 from .show.console import (
     count,
-    format_table,
     number_of,
     print_facts,
-    print_text,
+    print_table,
     say,
-    terminal_width,
     warn,
     with_parts,
 )
@@ -187,7 +185,7 @@ def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> 
     width = len(header) if examples else len(header) - 1
     cells = [row[:width] for row in rows]
     right = [False, True, True, False, False][:width]
-    print_text(format_table(header[:width], cells, right, terminal_width()))
+    print_table(header[:width], cells, right)
 
 
 def print_columns(sources: Sequence[Mapping[str, Any]]) -> None:
@@ -198,7 +196,7 @@ def print_columns(sources: Sequence[Mapping[str, Any]]) -> None:
     width = 5 if any(row[4] for row in rows) else 4
     header = ["source", "columns used as", "carried", "not used", "ignored"][:width]
     cells = [row[:width] for row in rows]
-    print_text(format_table(header, cells, [False] * width, terminal_width()))
+    print_table(header, cells, [False] * width)
 
 
 def warn_of_rejected(sources: Sequence[Mapping[str, Any]], limit: str | None, path: str) -> None:

@@ -22,16 +22,13 @@ from ..options import (
 )
 from ..show.console import (
     count,
-    format_table,
     number_of,
     print_facts,
     print_json,
     print_table,
-    print_text,
     say,
     shortened,
     status,
-    terminal_width,
     visible,
 )
 
@@ -172,8 +169,7 @@ def print_step(traced: Row) -> None:
         for sample in pack["samples"]:
             rows.append([*own, *_cells(sample)])
             own = [""] * len(own)  # it stands in the pack's first line
-    is_number = [name not in ("source", "key") for name in header]
-    print_text(format_table(header, rows, is_number, terminal_width()))
+    print_table(header, rows, [name not in ("source", "key") for name in header])
 
 
 def _of_run(traced: Row) -> dict[str, str]:

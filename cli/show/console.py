@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -147,11 +147,14 @@ def print_text(text: str) -> None:
     click.echo(text, nl=False)
 
 
-def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], right: int = 0) -> None:
-    """A table with a header; columns from number `right` on are right-aligned."""
+def print_table(
+    columns: Iterable[str], rows: Iterable[Iterable[str]], right: int | Sequence[bool] = 0
+) -> None:
+    """A table with a header; the columns from number `right` on are right-aligned, or those of
+    which it is true."""
     header = list(columns)
-    is_right = [number >= right for number in range(len(header))]
-    print_text(format_table(header, rows, is_right, terminal_width()))
+    flags = [at >= right for at in range(len(header))] if isinstance(right, int) else right
+    print_text(format_table(header, rows, flags, terminal_width()))
 
 
 def format_table(

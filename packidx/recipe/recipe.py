@@ -161,18 +161,14 @@ def written(recipe: Recipe) -> str:
         for name in Estimate.__struct_fields__
         if recipe.estimate.get(name)
     }
-    value: dict[str, Any] = {"sources": written_sources(recipe.sources), "estimate": estimate}
+    value: dict[str, Any] = {"sources": _written_sources(recipe.sources), "estimate": estimate}
     value["plan"] = plan
     if recipe.num_sampled is not None:
         value["verify"] = {"sample": recipe.num_sampled}
     if recipe.output is not None:
         value["output"] = recipe.output
-    return as_yaml({name: member for name, member in value.items() if member})
-
-
-def as_yaml(value: Mapping[str, Any]) -> str:
-    """YAML in the order of `value`, for people."""
-    return yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, width=100)
+    stated = {name: member for name, member in value.items() if member}
+    return str(yaml.safe_dump(stated, sort_keys=False, allow_unicode=True, width=100))
 
 
 def _sources(where: str, given: Any) -> tuple[str | DataSet, ...]:
@@ -203,7 +199,7 @@ def _source(where: str, name: str, given: Any) -> DataSet:
     return DataSet(name, paths, layout)
 
 
-def written_sources(sources: tuple[str | DataSet, ...]) -> Any:
+def _written_sources(sources: tuple[str | DataSet, ...]) -> Any:
     if all(isinstance(source, str) for source in sources):
         return list(sources)
     entries: dict[str, Any] = {}
