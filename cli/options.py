@@ -15,7 +15,7 @@ Decorator = Callable[[Any], Any]
 """An option or an argument, as click has them."""
 
 
-class Group(NamedTuple):
+class OptionGroup(NamedTuple):
     """A heading in the help, behind which the options that belong to it stand.
 
     Attributes:
@@ -34,7 +34,9 @@ class GroupedCommand(click.Command):
         groups: each with the names of its options.
     """
 
-    def __init__(self, *args: Any, groups: Mapping[Group, Sequence[str]], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, groups: Mapping[OptionGroup, Sequence[str]], **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.groups = groups
 
@@ -54,7 +56,7 @@ class GroupedCommand(click.Command):
 
 
 def grouped_command(
-    *parts: Group | Decorator, cls: type[GroupedCommand] = GroupedCommand
+    *parts: OptionGroup | Decorator, cls: type[GroupedCommand] = GroupedCommand
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """Return a decorator that makes a command of a function.
 
@@ -63,9 +65,9 @@ def grouped_command(
         cls: the command's class.
     """
     parameters: list[click.Parameter] = []
-    groups: dict[Group, list[str]] = {}
+    groups: dict[OptionGroup, list[str]] = {}
     for part in parts:
-        if isinstance(part, Group):
+        if isinstance(part, OptionGroup):
             groups[part] = []
             continue
 

@@ -239,7 +239,7 @@ def print_lengths(summary: LengthsSummary) -> None:
         print_columns(summary.sources)
 
 
-def untrained_sources(summary: LengthsSummary) -> list[str]:
+def untrained_warnings(summary: LengthsSummary) -> list[str]:
     """A sentence for every source without a label token."""
     from packidx.index.described import without_labels
 
@@ -280,7 +280,7 @@ def tell(
         if options.get("processor") is None and options.get("encode") is None:
             text += ": no processor is named, so packs will need a margin"
         warn([text])
-    warn(untrained_sources(summary))
+    warn(untrained_warnings(summary))
     print_mistaken(summary.mistaken, command, len(summary.sources) == 1)
     warn_of_rejected(summary.sources, options.get("max_rejected"), summary.path)
 

@@ -11,13 +11,13 @@ import click
 from ..options import json_option, quiet_option, root_option
 from ..show.console import (
     count,
+    cut_left,
     number_of,
     percent,
     print_facts,
     print_json,
     print_table,
     say,
-    shortened,
     status,
     visible,
 )
@@ -118,7 +118,7 @@ def _value(name: str, value: Any) -> str:
         last = value[-1]
         return f"@{last['snapshot_id'][:12]} after {number_of(last['position'], 'pack')}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return shortened(visible(text), _VALUE)
+    return cut_left(visible(text), _VALUE)
 
 
 def _print_numbers(told: Row) -> None:
@@ -154,7 +154,7 @@ def _print_sources(sources: Mapping[str, Row]) -> None:
     rows = []
     for name, each in sources.items():
         shares = [percent(each["share"][side], 1) for side in "ab"]
-        rows.append([shortened(visible(name or "–"), _VALUE), *_numbers(each["samples"]), *shares])
+        rows.append([cut_left(visible(name or "–"), _VALUE), *_numbers(each["samples"]), *shares])
     if len(rows) > 1:
         header = ["source", "samples in A", "in B", "change", "tokens in A", "in B"]
         print_table(header, rows, right=1)
@@ -178,7 +178,7 @@ def _print_samples(told: Row) -> None:
         for example in told["examples"][kind]:
             ids = example["sample_id"]
             source, key = (visible(example[name] or "–") for name in ("source", "key"))
-            named = [shortened(source, _VALUE // 2), shortened(key, _VALUE)]
+            named = [cut_left(source, _VALUE // 2), cut_left(key, _VALUE)]
             cells = [_REASONS.get(example[side], str(example[side])) for side in "ab"]
             rows.append([str(ids["b"] if ids["a"] is None else ids["a"]), *named, *cells])
         if rows:

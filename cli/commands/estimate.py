@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..options import (
-    Group,
+    OptionGroup,
     flag,
     grouped_command,
     json_option,
@@ -27,33 +27,33 @@ from ..sources import (
     record_options,
     sources_argument,
     tell,
-    untrained_sources,
+    untrained_warnings,
     warnings_of,
 )
 
 
 @grouped_command(
     sources_argument(),
-    Group(
+    OptionGroup(
         "how to count",
         "--processor Qwen/Qwen2.5-VL-7B-Instruct --labels last --processor-set videos.fps=1",
     ),
     how_options,
     option("--seed", None, "Of --transform.", default=0, show_default=True),
-    Group(
+    OptionGroup(
         "what the records look like",
         "--column messages=dialog --tag role_tag=speaker --media-root photos/",
     ),
     record_options,
     pair_option,
-    Group("scale", "--workers 8"),
+    OptionGroup("scale", "--workers 8"),
     worker_options("count"),
     flag(
         "--fresh",
         "Count all, where otherwise rows of shards that have not changed are taken over from the "
         "table that is there. Files that records refer to may have changed, too.",
     ),
-    Group("output", "-o lengths/ --show 3"),
+    OptionGroup("output", "-o lengths/ --show 3"),
     output_option("Folder of the lengths table; one that is there already is replaced as a whole."),
     option(
         "--show",
@@ -90,7 +90,7 @@ def estimate(
         summary = estimate_lengths(progress=progress, **options)
     samples = None if show is None else _first_samples(summary.path, show, options)
     if as_json:
-        told = [*warnings_of(summary), *untrained_sources(summary)]
+        told = [*warnings_of(summary), *untrained_warnings(summary)]
         told += rejection_warnings(summary.sources)
         document = dataclasses.asdict(summary) | {"warnings": told}
         if samples is not None:

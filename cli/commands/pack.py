@@ -13,7 +13,14 @@ import click
 from packidx.errors import OptionError, VerificationError
 from packidx.plan.options import OPTIONS
 
-from ..options import Group, grouped_command, json_option, option, quiet_option, worker_options
+from ..options import (
+    OptionGroup,
+    grouped_command,
+    json_option,
+    option,
+    quiet_option,
+    worker_options,
+)
 from ..show.console import (
     number_of,
     print_facts,
@@ -47,18 +54,18 @@ _PLANNED = (
 
 @grouped_command(
     sources_argument("RECIPE|SOURCE..."),
-    Group(
+    OptionGroup(
         "what the records look like, and how to count",
         "--processor Qwen/Qwen2.5-VL-7B-Instruct --column messages=dialog",
     ),
     how_options,
     record_options,
     pair_option,
-    Group("how to pack", "--capacity 8192 --on-long split --mix photos=2"),
+    OptionGroup("how to pack", "--capacity 8192 --on-long split --mix photos=2"),
     *[with_option(name) for name in _PLANNED],
-    Group("scale", "--workers 8"),
+    OptionGroup("scale", "--workers 8"),
     worker_options("count and plan"),
-    Group("output", "-o packs/"),
+    OptionGroup("output", "-o packs/"),
     option("-o --output", "DIR", "Folder for lengths, index and report."),
     option("--from from_index", "INDEX[@ID]", "Print the recipe that a plan was made by."),
     json_option,

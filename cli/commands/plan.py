@@ -24,7 +24,7 @@ from packidx.plan.options import (
 
 from ..options import (
     Decorator,
-    Group,
+    OptionGroup,
     flag,
     grouped_command,
     json_option,
@@ -90,10 +90,10 @@ _EXAMPLES = {
 }
 
 
-def _planned() -> Iterator[Group | Decorator]:
+def _planned() -> Iterator[OptionGroup | Decorator]:
     """Yield all options of a plan in their groups."""
     for name, example in _EXAMPLES.items():
-        yield Group(name, example)
+        yield OptionGroup(name, example)
         for field in GROUPS[name]:  # a dry run takes several capacities
             yield with_option(field, str if field == "capacity" else None)
 
@@ -107,7 +107,7 @@ def _planned() -> Iterator[Group | Decorator]:
         "Processes that plan windows, or ray: tasks of the cluster that RAY_ADDRESS names, or "
         "else of Ray on this machine.  [default: one]",
     ),
-    Group("going on from a plan", "-o index/ --continue state.json"),
+    OptionGroup("going on from a plan", "-o index/ --continue state.json"),
     flag(
         "--append",
         "Keep the newest snapshot's packs and plan only the shards that have been added since.",
@@ -118,13 +118,13 @@ def _planned() -> Iterator[Group | Decorator]:
         "Plan what training has not consumed yet at this state of its sampler, which names its "
         "snapshot; that one's options hold unless others are given.",
     ),
-    Group("options of a file", "--config recipe.yaml"),
+    OptionGroup("options of a file", "--config recipe.yaml"),
     option(
         "--config",
         "FILE",
         "A recipe of NeMo Automodel, of which `packed_sequence:` is read. What is given here wins.",
     ),
-    Group("output", "-o index/ --json"),
+    OptionGroup("output", "-o index/ --json"),
     option("-o --output", "DIR", "Folder of the index."),
     flag("--dry-run", "Only say what plans of these capacities would be."),
     json_option,

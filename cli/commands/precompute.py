@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from ..options import (
-    Group,
+    OptionGroup,
     grouped_command,
     json_option,
     option,
@@ -39,18 +39,20 @@ if TYPE_CHECKING:
 
 @grouped_command(
     sources_argument(),
-    Group("how to count", "--processor Qwen/Qwen2.5-VL-7B-Instruct --processor-set videos.fps=1"),
+    OptionGroup(
+        "how to count", "--processor Qwen/Qwen2.5-VL-7B-Instruct --processor-set videos.fps=1"
+    ),
     processor_option(required=True),
     settings_option(),
     trust_option,
-    Group(
+    OptionGroup(
         "what the records look like",
         "--column messages=dialog --tag role_tag=speaker --media-root photos/",
     ),
     record_options,
-    Group("scale", "--workers 8"),
+    OptionGroup("scale", "--workers 8"),
     worker_options("count"),
-    Group("output", "-o counted/ --meta objects"),
+    OptionGroup("output", "-o counted/ --meta objects"),
     output_option(
         "Folder of the new data set; one that precompute has written is replaced as a whole."
     ),

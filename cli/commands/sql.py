@@ -21,8 +21,8 @@ from packidx.errors import OptionError, PackidxError
 
 from ..options import (
     Decorator,
-    Group,
     GroupedCommand,
+    OptionGroup,
     flag,
     grouped_command,
     option,
@@ -70,12 +70,12 @@ def _of_steps(option: str, least: int, help: str) -> Decorator:
 @grouped_command(
     click.argument("index"),
     click.argument("query", required=False),
-    Group("the view steps", "--global-batch 512 --world-size 64 --epoch 0"),
+    OptionGroup("the view steps", "--global-batch 512 --world-size 64 --epoch 0"),
     _of_steps("--seed", 0, "PackSampler's.  [default: 0"),
     _of_steps("--epoch", 0, "one epoch.  [default: each that was planned apart"),
     _of_steps("--global-batch", 1, "packs per step.  [default: what was planned for"),
     _of_steps("--world-size", 1, "data-parallel ranks.  [default: packs of a planned micro-step"),
-    Group("what a query may do", "--timeout 600 --memory-limit 16GB"),
+    OptionGroup("what a query may do", "--timeout 600 --memory-limit 16GB"),
     flag(
         "--unlocked",
         "Let QUERY do all that DuckDB can: read and write files, attach, set, install.",
@@ -92,7 +92,7 @@ def _of_steps(option: str, least: int, help: str) -> Decorator:
         "SIZE",
         "Memory that QUERY may take, as 500MB.  [default: 4GB; none with --unlocked]",
     ),
-    Group("output", "--format csv -o packs.csv"),
+    OptionGroup("output", "--format csv -o packs.csv"),
     option(
         "--format kind",
         None,
@@ -241,7 +241,7 @@ class Asker:
 
     @contextmanager
     def _limited(self, connection: Any, query: str) -> Iterator[Any]:
-        """What a query gives, within its limits of time and memory."""
+        """Return what a query gives, within its limits of time and memory."""
         from packidx.inspect.sql import limited, one_select
 
         with limited(connection, self.timeout, self.memory):
@@ -295,8 +295,8 @@ def text_of(relation: Any, kind: str, most: int | None) -> str:
     if relation is None:
         return "[]\n" if kind == "json" else ""
     if most is not None:
-        return as_short_table(relation.columns, rows_of(relation, most + 1), most)
-    return FORMATS[kind](relation.columns, rows_of(relation))
+        return as_short_table(relation.columns, python_rows(relation, most + 1), most)
+    return FORMATS[kind](relation.columns, python_rows(relation))
 
 
 def write_parquet(relation: Any, file: BinaryIO) -> None:
@@ -322,7 +322,7 @@ def write_parquet(relation: Any, file: BinaryIO) -> None:
         raise OptionError(f"the query failed: {error}") from None
 
 
-def rows_of(relation: Any, most: int | None = None) -> list[tuple[Any, ...]]:
+def python_rows(relation: Any, most: int | None = None) -> list[tuple[Any, ...]]:
     """Rows as Python values; times with a zone as text, which else need one more package."""
     names = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
     zoned = ["TIME ZONE" in str(kind).upper() for kind in relation.types]

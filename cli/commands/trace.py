@@ -11,7 +11,7 @@ import click
 from packidx.errors import NotFoundInIndex
 
 from ..options import (
-    Group,
+    OptionGroup,
     grouped_command,
     json_option,
     number,
@@ -22,12 +22,12 @@ from ..options import (
 )
 from ..show.console import (
     count,
+    cut_left,
     number_of,
     print_facts,
     print_json,
     print_table,
     say,
-    shortened,
     status,
     visible,
 )
@@ -42,15 +42,15 @@ _POSITIVE = click.IntRange(min=1)
 
 @grouped_command(
     click.argument("index"),
-    Group("a step", "--step 120 --rank 3 --world-size 8"),
+    OptionGroup("a step", "--step 120 --rank 3 --world-size 8"),
     number("--step", "S", "Tell what optimizer step S trains on.", least=0),
     number("--rank", "R", "With --step: the packs of one rank.", least=0),
     number("--world-size", "W", "Data-parallel ranks."),
-    Group("a sample", "--key photo-17 --source photos"),
+    OptionGroup("a sample", "--key photo-17 --source photos"),
     option("--key", "K", "Tell where the samples of this key are."),
     option("--source", "NAME", "With --key: the source, where several have it."),
     number("--sample-id", "N", "Tell where sample N is.", least=0),
-    Group("how training reads", "--global-batch 512 --seed 1 --epoch 2"),
+    OptionGroup("how training reads", "--global-batch 512 --seed 1 --epoch 2"),
     number(
         "--global-batch",
         "N",
@@ -65,7 +65,7 @@ _POSITIVE = click.IntRange(min=1)
         "has had by then.",
     ),
     root_option,
-    Group("output", "--json"),
+    OptionGroup("output", "--json"),
     json_option,
     quiet_option,
 )
@@ -113,7 +113,7 @@ def trace(
     if as_json:
         print_json(traced)
     elif traced["samples"]:
-        print_samples(traced)
+        print_pack_samples(traced)
     if not traced["samples"]:
         raise NotFoundInIndex(_absent(traced, opened))
 
@@ -139,7 +139,7 @@ _LETTERS = 16  # of a name that are shown
 
 
 def print_step(traced: Row) -> None:
-    """What a step trains on, a line for each sample."""
+    """Print what a step trains on, a line for each sample."""
     rank, packs = traced["rank"], traced["packs"]
     of_rank = "" if rank is None else f", rank {rank} of {traced['world_size']}"
     samples = number_of(sum(len(pack["samples"]) for pack in packs), "sample")
@@ -193,11 +193,11 @@ def _cells(sample: Row) -> list[str]:
         if sample["shard"] is not None:
             key = f"{os.path.basename(sample['shard'])}#{sample['row']}"
     source, key = (visible(name) for name in (sample["source"] or "–", key))
-    shown = [shortened(source, _LETTERS), shortened(key, 2 * _LETTERS)]
+    shown = [cut_left(source, _LETTERS), cut_left(key, 2 * _LETTERS)]
     return [str(sample["position"]), ident, tokens, *shown]
 
 
-def print_samples(traced: Row) -> None:
+def print_pack_samples(traced: Row) -> None:
     """Each sample: where it is, or why it is nowhere, and what was trained on before."""
     key, is_dealt = traced["key"], traced["world_size"] is not None
     asked = f"sample {traced['sample_id']}" if key is None else f"key {key}"
@@ -240,7 +240,7 @@ def _print_places(places: Sequence[Row], is_dealt: bool) -> None:
 
 
 def _say_missing(traced: Row) -> None:
-    """Which part of the lineage nobody can look into."""
+    """Say which part of the lineage nobody can look into."""
     for ancestor in traced["ancestors"]:
         if ancestor["missing"] is not None:
             say(

@@ -10,7 +10,7 @@ import click
 from packidx.errors import MissingExtraError, OptionError, VerificationError
 
 from ..options import (
-    Group,
+    OptionGroup,
     flag,
     grouped_command,
     json_option,
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 @grouped_command(
     click.argument("index"),
-    Group("what to look at", "--sample 64"),
+    OptionGroup("what to look at", "--sample 64"),
     flag("--quick", "Look at sizes of files and shards alone."),
     option("--sample num_sampled", "N", "Encode N samples for real.", default=0),
     option("--seed", None, "Which samples.", default=0, show_default=True),
     root_option,
-    Group("how the lengths were counted", "--processor Qwen/Qwen2.5-VL-7B-Instruct"),
+    OptionGroup("how the lengths were counted", "--processor Qwen/Qwen2.5-VL-7B-Instruct"),
     option("--processor", "DIR_OR_NAME", "The processor that counted the lengths."),
     settings_option("; by default the plan's"),
     trust_option,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         "The user's own encoder that counted the lengths; NAME() calls NAME first.",
     ),
     option("--transform", "MODULE:NAME", "The transform that the lengths were counted with."),
-    Group("output", "--json"),
+    OptionGroup("output", "--json"),
     json_option,
     quiet_option,
 )

@@ -99,7 +99,7 @@ def say_wrapped(text: str, first: str = "", more: str = "") -> None:
         click.echo(f"{more if number else first}{line}")
 
 
-def shortened(text: str, width: int) -> str:
+def cut_left(text: str, width: int) -> str:
     """`text`, or as much of its end as fits: names of one data set differ there."""
     return text if len(text) <= width else f"…{text[1 - width :]}"
 

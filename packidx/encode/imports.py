@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from packidx.errors import MissingExtraError
-from packidx.processor.folder import content_of
+from packidx.processor.folder import folder_content
 from packidx.recent import Recent
 
 INSTALL = 'pip install "packidx[transformers,torch]"'
@@ -83,7 +83,7 @@ def load_real(folder: str, name: str, trusts_code: bool) -> Any:
         Exception: whatever the folder makes transformers stumble over.
     """
     loader = transformers_class(name)
-    key = folder, name, trusts_code, *content_of(folder)
+    key = folder, name, trusts_code, *folder_content(folder)
     made = _LOADED.get(key)
     if made is None:
         made = loader.from_pretrained(folder, local_files_only=True, trust_remote_code=trusts_code)

@@ -25,7 +25,7 @@ from packidx.processor.assemble import (
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import FAMILIES
 from packidx.processor.fingerprint import named_settings, normalise_tokenizer
-from packidx.processor.folder import Given, content_of, fetch, read_folder
+from packidx.processor.folder import Given, fetch, folder_content, read_folder
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.vocabulary import Loaded, read_tokenizer
 
@@ -58,7 +58,7 @@ def load_processor(
         folder, overrides = folder_with(folder, settings, trust_remote_code)
 
     def unknown(template: ChatTemplate) -> ProbedVision:
-        content = content_of(str(folder))
+        content = folder_content(str(folder))
         return ProbedVision(template, str(folder), content, trust_remote_code)
 
     files = read_folder(folder, name, policy, trust_remote_code, tokenizer_of, unknown)

@@ -43,9 +43,9 @@ from packidx.processor.counts import (
     TOOLS,
     TURNS,
     Compared,
-    kind_of,
+    sample_kind,
 )
-from packidx.processor.folder import content_of
+from packidx.processor.folder import folder_content
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.records.dialects.parse import OF_TEMPLATES
 from packidx.software import installed
@@ -69,10 +69,10 @@ def judged(
     whose = None
     if processor.folder is not None:
         versions = [f"{name} {installed(name)}" for name in _BUILDERS]
-        whose = [processor.fingerprint(), *versions, *content_of(processor.folder)]
+        whose = [processor.fingerprint(), *versions, *folder_content(processor.folder)]
     compared = Compared()
     for kind in sorted(kinds):
-        given = [talk for talk in talks if kind_of(talk) == kind]
+        given = [talk for talk in talks if sample_kind(talk) == kind]
 
         def is_certain(stated: dict[str, Any], has_records: bool = bool(given)) -> bool:
             """Return what could not be compared may be another time, and what differs on one's data
@@ -134,7 +134,7 @@ def compare(
             return Compared(reason=f"transformers cannot load it: {reason}")
         given: dict[str, list[Conversation]] = {kind: [] for kind in kinds}
         for talk in talks:
-            given.setdefault(kind_of(talk), []).append(talk)
+            given.setdefault(sample_kind(talk), []).append(talk)
         compared = Compared(by)
         for kind in sorted(given):
             samples = itertools.chain(made_up(files, kind), given[kind])

@@ -55,7 +55,7 @@ PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repai
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """How much of a table is an earlier one's, and why the rest is not."""
+    """The part of a table that is an earlier one's, and why the rest is not."""
 
     num_samples: int = 0
     """Rows that were taken over."""
@@ -179,7 +179,7 @@ class Earlier:
 
     @cached_property
     def names(self) -> list[str]:
-        """What keys of records without a name of their own begin with, by shard."""
+        """Return what keys of records without a name of their own begin with, by shard."""
         return short_names([urls.local_path(shard.uri) for shard in self.manifest.shards])
 
     @cached_property
@@ -207,7 +207,7 @@ class Earlier:
 
     @cached_property
     def _referred(self) -> dict[int, References]:
-        """What ranges refer to, by the table's row that they begin with."""
+        """Return what ranges refer to, by the table's row that they begin with."""
         files = [file.within(self.path) for file in self.manifest.media or ()]
         return {first: names for part in overlapped(read_media, files) for first, names in part}
 
@@ -248,10 +248,10 @@ class Earlier:
         if stated.sampled is not None:
             marks["sampled"] = stated.sampled
         scan = ShardScan(stated.bytes, stated.fingerprint, stated.rows, ranges, marks)
-        return scan if content_of(shard, scan) == self._content_of(stated) else None
+        return scan if shard_content(shard, scan) == self._content_of(stated) else None
 
 
-def content_of(shard: Shard, scan: ShardScan) -> Hashable:
+def shard_content(shard: Shard, scan: ShardScan) -> Hashable:
     """A shard's content, to be compared with those of an earlier table."""
     sizes = scan.sha256, scan.nbytes, scan.num_records
     marks = [scan.marks.get(name) for name in ("mtime", "identity", "version")]
@@ -270,7 +270,7 @@ def is_same(job: EstimateJob, earlier: Earlier) -> bool:
     return (
         recipe_difference(job, manifest) is None
         and stated == [(shard.uri, shard.source) for shard in job.shards]
-        and earlier.contents == [content_of(shard, scan) for shard, scan in pairs]
+        and earlier.contents == [shard_content(shard, scan) for shard, scan in pairs]
         and layouts == layouts_of(job)
         and PASSING_REASONS.isdisjoint(manifest.rejected)
         and are_whole(earlier.files)
@@ -322,7 +322,7 @@ def take(job: EstimateJob, earlier: Earlier) -> tuple[Kept, TakenOver]:
     for number, content in enumerate(earlier.contents):
         if earlier.manifest.shards[number].uri.endswith(earlier.names[number]):
             numbers[content].append(number)  # else its name depended on the working folder
-    contents = map(content_of, job.shards, job.scans)
+    contents = map(shard_content, job.shards, job.scans)
     matches = [numbers.get(content, []) for content in contents]
     table = _OldTable(earlier, {number for match in matches for number in match})
     kept: Kept = {}

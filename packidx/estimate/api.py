@@ -11,13 +11,13 @@ from typing import Any
 
 from packidx.errors import OptionError
 from packidx.estimate.again import Earlier, Kept, TakenOver, decision_difference, is_same, take
-from packidx.estimate.comparison import choose_text_backend, compare
+from packidx.estimate.comparison import choose_text_backend, compare_processor
 from packidx.estimate.counter import CounterSettings, check_renders
 from packidx.estimate.job import (
     EstimateJob,
-    check_shards,
-    identity_of,
+    job_identity,
     make_manifest,
+    refuse_changed_shards,
     shard_contexts,
 )
 from packidx.estimate.summary import CountSummary, check_rejected, mistaken_sources, read_limit
@@ -42,8 +42,8 @@ from packidx.user_code import Function
 
 @dataclass(frozen=True, kw_only=True)
 class LengthsSummary(CountSummary):
-    """What a lengths table holds; its `sources` have ``num_tokens`` and ``num_label_tokens`` (None
-    where some row's are unknown) besides."""
+    """The contents of a lengths table; its `sources` have ``num_tokens`` and ``num_label_tokens``
+    (None where some row's are unknown) besides."""
 
     fingerprint: str
     existed: bool
@@ -236,9 +236,9 @@ def _make(
     begun: float,
 ) -> LengthsSummary:
     uploaded = functools.partial(progress, "upload")
-    with replacing(output, KIND, identity_of(job, basis), uploaded) as built:
+    with replacing(output, KIND, job_identity(job, basis), uploaded) as built:
         parts, resumed = make_parts(job, built, workers, progress, kept)
-        check_shards(job)
+        refuse_changed_shards(job)
         manifest = make_manifest(job, parts)
         built.keep([file.path for file in (*manifest.files, *(manifest.media or ()))])
         files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
@@ -250,7 +250,7 @@ def decided(job: EstimateJob) -> EstimateJob:
     shards = shard_contexts(job)
     counter, scans = job.counter, job.scans
     name, record = choose_text_backend(counter, shards, scans, job.wanted_backend)
-    compared = compare(counter, shards, scans)
+    compared = compare_processor(counter, shards, scans)
     counter.decided = name, compared or Compared()
     return replace(job, backend=record, compared=compared)
 

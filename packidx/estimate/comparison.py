@@ -12,7 +12,7 @@ from typing import Any
 from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.estimate.counter import RecordCounter, ShardContext, examine, raw_records
 from packidx.io import urls
-from packidx.processor.counts import NEEDS_TORCHVISION, TEXT, Compared, kind_of
+from packidx.processor.counts import NEEDS_TORCHVISION, TEXT, Compared, sample_kind
 from packidx.processor.text.encoder import choose_backend, reference_backend
 from packidx.records.containers.base import RawRecord, RecordRange, ShardScan
 from packidx.records.conversation import Conversation, MediaInfo
@@ -54,7 +54,7 @@ def compared_with() -> str | None:
     return None if release is None else f"transformers {release}"
 
 
-def compare(
+def compare_processor(
     counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ShardScan]
 ) -> Compared | None:
     """Return what came of comparing the counter with the real processor; None where it renders no
@@ -106,7 +106,7 @@ def _candidates(
                 texts = [part for part in parts if isinstance(part, str)]
                 characters = frozenset().union(*texts)
                 size = sum(map(len, texts))
-                candidates.append(_Candidate(raw, shard, kind_of(talk), characters, size))
+                candidates.append(_Candidate(raw, shard, sample_kind(talk), characters, size))
     return candidates
 
 

@@ -140,8 +140,8 @@ class RecordCounter:
 
     @property
     def decided(self) -> tuple[str, Compared]:
-        """What the parent finds out and its workers take over: the text backend, and what came of
-        comparing the processor with the real one."""
+        """Return what the parent finds out and its workers take over: the text backend, and what
+        came of comparing the processor with the real one."""
         text = self.counter.text
         return "tokenizers" if text is None else text.backend, self.counter.compared
 
@@ -179,13 +179,13 @@ class RecordCounter:
 
     @property
     def counted_by(self) -> str | None:
-        """Whose arithmetic counts media, where that is not exact."""
+        """Return whose arithmetic counts media, where that is not exact."""
         vision = None if self.files is None else self.files.vision
         return None if vision is None else vision.counted_by
 
     @property
     def is_known(self) -> bool:
-        """Whether `fingerprints` tell this counter from every other one."""
+        """Return whether `fingerprints` tell this counter from every other one."""
         return self.encoder is None or self.encoder.fingerprint() is not None
 
     def measure(self, record: dict[str, Any], item: ExaminedRecord) -> None:
@@ -242,7 +242,7 @@ _MAX_TOKENS = 2**31 - 1  # the columns are int32
 
 @dataclass(frozen=True, slots=True)
 class ShardContext:
-    """What the rows of one shard have in common."""
+    """All that the rows of one shard have in common."""
 
     number: int
     name: str
@@ -366,7 +366,7 @@ def _look(item: ExaminedRecord, shard: ShardContext) -> None:
 
 @contextlib.contextmanager
 def _errors_kept(item: ExaminedRecord) -> Iterator[None]:
-    """What is wrong with a record is kept in it; memory that ran out is no record's error."""
+    """Keep what is wrong with a record in it; memory that ran out is no record's error."""
     try:
         yield
     except BadRecord as error:

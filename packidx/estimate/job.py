@@ -39,7 +39,7 @@ _MEDIA = frozenset(keys[0] for keys in LIST_KEYS.values())  # which a source is 
 
 @dataclass(frozen=True)
 class EstimateJob:
-    """What is counted, and how."""
+    """The records that are counted, and the way."""
 
     shards: list[Shard]
     scans: list[ShardScan]
@@ -80,7 +80,7 @@ class EstimateJob:
 
     @property
     def encoder(self) -> Encoder | None:
-        """What builds the samples that were counted; None where nobody knows."""
+        """Return what builds the samples that were counted; None where nobody knows."""
         fingerprint = self.counter.fingerprint()
         if self.counter.encoder is not None:
             return Encoder(fingerprint=fingerprint, name=self.counter.encoder.name)
@@ -138,7 +138,7 @@ def shard_contexts(job: EstimateJob) -> list[ShardContext]:
     return contexts
 
 
-def identity_of(job: EstimateJob, earlier: str | None = None) -> str:
+def job_identity(job: EstimateJob, earlier: str | None = None) -> str:
     """SHA-256 of everything that decides the table's bytes; another one each time where an encoder
     without a fingerprint counts: nobody can tell whether it is still the same.
 
@@ -285,7 +285,7 @@ def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-def check_shards(job: EstimateJob) -> None:
+def refuse_changed_shards(job: EstimateJob) -> None:
     """Raise unless all shards are what they were when they were scanned.
 
     Raises:

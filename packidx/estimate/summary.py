@@ -26,7 +26,7 @@ Source = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class CountSummary:
-    """What was counted, and what was not."""
+    """The records that were counted, and those that were not."""
 
     path: str
     num_samples: int

@@ -64,7 +64,7 @@ class Task:
 
     @property
     def is_counted(self) -> bool:
-        """Whether something is counted, and not all taken over."""
+        """Return whether something is counted, and not all taken over."""
         return None in self.earlier
 
     @property
@@ -141,12 +141,12 @@ def make_parts(
     left = [task for task in tasks if task.number not in finished]
     for task in left:  # processes that only copy would take longer to start
         if not task.is_counted:
-            parts.append(run_task(task, job.counter, output))
+            parts.append(make_part(task, job.counter, output))
             advance(parts[-1].rows)
     read_part.cache_clear()
     left = [task for task in left if task.is_counted]
     if not workers.takes(len(left)):  # which tells of each batch of records
-        parts += [run_task(task, job.counter, output, advance) for task in left]
+        parts += [make_part(task, job.counter, output, advance) for task in left]
     else:
         for part in run_tasks(left, output, workers, job):
             parts.append(part)
@@ -176,7 +176,7 @@ def run_tasks(
     Raises:
         SourceError: also when a worker process dies.
     """
-    count = functools.partial(run_task, output=output)
+    count = functools.partial(make_part, output=output)
     counter = job.counter
     try:
         for _, part in count_by(workers, count, tasks, job.settings, counter, here=lambda: counter):
@@ -190,7 +190,7 @@ def run_tasks(
         raise died.error(f"counted {shown}", cure) from None
 
 
-def run_task(
+def make_part(
     task: Task,
     counter: RecordCounter,
     output: OutputFolder,

@@ -33,7 +33,7 @@ _TYPES = {1: "image", 2: "video", 3: "audio"}  # values of transformers' mm_toke
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What an encoder's sample says of itself, `UNKNOWN` where it says nothing."""
+    """An encoder's sample in numbers, `UNKNOWN` where it says nothing."""
 
     length: int
     label_tokens: int = UNKNOWN

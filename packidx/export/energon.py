@@ -60,7 +60,7 @@ SUBFLAVORS = {"sample_type": "packidx"}
 
 @dataclass(frozen=True)
 class EnergonSummary:
-    """What an export holds."""
+    """The contents of an export."""
 
     path: str
     snapshot_id: str
@@ -226,7 +226,7 @@ _REQUESTS = 16  # at a time, to an object store; a disk is asked one after the o
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """What a process reads packs by."""
+    """All that a process reads packs by."""
 
     index: Index
     sources: Sources
@@ -257,8 +257,8 @@ def _lines(packs: range, reader: _Reader) -> tuple[list[bytes], int]:
     return lines, num_media
 
 
-def _record(reader: _Reader, sample: Sample) -> tuple[Record, Members, str]:
-    """What a line says of a sample, and where that is read."""
+def _record(reader: _Reader, sample: Sample) -> tuple[Record, TarMembers, str]:
+    """Return what a line says of a sample, and where that is read."""
     if sample.shard is None or sample.offset is None or sample.nbytes is None:
         raise PackidxError(
             f"sample {sample.key!r} of snapshot {reader.index.id[:12]} has no place in a tar: plan "
@@ -267,7 +267,7 @@ def _record(reader: _Reader, sample: Sample) -> tuple[Record, Members, str]:
     path = reader.fetcher.shard(sample.shard)
     members = read_members(path, sample.offset, sample.nbytes)
     check_key(path, sample, members.key)
-    record = record_of(members, path, reader.fetcher.layout(sample.source))
+    record = energon_record(members, path, reader.fetcher.layout(sample.source))
     return record._replace(aux=reader.sources.name_of(path)), members, path
 
 
@@ -333,7 +333,7 @@ class MemberName(bytes):
     """A member's name (UTF-8), where a record would have its content."""
 
 
-class Members(NamedTuple):
+class TarMembers(NamedTuple):
     """A sample of a tar, of which its JSON alone is read."""
 
     key: str
@@ -342,7 +342,7 @@ class Members(NamedTuple):
     """First byte and size of each member's content, by name."""
 
 
-def read_members(path: str, offset: int, nbytes: int) -> Members:
+def read_members(path: str, offset: int, nbytes: int) -> TarMembers:
     """A sample of the tar at `path`, by its place, without reading its media.
 
     Raises:
@@ -360,7 +360,7 @@ def read_members(path: str, offset: int, nbytes: int) -> Members:
         raise _changed(path, f"it has no sample at bytes {offset} to {end}")
     [sample] = samples
     held = sample.extensions.values()
-    return Members(sample.key, sample, {each.name: (each.offset, each.nbytes) for each in held})
+    return TarMembers(sample.key, sample, {each.name: (each.offset, each.nbytes) for each in held})
 
 
 def _changed(path: str, what: str) -> SourceError:
@@ -378,7 +378,7 @@ def _name(path: str, name: str) -> MemberName:
 
 
 class Record(NamedTuple):
-    """What a line says of a sample."""
+    """A line's words of a sample."""
 
     key: str
     """In its tar."""
@@ -390,7 +390,7 @@ class Record(NamedTuple):
     """Which of several folders its shard is in."""
 
 
-def record_of(members: Members, shard: str, layout: Layout) -> Record:
+def energon_record(members: TarMembers, shard: str, layout: Layout) -> Record:
     """A sample as a trainer needs it.
 
     Args:
@@ -413,7 +413,7 @@ def record_in_words(key: str, record: dict[str, Any], shard: str) -> Record:
     """A record in the standard names, `MemberName` where its media are, as a trainer needs it.
 
     Raises:
-        BadRecord, SourceError: as `record_of`.
+        BadRecord, SourceError: as `energon_record`.
     """
     conversation = parse(record)
     media: list[str] = []

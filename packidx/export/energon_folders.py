@@ -21,7 +21,7 @@ from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.sources.energon import FOLDER
 
 if TYPE_CHECKING:
-    from packidx.export.energon import Members
+    from packidx.export.energon import TarMembers
 
 _INFOS = (".info.json", ".info.yaml")  # of Energon 7, and of earlier ones
 _DATABASE = "index.sqlite"
@@ -59,7 +59,7 @@ class Sources:
         """Return what a pack calls the folder of a shard; None where there is only one."""
         return self._names[self._shards[path][0]] if len(self.folders) > 1 else None
 
-    def check(self, path: str, sample: Members, media: Sequence[str]) -> None:
+    def check(self, path: str, sample: TarMembers, media: Sequence[str]) -> None:
         """Look a sample's media up as Energon will; nothing where it is on another machine.
 
         Raises:

@@ -27,12 +27,12 @@ def open_exported(
     """
     opened = open_index(index if isinstance(index, Index) else os.fspath(index), roots)
     _check_records(opened)
-    check_output(output, opened, kind)
+    check_export(output, opened, kind)
     _check_shards(opened)
     return opened
 
 
-def check_output(output: str, index: Index, kind: Kind) -> None:
+def check_export(output: str, index: Index, kind: Kind) -> None:
     """Refuse a folder (or a URL) that holds what the export reads, or what no export has written.
 
     Raises:

@@ -55,7 +55,7 @@ _PACKS_PER_PROCESS = 16
 
 @dataclass(frozen=True)
 class WdsSummary:
-    """What an export holds."""
+    """The contents of an export."""
 
     path: str
     snapshot_id: str
@@ -299,7 +299,7 @@ def _range(shards: Sequence[WrittenTar]) -> str:
 
 
 def _write_index(path: str, entries: Iterable[Sequence[IndexEntry]]) -> None:
-    """Where each sample and each part of it is in the tars."""
+    """Write where each sample and each part of it is in the tars."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA synchronous = OFF")  # it is written anew after a crash
         for table in _TABLES:
@@ -350,7 +350,7 @@ class WrittenTar:
 
     @property
     def name(self) -> str:
-        """What its note is called."""
+        """Return the name of its note."""
         return self.path.removesuffix(".tar")
 
     @property

@@ -7,17 +7,17 @@ from packidx.format.index import IndexManifest
 
 def short_name(path: str, snapshot: IndexManifest) -> str:
     """``index@84b471c9198f, 725 packs``."""
-    return f"{path}@{snapshot.snapshot_id[:12]}, {_number(snapshot.result.num_packs, 'pack')}"
+    return f"{path}@{snapshot.snapshot_id[:12]}, {number_of(snapshot.result.num_packs, 'pack')}"
 
 
 def plan_line(path: str, snapshot: IndexManifest) -> str:
     """``index@84b471c9198f, 725 packs of 8,192 tokens, 99.93 % full, 67 samples in no pack``."""
-    result, capacity = snapshot.result, _number(snapshot.options.capacity, "token")
-    dropped = f"{_number(result.num_dropped, 'sample')} in no pack"
+    result, capacity = snapshot.result, number_of(snapshot.options.capacity, "token")
+    dropped = f"{number_of(result.num_dropped, 'sample')} in no pack"
     return f"{short_name(path, snapshot)} of {capacity}, {100 * result.fill:.2f} % full, {dropped}"
 
 
-def _number(number: int, what: str) -> str:
+def number_of(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 

@@ -59,7 +59,7 @@ class Words:
         return f"⟨{ident}⟩" if token is None else str(token)
 
 
-class Run(NamedTuple):
+class TokenRun(NamedTuple):
     """Neighbouring tokens that are all trained on, or none of which is."""
 
     text: str
@@ -95,7 +95,7 @@ def shown_samples(
     Returns:
         ``sample_id``, ``source``, ``key``, ``pair``, ``planned_length`` (tokens by the table),
         ``length`` (tokens that the encoder made), ``label_tokens`` (those of them that are trained
-        on), ``runs`` (`Run`) and ``error`` (why the sample could not be built).
+        on), ``runs`` (`TokenRun`) and ``error`` (why the sample could not be built).
 
     Raises:
         FormatError, OSError: the table cannot be read.
@@ -135,7 +135,7 @@ def _built(sample: Sample, fetcher: Fetcher, encode: Encode, words: Words) -> di
     return {**numbers, "runs": [run._asdict() for run in runs], "error": None}
 
 
-def runs_of(ids: Int64s, trained: Bools, words: Words) -> Iterator[Run]:
+def runs_of(ids: Int64s, trained: Bools, words: Words) -> Iterator[TokenRun]:
     """The tokens in words, int64 [n] and bool [n].
 
     What stands for a medium, and whatever special token comes again and again, is one token and
@@ -156,12 +156,12 @@ def runs_of(ids: Int64s, trained: Bools, words: Words) -> Iterator[Run]:
         else:
             before, upto = (words.of(ids[context:end].tolist()) for end in (start, stop))
             text = upto[len(os.path.commonprefix([before, upto])) :]
-        pieces.append(Run(text, stop - start, bool(trained[start])))
+        pieces.append(TokenRun(text, stop - start, bool(trained[start])))
         context = start if known[start] else stop
     for is_trained, same in itertools.groupby(pieces, key=lambda run: run.trained):
         neighbours = list(same)
         num_tokens = sum(run.num_tokens for run in neighbours)
-        yield Run("".join(run.text for run in neighbours), num_tokens, is_trained)
+        yield TokenRun("".join(run.text for run in neighbours), num_tokens, is_trained)
 
 
 def _repeated(ids: Int64s, special: Bools) -> Bools:

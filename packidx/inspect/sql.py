@@ -54,12 +54,12 @@ class Asked:
 
     @property
     def title(self) -> str:
-        """What it is, in a few words."""
+        """Return what it is, in a few words."""
         return f"lengths table {self.path}" if self.index is None else repr(self.index)
 
     @contextlib.contextmanager
     def views(self, query: str) -> Iterator[Views]:
-        """What `query` may read, as long as the block.
+        """Give what `query` may read, as long as the block.
 
         Args:
             query: tables in an object store that it does not name are left out, unless it names
@@ -297,7 +297,7 @@ def _data_bytes() -> int | None:
 
 
 def failure(error: duckdb.Error | PackidxError, query: str, absent: Mapping[str, str]) -> str:
-    """Why there is no result, as one sentence.
+    """Return why there is no result, as one sentence.
 
     Args:
         error: what was raised.

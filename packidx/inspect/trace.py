@@ -36,7 +36,7 @@ MOST = 100
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run's samplers were given, and how far it is."""
+    """The options of a run's samplers, and how far it is."""
 
     seed: int
     epoch: int | None
@@ -56,7 +56,7 @@ class Run:
 
 
 class RunOptions(TypedDict, total=False):
-    """What is known of a run, each None or absent where it is not."""
+    """All that is known of a run, each None or absent where it is not."""
 
     seed: int | None
     """Of the order; None means the state's, else 0."""

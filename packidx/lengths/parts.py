@@ -81,7 +81,7 @@ class SourceSums:
 
 
 class Referred(NamedTuple):
-    """What a range of records refers to."""
+    """The files that a range of records refers to."""
 
     first_id: int
     """sample_id of its first row."""
@@ -109,7 +109,7 @@ class Part:
     """`File` of what its records refer to, as JSON; None where that is nothing."""
 
 
-def file_name(number: int) -> str:
+def part_name(number: int) -> str:
     """Name of part `number`."""
     return f"{_name(number)}.parquet"
 
@@ -150,7 +150,7 @@ def write_part(
     media = _write_media(output, number, referred)
     part = Part(
         number=number,
-        path=file_name(number),
+        path=part_name(number),
         rows=table.num_rows,
         nbytes=os.path.getsize(temporary),
         sha256=digests_module.file_digest(temporary),
@@ -220,7 +220,7 @@ def begin_part(output: OutputFolder, number: int) -> str:
     No two processes share one: a worker that outlives its killed parent for a moment does not write
     into the next run's.
     """
-    name = f".{file_name(number)}.{os.getpid()}-{secrets.token_hex(4)}"
+    name = f".{part_name(number)}.{os.getpid()}-{secrets.token_hex(4)}"
     path = os.path.join(output.table, name)
     with open(path, "wb"):
         return path
@@ -228,7 +228,7 @@ def begin_part(output: OutputFolder, number: int) -> str:
 
 def is_begun(output: OutputFolder, number: int) -> bool:
     """Return whether a part is being counted, or was when its process died."""
-    start = f".{file_name(number)}."
+    start = f".{part_name(number)}."
     return any(name.startswith(start) for name in os.listdir(output.table))
 
 

@@ -252,7 +252,7 @@ _RUN = 1 << 22  # rows of a bare table whose sources are counted at a time
 
 
 class Places:
-    """Where the samples of a table stand in their sources."""
+    """The places of a table's samples in their sources."""
 
     def __init__(self, table: Lengths) -> None:
         self._table = table

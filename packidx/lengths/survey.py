@@ -46,7 +46,7 @@ class SourceTotals:
 
 @dataclass(frozen=True)
 class Survey:
-    """How many rows a lengths table has of each kind.
+    """The number of rows of each kind in a lengths table.
 
     Attributes:
         table: sorted by its key, nulls first, which is unique: ``source`` string, ``ok`` bool

@@ -182,7 +182,7 @@ class Lengths:
 
     @property
     def encoder(self) -> Encoder | None:
-        """What builds the samples, where it is known."""
+        """Return what builds the samples, where it is known."""
         return None if self.manifest is None else self.manifest.encoder
 
     @property
@@ -318,7 +318,7 @@ def read_footer(file: StoredFile) -> pq.FileMetaData:
 
 @contextlib.contextmanager
 def readable(uri: str) -> Iterator[None]:
-    """What Arrow says of a file that is damaged, as a SourceError."""
+    """Raise what Arrow says of a file that is damaged as a SourceError."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -29,7 +29,7 @@ from packidx.processor.counts import (
     Texts,
     combine,
     fill,
-    kind_of,
+    sample_kind,
     stated,
 )
 from packidx.processor.families import VisionFamily
@@ -144,7 +144,7 @@ class ConversationCounter:
         kinds: dict[str, list[int]] = {}
         for number, conversation in enumerate(conversations):
             if conversation.input_ids is None:
-                kinds.setdefault(kind_of(conversation), []).append(number)
+                kinds.setdefault(sample_kind(conversation), []).append(number)
         for kind, numbers in kinds.items():
             is_equal = self._is_equal(kind)
             if is_equal is None and not (files.needs_proof and self.text is not None):
@@ -311,20 +311,20 @@ def document_ending(files: ProcessorFiles, document: Conversation) -> Ending:
 
 
 def media_token_in_text() -> BadRecord:
-    """Why a text with feature tokens of its own is refused."""
+    """Return why a text with feature tokens of its own is refused."""
     text = "a text holds a token that stands for media: remove or escape it"
     return BadRecord("media_token_in_text", text)
 
 
 def cut_off(files: ProcessorFiles, tokens: int) -> BadRecord:
-    """Why a sample is refused that the real processor would cut."""
+    """Return why a sample is refused that the real processor would cut."""
     where = "take max_length and truncation out of its tokenizer_config.json and tokenizer.json"
     text = f"{tokens} tokens, of which {files.name} leaves {files.limit}: {where}"
     return BadRecord("cut_off", text)
 
 
 def not_together(name: str, vision: VisionFamily, media: MediaColumns) -> dict[int, BadRecord]:
-    """Why media that each can be used cannot be in one sample of processor `name`, by number."""
+    """Return why media that each can be used cannot be in one sample of `name`, by number."""
     errors = {}
     owners = media.owners
     mixed = media.mixed() if vision.one_kind_per_sample else {}
@@ -344,7 +344,7 @@ def not_together(name: str, vision: VisionFamily, media: MediaColumns) -> dict[i
 
 
 def refuse_size(height: int, width: int) -> BadRecord:
-    """Why an image of this size, in pixels, becomes no token."""
+    """Return why an image of this size, in pixels, becomes no token."""
     if height <= 0 or width <= 0:
         return no_pixels(height, width)
     return BadRecord(

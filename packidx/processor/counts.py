@@ -281,7 +281,7 @@ _KEYS = {
 _names: dict[tuple[frozenset[str], frozenset[str], bool], str] = {}
 
 
-def kind_of(conversation: Conversation) -> str:
+def sample_kind(conversation: Conversation) -> str:
     """The kind of a record: its media, then what else its messages have that matters, as in
     ``'image+video, empty parts, tools'``."""
     words = set()

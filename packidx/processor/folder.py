@@ -117,7 +117,7 @@ def read_folder(
     return files
 
 
-def content_of(folder: str) -> list[str]:
+def folder_content(folder: str) -> list[str]:
     """Name and SHA-256 of every file that the real processor may read: more than ours reads.
 
     Raises:
@@ -132,7 +132,7 @@ def content_of(folder: str) -> list[str]:
 
 @dataclass
 class Stated:
-    """What a folder's files say of each part."""
+    """The settings of each part in a folder's files."""
 
     folder: Path
     files: dict[str, dict[str, Any]]
@@ -230,7 +230,7 @@ def _load(
     elif any(any(folder.glob(name)) for name in _VOCABULARIES):  # else it makes up an empty one
         try:
             trusts_code = trusts_code and code is not None
-            content = content_of(str(folder))
+            content = folder_content(str(folder))
             loaded = load_tokenizer(folder, content, takes_media, trusts_code, tokenizer_of)
             if loaded is not None:
                 return loaded

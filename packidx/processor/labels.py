@@ -29,7 +29,7 @@ _WORDS: dict[str, tuple[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class LabelPolicy:
-    """What contributes to the loss; part of the processor's fingerprint.
+    """The rule for what contributes to the loss; part of the processor's fingerprint.
 
     A trained turn is what the model would have to write after the generation prompt: its reasoning,
     content and tool calls with the template's words between them, and the token that ends it. The

@@ -41,7 +41,7 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 Texts = Annotated[list[Text], msgspec.Meta(min_length=1)]
 
 
-class Source(msgspec.Struct, forbid_unknown_fields=True):
+class RecipeSource(msgspec.Struct, forbid_unknown_fields=True):
     """A named source with a layout of its own."""
 
     path: Text | Texts
@@ -76,14 +76,14 @@ class Estimate(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Verify(msgspec.Struct, forbid_unknown_fields=True):
-    """What is checked of a plan besides its structure."""
+    """The checks of a plan besides its structure."""
 
     sample: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a recipe says, checked."""
+    """A recipe that has been checked."""
 
     sources: tuple[str | DataSet, ...]
     """As the command line takes them, or named, with their own layout."""
@@ -148,7 +148,7 @@ def recipe_of(text: str, where: str) -> Recipe:
     return Recipe(sources, msgspec.to_builtins(estimate), planned, verify.sample, output, text)
 
 
-def written(recipe: Recipe) -> str:
+def to_yaml_value(recipe: Recipe) -> str:
     """The YAML of a recipe; what is the default is left out."""
     plan = {
         name: getattr(recipe.plan, name)
@@ -186,7 +186,9 @@ def _sources(where: str, given: Any) -> tuple[str | DataSet, ...]:
 
 def _source(where: str, name: str, given: Any) -> DataSet:
     """A named source: a path, a list of paths, or a section with its layout."""
-    entry = section(where, {"path": given} if isinstance(given, str | list) else given, Source)
+    entry = section(
+        where, {"path": given} if isinstance(given, str | list) else given, RecipeSource
+    )
     layout = Layout(
         entry.columns,
         entry.tags,
@@ -245,4 +247,4 @@ def recipe_given(
         OptionError: an option cannot be understood.
     """
     asked = Recipe(tuple(sources), dict(estimate), PlanOptions(**plan), None, output)
-    return recipe_of(written(asked), "the command line")
+    return recipe_of(to_yaml_value(asked), "the command line")

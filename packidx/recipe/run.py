@@ -17,7 +17,7 @@ from packidx.index.opening import open_index, read_head
 from packidx.io import files, storage, urls
 from packidx.io.copies import are_whole
 from packidx.plan.options import PlanOptions
-from packidx.recipe.recipe import SAMPLED, Recipe, written
+from packidx.recipe.recipe import SAMPLED, Recipe, to_yaml_value
 from packidx.run.workers import Progress
 from packidx.software import installed, software
 
@@ -33,7 +33,7 @@ Doing = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class PackSummary:
-    """What a call of `pack_recipe` did."""
+    """The result of a call of `pack_recipe`."""
 
     output: str
     index: str
@@ -52,7 +52,7 @@ class PackSummary:
 
     @property
     def unchanged(self) -> bool:
-        """Whether all of it was there already."""
+        """Return whether all of it was there already."""
         return self.plan is None
 
 
@@ -84,7 +84,7 @@ def pack_recipe(
             error here, and nothing is noted as finished then.
     """
     folder = _folder(recipe, output)
-    text = recipe.text or written(recipe)
+    text = recipe.text or to_yaml_value(recipe)
     before = noted(folder)
     if keep_recipe:
         _check_recipe(folder, text, before)
@@ -237,7 +237,7 @@ def _encoder(estimate: Mapping[str, Any]) -> Any:
 
 
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was finished.
+    """The steps that were finished.
 
     Attributes:
         asked: of what was asked: lengths, options, software, and samples to encode.
@@ -301,7 +301,7 @@ def digest_of(path: str) -> str | None:
 
 
 def why_no_report(folder: str) -> str | None:
-    """Why none is drawn into `folder`, in words; None where one is."""
+    """Return why none is drawn into `folder`, in words; None where one is."""
     if urls.is_url(folder):
         return "it is drawn into folders of this machine, by packidx report"
     if installed("vl-convert-python") is None:

@@ -27,7 +27,7 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceError
 from packidx.index import Index, snapshot_ids
 from packidx.inspect.verify import verify, verify_snapshot
-from packidx.inspect.verify.api import check_files
+from packidx.inspect.verify.api import files_check
 from packidx.io import storage, urls
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import LIST, Kind
@@ -274,7 +274,7 @@ def test_a_killed_plan_leaves_the_old_snapshot_or_the_new(tmp_path: Path, url: s
         assert packs(index)  # it is whole
         listed = snapshot_ids(url)
         assert old in listed
-        assert all(check_files(open_index(f"{url}@{ident}")).ok for ident in listed)
+        assert all(files_check(open_index(f"{url}@{ident}")).ok for ident in listed)
         if status == 0:
             break
         if moment % 2:  # the next one finds nothing of it, or what it has left

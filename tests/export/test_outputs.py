@@ -9,7 +9,7 @@ import pytest
 from small_packs import make_index, record
 
 from packidx.errors import OptionError
-from packidx.export.outputs import check_output
+from packidx.export.outputs import check_export
 from packidx.index import Index
 from packidx.io.own_files import Kind
 
@@ -47,10 +47,10 @@ def test_what_an_export_did_not_write(
     (output / "a.tar").touch()
     (output / "meta" / "info").touch()
     (output / "about").write_text('{"format": "packidx-export"}')
-    check_output(str(output), index, KIND)
+    check_export(str(output), index, KIND)
     add(output / name)
     with pytest.raises(OptionError, match=f"holds {name}, which packidx did not write"):
-        check_output(str(output), index, KIND)
+        check_export(str(output), index, KIND)
 
 
 def test_places_that_are_no_folder_for_it(index: Index, tmp_path: Path) -> None:
@@ -63,5 +63,5 @@ def test_places_that_are_no_folder_for_it(index: Index, tmp_path: Path) -> None:
         (str(tmp_path), "which is exported"),
     ):
         with pytest.raises(OptionError, match=says):
-            check_output(output, index, KIND)
-    check_output(str(tmp_path / "new"), index, KIND)
+            check_export(output, index, KIND)
+    check_export(str(tmp_path / "new"), index, KIND)

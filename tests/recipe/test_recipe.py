@@ -17,12 +17,12 @@ from packidx.errors import OptionError
 from packidx.recipe.recipe import (
     Estimate,
     Recipe,
-    Source,
+    RecipeSource,
     read_recipe,
     recipe_file,
     recipe_given,
     recipe_of,
-    written,
+    to_yaml_value,
 )
 from packidx.records.layout import Layout
 from packidx.records.sources.mixes import DataSet
@@ -73,7 +73,7 @@ def test_the_keys_are_the_arguments_that_decide_a_table() -> None:
     arguments = list(inspect.signature(estimate_lengths).parameters)
     others = {"sources", "output", "workers", "engine", "fresh", "progress"}
     assert set(Estimate.__struct_fields__) == set(arguments) - others
-    assert set(Source.__struct_fields__) - {"path"} == {*vars(Layout())} - {"sample_ratio"}
+    assert set(RecipeSource.__struct_fields__) - {"path"} == {*vars(Layout())} - {"sample_ratio"}
 
 
 @pytest.mark.parametrize(
@@ -137,12 +137,12 @@ def test_what_is_written_is_read_again(
     sources: list[str], estimate: dict[str, Any], capacity: int, output: str
 ) -> None:
     recipe = Recipe(tuple(sources), estimate, PlanOptions(capacity, shift=True), None, output)
-    assert recipe_of(written(recipe), "r.yaml") == recipe
+    assert recipe_of(to_yaml_value(recipe), "r.yaml") == recipe
 
 
 def test_a_whole_recipe_is_written_and_read_again() -> None:
     recipe = recipe_of(WHOLE, "r.yaml")
-    assert recipe_of(written(replace(recipe)), "r.yaml") == recipe
+    assert recipe_of(to_yaml_value(replace(recipe)), "r.yaml") == recipe
 
 
 def test_sources_and_options_are_a_recipe_too() -> None:

@@ -9,7 +9,7 @@ from packidx.format.manifest import SourceData
 from packidx.format.terms import BY_CHOICE
 from packidx.index.reader import Index
 from packidx.inspect.report import charts
-from packidx.inspect.report.page import Figure, Row, Series, count, share, short
+from packidx.inspect.report.page import Figure, Row, Series, count, share, short_name
 from packidx.plan.options import command_line
 from packidx.plan.resolved import unusual
 from packidx.records.ledger import by_use
@@ -30,7 +30,7 @@ def _asked(connection: Any, query: str) -> list[Any]:
 def _lines(rows: Sequence[Row], whole: float, digits: int = 1) -> list[Row]:
     """Name, value and whether it is red as `charts.lying` takes them, the share in the label."""
     return [
-        (short(name), value, f"{count(value)} ({share(value, whole, digits)})", bad)
+        (short_name(name), value, f"{count(value)} ({share(value, whole, digits)})", bad)
         for name, value, bad in rows
     ]
 
@@ -116,7 +116,14 @@ def dropped_figure(connection: Any) -> Figure | None:
         f"{says}; {more} smaller kinds are not shown." if more > 0 else f"{says}.",
         ("reason", "source", "samples", "for example", "tokens", "detail"),
         [
-            (short(why), short(source), number, short(key, 60), length, short(detail or "", 160))
+            (
+                short_name(why),
+                short_name(source),
+                number,
+                short_name(key, 60),
+                length,
+                short_name(detail or "", 160),
+            )
             for why, source, number, key, length, detail in rows[:_MAX_ROWS]
         ],
         is_open=True,
@@ -240,13 +247,13 @@ def packs_figure(index: Index, packs: list[tuple[str, int]], series: Series) -> 
         name, length = f"{number}: {why}" if why else str(number), pack.stats["length"]
         for sample in pack.samples[:_MOST]:
             is_cut = bool(sample.piece or sample.token_start)
-            whose = f"{short(sample.key, 60)} ({short(sample.source)})"
+            whose = f"{short_name(sample.key, 60)} ({short_name(sample.source)})"
             told = f"{whose}: {count(sample.length)} tokens{', a piece' if is_cut else ''}"
             end = sample.start + sample.length
             blocks.append((name, series.of(sample.source), sample.start, end, is_cut, told))
         longest = max(pack.samples, key=lambda sample: sample.length)
         row = (name, len(pack.samples), length, share(length, capacity))
-        table.append((*row, short(longest.key, 60), longest.length))
+        table.append((*row, short_name(longest.key, 60), longest.length))
     return Figure(
         "A few packs",
         "Each strip is a pack, each block one of its samples, as long as its tokens; blocks with "
@@ -364,7 +371,7 @@ def _methods(connection: Any) -> Figure:
         "How lengths were got",
         f"{said}." if said else "No sample has a length.",
         ("source", "method", "samples", "tokens"),
-        [(short(source), *row) for source, *row in rows[:_MAX_ROWS]],
+        [(short_name(source), *row) for source, *row in rows[:_MAX_ROWS]],
         charts.lying(_lines(bars, sum(totals.values())), "samples"),
         height=max(30, 28 * len(bars)),
     )
@@ -384,11 +391,17 @@ def rejected_figure(connection: Any) -> Figure | None:
     bars = [(reason, number, True) for reason, number, *_ in rows[:_MAX_ROWS]]
     return Figure(
         "Records that are no samples",
-        f"{count(sum(row[1] for row in rows))} of {count(whole)} records were rejected when they "
-        "were counted.",
+        f"{count(sum(row[1] for row in rows))} of {count(whole)} records were rejected when "
+        "they were counted.",
         ("reason", "records", "for example: source", "key", "detail"),
         [
-            (short(reason), number, short(source), short(key, 60), short(detail or "", 160))
+            (
+                short_name(reason),
+                number,
+                short_name(source),
+                short_name(key, 60),
+                short_name(detail or "", 160),
+            )
             for reason, number, source, key, detail in rows[:_MAX_ROWS]
         ],
         charts.lying(_lines(bars, whole, 2), "records"),
@@ -408,7 +421,10 @@ def longest_figure(connection: Any) -> Figure:
         "Longest samples",
         "The five longest.",
         ("key", "source", "tokens", "holds"),
-        [(short(key, 60), short(source), length, kind) for key, source, length, kind in rows],
+        [
+            (short_name(key, 60), short_name(source), length, kind)
+            for key, source, length, kind in rows
+        ],
         is_open=True,
     )
 
@@ -418,7 +434,7 @@ def longest_figure(connection: Any) -> Figure:
 
 def columns_figure(sources: Sequence[SourceData]) -> Figure | None:
     """Return what each source's columns are used as; None where nobody looked."""
-    rows = [(short(each.name), *by_use(each.columns)) for each in sources if each.columns]
+    rows = [(short_name(each.name), *by_use(each.columns)) for each in sources if each.columns]
     if not rows:
         return None
     says = (

@@ -32,14 +32,14 @@ def share(part: float, whole: float, digits: int = 1) -> str:
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
-def visible(text: str) -> str:
+def printable(text: str) -> str:
     """Text without characters that steer a terminal, the direction of writing, or nothing."""
     return _UNSEEN.sub("\ufffd", text)
 
 
-def short(name: Any, most: int = 40) -> str:
+def short_name(name: Any, most: int = 40) -> str:
     """A name that fits."""
-    text = NAMELESS if name is None else visible(str(name))
+    text = NAMELESS if name is None else printable(str(name))
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -49,7 +49,7 @@ class Series:
     def __init__(self, sizes: Sequence[tuple[Any, int]]) -> None:
         """`sizes`: names, None among them, and how large each is."""
         self.num_sources = len(sizes)
-        ordered = [short(name) for name, _ in sorted(sizes, key=lambda pair: -pair[1])]
+        ordered = [short_name(name) for name, _ in sorted(sizes, key=lambda pair: -pair[1])]
         ordered = list(dict.fromkeys(ordered))
         own = ordered if len(ordered) <= MAX_SERIES else ordered[: MAX_SERIES - 1]
         self.names = own if len(own) == len(ordered) else [*own, OTHERS]
@@ -57,7 +57,7 @@ class Series:
 
     def of(self, name: Any) -> str:
         """The series of a source."""
-        shown = short(name)
+        shown = short_name(name)
         if shown in self._own:
             return shown
         if OTHERS not in self.names:  # it has no sample in the plan
@@ -126,7 +126,7 @@ def page_of(report: Report, drawer: Drawer) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
     environment.filters |= {"kind": _kind, "shown": _shown}
     template = environment.from_string(files(__package__).joinpath("page.html").read_text())

@@ -25,7 +25,7 @@ from packidx.format.parquet import conform
 from packidx.format.schema import ALL_LENGTHS, LENGTHS
 from packidx.hashing import derive_key
 from packidx.index import Index, Sample
-from packidx.inspect.verify.rows import Check, Found, few, not_checked, number_of, short
+from packidx.inspect.verify.rows import Check, Found, amount, few, not_checked, start_of
 from packidx.io import storage, urls
 from packidx.io.copies import Content, StoredFile, content_of, local_copy, overlapped, sizes
 from packidx.permutation import permutation
@@ -68,8 +68,8 @@ def verify(
             "leave --sample out"
         )
     if quick:
-        yield check_files(index, quick=True)
-        yield check_shards(index, quick=True)
+        yield files_check(index, quick=True)
+        yield shards_check(index, quick=True)
         return
     planned = index.snapshot.lengths.transform
     given = planned_transform(planned, transform, index.path) if num_sampled or transform else None
@@ -80,7 +80,7 @@ def verify(
     if not is_sound:
         yield not_checked("tables", "files of the index are not as they should be")
     yield check_lengths(index)
-    yield check_shards(index)
+    yield shards_check(index)
     yield check_fingerprint(index, encoder)
     if not is_sound:
         yield not_checked(SAMPLES, "files of the index are not as they should be")
@@ -99,7 +99,7 @@ BARE = "planned from bare lengths, which name no shards"
 
 def verify_snapshot(index: Index) -> Iterator[Check]:
     """Check one snapshot; later checks are left out when its files cannot be read."""
-    files = check_files(index)
+    files = files_check(index)
     yield files
     if files.ok:
         found = Found(index)
@@ -108,7 +108,7 @@ def verify_snapshot(index: Index) -> Iterator[Check]:
         yield from found.checks()
 
 
-def check_files(index: Index, quick: bool = False) -> Check:
+def files_check(index: Index, quick: bool = False) -> Check:
     """Every file is there with the bytes, rows and SHA-256 that the manifest names; `quick`: with
     the bytes alone."""
     files = index.snapshot.files
@@ -124,9 +124,9 @@ def check_files(index: Index, quick: bool = False) -> Check:
         if own != file.rows:
             faults[part.path] = f"{part.path} has {own:,} rows, the manifest says {file.rows:,}"
     numbers = {"files": len(files), "bytes_hashed": hashed, "rows": rows}
-    listed = f"{number_of(len(files), 'files')}, {hashed:,} bytes hashed, {number_of(rows, 'rows')}"
+    listed = f"{amount(len(files), 'files')}, {hashed:,} bytes hashed, {amount(rows, 'rows')}"
     if quick:
-        listed = f"{number_of(len(files), 'files')} of the sizes that the manifest states"
+        listed = f"{amount(len(files), 'files')} of the sizes that the manifest states"
     wrong = list(filter(None, faults.values()))
     return Check("files", not wrong, few(wrong) or listed, numbers)
 
@@ -152,12 +152,12 @@ def _faults(parts: Sequence[StoredFile], quick: bool = False) -> tuple[dict[str,
     contents = overlapped(content_of, [part.path for part in sound])
     for part, content in zip(sound, contents, strict=True):
         if part.sha256 is not None and content.sha256 != part.sha256:
-            said = f"{short(content.sha256)}…, the manifest says {short(part.sha256)}…"
+            said = f"{start_of(content.sha256)}…, the manifest says {start_of(part.sha256)}…"
             faults[part.path] = f"{part.path} has SHA-256 {said}"
     return faults, sum(content.nbytes for content in contents)
 
 
-def check_shards(index: Index, quick: bool = False) -> Check:
+def shards_check(index: Index, quick: bool = False) -> Check:
     """Every shard is there with the bytes and the content that were counted; `quick`: with the
     bytes alone."""
     shards = index.snapshot.shards
@@ -182,13 +182,15 @@ def check_shards(index: Index, quick: bool = False) -> Check:
         if isinstance(content, SourceError):
             wrong.append(str(content))
         elif content.sha256 != shard.fingerprint:
-            said = f"SHA-256 {short(content.sha256)}…, counted was {short(shard.fingerprint)}…"
+            said = (
+                f"SHA-256 {start_of(content.sha256)}…, counted was {start_of(shard.fingerprint)}…"
+            )
             wrong.append(f"{path} has changed since it was counted ({said})")
     hashed = sum(read.nbytes for read in contents if isinstance(read, Content))
     numbers = {"shards": len(sized), "bytes_hashed": hashed}
-    parts = ", ".join([number_of(len(sized), "shards"), f"{hashed:,} bytes hashed"])
+    parts = ", ".join([amount(len(sized), "shards"), f"{hashed:,} bytes hashed"])
     if quick:
-        said = f"{number_of(len(sized), 'shards')} of the sizes that were counted"
+        said = f"{amount(len(sized), 'shards')} of the sizes that were counted"
         return Check("shards", not wrong, few(wrong) or said, {"shards": len(sized)})
     if any(shard.container == TAR for shard in shards):
         size = sum(size or 0 for size in there_now)
@@ -227,15 +229,16 @@ def check_fingerprint(index: Index, encoder: Any) -> Check:
         return not_checked("encoder", why)
     of = getattr(encoder, "fingerprint_parts", None)
     parts = {} if of is None else of()
-    settings = f", {number_of(len(parts), 'settings')}" if parts else ""
+    settings = f", {amount(len(parts), 'settings')}" if parts else ""
     numbers = {"settings": len(parts)}
     if given == planned:
-        detail = f"fingerprint {short(given)}…{settings}: the encoder that counted"
+        detail = f"fingerprint {start_of(given)}…{settings}: the encoder that counted"
         return Check("encoder", True, detail, numbers)
     differences = [counted.name, *counted.differences(parts)] if parts else [counted.name]
     detail = (
-        f"the encoder has fingerprint {short(given)}…, the lengths were counted by "
-        f"{short(planned)}… ({', '.join(map(str, differences))}): use that one, or estimate again"
+        f"the encoder has fingerprint {start_of(given)}…, the lengths were counted by "
+        f"{start_of(planned)}… ({', '.join(map(str, differences))}): use that one, or estimate "
+        "again"
     )
     return Check("encoder", False, detail, numbers)
 
@@ -259,7 +262,7 @@ def check_lengths(index: Index) -> Check:
     if manifest.fingerprint == planned.fingerprint:
         return _check_files(folder, manifest)
     if _goes_on(index, manifest):
-        added = number_of(len(manifest.shards) - len(index.snapshot.shards), "shards")
+        added = amount(len(manifest.shards) - len(index.snapshot.shards), "shards")
         return not_checked(_TABLE, f"{folder} goes on with {added} after those that were planned")
     return _other(folder, manifest.fingerprint, planned.fingerprint)
 
@@ -269,7 +272,7 @@ def _is_there(uri: str, is_pattern: bool) -> bool:
 
 
 def _other(folder: str, actual: str, planned: str) -> Check:
-    said = f"fingerprint {short(actual)}…, planned was {short(planned)}…"
+    said = f"fingerprint {start_of(actual)}…, planned was {start_of(planned)}…"
     return Check(_TABLE, False, f"{folder} is another table ({said}): plan again")
 
 
@@ -291,9 +294,9 @@ def _check_files(folder: str, manifest: LengthsManifest) -> Check:
     names = ALL_LENGTHS.names[: max(len(LENGTHS.names), *(len(own) for own in digests))]
     actual = columns_digest(names, digests)
     if actual != manifest.digests.columns:
-        said = f"digest {short(actual)}…, planned was {short(manifest.digests.columns)}…"
+        said = f"digest {start_of(actual)}…, planned was {start_of(manifest.digests.columns)}…"
         return Check(_TABLE, False, f"{folder} has other values ({said}): plan again", numbers)
-    read = f"{number_of(len(parts), 'files')}, {hashed:,} bytes, {number_of(rows, 'rows')} hashed"
+    read = f"{amount(len(parts), 'files')}, {hashed:,} bytes, {amount(rows, 'rows')} hashed"
     return Check(_TABLE, True, f"{read}: the table that was planned", numbers)
 
 
@@ -321,7 +324,7 @@ def _check_bare(index: Index, uri: str) -> Check:
     if actual != planned.fingerprint:
         return _other(uri, actual, planned.fingerprint)
     numbers = {"files": len(lengths.files), "rows_hashed": lengths.num_samples}
-    hashed = f"{number_of(len(lengths.files), 'files')}, {lengths.num_samples:,} rows hashed"
+    hashed = f"{amount(len(lengths.files), 'files')}, {lengths.num_samples:,} rows hashed"
     return Check(_TABLE, True, f"{hashed}: the table that was planned", numbers)
 
 
@@ -342,7 +345,7 @@ _EXAMPLES = 3
 _Encode = Callable[[Mapping[str, Any]], Any]
 
 
-class Encoded(NamedTuple):
+class EncodedSample(NamedTuple):
     """A sample, or a piece of one, and the length of what was built."""
 
     sample: Sample
@@ -395,7 +398,7 @@ def check_samples(
         MissingExtraError: what encoding them needs is not installed, which says nothing of them.
     """
     encoded = list(_encoded(index, encoder, transform, wanted, seed))
-    by_source: dict[str, list[Encoded]] = {one.name: [] for one in index.snapshot.sources}
+    by_source: dict[str, list[EncodedSample]] = {one.name: [] for one in index.snapshot.sources}
     for each in encoded:
         by_source.setdefault(each.sample.source or "", []).append(each)
     sources = sorted(
@@ -415,11 +418,11 @@ def check_samples(
 
 
 def _detail(numbers: Mapping[str, int], wrong: list[str]) -> str:
-    done = number_of(numbers["samples_encoded"], "samples") + " encoded"
-    done += f", {number_of(numbers['tokens_compared'], 'tokens')} compared"
+    done = amount(numbers["samples_encoded"], "samples") + " encoded"
+    done += f", {amount(numbers['tokens_compared'], 'tokens')} compared"
     if numbers["pieces"]:
-        done += f", {number_of(numbers['pieces'], 'pieces')} by their ends"
-    done += f", {number_of(numbers['different'], 'differences')}"
+        done += f", {amount(numbers['pieces'], 'pieces')} by their ends"
+    done += f", {amount(numbers['different'], 'differences')}"
     if numbers["failed"]:
         done += f", {numbers['failed']:,} cannot be built"
     return f"{done}: {few(wrong)}" if wrong else done
@@ -431,7 +434,7 @@ def _encoded(
     transform: Transform | None,
     wanted: int,
     seed: int,
-) -> Iterator[Encoded]:
+) -> Iterator[EncodedSample]:
     options = index.snapshot.options
     shift, longest = int(options.shift), options.planned_capacity // options.align * options.align
     fetcher = Fetcher(index, transform)
@@ -448,7 +451,7 @@ def _encoded(
             error = f"cannot be encoded: {type(failure).__name__}: {failure}"
         is_long = length is not None and length > longest
         is_piece = bool(sample.piece or sample.token_start) or is_long
-        yield Encoded(sample, is_piece, length, error)
+        yield EncodedSample(sample, is_piece, length, error)
 
 
 def _drawn(index: Index, wanted: int, seed: int) -> Iterator[tuple[Sample, int]]:
@@ -469,7 +472,7 @@ def _drawn(index: Index, wanted: int, seed: int) -> Iterator[tuple[Sample, int]]
         first_row = stop
 
 
-def _seen(name: str, encoded: list[Encoded]) -> dict[str, Any]:
+def _seen(name: str, encoded: list[EncodedSample]) -> dict[str, Any]:
     different = [each for each in encoded if each.differs]
     failed = [each for each in encoded if each.length is None]
     whole = [each for each in encoded if not each.is_piece and each.length is not None]

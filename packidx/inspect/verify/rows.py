@@ -43,12 +43,12 @@ def not_checked(name: str, why: str) -> Check:
     return Check(name, True, f"not checked: {why}", checked=False)
 
 
-def number_of(number: int, plural: str) -> str:
+def amount(number: int, plural: str) -> str:
     """A number of things, ``1 pack`` or ``2 packs``."""
     return f"{number:,} {plural.removesuffix('s') if number == 1 else plural}"
 
 
-def short(digest: str) -> str:
+def start_of(digest: str) -> str:
     """The first digits of a digest; the other value beside it differs in them."""
     return digest[:12]
 
@@ -258,7 +258,7 @@ def _limit_rules(options: plan.Options) -> list[Rule]:
 
 
 class Found:
-    """What was seen so far of a snapshot: complaints of each check, and sums over the windows."""
+    """All that was seen of a snapshot: complaints of each check, and sums over the windows."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -309,7 +309,7 @@ class Found:
             digest.update(name, rows)
         self.digests.append(digest.hexdigest())
         if self.digests[-1] != stated.digest:
-            said = f"{short(self.digests[-1])}…, the manifest says {short(stated.digest)}…"
+            said = f"{start_of(self.digests[-1])}…, the manifest says {start_of(stated.digest)}…"
             self.wrong["id"].append(f"window {number} has digest {said}")
 
     def _count(
@@ -386,14 +386,14 @@ class Found:
             more = "".join(f", {value} {cap}" for cap, value in asked.items())
             most = self.options.planned_capacity
             said = f"the fullest has {self.fullest:,} tokens of at most {most:,}{more}"
-            return f"{number_of(numbers['packs'], 'packs')}, {said}"
+            return f"{amount(numbers['packs'], 'packs')}, {said}"
         if name == "every sample once":
             packed, dropped = numbers["packed"], numbers["dropped"]
-            total = number_of(packed + dropped, "samples")
+            total = amount(packed + dropped, "samples")
             return f"{packed:,} packed + {dropped:,} dropped = {total}, each once"
         words = {"rows_hashed": "rows hashed", "compared": "numbers compared"}
-        told = (number_of(number, words.get(key, key)) for key, number in numbers.items())
-        ident = f", {short(self.index.id)}… is the id of this content" if name == "id" else ""
+        told = (amount(number, words.get(key, key)) for key, number in numbers.items())
+        ident = f", {start_of(self.index.id)}… is the id of this content" if name == "id" else ""
         return ", ".join(told) + ident
 
     def _identify(self) -> None:
@@ -403,7 +403,7 @@ class Found:
         snapshot = replace(self.index.snapshot, result=replace(self.result, windows=windows))
         own = snapshot_id(snapshot.to_json())
         if own != self.index.id:
-            said = f"{short(own)}…, the folder says {short(self.index.id)}…"
+            said = f"{start_of(own)}…, the folder says {start_of(self.index.id)}…"
             self.wrong["id"].append(f"the content gives id {said}")
 
     def _compare_result(self) -> int:
@@ -465,5 +465,5 @@ def _offending(
         row = connection.execute(_bound(rule.sql, values)).fetchone()
         if row is not None:
             *cells, number = row
-            told = number_of(int(number), rule.counted)
+            told = amount(int(number), rule.counted)
             yield _bound(rule.sentence, values).format(*cells, told)
