@@ -269,7 +269,7 @@ def test_what_is_decided_on_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyP
     taken = corpus.again()
     assert taken.num_samples == 0 and "its text was counted by tokenizers" in (taken.reason or "")
     unequal = Compared(by=compared_with(), records=1, unequal={"text": "one"})
-    monkeypatch.setattr("packidx.estimate.api.compare", lambda *_: unequal)
+    monkeypatch.setattr("packidx.estimate.api.compare_processor", lambda *_: unequal)
     corpus.write("b", records("b"))
     corpus.write("c", records("c"))
     taken = corpus.again()

@@ -384,15 +384,17 @@ class ChatTemplate:
         return trained_spans(regions, text, self.policy)
 
     def _own_shapes(self, conversation: Conversation) -> Iterator[tuple[list[Shape], list[str]]]:
-        """Shapes of a record's texts, and their cores: cut at the template's words; then none,
-        which does where blocks show the turns."""
+        """Shapes of a record's texts, and their cores: cut at the template's words, first with
+        marks for white space alone; then none, which does where blocks show the turns."""
         try:
             _, texts = structure(conversation, self._names)
         except Unusual:
             return
         asked = NOTHING if self._asked is None else self._asked
-        with contextlib.suppress(Unlike):
-            yield shapes_of(texts, replace(asked, equal=frozenset(), distinct=False))
+        asked = replace(asked, equal=frozenset(), distinct=False)
+        for marks_space in (True, False) if any(map(str.isspace, texts)) else (False,):
+            with contextlib.suppress(Unlike):
+                yield shapes_of(texts, asked, marks_space=marks_space)
         if self._has_blocks:
             yield [(text,) for text in texts], []
 

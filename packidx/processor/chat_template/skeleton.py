@@ -48,8 +48,13 @@ class Unlike(Exception):
     """Texts, or a template, that marks cannot stand for."""
 
 
-def shapes_of(texts: Sequence[str], asked: AskedOfTexts) -> tuple[list[Shape], list[str]]:
+def shapes_of(
+    texts: Sequence[str], asked: AskedOfTexts, *, marks_space: bool = False
+) -> tuple[list[Shape], list[str]]:
     """Return what the template may ask of `texts`, none empty: the shape of each; and all cores.
+
+    Args:
+        marks_space: a text that is white space alone is a core, and not as it is in its shape.
 
     Raises:
         Unlike: marks cannot stand for a text, or two are equal where that matters.
@@ -63,7 +68,10 @@ def shapes_of(texts: Sequence[str], asked: AskedOfTexts) -> tuple[list[Shape], l
     cores: list[str] = []
     for text in texts:
         bare = text.strip()
-        if not bare or bare in asked.equal:
+        if not bare and marks_space:
+            shapes.append(PLAIN)
+            cores.append(text)
+        elif not bare or bare in asked.equal:
             shapes.append((text,))
         elif is_cut or is_edged or len(bare) < len(text):
             shapes.append(_cut(text, asked, cores))
