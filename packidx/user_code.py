@@ -15,13 +15,16 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import resolve_name
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from packidx.digests import canonical_json, digest
 from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError
 from packidx.hashing import derive_key
+
+if TYPE_CHECKING:
+    from packidx.format.manifest import Transform as PlannedTransform
 
 _SPEC = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)(\(\))?")
 
@@ -142,19 +145,8 @@ class Transform:
         return dict(changed)
 
 
-class Planned(Protocol):
-    """What a manifest says of a transform."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def fingerprint(self) -> str: ...
-
-
 def planned_transform(
-    planned: Planned | None, given: str | Function | None, where: str
+    planned: PlannedTransform | None, given: str | Function | None, where: str
 ) -> Transform | None:
     """Return what the reader was `given` with the plan's seed, if it is the plan's transform.
 

@@ -26,7 +26,7 @@ from packidx.encode.media import info_of
 from packidx.encode.probe.blanks import noise, random_tuples, shape_of
 from packidx.encode.whole import NotBuilt, build_sample, ids_of, quiet
 from packidx.errors import MissingExtraError
-from packidx.io.kept import kept
+from packidx.io.cache import kept
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import (

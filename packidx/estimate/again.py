@@ -34,8 +34,8 @@ from packidx.format import manifest as format_manifest
 from packidx.format import schema
 from packidx.format.lengths import LengthsManifest
 from packidx.format.parquet import as_arrow, conform
-from packidx.io import urls
-from packidx.io.copies import StoredFile, are_whole, local_copy, overlapped
+from packidx.io import storage, urls
+from packidx.io.copies import StoredFile, are_whole, local_copy
 from packidx.io.storage import reading
 from packidx.lengths.parts import read_media
 from packidx.records.containers.base import RecordRange, ShardScan
@@ -209,7 +209,9 @@ class Earlier:
     def _referred(self) -> dict[int, References]:
         """Return what ranges refer to, by the table's row that they begin with."""
         files = [file.within(self.path) for file in self.manifest.media or ()]
-        return {first: names for part in overlapped(read_media, files) for first, names in part}
+        return {
+            first: names for part in storage.overlapped(read_media, files) for first, names in part
+        }
 
     def references(self, first: int) -> References:
         """Return what the range refers to that begins with this row of the table.
@@ -369,7 +371,7 @@ class _OldTable:
             part for n in wanted for part, _, _ in self._parts(*earlier.first_rows[n : n + 2])
         }
         self._needed = sorted(needed)
-        said = overlapped(_damage, [earlier.files[number] for number in self._needed])
+        said = storage.overlapped(_damage, [earlier.files[number] for number in self._needed])
         wrong = zip(self._needed, said, strict=True)
         self.damaged = {number: text for number, text in wrong if text is not None}
         """What is wrong with parts, a sentence each."""

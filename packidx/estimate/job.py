@@ -21,8 +21,7 @@ from packidx.format.lengths import (
     fingerprint,
 )
 from packidx.format.manifest import Digests, Encoder, File, Layout, Transform, decoded, sealed
-from packidx.io import urls
-from packidx.io.copies import overlapped
+from packidx.io import storage, urls
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.counts import Compared
 from packidx.records.containers.base import TASK_BYTES, ShardScan
@@ -293,4 +292,4 @@ def refuse_changed_shards(job: EstimateJob) -> None:
     """
     pairs = zip(job.shards, job.scans, strict=True)
     seen = [(shard.path, scan.nbytes, scan.marks) for shard, scan in pairs]
-    overlapped(lambda shard: check_unchanged(*shard), seen)
+    storage.overlapped(lambda shard: check_unchanged(*shard), seen)

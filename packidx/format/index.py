@@ -102,7 +102,7 @@ class Options(JsonObject, frozen=True, kw_only=True):
     continues: tuple[Consumed, ...]
     appends_to: SnapshotId | None
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Raise an `Unfit` unless the members fit each other."""
         if self.planned_capacity > self.capacity:
             raise Unfit(f"has options.planned_capacity above its capacity {self.capacity}")
@@ -145,7 +145,7 @@ class Result(JsonObject, frozen=True, kw_only=True):
     lost_percent: Number
     epochs: tuple[tuple[tuple[Count, Count], ...], ...] | None = None
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Raise an `Unfit` unless the members fit each other."""
         if self.schedule_block % self.schedule_chunk:
             block, chunk = self.schedule_block, self.schedule_chunk
@@ -248,10 +248,6 @@ class IndexManifest(Manifest, frozen=True, kw_only=True):
 
     def check(self) -> None:
         check_files(self.files)
-        self.options.check()
-        self.result.check()
-        for shard in self.shards:
-            shard.check()
         unique([source.name for source in self.sources], "source")
         check_shards(self.shards, [source.name for source in self.sources])
         equal(

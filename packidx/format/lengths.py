@@ -74,8 +74,6 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
 
     def check(self) -> None:
         check_files((*self.files, *(self.media or ())))
-        for shard in self.shards:
-            shard.check()
         unique([source.name for source in self.sources], "source")
         check_shards(self.shards, [source.name for source in self.sources])
         equal(sum(file.rows for file in self.files), self.num_samples, "rows of files")
@@ -152,25 +150,28 @@ HELP = (
 )
 
 
-class TableFiles(NamedTuple):
-    """Where a lengths table lies."""
+class KnownTable(NamedTuple):
+    """A lengths table, and what its manifest says."""
 
-    manifest: str | None
-    """Path of its manifest, which names its files; None for bare Parquet."""
+    manifest: LengthsManifest | None
+    """None of bare Parquet."""
     files: list[StoredFile]
-    """Of bare Parquet."""
-    is_pattern: bool
+    is_pattern: bool = False
 
 
-def find_table(uri: str, is_pattern: bool | None = None) -> TableFiles:
-    """The files that `uri` means. What is there by that very name wins over a pattern.
+def known_table(
+    uri: str, is_pattern: bool | None = None, fingerprint: str | None = None
+) -> KnownTable:
+    """The lengths table at `uri`. What is there by that very name wins over a pattern.
 
     Args:
         is_pattern: of a path that a snapshot recorded, whether it was one then: a file whose name
             has marks, and which is gone, must not become others that match it.
+        fingerprint: that of the table, where it is known.
 
     Raises:
         SourceError: nothing is there, it is being written, or it is no table.
+        FormatError: its manifest is broken, or another one is in its place.
         OSError: a store cannot be asked.
     """
     may_match = any(mark in uri for mark in "*?[") if is_pattern is None else is_pattern
@@ -178,12 +179,15 @@ def find_table(uri: str, is_pattern: bool | None = None) -> TableFiles:
         matches = storage.glob(uri)
         if not matches:
             raise SourceError(f"{uri} matches no file; {HELP}")
-        return TableFiles(None, [StoredFile(path) for path in matches], True)
+        return KnownTable(None, [StoredFile(path) for path in matches], True)
     if storage.is_file(uri):
-        return TableFiles(None, [StoredFile(uri)], False)
-    manifest = urls.join(uri, "manifest.json")
-    if storage.is_file(manifest):
-        return TableFiles(manifest, [], False)
+        return KnownTable(None, [StoredFile(uri)])
+    path = urls.join(uri, "manifest.json")
+    if storage.is_file(path):
+        manifest = load(path, LengthsManifest, HELP)
+        if fingerprint not in (None, manifest.fingerprint):
+            raise FormatError(f"{uri} is not the table that was planned")
+        return KnownTable(manifest, [file.within(uri) for file in manifest.files])
     names = storage.names(uri)
     if not names and not storage.exists(uri):
         raise SourceError(f"{uri} does not exist; {HELP}")
@@ -197,34 +201,4 @@ def find_table(uri: str, is_pattern: bool | None = None) -> TableFiles:
         raise SourceError(
             f"{uri} is no lengths table: it holds no manifest.json and no Parquet; {HELP}"
         )
-    return TableFiles(None, [StoredFile(urls.join(uri, name)) for name in tables], False)
-
-
-class KnownTable(NamedTuple):
-    """A lengths table, and what its manifest says."""
-
-    manifest: LengthsManifest | None
-    """None of bare Parquet."""
-    files: list[StoredFile]
-
-
-def known_table(
-    uri: str, is_pattern: bool | None = None, fingerprint: str | None = None
-) -> KnownTable:
-    """The lengths table at `uri`, the one of a `fingerprint` where that is given.
-
-    Args:
-        is_pattern: as `find_table` has it.
-
-    Raises:
-        SourceError: there is none.
-        FormatError: its manifest is broken, or another one is in its place.
-        OSError: a store cannot be asked.
-    """
-    table = find_table(uri, is_pattern)
-    if table.manifest is None:
-        return KnownTable(None, table.files)
-    manifest = load(table.manifest, LengthsManifest, "estimate again")
-    if fingerprint is not None and manifest.fingerprint != fingerprint:
-        raise FormatError(f"{uri} is not the table that was planned")
-    return KnownTable(manifest, [file.within(uri) for file in manifest.files])
+    return KnownTable(None, [StoredFile(urls.join(uri, name)) for name in tables])

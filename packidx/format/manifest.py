@@ -117,7 +117,7 @@ class Shard(JsonObject, frozen=True, kw_only=True):
     columns: Mapping[str, str] | None = None
     """Of its records, where they are others than its source's, or used as something else."""
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Raise an `Unfit` unless its ranges are all of its rows."""
         following = 0
         for part in self.ranges or ():

@@ -11,7 +11,6 @@ from packidx.format.index import is_snapshot_id
 from packidx.format.schema import LENGTHS_FORMAT
 from packidx.index.reader import Index
 from packidx.io import storage, urls
-from packidx.io.copies import overlapped
 
 
 def snapshot_ids(folder: str | Path, beginning: str = "") -> list[str]:
@@ -24,7 +23,7 @@ def snapshot_ids(folder: str | Path, beginning: str = "") -> list[str]:
     names = [name for name in storage.names(home) if name.startswith(beginning)]
     names = [name for name in names if is_snapshot_id(name)]
     manifests = [urls.join(home, f"{name}/manifest.json") for name in names]
-    there = overlapped(storage.is_file, manifests)
+    there = storage.overlapped(storage.is_file, manifests)
     return [name for name, is_there in zip(names, there, strict=True) if is_there]
 
 

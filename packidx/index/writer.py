@@ -29,7 +29,7 @@ from packidx.format.manifest import sealed
 from packidx.index.opening import read_head
 from packidx.index.window_files import WindowFiles, WrittenWindow
 from packidx.io import storage, urls
-from packidx.io.copies import content_digest, local_copy, overlapped, unsound_file
+from packidx.io.copies import content_of, local_copy, unsound_file
 from packidx.io.files import (
     fsync_path,
     locked,
@@ -227,8 +227,14 @@ def _is_whole(folder: str, ident: str, files: list[TableFile]) -> bool:
             manifest.snapshot_id == ident
             and sorted(file.path for file in manifest.files) == sorted(file.path for file in files)
             and unsound_file(parts) is None
-            and overlapped(content_digest, [part.path for part in parts])
-            == [part.sha256 for part in parts]
+            and all(
+                content.sha256 == part.sha256
+                for part, content in zip(
+                    parts,
+                    storage.overlapped(content_of, [part.path for part in parts]),
+                    strict=True,
+                )
+            )
         )
     except (FormatError, FileNotFoundError):
         return False

@@ -1,10 +1,10 @@
-"""Local copies of files in object stores, and of compressed files' text, of a bounded total size.
+"""What all processes keep: local copies of files, of a bounded total size, and answers as JSON.
 
-All processes share them.
-
-<cache>/files/<digest>-<name> a copy; the digest is of its source and version: it never changes
-<cache>/files/<digest>.lock      held by the process that is making it
-<cache>/files/.<digest>       what it has of it so far, locked, too
+<cache>/files/<digest>-<name> a copy of a store's file, or a compressed file's text; the digest is
+                              of its source and version: it never changes
+<cache>/files/.<digest>       what there is of it so far, locked by the process that is making it
+<cache>/<what>/<digest>.json  an answer that takes seconds to find, and the digest of its content;
+                              the digest in its name is of all that decides it
 
 A copy in use is locked (shared) and not removed. Where the bound is reached, what was used longest
 ago goes first; what a killed process had begun to download goes at once. ``PACKIDX_CACHE`` names
@@ -18,12 +18,14 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import IO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Any
+
+import orjson
 
 from packidx.digests import digest
 from packidx.errors import OptionError
-from packidx.io import storage
+from packidx.io import files, storage
 from packidx.io import urls as urls_module
 from packidx.io.sizes import parse_size
 
@@ -149,21 +151,18 @@ def _make(copy: str, make: Callable[[str], None]) -> None:
     """Make a copy, unless another process has done it meanwhile."""
     home, name = os.path.split(copy)
     os.makedirs(home, exist_ok=True)
-    digest_of = name.partition("-")[0]
-    lock, begun = (os.path.join(home, each) for each in (f"{digest_of}.lock", f".{digest_of}"))
-    with _locked(lock):
+    begun = os.path.join(home, f".{name.partition('-')[0]}")
+    with _locked(begun) as file:
         try:
             if os.path.exists(copy):
                 return
-            with _locked(begun) as file:  # so that nobody takes it for a dead process's
-                file.truncate(0)
-                make(begun)
-                _make_room(home)
-                os.rename(begun, copy)
+            file.truncate(0)
+            make(begun)
+            _make_room(home)
+            os.rename(begun, copy)
         finally:
-            for path in (begun, lock):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(begun)
 
 
 @contextlib.contextmanager
@@ -187,12 +186,11 @@ def _make_room(home: str) -> None:
     """
     copies, excess = [], -limit()
     for entry in os.scandir(home):
-        if not entry.name.endswith(".lock"):
-            with contextlib.suppress(FileNotFoundError):
-                status = entry.stat()
-                excess += status.st_size
-                is_copy = not entry.name.startswith(".")
-                copies.append((is_copy, status.st_atime_ns, status.st_size, entry.path))
+        with contextlib.suppress(FileNotFoundError):
+            status = entry.stat()
+            excess += status.st_size
+            is_copy = not entry.name.startswith(".")
+            copies.append((is_copy, status.st_atime_ns, status.st_size, entry.path))
     for is_copy, _, size, path in sorted(copies):
         if (excess > 0 or not is_copy) and _removed(path):
             excess -= size
@@ -214,3 +212,48 @@ def _removed(path: str) -> bool:
     finally:
         os.close(handle)
     return True
+
+
+def kept(
+    what: str,
+    parts: Sequence[str],
+    make: Callable[[], dict[str, Any]],
+    is_certain: Callable[[dict[str, Any]], bool] = bool,
+) -> dict[str, Any]:
+    """Return what `make` gives, or gave before, to whichever process.
+
+    A cache that cannot be read or written costs some time, and no more.
+
+    Args:
+        what: names the folder.
+        parts: all that decides it.
+        is_certain: whether it may be kept.
+    """
+    home = os.path.join(folder(), what)
+    path = os.path.join(home, f"{digest(*map(str.encode, parts))}.json")
+    if (content := _read(path)) is not None:
+        return content
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            os.makedirs(home, exist_ok=True)
+            # Of several processes one makes it, and the others wait.
+            stack.enter_context(files.locked(home, wait=True))
+        if (content := _read(path)) is not None:
+            return content
+        made = make()
+        if is_certain(made):
+            data = orjson.dumps(made)
+            with contextlib.suppress(OSError):
+                files.write_atomic(path, digest(data).encode() + b"\n" + data)
+        return made
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        stated, _, data = storage.read(path).partition(b"\n")
+        if stated.decode() != digest(data):
+            return None
+        content: dict[str, Any] = orjson.loads(data)
+        return content
+    except (OSError, ValueError):
+        return None

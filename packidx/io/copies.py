@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from packidx.digests import file_digest
 from packidx.errors import FormatError
@@ -23,9 +23,6 @@ _SPARE = 256  # handles that a process has for other files
 _REMEMBERED = 1 << 14
 
 _digests: dict[tuple[str, int, int], str] = {}  # by path, inode and ctime
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class StoredFile(NamedTuple):
@@ -83,22 +80,7 @@ def local_copies(files: Sequence[StoredFile]) -> Iterator[list[str]]:
     if any(urls.is_url(file.path) for file in files):
         _allow_open_files(len(files) + _SPARE)  # each copy is held by a handle
     with contextlib.ExitStack() as stack:
-        yield overlapped(lambda file: stack.enter_context(local_copy(file)), files)
-
-
-def overlapped(call: Callable[[T], R], arguments: Iterable[T]) -> list[R]:
-    """``[call(one) for one in arguments]``, several at a time where one waits for a store.
-
-    An argument is a path, or a tuple that begins with one.
-    """
-    listed = list(arguments)
-    if len(listed) < 2 or not any(urls.is_url(_path_of(argument)) for argument in listed):
-        return [call(argument) for argument in listed]
-    return storage.overlapped(call, listed)
-
-
-def _path_of(argument: object) -> str:
-    return str(argument[0] if isinstance(argument, tuple) else argument)
+        yield storage.overlapped(lambda file: stack.enter_context(local_copy(file)), files)
 
 
 class Content(NamedTuple):
@@ -123,24 +105,6 @@ def content_of(path: str) -> Content:
         content = Content(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
     _remember(path, status, content.sha256)
     return content
-
-
-def content_digest(path: str) -> str:
-    """The SHA-256 of `content_of`.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    return content_of(path).sha256
-
-
-def sizes(paths: Sequence[str]) -> list[int | None]:
-    """Bytes of each file, None where there is none.
-
-    Raises:
-        OSError: a store cannot be asked.
-    """
-    return overlapped(storage.size_of, paths)
 
 
 def _damage(file: StoredFile) -> str | None:
@@ -205,7 +169,8 @@ def unsound_file(files: Sequence[StoredFile]) -> str | None:
     Raises:
         OSError: a store cannot be asked.
     """
-    for file, actual in zip(files, sizes([file.path for file in files]), strict=True):
+    sizes = storage.overlapped(storage.size_of, [file.path for file in files])
+    for file, actual in zip(files, sizes, strict=True):
         if actual != file.nbytes:
             state = "is missing" if actual is None else f"has {actual} bytes"
             return f"{file.path} {state}, its manifest says {file.nbytes}"

@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Sequence
 
 from packidx.io import storage, urls
-from packidx.io.copies import overlapped
 from packidx.io.own_files import FORMAT, LIST, Kind, check_free, names_below
 
 # What a reader begins with, in the order in which it is written; all other files come before.
@@ -21,8 +20,6 @@ _ENTRIES = (".nv-meta", "metadataset.yaml", ".packidx.json", "manifest.json")
 
 Uploaded = Callable[[int, int], None]
 """``uploaded(done, total)``: so many files are in the store."""
-
-_MANIFEST = "manifest.json"
 
 
 def publish(folder: str, url: str, kind: Kind, uploaded: Uploaded | None = None) -> None:
@@ -41,12 +38,30 @@ def publish(folder: str, url: str, kind: Kind, uploaded: Uploaded | None = None)
     names = names_below(folder)
     there, known = check_free(url, kind)
     _list(url, kind.what, sorted({*names, *known} - {LIST}))
+    _replace(folder, url, [name for name in there if name != LIST], uploaded)
+    _list(url, kind.what, names)
+
+
+def put_snapshot(staging: str, url: str, uploaded: Uploaded | None = None) -> None:
+    """Upload a snapshot's files, its manifest when all others are there.
+
+    What another writer of this very plan uploads meanwhile is the same. A manifest that is there
+    is of a damaged snapshot, which nobody is to begin with while it is made whole.
+
+    Raises:
+        OSError: the store cannot be written.
+    """
+    _replace(staging, url, storage.names(url), uploaded)
+
+
+def _replace(folder: str, url: str, there: Sequence[str], uploaded: Uploaded | None) -> None:
+    """Put the files of `folder` in the place of those that are `there`."""
+    names = names_below(folder)
     for name in reversed(_in_order(there)):
         storage.remove(urls.join(url, name))
-    upload(folder, url, [name for name in names if not _rank(name)], uploaded)
-    kept = {*names, *filter(_rank, there), LIST}
-    overlapped(storage.remove, [urls.join(url, name) for name in there if name not in kept])
-    _list(url, kind.what, names)
+    _upload(folder, url, [name for name in names if not _rank(name)], uploaded)
+    stale = [name for name in there if not _rank(name) and name not in names]
+    storage.overlapped(storage.remove, [urls.join(url, name) for name in stale])
     for name in _in_order(names):  # each when the one before is there
         storage.upload(os.path.join(folder, name), urls.join(url, name))
 
@@ -57,7 +72,7 @@ def _list(url: str, what: str, names: Sequence[str]) -> None:
     storage.write(urls.join(url, LIST), json.dumps(stated, indent=2).encode() + b"\n")
 
 
-def upload(folder: str, url: str, names: Sequence[str], uploaded: Uploaded | None = None) -> None:
+def _upload(folder: str, url: str, names: Sequence[str], uploaded: Uploaded | None = None) -> None:
     """Copy files of a folder into a store, several at a time.
 
     Raises:
@@ -72,7 +87,7 @@ def upload(folder: str, url: str, names: Sequence[str], uploaded: Uploaded | Non
         if uploaded is not None:
             uploaded(done, len(names))
 
-    overlapped(put, [(urls.join(url, name), os.path.join(folder, name)) for name in names])
+    storage.overlapped(put, [(urls.join(url, name), os.path.join(folder, name)) for name in names])
 
 
 def _rank(name: str) -> int:
@@ -84,22 +99,3 @@ def _rank(name: str) -> int:
 def _in_order(names: Sequence[str]) -> list[str]:
     """Return what a reader begins with, in the order of writing: `.info` is `.nv-meta`'s last."""
     return sorted(sorted(filter(_rank, names), reverse=True), key=_rank)
-
-
-def put_snapshot(staging: str, url: str, uploaded: Uploaded | None = None) -> None:
-    """Upload a snapshot's files, its manifest when all others are there.
-
-    What another writer of this very plan uploads meanwhile is the same. A manifest that is there
-    is of a damaged snapshot, which nobody is to begin with while it is made whole.
-
-    Raises:
-        OSError: the store cannot be written.
-    """
-    manifest = urls.join(url, _MANIFEST)
-    if storage.is_file(manifest):
-        storage.remove(manifest)
-    names = sorted(name for name in os.listdir(staging) if name != _MANIFEST)
-    upload(staging, url, names, uploaded)
-    there = [name for name in storage.names(url) if name not in (*names, _MANIFEST)]
-    overlapped(storage.remove, [urls.join(url, name) for name in there])
-    storage.upload(os.path.join(staging, _MANIFEST), manifest)

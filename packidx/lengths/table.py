@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 
 from packidx.digests import ColumnDigest, canonical_json, digest
 from packidx.errors import FormatError, MismatchError, SourceError
-from packidx.format.lengths import HELP, LengthsManifest, find_table
-from packidx.format.manifest import Encoder, Shard, as_planned, load
+from packidx.format.lengths import HELP, KnownTable, LengthsManifest, known_table
+from packidx.format.manifest import Encoder, Shard, as_planned
 from packidx.format.schema import ALL_LENGTHS, METHODS
-from packidx.io import urls
-from packidx.io.copies import StoredFile, local_copies, local_copy, overlapped, unsound_file
+from packidx.io import storage, urls
+from packidx.io.copies import StoredFile, local_copies, local_copy, unsound_file
 from packidx.io.ranges import open_range
 from packidx.lengths.rows import LengthsRows, Places, strongest_first, typed
 
@@ -54,15 +54,10 @@ class Lengths:
     _digested: int = 0
 
     @classmethod
-    def opened(
-        cls,
-        uri: str,
-        files: list[StoredFile],
-        manifest: LengthsManifest | None,
-        is_pattern: bool = False,
-    ) -> Lengths:
-        """The table in `files`, whose footers are read and checked."""
-        footers = overlapped(read_footer, files)
+    def opened(cls, uri: str, table: KnownTable) -> Lengths:
+        """The table, whose files' footers are read and checked."""
+        manifest, files, is_pattern = table
+        footers = storage.overlapped(read_footer, files)
         names = [
             known_names(uri, file.path, footer) for file, footer in zip(files, footers, strict=True)
         ]
@@ -232,14 +227,10 @@ def read_lengths(uri: str) -> Lengths:
         OSError: a store cannot be asked.
     """
     uri = urls.local_path(uri)
-    table = find_table(uri)
-    if table.manifest is None:
-        return Lengths.opened(uri, table.files, None, table.is_pattern)
-    manifest = load(table.manifest, LengthsManifest, HELP)
-    files = [file.within(uri) for file in manifest.files]
-    if wrong := unsound_file(files):
+    table = known_table(uri)
+    if table.manifest is not None and (wrong := unsound_file(table.files)):
         raise MismatchError(f"{wrong}: run `packidx estimate` again")
-    return Lengths.opened(uri, files, manifest)
+    return Lengths.opened(uri, table)
 
 
 def _frame(tables: list[pa.Table], columns: list[str]) -> pl.DataFrame:

@@ -68,28 +68,6 @@ def test_sums_are_what_the_real_processor_builds(
         assert [tuple(entry[:2]) for entry in meta["images_meta"]] == sizes
 
 
-def test_again_changes_nothing(processor: str, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    records = chats(20)
-    for record in records:
-        Image.new("RGB", (60, 40)).save(tmp_path / "data" / record["images"][0])
-    for kind in ("jsonl", "parquet"):
-        (tmp_path / "data" / f"{kind}.{kind}").write_bytes(WRITERS[kind](records))
-    options = {"media_root": tmp_path / "data", "workers": 1}
-    for form in FORMS:
-        precompute(str(tmp_path / "data"), tmp_path / "one", processor, meta=form, **options)
-        summary = precompute(
-            str(tmp_path / "one"), tmp_path / "two", processor, meta=form, **options
-        )
-        assert summary.methods == {"exact": 40}
-        first, second = (pq.read_table(tmp_path / n / "parquet.parquet") for n in ("one", "two"))
-        assert first.equals(second)
-        lines = [(tmp_path / n / "jsonl.jsonl").read_bytes() for n in ("one", "two")]
-        assert [*map(orjson.loads, lines[0].splitlines())] == [
-            *map(orjson.loads, lines[1].splitlines())
-        ]
-
-
 def test_videos_state_what_they_were_counted_by(processors: Path, tmp_path: Path) -> None:
     frames = [f"{number}.png" for number in range(6)]
     for name in frames:

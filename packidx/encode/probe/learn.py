@@ -33,7 +33,7 @@ from packidx.encode.whole import (
 )
 from packidx.errors import BadRecord, SourceError
 from packidx.io import cache
-from packidx.io.kept import kept
+from packidx.io.cache import kept
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.software import installed

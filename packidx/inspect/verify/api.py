@@ -27,7 +27,7 @@ from packidx.hashing import derive_key
 from packidx.index import Index, Sample
 from packidx.inspect.verify.rows import Check, Found, amount, few, not_checked, start_of
 from packidx.io import storage, urls
-from packidx.io.copies import Content, StoredFile, content_of, local_copy, overlapped, sizes
+from packidx.io.copies import Content, StoredFile, content_of, local_copy
 from packidx.permutation import permutation
 from packidx.records.containers.tar import TAR
 from packidx.records.fetch import Fetcher
@@ -140,7 +140,8 @@ def _faults(parts: Sequence[StoredFile], quick: bool = False) -> tuple[dict[str,
     """
     faults: dict[str, str | None] = {}
     sound = []
-    for part, size in zip(parts, sizes([part.path for part in parts]), strict=True):
+    sizes = storage.overlapped(storage.size_of, [part.path for part in parts])
+    for part, size in zip(parts, sizes, strict=True):
         faults[part.path] = None
         if size is None:
             faults[part.path] = f"{part.path} is missing"
@@ -149,7 +150,7 @@ def _faults(parts: Sequence[StoredFile], quick: bool = False) -> tuple[dict[str,
             faults[part.path] = f"{part.path} has {said}"
         elif not quick:
             sound.append(part)
-    contents = overlapped(content_of, [part.path for part in sound])
+    contents = storage.overlapped(content_of, [part.path for part in sound])
     for part, content in zip(sound, contents, strict=True):
         if part.sha256 is not None and content.sha256 != part.sha256:
             said = f"{start_of(content.sha256)}…, the manifest says {start_of(part.sha256)}…"
@@ -164,13 +165,13 @@ def shards_check(index: Index, quick: bool = False) -> Check:
     if not shards:
         return not_checked("shards", BARE)
     paths = [urls.local_path(index.resolve(shard.uri)) for shard in shards]
-    there_now = sizes(paths)
+    there_now = storage.overlapped(storage.size_of, paths)
     sized = [
         (path, shard)
         for path, size, shard in zip(paths, there_now, shards, strict=True)
         if size == shard.bytes
     ]
-    contents = [] if quick else overlapped(_content, sized)
+    contents = [] if quick else storage.overlapped(_content, sized)
     wrong = [
         f"{path} is missing (name its new place with --root OLD=NEW)"
         if size is None

@@ -20,7 +20,7 @@ import packidx
 from packidx import digests
 from packidx.arrays import Int64s
 from packidx.digests import digest
-from packidx.io.kept import kept
+from packidx.io.cache import kept
 from packidx.processor import fingerprint
 from packidx.recent import Recent
 from packidx.software import installed
