@@ -44,10 +44,13 @@ def local_copy(file: StoredFile) -> Iterator[str]:
         OSError: it cannot be read, or the cache cannot be written.
     """
     with contextlib.ExitStack() as stack:
-        if urls.is_url(file.path):
-            copy, wrong = _cached(file, stack)
-        else:  # an absolute path, of which Arrow takes no part for a home folder or a URL
-            copy, wrong = os.path.abspath(file.path), _damage(file)
+        try:
+            if urls.is_url(file.path):
+                copy, wrong = _cached(file, stack)
+            else:  # an absolute path, of which Arrow takes no part for a home folder or a URL
+                copy, wrong = os.path.abspath(file.path), _wrong(file, file.path)
+        except FileNotFoundError:
+            wrong = "is missing"
         if wrong:
             raise FormatError(
                 f"{file.path} {wrong}: it is damaged or being replaced; write it again"
@@ -59,15 +62,10 @@ def _cached(file: StoredFile, stack: contextlib.ExitStack) -> tuple[str, str | N
     """The cache's copy of a store's file, and what is wrong with it."""
     from packidx.io import cache
 
-    try:
+    copy = stack.enter_context(cache.local(file.path, file.sha256))
+    if _wrong(file, copy):  # damaged here, or by the store: a new copy tells
+        os.unlink(copy)
         copy = stack.enter_context(cache.local(file.path, file.sha256))
-        if _wrong(file, copy):  # damaged here, or by the store: a new copy tells
-            os.unlink(copy)
-            copy = stack.enter_context(cache.local(file.path, file.sha256))
-    except FileNotFoundError:
-        raise FormatError(
-            f"{file.path} is missing: it was removed, or is being replaced; write it again"
-        ) from None
     if wrong := _wrong(file, copy):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(copy)  # the next reader asks the store again
@@ -105,14 +103,6 @@ def content_of(path: str) -> Content:
         content = Content(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
     _remember(path, status, content.sha256)
     return content
-
-
-def _damage(file: StoredFile) -> str | None:
-    """Return what is wrong with a file of this machine."""
-    try:
-        return _wrong(file, file.path)
-    except FileNotFoundError:
-        return "is missing"
 
 
 def _wrong(file: StoredFile, copy: str) -> str | None:
