@@ -12,6 +12,7 @@ Jinja's rendering of the record that the shape is learned of.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -61,7 +62,7 @@ def shapes_of(
     """
     if asked.distinct and len({text.strip() for text in texts}) < len(texts):
         raise Unlike
-    together = "\0".join(texts)
+    together = "\0".join(texts) if asked.cut or asked.edges else ""
     is_cut = any(word in together for word in asked.cut)
     is_edged = any(char in together for char in asked.edges)
     shapes: list[Shape] = []
@@ -73,12 +74,22 @@ def shapes_of(
             cores.append(text)
         elif not bare or bare in asked.equal:
             shapes.append((text,))
-        elif is_cut or is_edged or len(bare) < len(text):
+        elif is_cut or is_edged:
             shapes.append(_cut(text, asked, cores))
-        else:
+        elif len(bare) == len(text):
             shapes.append(PLAIN)
             cores.append(text)
+        else:
+            low = text.index(bare[0])
+            shapes.append(_around(text[:low], text[low + len(bare) :]))
+            cores.append(bare)
     return shapes, cores
+
+
+@functools.lru_cache(maxsize=1024)
+def _around(before: str, after: str) -> Shape:
+    """The shape of a text that has one core, between white space."""
+    return tuple([piece for piece in (before, None, after) if piece != ""])
 
 
 def _cut(text: str, asked: AskedOfTexts, cores: list[str]) -> Shape:
