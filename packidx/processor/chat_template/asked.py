@@ -36,6 +36,8 @@ _TESTS = {
     *("odd", "even", "divisibleby"),
 }
 _SHORTER = {"length", "count"}
+_OF_NUMBERS = {"odd", "even", "divisibleby"}
+_PIECES = {"first", "last", "min", "max", "int"}
 _CONTENT = {"content", "text", "reasoning_content", "reasoning", "thinking"}
 _CASELESS = {"role", "type"}
 """Keys of what is no text."""
@@ -126,10 +128,26 @@ class _Asked:
             sides = [compared.expr, *(operand.expr for operand in compared.ops)]
             for left, operand in zip(sides, compared.ops, strict=False):
                 self._compared(left, operand)
+        pieces: list[n.Getitem | n.Filter] = [*template.find_all(n.Getitem)]
+        pieces += template.find_all(n.Filter)
+        keyed = [node.node for node in template.find_all(n.Getattr)]
+        keyed += [node.node for node in template.find_all(n.Getitem) if _key(node)]
+        of_lists = set(map(id, keyed))  # of a content that is a list, and no text
+        for taken in pieces:
+            if id(taken) not in of_lists and self._takes_piece(taken):
+                raise _Unknown
+        sums = (
+            *template.find_all(n.Mod),
+            *template.find_all(n.Div),
+            *template.find_all(n.FloorDiv),
+        )
+        tests = [test for test in template.find_all(n.Test) if test.name in _OF_NUMBERS]
+        if any(map(self._measures, (*sums, *tests))):
+            raise _Unknown
         written = [id(node) for node in _written(template.find_all(n.Output))]
         for added in template.find_all((n.Add, n.Concat)):
-            several = sum(map(self.is_text, added.iter_child_nodes())) > 1
-            self.joins |= several and id(added) not in written
+            has_text = any(map(self.is_text, added.iter_child_nodes()))
+            self.joins |= has_text and id(added) not in written
 
     def _compared(self, left: n.Node, operand: n.Operand) -> None:
         right = operand.expr
@@ -146,6 +164,10 @@ class _Asked:
                 if not _NAME.fullmatch(side.value):
                     self.cut.add(side.value)  # a part of a text may be compared with it
             elif type(side.value) is int and side.value and self._measures(other):
+                raise _Unknown
+        if not isinstance(left, n.Const) or not isinstance(right, n.Const):
+            has_number = any(isinstance(s, n.Const) and type(s.value) is int for s in (left, right))
+            if operand.op not in ("eq", "ne") and not has_number and self._orders(left, right):
                 raise _Unknown
         both = not isinstance(left, n.Const) and not isinstance(right, n.Const)
         self.distinct |= both and self.is_text(left) and self.is_text(right)
@@ -197,6 +219,23 @@ class _Asked:
             and self.is_text(item.node)
             for item in _within(node)
         )
+
+    def _orders(self, *sides: n.Node) -> bool:
+        """Return whether texts, or their lengths, are compared by more than whether they are equal:
+        what a template makes of a text, True or False, is not."""
+        return any(self.is_text(side) and not isinstance(side, n.NSRef) for side in sides)
+
+    def _takes_piece(self, node: n.Getitem | n.Filter) -> bool:
+        """Return whether an expression takes a character or a stretch of a text by its place, or
+        the first of some texts, and not what stands between the words that it is cut at."""
+        whole = node.node
+        if whole is None or not self.is_text(whole):
+            return False
+        if isinstance(whole, n.Call) and isinstance(whole.node, n.Getattr):
+            return whole.node.attr not in _CUTS
+        if isinstance(node, n.Filter):
+            return node.name in _PIECES
+        return not (isinstance(node.arg, n.Const) and isinstance(node.arg.value, str))
 
     def _stripped(self, args: Sequence[n.Node]) -> None:
         for arg in args:

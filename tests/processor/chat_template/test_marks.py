@@ -140,21 +140,44 @@ DECIDES = {
     "a word in what a macro is given": "{% macro f(x) %}{% for c in x %}"
     "{{ 'A' if 'cat' in c else c }}{% endfor %}{% endmacro %}{{ f(m.content) }}"
     "{{ f(m.content.split(' ')) }}",
+    "its first letter": "{{ 'A' if m.content[0] == 'c' else 'B' }}{{ m.content }}",
+    "its first letters": "{{ 'A' if m.content[:3] == 'cat' else 'B' }}{{ m.content }}",
+    "an odd length": "{{ 'A' if m.content|length % 2 else 'B' }}{{ m.content }}",
+    "another one's length": "{{ 'A' if m.content|length < messages[0].content|length }}"
+    "{{ m.content }}",
+    "its place in the alphabet": "{{ 'A' if m.content < 'd' else 'B' }}{{ m.content }}",
+    "a number in it": "{{ m.content|int }}{{ m.content }}",
+    "it and a word": "{{ 'A' if 'xcat' in 'x' ~ m.content }}{{ m.content }}",
     "what two make": "{% if loop.first and 'catdog' in m.content + messages[1].content %}A"
     "{% endif %}{{ m.content }}",
 }
-TEXTS = ["cat", "Cat", " cat\n", "a cat", "dog", "dog cat", "cat cat", "\n", 'a "c"', "cattle", "t"]
+TEXTS = [
+    "cat",
+    "Cat",
+    " cat\n",
+    "a cat",
+    "dog",
+    "dog cat",
+    "cat cat",
+    "\n",
+    'a "c"',
+    "cattle",
+    "t",
+    "12",
+    "zz",
+]
 
 
 @pytest.mark.parametrize("content", DECIDES.values(), ids=DECIDES)
 def test_a_template_that_decides_by_texts_is_followed(content: str) -> None:
-    template = ChatTemplate(HEAD + content + TAIL)
-    for _ in range(2):  # as shapes are learned, and as they are known
-        for first in TEXTS:
-            for second in TEXTS:
-                conversation = said(first, second, "no", second)
-                made = outcome(template.render, conversation)
-                assert made in (None, outcome(template._render, conversation))
+    for seed in range(9):  # what a shape is learned of is another text each time
+        template = ChatTemplate(HEAD + content + TAIL)
+        pairs = [(first, second) for first in TEXTS for second in TEXTS]
+        random.Random(seed).shuffle(pairs)
+        for first, second in pairs:
+            conversation = said(first, second)
+            made = outcome(template.render, conversation)
+            assert made in (None, outcome(template._render, conversation))
 
 
 def test_a_record_unlike_others_of_its_shape_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
