@@ -23,7 +23,7 @@ from packidx.plan.select.consumed import continued_rules, lineage
 from packidx.plan.select.eligible import Rules, read_exclusion
 from packidx.plan.select.mixture import Mixture, sample_ratios
 from packidx.plan.window import WindowPlan, plan_window
-from packidx.plan.windows import WindowRange, windows_of
+from packidx.plan.windows import WindowRange, shard_ends, windows_of
 from packidx.plan.write import PlanTotals, Progress
 
 
@@ -102,10 +102,11 @@ def prepare(
         rules, continues = continued_rules(table, *resume, rules), lineage(*resume)
         excluded = excluded or resume[0].snapshot.options.excluded
     rows_of_window = asked.rows_of_window
+    has_shards = bool(shard_ends(table, 0))
     options = replace(
         options,
-        window_shards=rows_of_window if table.shards else None,
-        window_samples=None if table.shards else rows_of_window,
+        window_shards=rows_of_window if has_shards else None,
+        window_samples=None if has_shards else rows_of_window,
         weights=_weights(table, asked, options),
         cost_model=parse_cost(DEFAULT_PRESET if asked.cost is None else asked.cost).to_json(),
         excluded=excluded,

@@ -39,7 +39,7 @@ def windows_of(
     if first == lengths.num_samples and taken:
         return taken
     limit = options.window_samples or _fitting(lengths, options)
-    ends = _shard_ends(lengths, first)
+    ends = shard_ends(lengths, first)
     if options.window_shards is not None:
         cuts = [*ends[options.window_shards - 1 :: options.window_shards], ends[-1]]
     elif limit is None:
@@ -72,8 +72,9 @@ def _fitting(lengths: Lengths, options: ResolvedOptions) -> int | None:
     return None if lengths.num_samples <= most else min(WINDOW, most)
 
 
-def _shard_ends(lengths: Lengths, first: int) -> list[int]:
-    """Rows after the last one of each shard that begins at `first` or later."""
+def shard_ends(lengths: Lengths, first: int) -> list[int]:
+    """Return the row after each shard that ends behind `first`; nothing of a table that does not
+    say which shards all of its rows are of."""
     ends = list(accumulate(shard.rows for shard in lengths.shards))
     if not ends or ends[-1] != lengths.num_samples:
         return []
