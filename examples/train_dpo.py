@@ -26,13 +26,13 @@ from torch.utils.data import DataLoader
 from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError
 from packidx.index import Index, open_index
-from packidx.torch import PackedDataset, PackSampler, collate, prepare_model
+from packidx.torch import Pack, PackedDataset, PackSampler, collate, prepare_model
 from train_tiny import build_model
 
 BETA = 0.1
 
 
-def collate_pairs(packs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def collate_pairs(packs: Sequence[Pack]) -> dict[str, Any]:
     """What `model(**batch)` takes, ``pair_ids`` and ``segments`` besides.
 
     ``segments``, int64 [B, T], has the number of each token's sample, counted through all packs;
@@ -41,14 +41,14 @@ def collate_pairs(packs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     Raises:
         OptionError: a pack holds no pairs.
     """
-    if any("pair_ids" not in pack for pack in packs):
+    if any(pack.pair_ids is None for pack in packs):
         raise OptionError("a pack holds no pairs: estimate with --pair both, and plan again")
     batch = collate(packs)
     rows, first = [], 0
     for pack in packs:
-        num_samples = len(pack["sample_ids"])  # segments behind them are padding
-        lengths = pack["cu_seqlens"].diff()[:num_samples].long()
-        numbers = torch.arange(first, first + num_samples).repeat_interleave(lengths)
+        num_samples = len(pack.samples)  # segments behind them are padding
+        slots = torch.tensor([segment.slot for segment in pack.segments[:num_samples]])
+        numbers = torch.arange(first, first + num_samples).repeat_interleave(slots)
         rows.append(pad(numbers, (0, batch["input_ids"].shape[1] - len(numbers)), value=-1))
         first += num_samples
     return {**batch, "segments": torch.stack(rows)}

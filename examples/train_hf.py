@@ -48,7 +48,6 @@ class PackedTrainer(Trainer):
 
     def __init__(self, *args: Any, sampler: PackSampler, weight: str = "token", **options: Any):
         super().__init__(*args, data_collator=collate, **options)
-        self.args.remove_unused_columns = False  # collate needs more of a pack than forward names
         self.sampler, self.weights, self.tokens = sampler, LossWeights(weight), 0
         # Two names, of newer and of older releases, for a loss that nobody divides once more.
         self.loss_is_scaled_for_ga = self.model_accepts_loss_kwargs = True

@@ -31,10 +31,8 @@ from torch.utils.data import DataLoader
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.encode.imports import allow_cuda_torchvision
-from packidx.torch import PackedDataset, PackSampler, collate
+from packidx.torch import Pack, PackedDataset, PackSampler, collate
 from vqa_questions import KINDS, deal_questions, guessed, kind_of
-
-Pack = dict[str, Any]
 
 HOLDOUT = "0.1"  # share of the drawings that is never trained on
 CAPACITY = 256  # attention costs the square of a row: what wider rows fill they lose on a CPU
@@ -58,42 +56,23 @@ def plan(corpus: Path, processor: Path, out: Path, limit: int | None = None) -> 
 
 
 def read(index: Path, encode: ProcessorEncoder, workers: int = 2) -> list[Pack]:
-    """Every pack of a snapshot, in memory: they are small, and each is used several times."""
+    """Every pack of a snapshot, in memory, pixels in 16 bits: each is used several times."""
     dataset = PackedDataset(index, encode)
-    return [in_memory(pack) for pack in DataLoader(dataset, batch_size=None, num_workers=workers)]
+    packs = list(DataLoader(dataset, batch_size=None, num_workers=workers))
+    for sample in (sample for pack in packs for sample in pack.samples):
+        sample["pixel_values"] = sample["pixel_values"].half()
+    return packs
 
 
-def in_memory(pack: Pack) -> Pack:
-    """`pack` out of the memory that it shares with a worker (a file each), pixels in 16 bits."""
-    small = pack | {"pixel_values": pack["pixel_values"].half()}
-    return {k: v.clone() if isinstance(v, Tensor) else v for k, v in small.items()}
-
-
-def samples_of(pack: Pack) -> list[Pack]:
-    """A pack's samples, one image each, as packs of one sample: what padding makes rows of."""
-    bounds = pack["cu_seqlens"].tolist()
-    patches = [0, *pack["image_grid_thw"].prod(dim=1).cumsum(0).tolist()]
-    samples = []
-    for n, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
-        samples.append(
-            {
-                "input_ids": pack["input_ids"][start:stop],
-                "labels": pack["labels"][start:stop],
-                "position_ids": pack["position_ids"][:, start:stop],
-                "pixel_values": pack["pixel_values"][patches[n] : patches[n + 1]],
-                "image_grid_thw": pack["image_grid_thw"][n : n + 1],
-                "cu_seqlens": torch.tensor([0, stop - start], dtype=torch.int32),
-                "max_seqlen": stop - start,
-            }
-        )
-    return samples
+def tokens_of(pack: Pack) -> list[Tensor]:
+    return [sample["input_ids"] for sample in pack.samples]
 
 
 class Vocabulary:
     """The ids that occur in some packs, numbered from 0 in ascending order."""
 
     def __init__(self, packs: list[Pack], encode: ProcessorEncoder) -> None:
-        self.ids = torch.unique(torch.cat([pack["input_ids"] for pack in packs]))
+        self.ids = torch.unique(torch.cat([ids for pack in packs for ids in tokens_of(pack)]))
         self.image = int(self.number(torch.tensor(encode.media_token_ids["image"])))
         words = [encode.files.tokenizer.decode([i]) for i in self.ids.tolist()]
         self.words = [word.strip() for word in words]
@@ -110,7 +89,7 @@ class Vocabulary:
 
     def collate(self, packs: list[Pack], is_packed: bool) -> dict[str, Any]:
         """The model's arguments: a row per pack, or a row per sample."""
-        rows = packs if is_packed else [one for pack in packs for one in samples_of(pack)]
+        rows = packs if is_packed else [sample for pack in packs for sample in pack.alone()]
         batch = collate(rows, attention="sdpa", pad_token_id=int(self.ids[0]))
         batch["input_ids"] = self.number(batch["input_ids"])
         batch["labels"] = self.number(batch["labels"])
@@ -257,7 +236,7 @@ def train(
         torch.nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        run.tokens += sum(len(packs[k]["input_ids"]) for k in chosen)
+        run.tokens += sum(len(ids) for k in chosen for ids in tokens_of(packs[k]))
         run.losses.append(float(found.loss_per_sample().mean()))
         run.times.append(time.perf_counter() - begin)
         if step % 100 == 99:

@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
 
 from packidx.torch.collate import collate
 from packidx.torch.dataset import PackedDataset
+from packidx.torch.packs import Pack
 from packidx.torch.sampler import PackSampler
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ _LATER = {
 __all__ = [
     "IsolationError",
     "LossWeights",
+    "Pack",
     "PackSampler",
     "PackedDataset",
     "check_isolation",

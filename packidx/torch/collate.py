@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
-from packidx.torch.encoded import IGNORE, OF_A_PACK, Pack
-from packidx.torch.joining import fills, join_media, joined_pair_ids
+from packidx.torch.joining import Rules
+from packidx.torch.packs import Pack, Segment, emptied, join_segments
 
-# Where one of these is missing, a trainer has taken away keys that its model does not name, and
-# with them, perhaps, the one that says that the labels are shifted.
-_OF_EVERY_PACK = ("input_ids", "labels", "position_ids", "cu_seqlens")
-# Vision towers of transformers would take cu_seqlens and max_seqlen for their own.
-_NO_MEDIA = {"input_ids", "labels", "position_ids", *OF_A_PACK}
 # UnlimitedOCR splits by lists of numbers, and by no tensors of them.
 _OF_LISTS = "patches_grid"
-_OF_NEMO = ("indexed", "thd")
+_ONE_ROW = ("flash", "thd")
 _LISTS = (_OF_LISTS, "num_local_patches")
 
 
@@ -70,163 +66,158 @@ def collate(
             f"attention {attention!r} is none of {', '.join(_LAYOUTS)}: give the one that the"
             " model was loaded with ('sdpa' serves eager too)"
         )
-    packs = [packs] if isinstance(packs, Mapping) else list(packs)
+    packs = [packs] if isinstance(packs, Pack) else list(packs)
     _check(packs)
-    batch = _LAYOUTS[attention](packs, pad_token_id)
-    if packs[0].get("shifted"):
+    if attention in _ONE_ROW:
+        rows = [[segment for pack in packs for segment in pack.segments]]
+    else:
+        rows = _equally_long([pack.segments for pack in packs], pad_token_id, packs[0].rules)
+    batch: dict[str, Any] = dict(join_segments(rows, packs[0].rules))
+    batch.pop("attention_mask", None)  # all ones
+    if packs[0].shifted:
         batch["shift_labels"] = batch["labels"]
-    batch |= join_media([media_of(pack) for pack in packs], packs[0].get("join"))
     if _OF_LISTS in batch:
         batch |= {key: batch[key].tolist() for key in _LISTS if key in batch}
-    rows = batch["input_ids"].shape[0]
-    if attention in _OF_NEMO:
-        batch |= _nemo_counts(packs, rows)
-    batch |= joined_pair_ids(packs)
+    batch |= _LAYOUTS[attention](rows, batch["position_ids"])
+    batch |= _joined_pair_ids(packs)
     batch["use_cache"] = False
     return batch
-
-
-def media_of(pack: Pack) -> dict[str, Tensor]:
-    """The media tensors of a pack: whatever counts neither tokens nor samples."""
-    no_media = _NO_MEDIA | fills(pack.get("join")).keys()
-    return {key: value for key, value in pack.items() if key not in no_media}
 
 
 def _check(packs: Sequence[Pack]) -> None:
     if not packs:
         raise OptionError("collate got no pack: give it one or more")
     for pack in packs:
-        if missing := [key for key in _OF_EVERY_PACK if key not in pack]:
+        if not isinstance(pack, Pack):
             raise MismatchError(
-                f"collate got a pack without {', '.join(missing)}: hand on all that dataset[k]"
-                " holds (transformers' Trainer takes keys away that the model's forward does not"
-                " name: give it TrainingArguments(remove_unused_columns=False))"
+                f"collate got {type(pack).__name__}, not a pack: give it what dataset[k] returns"
             )
-    if len({bool(pack.get("shifted")) for pack in packs}) > 1:
+        masks = [sample["attention_mask"] for sample in pack.samples if "attention_mask" in sample]
+        if not all(bool(mask.all()) for mask in masks):
+            raise MismatchError(
+                f"pack {pack.pack_id}: encode masks tokens out by attention_mask, which a packed"
+                " sequence cannot carry: leave them out in encode instead"
+            )
+    if len({pack.shifted for pack in packs}) > 1:
         raise MismatchError("collate got packs with shifted labels and packs without: use one plan")
-    for pack in packs:
-        mask = pack.get("attention_mask")
-        if mask is not None and not bool(mask.all()):
-            raise MismatchError(
-                f"pack {pack.get('pack_id')}: encode masks tokens out by attention_mask, which a"
-                " packed sequence cannot carry: leave them out in encode instead"
-            )
 
 
-def _all_positions(packs: Sequence[Pack]) -> list[Tensor]:
-    """`position_ids` of each pack, as [4, T] if one of them has mRoPE rows."""
-    positions = [pack["position_ids"] for pack in packs]
-    if all(each.ndim == 1 for each in positions):
-        return positions
-    return [each.expand(4, -1) if each.ndim == 1 else each for each in positions]
+def _equally_long(
+    rows: Sequence[Sequence[Segment]], pad_token_id: int, rules: Rules | None
+) -> list[list[Segment]]:
+    """The rows, and padding up to the longest, as a segment of its own."""
+    sizes = [sum(segment.slot for segment in row) for row in rows]
+    padded = []
+    for row, size in zip(rows, sizes, strict=True):
+        missing = max(sizes) - size
+        padding = Segment(emptied(row[0].tensors, rules), missing, pad_token_id)
+        padded.append([*row, padding] if missing else [*row])
+    return padded
 
 
-def _joined(
-    packs: Sequence[Pack],
-    positions: Tensor,
-    join: Callable[[list[Tensor], int], Tensor],
-    pad_token_id: int = 0,
-) -> dict[str, Any]:
-    """Join the tensors that count tokens by ``join(tensor of each pack, what fills it up)``."""
-    batch = {
-        "input_ids": join([pack["input_ids"] for pack in packs], pad_token_id),
-        "labels": join([pack["labels"] for pack in packs], IGNORE),
-        "position_ids": positions,
-    }
-    for key, fill in fills(packs[0].get("join")).items():
-        if key != "attention_mask" and any(key in pack for pack in packs):
-            absent = [torch.full_like(pack["input_ids"], fill) for pack in packs]
-            given = zip(packs, absent, strict=True)
-            batch[key] = join([pack.get(key, fills) for pack, fills in given], fill)
-    return batch
+Rows = Sequence[Sequence[Segment]]
 
 
-def _one_row(packs: Sequence[Pack]) -> dict[str, Any]:
-    positions = torch.cat(_all_positions(packs), dim=-1)
-    return _joined(packs, positions.unsqueeze(-2), lambda tensors, _: torch.cat(tensors)[None])
+def _sdpa(rows: Rows, positions: Tensor) -> dict[str, Any]:
+    return {}  # positions say it
 
 
-def _rows(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
-    positions = []
-    width = max(pack["input_ids"].shape[0] for pack in packs)
-    for each in _all_positions(packs):
-        pad = torch.arange(width - each.shape[-1])  # from 0 again: a sample of its own
-        positions.append(torch.cat([each, pad.expand(*each.shape[:-1], -1)], dim=-1))
-    return _joined(packs, torch.stack(positions, dim=-2), _padded, pad_token_id)
-
-
-def _padded(tensors: Sequence[Tensor], fill: int) -> Tensor:
-    """[T] tensors as rows [B, longest T], padded on the right."""
-    width = max(tensor.shape[0] for tensor in tensors)
-    pads = [tensor.new_full((width - tensor.shape[0],), fill) for tensor in tensors]
-    return torch.stack([torch.cat(pair) for pair in zip(tensors, pads, strict=True)])
-
-
-def _flash(packs: Sequence[Pack], _: int) -> dict[str, Any]:
-    lengths = torch.cat([pack["cu_seqlens"].diff() for pack in packs])
-    bounds = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).to(torch.int32)
-    longest = int(lengths.max())
+def _flash(rows: Rows, positions: Tensor) -> dict[str, Any]:
+    slots = [segment.slot for segment in rows[0]]
+    bounds, longest = _cumulative(slots), max(slots)
     bounds_of = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
-    return {**_one_row(packs), **bounds_of, "max_length_q": longest, "max_length_k": longest}
+    return {**bounds_of, "max_length_q": longest, "max_length_k": longest}
 
 
-def _flex(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
-    from packidx.torch.masks import block_mask, causal_within, segment_numbers
+def _flex(rows: Rows, positions: Tensor) -> dict[str, Any]:
+    from packidx.torch.masks import block_mask, causal_within
 
-    numbers = [segment_numbers(pack, padding=False) for pack in packs]
-    mask = block_mask(causal_within(_padded(numbers, 0)))  # the rows' padding is a segment too
-    return {**_rows(packs, pad_token_id), "attention_mask": mask}
-
-
-def _indexed(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
-    from packidx.torch.masks import segment_numbers
-
-    mask = _padded([segment_numbers(pack, padding=True) for pack in packs], 0)
-    return {**_three_rows(_rows(packs, pad_token_id)), "attention_mask": mask}
+    numbers = torch.stack([_segment_numbers(row, padding=False) for row in rows])
+    return {"attention_mask": block_mask(causal_within(numbers))}
 
 
-def _thd(packs: Sequence[Pack], _: int) -> dict[str, Any]:
-    from packidx.torch.masks import segment_numbers, thd_bounds
+def _indexed(rows: Rows, positions: Tensor) -> dict[str, Any]:
+    mask = torch.stack([_segment_numbers(row, padding=True) for row in rows])
+    return {"attention_mask": mask, **_for_nemo(rows, positions)}
 
-    lengths, slots = thd_bounds(packs)
-    padding = torch.cat([segment_numbers(pack, padding=True) for pack in packs]) == 0
+
+def _thd(rows: Rows, positions: Tensor) -> dict[str, Any]:
+    lengths, slots = _thd_bounds(rows[0])
     return {
-        **_three_rows(_one_row(packs)),
         "cu_seqlens": lengths,
         "cu_seqlens_padded": slots,
         "max_seqlen": lengths.diff().max(),
-        "padding_mask": padding[None],
+        "padding_mask": _segment_numbers(rows[0], padding=True)[None] == 0,
         "qkv_format": "thd",
+        **_for_nemo(rows, positions),
     }
 
 
-def _three_rows(batch: dict[str, Any]) -> dict[str, Any]:
-    """Without the row of restarting positions, which transformers alone reads."""
-    if batch["position_ids"].ndim == 3:
-        batch["position_ids"] = batch["position_ids"][1:]
-    return batch
-
-
-_LAYOUTS: dict[str, Callable[[Sequence[Pack], int], dict[str, Any]]] = {
+_LAYOUTS: dict[str, Callable[[Rows, Tensor], dict[str, Any]]] = {
     "flash": _flash,
-    "sdpa": _rows,
+    "sdpa": _sdpa,
     "flex": _flex,
     "indexed": _indexed,
     "thd": _thd,
 }
 
 
-def _nemo_counts(packs: Sequence[Pack], rows: int) -> dict[str, Tensor]:
-    """``n_images_per_sample`` and ``n_videos_per_sample``, int64 [rows], each where there are any.
+def _for_nemo(rows: Rows, positions: Tensor) -> dict[str, Tensor]:
+    """Positions without the row that restarts, which transformers alone reads, and counts of media.
 
+    ``n_images_per_sample`` and ``n_videos_per_sample``, int64 [rows], each where there are any:
     NeMo Automodel deals grids and pixels to pipeline micro-batches by them, so they count rows of
     ``image_grid_thw`` and ``video_grid_thw``, also the dummy image's.
     """
-    keys = {}
+    keys = {"position_ids": positions[1:] if positions.ndim == 3 else positions}
     for kind in ("image", "video"):
-        name = f"{kind}_grid_thw"
-        counts = [len(pack[name]) if name in pack else 0 for pack in packs]
-        if any(counts):  # a pack has a row of its own, or all are in one
-            counts = counts if rows == len(counts) else [sum(counts)]
+        grids = [[each.tensors.get(f"{kind}_grid_thw", ()) for each in row] for row in rows]
+        counts = [sum(map(len, row)) for row in grids]
+        if any(counts):
             keys[f"n_{kind}s_per_sample"] = torch.tensor(counts, dtype=torch.int64)
     return keys
+
+
+def _segment_numbers(row: Sequence[Segment], *, padding: bool) -> Tensor:
+    """1, 1, 2, 2, 2 …: each token's segment, int64 [T]; with `padding` alignment padding is 0."""
+    slots = torch.tensor([segment.slot for segment in row])
+    numbers = torch.arange(1, len(row) + 1).repeat_interleave(slots)
+    if padding:
+        inside = torch.cat([torch.arange(segment.slot) for segment in row])
+        lengths = torch.tensor([segment.length for segment in row])
+        numbers[inside >= lengths.repeat_interleave(slots)] = 0
+    return numbers
+
+
+def _thd_bounds(row: Sequence[Segment]) -> tuple[Tensor, Tensor]:
+    """Cumulative true lengths and _cumulative slots, int32 [segments + 1], of a row.
+
+    A segment that is nothing but padding is part of the slot before it: an empty sequence is not
+    something every kernel takes.
+    """
+    lengths: list[int] = []
+    slots: list[int] = []
+    for segment in row:
+        if segment.length or not slots:
+            lengths.append(segment.length)
+            slots.append(segment.slot)
+        else:
+            slots[-1] += segment.slot
+    return _cumulative(lengths), _cumulative(slots)
+
+
+def _cumulative(counts: Sequence[int]) -> Tensor:
+    """0 and the sums of the first 1, 2, … counts, int32 [len(counts) + 1]."""
+    return torch.tensor([0, *accumulate(counts)], dtype=torch.int32)
+
+
+def _joined_pair_ids(packs: Sequence[Pack]) -> dict[str, Tensor]:
+    """``pair_ids`` of a batch, counted on from pack to pack; nothing where no pack has any."""
+    if all(pack.pair_ids is None for pack in packs):
+        return {}
+    ids, first = [], 0
+    for pack in packs:
+        own = torch.full_like(pack.sample_ids, -1) if pack.pair_ids is None else pack.pair_ids
+        ids.append(torch.where(own >= 0, own + first, own))
+        first += int(own.max()) + 1 if len(own) else 0
+    return {"pair_ids": torch.cat(ids)}

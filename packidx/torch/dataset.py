@@ -5,30 +5,28 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from packidx.errors import MismatchError, OptionError
-from packidx.index import Index, Pack, open_index
+from packidx.index import Index, open_index
+from packidx.index import Pack as PlannedPack
+from packidx.index import Sample as PlannedSample
 from packidx.index.described import short_name, untrained
 from packidx.torch.encoded import (
     IGNORE,
     Encoded,
     PlanMismatch,
-    extend,
     normalise,
-    pad_tokens,
     up_to,
 )
 from packidx.torch.events import Events, Happened, event
-from packidx.torch.joining import fills, join_media, pair_ids, rules_of
+from packidx.torch.joining import pair_ids, rules_of
+from packidx.torch.packs import NOTHING, Pack, Segment, emptied, sample_of
 from packidx.torch.reader import Encode, Policy, SampleReader, room_of
 
 if TYPE_CHECKING:
@@ -37,30 +35,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("packidx.torch")
 
 
-class PackedDataset(Dataset[dict[str, Any]]):
-    """``dataset[k]`` reads, encodes and concatenates the samples of pack `k`.
-
-    A pack is a dict of
-
-    - ``input_ids``, ``labels`` int64 [T]: the first label of each sample is -100
-    - ``position_ids`` int64 [T], restarting per segment; or [4, T] if `encode` returns mRoPE
-      positions: row 0 restarts per segment, rows 1 to 3 are the sample's own
-    - ``cu_seqlens`` int32 [s + 1], ``max_seqlen`` int: where the s segments start, padding at their
-      ends included, and the longest. A segment is a sample, n of them in order, then the dummy
-      image and the pack's own padding, if there are any
-    - ``lengths`` int32 [s]: tokens of each segment without padding
-    - every other per-token tensor that `encode` returns (``attention_mask``,
-      ``token_type_ids``, ``mm_token_type_ids``, and others), [T]
-    - every other tensor that `encode` returns, joined in order: on dimension 0, but for those of
-      which `join_rules` knows another way
-    - ``pack_id`` int, ``sample_ids`` int64 [n], ``source_ids`` int64 [n], numbers in the manifest's
-      list of sources
-    - ``pair_ids`` int64 [n], only where there are preference pairs (``--pair both``): 0, 1, … the
-      same for both sides of a pair, of which the chosen one stands first; -1 for samples of no
-      pair, and for a side whose other one was left out
-    - ``shifted`` True, only for plans made with ``--shift``: position t predicts ``labels[t]``
-    - ``join``, only where `encode` has such an attribute: that
-    - ``events``, only where something went otherwise than planned: a list of dicts, as in `events`
+class PackedDataset(Dataset[Pack]):
+    """``dataset[k]`` is pack `k`: its samples, read, encoded and cut as planned (`Pack`).
 
     What the plan knows to train on nothing, sources and packs without a label token, is told once
     by the log ``packidx.torch``.
@@ -141,10 +117,10 @@ class PackedDataset(Dataset[dict[str, Any]]):
         planned = self.index.snapshot.lengths.transform
         checked = planned_transform(planned, transform, str(self.index.path))
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
-        self._reader = SampleReader(self.index, encode, checked, policy, self._pad_token_id)
+        self._reader = SampleReader(self.index, encode, checked, policy)
         self._room = room_of(self.index.snapshot) if policy.fits else None
         self._dummy_image = dummy_image
-        self._like: Encoded | None = None  # the last first sample, for packs that keep none
+        self._like = NOTHING  # per-token tensors of the last first sample, for packs that keep none
         if dummy_image and not self._options.reserve:
             _ = self._encoded_dummy  # says how much the plan must reserve
 
@@ -155,7 +131,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
         name = getattr(self.encode, "__qualname__", type(self.encode).__qualname__)
         return f"PackedDataset({short_name(self.index.path, self.index.snapshot)}, encode={name})"
 
-    def __getitem__(self, k: SupportsIndex) -> dict[str, Any]:
+    def __getitem__(self, k: SupportsIndex) -> Pack:
         """Pack `k`, 0 <= k < len(self).
 
         Raises:
@@ -163,14 +139,6 @@ class PackedDataset(Dataset[dict[str, Any]]):
             MismatchError: shard or encoded sample differ from the plan.
             BadRecord, SourceError: a record, its media or its shard cannot be read.
             OptionError: the plan does not reserve the dummy image's tokens.
-        """
-        return self.pack_and_samples(k)[0]
-
-    def pack_and_samples(self, k: SupportsIndex) -> tuple[dict[str, Any], list[Encoded]]:
-        """Pack `k` and what it is made of: its samples, each by itself, without padding.
-
-        Raises:
-            IndexError, MismatchError, BadRecord, SourceError, OptionError: as `__getitem__`.
         """
         number = operator.index(k)
         if not 0 <= number < len(self):
@@ -182,19 +150,24 @@ class PackedDataset(Dataset[dict[str, Any]]):
             read = [self._reader.read(sample, epoch, happened) for sample in planned.samples]
         whole = {place: sample for place, sample in enumerate(read) if sample is not None}
         samples = whole if self._room is None else self._fitting(planned, whole, happened)
-        kept = replace(planned, samples=[planned.samples[place] for place in samples])
-        own = list(samples.values())
-        result = self._joined(kept, own)
-        if (ids := pair_ids(planned, samples.keys())) is not None:
-            result["pair_ids"] = ids
-        if happened:
-            for each in happened:
-                self.events.add(each)
-            result["events"] = happened
-        return result, own
+        for each in happened:
+            self.events.add(each)
+        kept = [planned.samples[place] for place in samples]
+        sources = [self._sources.get(sample.source, -1) for sample in kept]
+        return Pack(
+            planned.pack_id,
+            epoch,
+            torch.tensor([sample.sample_id for sample in kept], dtype=torch.int64),
+            torch.tensor(sources, dtype=torch.int64),
+            self._segments(planned, kept, list(samples.values())),
+            self._options.shift,
+            pair_ids(planned, samples.keys()),
+            self._rules or None,
+            happened,
+        )
 
     def _fitting(
-        self, planned: Pack, read: Mapping[int, Encoded], happened: Happened
+        self, planned: PlannedPack, read: Mapping[int, Encoded], happened: Happened
     ) -> dict[int, Encoded]:
         """The samples, by their place, that there is room for, each as long as it is."""
         fitting, left = {}, self._room or 0
@@ -211,57 +184,31 @@ class PackedDataset(Dataset[dict[str, Any]]):
             happened.append(event("no_room", "left_out", of_plan, error, sample.length))
         return fitting
 
-    def _joined(self, pack: Pack, samples: list[Encoded]) -> dict[str, Any]:
-        """The samples of `pack`, which are all that is left of it, as one dict."""
-        segments, lengths = self._segments(pack, samples)
-        sizes = [segment.length for segment in segments]
-        joined: dict[str, Any] = {
-            "input_ids": torch.cat([segment.input_ids for segment in segments]),
-            "labels": torch.cat([segment.labels for segment in segments]),
-            "position_ids": _positions(segments),
-            "cu_seqlens": torch.tensor([0, *accumulate(sizes)], dtype=torch.int32),
-            "max_seqlen": max(sizes),
-            "lengths": torch.tensor(lengths, dtype=torch.int32),
-        }
-        for key, fill in fills(self._rules).items():
-            if any(key in segment.sequence for segment in segments):
-                joined[key] = torch.cat([segment.per_token(key, fill) for segment in segments])
-        joined |= join_media([segment.media for segment in segments], self._rules)
-        sources = [self._sources.get(sample.source, -1) for sample in pack.samples]
-        ids = [sample.sample_id for sample in pack.samples]
-        joined["pack_id"] = pack.pack_id
-        joined["sample_ids"] = torch.tensor(ids, dtype=torch.int64)
-        joined["source_ids"] = torch.tensor(sources, dtype=torch.int64)
-        if self._options.shift:
-            joined["shifted"] = True
-        if self._rules:
-            joined["join"] = self._rules
-        return joined
-
-    def _segments(self, pack: Pack, samples: list[Encoded]) -> tuple[list[Encoded], list[int]]:
-        """All that the pack holds, padded as planned, and the tokens of each without padding."""
+    def _segments(
+        self, planned: PlannedPack, kept: list[PlannedSample], samples: list[Encoded]
+    ) -> list[Segment]:
+        """All that the pack holds, padded as planned, of which `kept` are left as `samples`."""
         pad, align = self._pad_token_id, self._options.align
-        lengths = [sample.length for sample in samples]
-        planned = [sample.padded_length or sample.length for sample in pack.samples]
+        slots = [sample.padded_length or sample.length for sample in kept]
         if self._room is not None:
-            planned = [up_to(length, align) for length in lengths]
-        segments = [extend(sample, to, pad) for sample, to in zip(samples, planned, strict=True)]
+            slots = [up_to(sample.length, align) for sample in samples]
+        tensors = [sample_of(sample) for sample in samples]
+        segments = [Segment(*each, pad) for each in zip(tensors, slots, strict=True)]
         if self._needs_dummy(samples):
             dummy = self._encoded_dummy
-            # A worker moves what it returns into shared memory: each pack has its own.
-            dummy = replace(dummy, media={key: own.clone() for key, own in dummy.media.items()})
-            lengths.append(dummy.length)
-            segments.append(extend(dummy, up_to(dummy.length, align), pad))
-        total = sum(segment.length for segment in segments)
+            # Each pack has its own: what is changed in one is not changed in another.
+            own = {key: value.clone() for key, value in sample_of(dummy).items()}
+            segments.append(Segment(own, up_to(dummy.length, align), pad))
+        total = sum(segment.slot for segment in segments)
         padded = up_to(max(total, align), self._options.pad_pack_to)
         if self._room is None:
-            padded = max(padded, pack.stats["padded_length"] or 0)
+            padded = max(padded, planned.stats["padded_length"] or 0)
         if samples:
-            self._like = samples[0]
+            self._like = emptied(tensors[0], self._rules)
         if rest := padded - total:
-            lengths.append(0)
-            segments.append(pad_tokens(rest, pad, None if samples else self._like))
-        return segments, lengths
+            like = NOTHING if samples else self._like
+            segments.append(Segment(like.copy(), rest, pad))
+        return segments
 
     def _needs_dummy(self, samples: list[Encoded]) -> bool:
         return bool(self._dummy_image) and not any(sample.media for sample in samples)
@@ -281,15 +228,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
 
     def __getstate__(self) -> dict[str, Any]:
         small = {key: value for key, value in self.__dict__.items() if key != "_encoded_dummy"}
-        return {**small, "_like": None}
-
-
-def _positions(segments: list[Encoded]) -> Tensor:
-    text = torch.cat([torch.arange(segment.length) for segment in segments])
-    if all(segment.mrope_positions is None for segment in segments):
-        return text
-    three = torch.cat([segment.three_positions for segment in segments], dim=1)
-    return torch.cat([text[None], three])
+        return {**small, "_like": NOTHING}
 
 
 _SIDE = 32  # pixels; processors enlarge it to the least they take

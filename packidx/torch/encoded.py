@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError
-from packidx.torch.joining import SEQUENCE_FILL, Rules, fills, rule_of
+from packidx.torch.joining import Rules, fills, rule_of
 
 IGNORE = -100  # label of positions that do not contribute to the loss, as in transformers
 
-Pack = Mapping[str, Any]
-"""What `PackedDataset` returns: the tensors of its samples joined, and those of `OF_A_PACK`."""
 OF_A_PACK = frozenset(
     ("cu_seqlens", "max_seqlen", "lengths", "pack_id", "sample_ids", "source_ids")
     + ("shifted", "events", "join", "pair_ids")
@@ -54,12 +52,6 @@ class Encoded:
     def length(self) -> int:
         return self.input_ids.shape[0]
 
-    @property
-    def three_positions(self) -> Tensor:
-        """The mRoPE positions, or plain ones in their place, int64 [3, T]."""
-        plain = torch.arange(self.length).expand(3, -1)
-        return plain if self.mrope_positions is None else self.mrope_positions
-
     def between(self, start: int, stop: int) -> Encoded:
         """Tokens [start, stop) with all media."""
         positions = self.mrope_positions
@@ -71,11 +63,6 @@ class Encoded:
             self.media,
             self.rules,
         )
-
-    def per_token(self, key: str, fill: int) -> Tensor:
-        """One of the per-token tensors, or `fill` throughout."""
-        absent = torch.full((self.length,), fill)
-        return self.sequence.get(key, absent)
 
 
 def normalise(encoded: Any, rules: Rules | None = None) -> Encoded:
@@ -164,42 +151,6 @@ def shift(sample: Encoded) -> Encoded:
     return replace(sample.between(0, sample.length - 1), labels=sample.labels[1:])
 
 
-def extend(sample: Encoded, length: int, pad_token_id: int) -> Encoded:
-    """`sample` followed by pad tokens up to `length`: labels -100, positions that go on counting.
-
-    The pad tokens belong to the sample's segment: they see it, and nothing sees them.
-    """
-    missing = length - sample.length
-    if not missing:
-        return sample
-    positions = sample.mrope_positions
-    if positions is not None:
-        begin = int(positions.max()) + 1 if sample.length else 0
-        positions = torch.cat([positions, (begin + torch.arange(missing)).expand(3, -1)], dim=1)
-    return Encoded(
-        _filled(sample.input_ids, missing, pad_token_id),
-        _filled(sample.labels, missing, IGNORE),
-        positions,
-        {
-            key: _filled(value, missing, SEQUENCE_FILL.get(key, 0))
-            for key, value in sample.sequence.items()
-        },
-        sample.media,
-        sample.rules,
-    )
-
-
-def pad_tokens(length: int, pad_token_id: int, like: Encoded | None = None) -> Encoded:
-    """Nothing but pad tokens, with the per-token tensors and the kind of positions of `like`."""
-    none = torch.zeros(0, dtype=torch.int64)
-    empty = Encoded(none, none, None) if like is None else replace(like.between(0, 0), media={})
-    return extend(empty, length, pad_token_id)
-
-
 def up_to(length: int, multiple: int) -> int:
     """The smallest multiple of `multiple` that is at least `length`."""
     return -(-length // multiple) * multiple
-
-
-def _filled(values: Tensor, count: int, fill: int) -> Tensor:
-    return torch.cat([values, values.new_full((count,), fill)])

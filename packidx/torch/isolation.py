@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from packidx.errors import MismatchError
 from packidx.torch.collate import collate as collate_packs
-from packidx.torch.collate import media_of
-from packidx.torch.encoded import Encoded, Pack, normalise, shift
-from packidx.torch.joining import fills
-from packidx.torch.masks import spans
+from packidx.torch.dataset import PackedDataset
 from packidx.torch.media import TYPES
+from packidx.torch.packs import Pack
 from packidx.torch.prepare import unprepared, unwrap
 
 # Largest difference that rounding makes, as a share of the largest logit: measured 2e-6 in float32
@@ -35,12 +33,11 @@ class IsolationError(MismatchError):
 
 def check_isolation(
     model: nn.Module,
-    pack: Pack | Dataset[Pack],
+    pack: Pack | PackedDataset,
     *,
     attention: str = "sdpa",
     tolerance: float | None = None,
     collate: Callable[[Pack], Mapping[str, Any]] | None = None,
-    encoded: Sequence[Mapping[str, Any] | Encoded] | None = None,
 ) -> float:
     """Run `pack` once packed and once sample by sample; raise if their logits differ.
 
@@ -56,35 +53,33 @@ def check_isolation(
         tolerance: largest difference allowed, as a share of the sample's largest logit (at least
             1); None takes one for the logits' dtype (1e-3 for float32, 5e-2 for bfloat16).
         collate: the run's own collate of one pack, where it is not ours.
-        encoded: what `encode` returns for each sample of the pack, where that is a pack with media:
-            which of them are whose it does not say, as the dataset does.
 
     Returns:
         The largest difference found, in logits.
 
     Raises:
         IsolationError: a sample's logits differ; the first one is named, and likely reasons.
-        MismatchError: the pack holds one sample; the model was loaded with another attention than
-            `attention`; or `encoded` is missing, or not of this pack.
+        MismatchError: the pack holds one sample; or the model was loaded with another attention
+            than `attention`.
     """
     inner = unwrap(model)
     if collate is None:
         _check_names(inner, attention)
-    if not isinstance(pack, Mapping):
-        pack, encoded = _telling_pack(pack)
-    if len(pack["sample_ids"]) < 2:
+    if not isinstance(pack, Pack):
+        pack = _telling_pack(pack)
+    alone = pack.alone()
+    if len(alone) < 2:
         raise MismatchError(
-            f"pack {pack.get('pack_id')} holds one sample, so there is nothing to keep apart: give"
+            f"pack {pack.pack_id} holds one sample, so there is nothing to keep apart: give"
             " check_isolation the dataset, or a pack of several samples"
         )
     device = next(model.parameters()).device
     batch = dict(collate(pack) if collate is not None else collate_packs([pack], attention))
-    alone = separate(pack, encoded)
     worst = 0.0
     with torch.no_grad(), _evaluating(model):
-        compared = [_compared(sample["max_seqlen"]) for sample in alone]
-        starts = pack["cu_seqlens"][: len(alone)].tolist()
-        tokens = [start + within for start, within in zip(starts, compared, strict=True)]
+        compared = [_compared(sample.segments[0].length) for sample in alone]
+        starts = accumulate((segment.slot for segment in pack.segments), initial=0)
+        tokens = [start + within for start, within in zip(starts, compared, strict=False)]
         logits = _logits(model, batch, device, torch.cat(tokens))
         packed = torch.split(logits, [len(within) for within in compared])
         for at, sample in enumerate(alone):
@@ -98,7 +93,7 @@ def check_isolation(
                 token = int(compared[at][first])
                 where = f"from its token {token} on by up to {difference:.3g} (allowed:"
                 raise IsolationError(
-                    f"pack {pack.get('pack_id')}, sample {int(sample['sample_ids'])} at position"
+                    f"pack {pack.pack_id}, sample {int(sample.sample_ids)} at position"
                     f" {at}: its logits in the pack differ from those of the sample alone, {where}"
                     f" {allowed * largest:.3g}); likely because {_reason(inner, batch)}"
                 )
@@ -106,8 +101,8 @@ def check_isolation(
     return worst
 
 
-def _telling_pack(dataset: Any) -> tuple[Pack, list[Encoded]]:
-    """A pack of several samples, with images or videos where the plan has some, and its samples."""
+def _telling_pack(dataset: PackedDataset) -> Pack:
+    """A pack of several samples, with images or videos where the plan has some."""
     index, best = dataset.index, None
     for number in range(min(index.num_packs, _SEARCHED)):
         stats = index.stats(number)
@@ -117,8 +112,7 @@ def _telling_pack(dataset: Any) -> tuple[Pack, list[Encoded]]:
         if stats["num_images"] or stats["num_videos"]:
             best = number
             break
-    told: tuple[Pack, list[Encoded]] = dataset.pack_and_samples(best or 0)
-    return told
+    return dataset[best or 0]
 
 
 @contextmanager
@@ -156,11 +150,11 @@ def _plain(sample: Pack, model: Any, attention: str) -> dict[str, Any]:
         # As processors return it. Without it Qwen3-VL of transformers 4.57 and 5.0 looks for
         # samples in the positions that it makes of images, and cuts this one there.
         batch["attention_mask"] = torch.ones_like(batch["input_ids"])
-    if "mm_token_type_ids" not in batch and any("grid_thw" in key for key in sample):
-        types = media_types(sample, model.config)
+    if "mm_token_type_ids" not in batch and any("grid_thw" in key for key in batch):
+        types = _media_types(batch["input_ids"], model.config)
         if not bool(types.any()):
             return batch  # the model could not make positions without them
-        batch["mm_token_type_ids"] = types[None]
+        batch["mm_token_type_ids"] = types
     del batch["position_ids"]
     return batch
 
@@ -228,67 +222,8 @@ def _reason(model: Any, batch: Mapping[str, Any]) -> str:
 _TOKEN_NAMES = ("{}_token_id", "{}_token_index")  # where configs keep a medium's token
 
 
-def separate(pack: Pack, encoded: Sequence[Mapping[str, Any] | Encoded] | None) -> list[Pack]:
-    """Each sample of `pack` as a pack of one segment, without alignment padding.
-
-    Args:
-        encoded: the samples by themselves, whose media are taken; not needed where there are none.
-
-    Raises:
-        MismatchError: `encoded` is missing or of other samples.
-    """
-    slots, lengths = spans(pack)
-    starts = slots.cumsum(0) - slots
-    ends, count = (starts + lengths).tolist(), len(pack["sample_ids"])
-    bounds = list(zip(starts.tolist(), ends, strict=True))[:count]
-    media = [{} for _ in bounds] if encoded is None else _given_media(pack, encoded, bounds)
-    if encoded is None and media_of(pack):
-        raise MismatchError(
-            f"pack {pack.get('pack_id')} does not say which of its media belong to which sample:"
-            " give the dataset, or encoded=, what encode returns for each sample of the pack"
-        )
-    return [
-        {**_tokens(pack, *bounds[at]), **media[at], "sample_ids": pack["sample_ids"][at : at + 1]}
-        for at in range(count)
-    ]
-
-
-def _tokens(pack: Pack, start: int, stop: int) -> dict[str, Any]:
-    keys = ("input_ids", "labels", "position_ids", *fills(pack.get("join")))
-    segment = {key: pack[key][..., start:stop] for key in keys if key in pack}
-    segment["cu_seqlens"] = torch.tensor([0, stop - start], dtype=torch.int32)
-    segment["max_seqlen"] = stop - start
-    if pack.get("shifted"):
-        segment["shifted"] = True
-    return segment
-
-
-def _given_media(
-    pack: Pack,
-    encoded: Sequence[Mapping[str, Any] | Encoded],
-    bounds: list[tuple[int, int]],
-) -> list[dict[str, Tensor]]:
-    samples = []
-    for each in encoded:
-        if not isinstance(each, Encoded):
-            each = normalise(each, pack.get("join"))
-            each = shift(each) if pack.get("shifted") else each
-        samples.append(each)
-    given, wanted = [sample.length for sample in samples], [stop - start for start, stop in bounds]
-    if given != wanted:
-        raise MismatchError(
-            f"pack {pack.get('pack_id')} holds samples of {wanted} tokens but those of encoded="
-            f" have {given}: give what encode returns for each of its samples, in order"
-        )
-    return [sample.media for sample in samples]
-
-
-def media_types(pack: Pack, config: Any) -> Tensor:
-    """1 on tokens that stand for an image, 2 for a video, 3 for audio, else 0; int64 [T]."""
-    if "mm_token_type_ids" in pack:
-        types: Tensor = pack["mm_token_type_ids"].long()
-        return types
-    ids: Tensor = pack["input_ids"]
+def _media_types(ids: Tensor, config: Any) -> Tensor:
+    """1 on tokens that stand for an image, 2 for a video, 3 for audio, else 0; as `ids`."""
     types = torch.zeros_like(ids)
     for kind, value in TYPES.items():
         for name in _TOKEN_NAMES:

@@ -12,7 +12,7 @@ import functools
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -326,17 +326,3 @@ def pair_ids(pack: Pack, kept: Collection[int]) -> Tensor | None:
             ids[at : at + 2] = [number, number]
             number += 1
     return torch.tensor([ids[at] for at in kept], dtype=torch.int64)
-
-
-def joined_pair_ids(packs: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """``pair_ids`` of a batch, counted on from pack to pack; nothing where no pack has any."""
-    if not any("pair_ids" in pack for pack in packs):
-        return {}
-    ids, first = [], 0
-    for pack in packs:
-        own = pack.get("pair_ids")
-        if own is None:
-            own = torch.full_like(pack["sample_ids"], -1)
-        ids.append(torch.where(own >= 0, own + first, own))
-        first += int(own.max()) + 1 if len(own) else 0
-    return {"pair_ids": torch.cat(ids)}

@@ -1,39 +1,14 @@
-"""Number the segments of a row of packed samples, and make the masks that kernels take."""
+"""Make the masks that kernels take for rows of packed samples."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from packidx.torch.encoded import Pack
-
 BLOCK = 128  # tokens per tile of a BlockMask, flex_attention's own default
-
-
-def spans(pack: Pack) -> tuple[Tensor, Tensor]:
-    """Slots and true lengths of a pack's segments, int32 [segments] each.
-
-    A slot is what a segment takes up in the row, alignment padding included. A pack without
-    ``lengths`` has no padding.
-    """
-    slots = pack["cu_seqlens"].diff().to(torch.int32)
-    lengths = pack.get("lengths")
-    return slots, slots if lengths is None else lengths.to(torch.int32)
-
-
-def segment_numbers(pack: Pack, *, padding: bool) -> Tensor:
-    """1, 1, 2, 2, 2 …: each token's segment, int64 [T]; with `padding` alignment padding is 0."""
-    slots, lengths = spans(pack)
-    numbers = torch.arange(1, len(slots) + 1).repeat_interleave(slots.long())
-    if padding:
-        starts = pack["cu_seqlens"][:-1].long().repeat_interleave(slots.long())
-        inside = torch.arange(len(numbers)) - starts
-        numbers[inside >= lengths.long().repeat_interleave(slots.long())] = 0
-    return numbers
 
 
 class Between:
@@ -105,25 +80,3 @@ def _listed(tiles: Tensor) -> tuple[Tensor, Tensor]:
     tiles = tiles[:, None]  # one mask for all heads
     order = torch.argsort(tiles.to(torch.int8), dim=-1, descending=True, stable=True)
     return tiles.sum(-1).to(torch.int32), order.to(torch.int32).contiguous()
-
-
-def thd_bounds(packs: Sequence[Pack]) -> tuple[Tensor, Tensor]:
-    """Cumulative true lengths and cumulative slots, int32 [segments + 1], of all packs in a row.
-
-    A segment that is nothing but padding is part of the slot before it: an empty sequence is not
-    something every kernel takes.
-    """
-    lengths: list[int] = []
-    slots: list[int] = []
-    for pack in packs:
-        for slot, length in zip(*(each.tolist() for each in spans(pack)), strict=True):
-            if length or not slots:
-                lengths.append(length)
-                slots.append(slot)
-            else:
-                slots[-1] += slot
-    return _cumulative(lengths), _cumulative(slots)
-
-
-def _cumulative(counts: list[int]) -> Tensor:
-    return torch.tensor([0, *counts]).cumsum(0).to(torch.int32)

@@ -27,7 +27,6 @@ from packidx.torch.encoded import (
     IGNORE,
     Encoded,
     PlanMismatch,
-    extend,
     normalise,
     shift,
 )
@@ -127,7 +126,7 @@ def with_retries(read: Callable[[], T], retries: int) -> tuple[T, Exception | No
 
 
 class SampleReader:
-    """Reads the samples of one plan by a policy; `pad_token_id` fills them up."""
+    """Reads the samples of one plan by a policy."""
 
     def __init__(
         self,
@@ -135,10 +134,9 @@ class SampleReader:
         encode: Encode,
         transform: Transform | None,
         policy: Policy,
-        pad_token_id: int,
     ) -> None:
         self._index, self._encode = index, encode
-        self._policy, self._pad_token_id = policy, pad_token_id
+        self._policy = policy
         self._fetcher = Fetcher(index, transform)
         self._ready: dict[tuple[int, int], dict[str, Any]] = {}  # by pack and position
         options = index.snapshot.options
@@ -165,8 +163,8 @@ class SampleReader:
                 self._ready.pop(slot, None)
 
     def read(self, sample: Sample, epoch: int, events: Happened) -> Encoded | None:
-        """The piece of `sample` that its pack holds, of exactly the planned length; by the policy
-        ``fit`` the sample as long as it is. None where it is left out.
+        """The piece of `sample` that its pack holds, of exactly the planned length; by the policies
+        ``truncate`` and ``fit`` it may be shorter or as long as it is. None where it is left out.
 
         Args:
             sample: as planned.
@@ -285,8 +283,8 @@ class SampleReader:
     def _mended(
         self, encoded: Encoded, sample: Sample, error: PlanMismatch, events: Happened
     ) -> Encoded | None:
-        """A sample that is not what was planned, cut or filled up to the planned length; None where
-        that is not asked for, or a cut falls into media, or these are missing or others."""
+        """A sample that is not what was planned, cut to the planned length where it is longer; None
+        where that is not asked for, or a cut falls into media, or these are missing or others."""
         length, start = encoded.length, sample.token_start or 0
         is_whole = bool(encoded.media) or not sample.media
         if self._policy.on_mismatch == "truncate" and length > start and is_whole:
@@ -300,7 +298,7 @@ class SampleReader:
                 keep_labels(piece, sample.label_tokens)
                 done = "truncated" if piece.length == sample.length else "padded"
                 events.append(event("mismatch", done, sample, error, length))
-                return extend(piece, sample.length, self._pad_token_id)
+                return piece
         events.append(event("mismatch", "left_out", sample, error, length))
         return None
 

@@ -50,8 +50,8 @@ def test_other_settings_than_the_planned_ones_are_told_by_name(
     assert opened.manifest["lengths"]["encoder"]["overrides"] == told
     encoder = ProcessorEncoder(folder, settings=told)
     [pack] = PackedDataset(opened, encoder)
-    assert len(pack["input_ids"]) == opened.pack(0).samples[0].length
-    assert 602112 / 28**2 < len(pack["input_ids"]) < 1003520 / 28**2 + 100
+    assert len(pack.samples[0]["input_ids"]) == opened.pack(0).samples[0].length
+    assert 602112 / 28**2 < len(pack.samples[0]["input_ids"]) < 1003520 / 28**2 + 100
     other = ProcessorEncoder(
         folder, settings={"images.size.longest_edge": 602112, "videos.fps": 1.5}
     )

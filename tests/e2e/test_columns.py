@@ -69,7 +69,7 @@ def test_what_is_stated_is_read_and_what_is_ignored_is_not(
     assert index.manifest["sources"][0]["columns"] == columns
     dataset = PackedDataset(index, ProcessorEncoder(processor))
     lengths = pq.read_table(tmp_path / "l" / "part-00000.parquet").to_pydict()
-    built = sum(len(dataset[number]["input_ids"]) for number in range(len(dataset)))
+    built = sum(len(dataset[number].joined()["input_ids"]) for number in range(len(dataset)))
     assert built == sum(lengths["length"]) and sum(lengths["num_images"]) == 9
 
 

@@ -122,7 +122,7 @@ def test_packs_materialise_as_planned(
     dataset = PackedDataset(index, ProcessorEncoder(folder))
     num_packs = len(dataset)
     for number in random.Random(1).sample(range(num_packs), 6):
-        pack, plan = dataset[number], index.pack(number)
+        pack, plan = dataset[number].joined(), index.pack(number)
         stats = plan.stats
         assert pack["input_ids"].shape == pack["labels"].shape == (stats["length"],)
         assert pack["position_ids"].shape == (4, stats["length"])
@@ -168,7 +168,7 @@ def test_cut_samples_materialise_as_planned(counted: tuple[Path, Path], tmp_path
     chosen = sorted({*random.Random(2).sample(range(len(dataset)), 5), *cut[:5]})
     assert any(number in cut for number in chosen)
     for number in chosen:
-        pack, stats = dataset[number], index.pack(number).stats
+        pack, stats = dataset[number].joined(), index.pack(number).stats
         assert len(pack["input_ids"]) == stats["length"]
         if stats["num_images"]:
             assert pack["image_grid_thw"].shape[0] == stats["num_images"]

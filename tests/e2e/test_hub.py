@@ -31,7 +31,7 @@ import json, sys
 import torchvision_cpu
 from packidx.encode import ProcessorEncoder
 from packidx.torch import PackedDataset
-pack = PackedDataset(sys.argv[1], ProcessorEncoder(sys.argv[2]))[0]
+pack = PackedDataset(sys.argv[1], ProcessorEncoder(sys.argv[2]))[0].joined()
 names = ("input_ids", "labels", "cu_seqlens", "image_grid_thw")
 said = {name: pack[name].tolist() for name in names}
 print(json.dumps(said | {"pixels": float(pack["pixel_values"].double().sum())}))

@@ -71,10 +71,10 @@ def test_what_docs_say_is_what_is_read(
     assert main(["plan", "lengths", "-o", "index", "--capacity", "4096", "--quiet"]) == 0
     dataset = PackedDataset("index", encoder)
     assert len(dataset) == 1
-    read = said(dataset[0], encoder)
+    read = said(dataset[0].joined(), encoder)
     assert [read[number] for number in sorted(read)] == list(layout.samples)
-    sizes = dataset[0]["cu_seqlens"].diff().tolist()
-    lengths = dict(zip(dataset[0]["sample_ids"].tolist(), sizes, strict=True))
+    sizes = dataset[0].joined()["cu_seqlens"].diff().tolist()
+    lengths = dict(zip(dataset[0].joined()["sample_ids"].tolist(), sizes, strict=True))
     assert {row["sample_id"]: row["length"] for row in rows} == lengths
 
 
@@ -124,7 +124,7 @@ def test_long_documents_are_split_and_exported(
     )
     ids: dict[int, list[int]] = {0: [], 1: []}
     for sample_id, _, number, at in pieces:
-        pack = dataset[number]
+        pack = dataset[number].joined()
         borders = pack["cu_seqlens"].tolist()
         ids[sample_id] += pack["input_ids"][borders[at] : borders[at + 1]].tolist()
     assert ids[0] == encoder({"text": text})["input_ids"].tolist()

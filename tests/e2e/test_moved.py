@@ -53,7 +53,7 @@ def test_roots_lead_to_absolute_media_too(tmp_path: Path, confined: bool, scheme
     plan_packs(tmp_path / "l", tmp_path / "i", capacity=1000)
     shutil.move(old, new)
     dataset = PackedDataset(tmp_path / "i", encode, roots={str(old): str(new)})
-    assert len(dataset[0]["input_ids"]) == 503
+    assert len(dataset[0].joined()["input_ids"]) == 503
     with pytest.raises(Exception, match=str(old)):
         PackedDataset(tmp_path / "i", encode)[0]
 
@@ -68,7 +68,7 @@ def test_a_dot_places_all_relative_paths(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(Exception, match="say where it is now"):
         PackedDataset(tmp_path / "i", encode)[0]
     dataset = PackedDataset(tmp_path / "i", encode, roots={".": str(tmp_path / "data")})
-    assert len(dataset[0]["input_ids"]) == 503
+    assert len(dataset[0].joined()["input_ids"]) == 503
 
 
 def test_an_image_that_is_gone_is_named(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ class Reader:
         found: Sources = {one["name"]: {} for one in dataset.index.manifest["sources"]}
         for number in range(len(dataset)):
             self.encoder.built = []
-            pack = dataset[number]
+            pack = dataset[number].joined()
             samples = dataset.index.pack(number).samples
             bounds = itertools.pairwise(pack["cu_seqlens"].tolist())
             for sample, built, (first, last) in zip(
@@ -444,5 +444,5 @@ def test_the_label_policy_of_the_plan(
         PackedDataset(index, ProcessorEncoder(folder))
     dataset = PackedDataset(index, ProcessorEncoder(folder, LabelPolicy.parse(words)))
     for number in range(len(dataset)):
-        trained = int((dataset[number]["labels"] != -100).sum())
+        trained = int((dataset[number].joined()["labels"] != -100).sum())
         assert trained == index.pack(number).stats["label_tokens"]

@@ -121,12 +121,12 @@ def test_the_reader_goes_where_the_plan_was_allowed_to(store: Store, tmp_path: P
     assert manifest["options"]["remote_media"] == [IMAGES]
     plan_packs(tmp_path / "l", tmp_path / "i", capacity=510, margin=0.0)
     assert open_index(tmp_path / "i").manifest["sources"][0]["remote_media"] == [IMAGES]
-    assert len(PackedDataset(tmp_path / "i", encode)[0]["input_ids"]) == 502
+    assert len(PackedDataset(tmp_path / "i", encode)[0].joined()["input_ids"]) == 502
     store.forget()
     (tmp_path / "copy" / "in").mkdir(parents=True)
     Image.new("RGB", (40, 30)).save(tmp_path / "copy" / "in" / "a.png")
     moved = {IMAGES: str(tmp_path / "copy")}
-    assert len(PackedDataset(tmp_path / "i", encode, moved)[0]["input_ids"]) == 502
+    assert len(PackedDataset(tmp_path / "i", encode, moved)[0].joined()["input_ids"]) == 502
     elsewhere = f"{IMAGES[:-6]}secret/in/a.png"  # the shard keeps its size
     path.write_text(path.read_text().replace(ref, elsewhere))
     for roots in ({}, moved, {URL: str(tmp_path / "copy")}):

@@ -217,7 +217,7 @@ def test_videos_and_frames(
         summary = estimate_lengths(source, tmp_path / name, processor=processor, workers=1)
         assert (summary.num_rejected, summary.num_samples) == (0, 3), summary.rejected
         plan_packs(tmp_path / name, tmp_path / f"{name}-index", capacity=2048)
-        packs.append(PackedDataset(tmp_path / f"{name}-index", encoder)[0])
+        packs.append(PackedDataset(tmp_path / f"{name}-index", encoder)[0].joined())
     assert tables(tmp_path / "there") == tables(tmp_path / "here")
     assert_equal(packs[1], packs[0])
 
@@ -249,11 +249,11 @@ def test_packs_equal_those_from_disk(
     """Planned there and read there, and read here by `roots`; the sources take turns in packs."""
     ours, theirs = PackedDataset(index, encoder), PackedDataset(index, encoder, {there: str(here)})
     store.forget()
-    expected = [theirs[number] for number in range(len(theirs))]
+    expected = [pack.joined() for pack in theirs]
     assert not store.requests
     assert len(expected) > 10
     for number, pack in enumerate(expected):
-        assert_equal(ours[number], pack)
+        assert_equal(ours[number].joined(), pack)
     heads = [one.path for one in store.requests if one.method == "HEAD"]
     assert len(heads) == len(set(heads)) == len(KINDS)  # of each shard, once
 
@@ -291,8 +291,8 @@ def test_a_reader_waits_for_a_store_that_stumbles(
 ) -> None:
     dataset = PackedDataset(index, encoder)
     store.cuts += ["data.jsonl", "data.tar", "jsonl/5.png"]
-    found = [dataset[number] for number in range(len(dataset))]
+    found = [pack.joined() for pack in dataset]
     assert not store.cuts
     theirs = PackedDataset(index, encoder, {there: str(here)})
     for number, pack in enumerate(found):
-        assert_equal(pack, theirs[number])
+        assert_equal(pack, theirs[number].joined())

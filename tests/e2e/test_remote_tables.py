@@ -377,7 +377,7 @@ def test_workers_read_an_index_in_the_bucket(
     wanted = PackedDataset(local, SyntheticEncode())
     dataset = PackedDataset(url, SyntheticEncode())
     if how == "fork":
-        assert dataset[0]["sample_ids"].tolist() == wanted[0]["sample_ids"].tolist()
+        assert dataset[0].sample_ids.tolist() == wanted[0].sample_ids.tolist()
     store.forget()
     workers = 1 + (how == "fork")  # a new process takes seconds to load torch
     loader = DataLoader(
@@ -386,8 +386,9 @@ def test_workers_read_an_index_in_the_bucket(
     found = list(loader)
     assert len(found) == local.num_packs > 8
     for number, pack in enumerate(found):
-        assert pack["pack_id"] == number
-        assert pack["input_ids"].tolist() == wanted[number]["input_ids"].tolist()
+        assert pack.pack_id == number
+        ids, expected = (each.joined()["input_ids"] for each in (pack, wanted[number]))
+        assert ids.tolist() == expected.tolist()
     size = sum(part["bytes"] for part in local.manifest["files"])
     assert store.read(".parquet") <= size * (how == "spawn")  # once for all workers, or before
 

@@ -86,7 +86,7 @@ def counted(data: Path, processor: Path, folder: Path, **options: Any) -> Path:
 def read_all(index: Index, encode: Any) -> dict[tuple[int, int], tuple[Any, Any]]:
     """Every piece as its pack has it; label tokens, of packs too, are compared with the plan's."""
     dataset, found = PackedDataset(index, encode), {}
-    for pack in (dataset[k] for k in range(len(dataset))):
+    for pack in (each.joined() for each in dataset):
         planned = index.pack(pack["pack_id"])
         for sample, start in zip(planned.samples, pack["cu_seqlens"].tolist(), strict=False):
             labels = pack["labels"][start : start + sample.length]

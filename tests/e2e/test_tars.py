@@ -106,7 +106,7 @@ def test_clips_and_frames_from_tars_equal_those_from_files(
         summary = estimate(tmp_path / name, out / "l", processor=processor)
         assert (summary.num_rejected, set(summary.methods)) == (0, {"exact"}), summary.rejected
         plan_packs(out / "l", out / "index", capacity=2048)
-        packs.append(PackedDataset(out / "index", encoder)[0])
+        packs.append(PackedDataset(out / "index", encoder)[0].joined())
     for key, value in packs[0].items():
         same = torch.equal(value, packs[1][key]) if torch.is_tensor(value) else True
         assert same, key

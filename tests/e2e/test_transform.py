@@ -117,7 +117,7 @@ def test_every_pack_is_as_long_as_planned(
     assert index.manifest["lengths"]["transform"]["name"] == f"own_transforms:{name}"
     dataset = PackedDataset(index, encoder, transform=getattr(module, name))
     for number in range(len(dataset)):
-        assert len(dataset[number]["input_ids"]) == index.pack(number).stats["length"]
+        assert len(dataset[number].joined()["input_ids"]) == index.pack(number).stats["length"]
     found, plain = lengths(index), lengths(planned(shard, folder, "plain"))
     other = lengths(planned(shard, folder, "other", transform=f"own_transforms:{name}", seed=6))
     assert len(found) == COUNT
@@ -140,7 +140,7 @@ def test_another_transform_is_refused(
     # A plan of another seed is read with that seed, and told from this one by its id.
     other = planned(shard, folder, "other", transform="own_transforms:both", seed=6)
     assert other.id != index.id
-    assert len(PackedDataset(other, encoder, transform=module.both)[0]["input_ids"])
+    assert len(PackedDataset(other, encoder, transform=module.both)[0].joined()["input_ids"])
     counted = other.snapshot.lengths
     assert counted.transform is not None
     wrongly = replace(counted, transform=replace(counted.transform, seed=5))
@@ -256,7 +256,7 @@ def test_a_shape_that_nobody_knows(
     assert [tuple(row.values()) for row in rows] == [(f"r{n}", "exact", "ok", 1) for n in range(12)]
     dataset = PackedDataset(index, encoder, transform=transform)
     for number in range(len(dataset)):
-        pack = dataset[number]
+        pack = dataset[number].joined()
         assert len(pack["input_ids"]) == index.pack(number).stats["length"]
         assert len(pack["image_grid_thw"]) == len(pack["sample_ids"])
     command = ["verify", str(index.path), "--processor", str(folder), "--sample", "99"]

@@ -132,7 +132,7 @@ def test_packs_with_videos_and_sound_are_read_back(
     plan_packs(tmp_path / "l", tmp_path / "i", capacity=1 << 14)
     packs = PackedDataset(tmp_path / "i", ProcessorEncoder(folder))
     assert len(packs) == 1 and files.template is not None
-    pack = packs[0]
+    pack = packs[0].joined()
     ids = pack["input_ids"].split(pack["lengths"].tolist())
     for number, own in zip(pack["sample_ids"].tolist(), ids, strict=True):
         talk = parse(open_media(given[number], MediaRoot("/")))

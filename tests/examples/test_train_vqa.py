@@ -52,7 +52,7 @@ def test_packed_and_padded_are_the_same_samples(vqa: ModuleType, planned: Any) -
     found, gradients = {}, {}
     for is_packed in (True, False):
         batch = vocabulary.collate(chosen, is_packed)
-        rows = len(chosen) if is_packed else sum(len(pack["sample_ids"]) for pack in chosen)
+        rows = len(chosen) if is_packed else sum(len(pack.samples) for pack in chosen)
         assert batch["input_ids"].shape[0] == rows
         found[is_packed] = vqa.predict(model, batch)
         found[is_packed].losses.mean().backward()
@@ -60,7 +60,7 @@ def test_packed_and_padded_are_the_same_samples(vqa: ModuleType, planned: Any) -
         model.zero_grad()
     packed, padded = found[True], found[False]
     assert torch.equal(packed.labels, padded.labels) and torch.equal(packed.answer, padded.answer)
-    assert int(packed.sample[-1]) + 1 == sum(len(pack["sample_ids"]) for pack in chosen)
+    assert int(packed.sample[-1]) + 1 == sum(len(pack.samples) for pack in chosen)
     assert packed.loss_per_sample().std() > 0.05  # that they agree means something
     torch.testing.assert_close(
         packed.loss_per_sample(), padded.loss_per_sample(), atol=1e-4, rtol=0

@@ -128,7 +128,7 @@ def test_encoded_lines_are_what_the_reader_builds(tmp_path: Path, processors: Pa
             ids.append(encoded[start : start + sample["token_len"]])
             pieces.add(sample.get("piece", 0))
             assert ("piece" in sample) == ("token_start" in sample) == (start > 0)
-        assert torch.equal(torch.cat(ids), dataset[line["pack_id"]]["input_ids"])
+        assert torch.equal(torch.cat(ids), dataset[line["pack_id"]].joined()["input_ids"])
     assert len(pieces) >= 2
 
 

@@ -16,7 +16,7 @@ from tiny_vlms import tiny_vlm
 
 from packidx.encode.positions import model_positions
 from packidx.errors import MismatchError
-from packidx.torch import PackedDataset, check_isolation, prepare_model
+from packidx.torch import Pack, PackedDataset, check_isolation, prepare_model
 from packidx.torch.isolation import IsolationError
 
 HOLDS = (
@@ -100,11 +100,10 @@ def compared(
 ) -> Isolation:
     """What `check_isolation` says of one pack of all samples."""
     pack = pack_of(samples)
-    encoded = [samples[number] for number in pack["sample_ids"].tolist()]
     torch.compiler.set_stance("force_eager")  # of flex_attention: compiling takes half a minute
     try:
         with plain_flash():
-            worst = check_isolation(model, pack, attention=attention, encoded=encoded, **options)
+            worst = check_isolation(model, pack, attention=attention, **options)
     except IsolationError as leak:
         return Isolation(model_type, False, str(leak))
     finally:
@@ -139,7 +138,7 @@ def _float32(sample: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def pack_of(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def pack_of(samples: Sequence[dict[str, Any]]) -> Pack:
     """One pack of all samples, read by `PackedDataset`."""
     lengths = [len(sample["input_ids"]) for sample in samples]
     records = [{**record(n, [length]), "unknown": True} for n, length in enumerate(lengths)]
@@ -147,6 +146,6 @@ def pack_of(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         index = make_index(Path(folder), {"all": records}, capacity=sum(lengths))
         dataset = PackedDataset(index, lambda record: dict(samples[record["seed"]]))
         assert len(dataset) == 1
-        pack: dict[str, Any] = dataset[0]
-    assert len(pack["sample_ids"]) == len(samples) and torch.is_tensor(pack["input_ids"])
+        pack = dataset[0]
+    assert len(pack.samples) == len(samples)
     return pack

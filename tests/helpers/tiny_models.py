@@ -18,7 +18,8 @@ import transformers
 from small_packs import make_index, record
 from torch_packs import IMAGE, VIDEO, VISION_END, VISION_START, VOCABULARY, SyntheticEncode
 
-from packidx.torch import PackedDataset, check_isolation
+from packidx.torch import Pack, PackedDataset
+from packidx.torch.packs import Segment
 
 FAMILIES = (
     "qwen2_vl",
@@ -265,29 +266,20 @@ def alone(model: Any, encoded: dict[str, Any]) -> Any:
     return model(**inputs)
 
 
-def packs_of(
-    folder: Path, family: str, capacity: int = 128, **options: Any
-) -> list[dict[str, Any]]:
+def packs_of(folder: Path, family: str, capacity: int = 128, **options: Any) -> list[Pack]:
     """The packs of the family's records; capacity 128 holds them all."""
     index = make_index(folder, {"all": RECORDS[family]}, capacity=capacity, **options)
     dataset = PackedDataset(index, TinyEncode(family, tiny(family)))
-    return [dataset[number] for number in range(len(dataset))]
+    return list(dataset)
 
 
-def encoded_samples(family: str, pack: dict[str, Any]) -> list[dict[str, Any]]:
+def encoded_samples(family: str, pack: Pack) -> list[dict[str, Any]]:
     """What encode returned for each sample of `pack`."""
     encode = TinyEncode(family, tiny(family))
-    return [encode(RECORDS[family][sample]) for sample in pack["sample_ids"].tolist()]
+    return [encode(RECORDS[family][sample]) for sample in pack.sample_ids.tolist()]
 
 
-def checked(family: str, model: Any, pack: dict[str, Any], **options: Any) -> float:
-    """`check_isolation` of a pack with what encode returned for each of its samples."""
-    return check_isolation(model, pack, encoded=encoded_samples(family, pack), **options)
-
-
-def worst_difference(
-    model: Any, family: str, packs: list[dict[str, Any]], logits: torch.Tensor
-) -> float:
+def worst_difference(model: Any, family: str, packs: list[Pack], logits: torch.Tensor) -> float:
     """Largest difference between packed logits [B, T, V] and those of each sample alone.
 
     `model` runs the samples; where `logits` have one row, the packs stand in it one after another.
@@ -295,34 +287,27 @@ def worst_difference(
     worst, samples, offset = 0.0, 0, 0
     for row, pack in enumerate(packs):
         flat = logits[0, offset:] if len(logits) == 1 else logits[row]
-        bounds = pack["cu_seqlens"].tolist()
+        bounds = pack.joined()["cu_seqlens"].tolist()
         for start, encoded in zip(bounds, encoded_samples(family, pack), strict=False):
             with torch.no_grad():
                 own = alone(model, encoded).logits[0]
             worst = max(worst, float((flat[start : start + len(own)] - own).abs().max()))
             samples += 1
         offset += bounds[-1]
-    assert samples == sum(len(pack["sample_ids"]) for pack in packs) > 1
+    assert samples == sum(len(pack.samples) for pack in packs) > 1
     assert logits.std() > 0.5
     return worst
 
 
-def video_pack(family: str) -> dict[str, Any]:
+def video_pack(family: str) -> Pack:
     """Two samples of a Qwen-VL, a video and an image in each, as one pack."""
-    samples = [with_video(family, seed) for seed in range(2)]
-    lengths = torch.tensor([len(one["input_ids"]) for one in samples], dtype=torch.int32)
-    rows = [rope_rows(tiny(family).model, one) for one in samples]
-    text = [torch.arange(length) for length in lengths.tolist()]
-    pack: dict[str, Any] = {key: torch.cat([one[key] for one in samples]) for key in samples[0]}
-    return pack | {
-        "labels": pack["input_ids"],
-        "position_ids": torch.cat(
-            [torch.cat([a[None], b]) for a, b in zip(text, rows, strict=True)], dim=1
-        ),
-        "cu_seqlens": torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32),
-        "max_seqlen": int(lengths.max()),
-        "sample_ids": torch.arange(2),
-    }
+    segments = []
+    for seed in range(2):
+        sample = with_video(family, seed)
+        ids = sample["input_ids"]
+        rows = rope_rows(tiny(family).model, sample)
+        segments.append(Segment({**sample, "labels": ids, "position_ids": rows}, len(ids)))
+    return Pack(0, 0, torch.arange(2), torch.zeros(2, dtype=torch.int64), segments)
 
 
 def with_video(family: str, seed: int) -> dict[str, Any]:

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from small_packs import MERGE, Parts
 
+from packidx.torch.joining import SEQUENCE_FILL
+from packidx.torch.packs import Pack, Segment
+
 VISION_START, VISION_END, IMAGE, VIDEO = 90, 91, 92, 93
 VOCABULARY = 96
 
@@ -95,27 +98,34 @@ def mrope(parts: Parts) -> torch.Tensor:
     return torch.cat(rows, dim=1)
 
 
-def shapes(pack: dict[str, Any]) -> dict[str, Any]:
-    """Shape and type of a pack's tensors, its other values as they are, without its events."""
+def shapes(pack: Pack) -> dict[str, Any]:
+    """Shape and type of a joined pack's tensors, its other values as they are."""
     return {
         key: (value.shape, value.dtype) if isinstance(value, torch.Tensor) else value
-        for key, value in pack.items()
-        if key != "events"
+        for key, value in pack.joined().items()
     }
 
 
-def pack(lengths: list[int], *, mrope: bool = True, **extra: Any) -> dict[str, Any]:
-    """A pack as `PackedDataset` returns it, made by hand."""
-    total = sum(lengths)
-    text = torch.cat([torch.arange(length) for length in lengths])
-    return {
-        "input_ids": torch.arange(10, 10 + total),
-        "labels": torch.arange(10, 10 + total),
-        "position_ids": text.expand(4, -1) + torch.tensor([[0], [1], [2], [3]]) if mrope else text,
-        "cu_seqlens": torch.tensor([0, *lengths]).cumsum(0).int(),
-        "max_seqlen": max(lengths),
-        "pack_id": 3,
-        "sample_ids": torch.arange(len(lengths)),
-        "source_ids": torch.zeros(len(lengths), dtype=torch.long),
-        **extra,
-    }
+def pack(
+    lengths: list[int],
+    *,
+    mrope: bool = True,
+    slots: list[int] | None = None,
+    shifted: bool = False,
+    **tensors: Any,
+) -> Pack:
+    """A pack as `PackedDataset` returns it, made by hand; media are those of its first sample."""
+    slots, ids = slots or lengths, torch.arange(10, 10 + sum(lengths))
+    count = [torch.arange(length) for length in lengths]
+    three = [own + torch.tensor([[1], [2], [3]]) for own in count]
+    samples = [
+        {"input_ids": own, "labels": own, "position_ids": positions}
+        for own, positions in zip(ids.split(lengths), three if mrope else count, strict=True)
+    ]
+    for key, value in tensors.items():
+        parts = value.split(lengths) if key in SEQUENCE_FILL else [value]
+        for sample, part in zip(samples, parts, strict=False):
+            sample[key] = part
+    numbers = torch.arange(sum(length > 0 for length in lengths))
+    segments = [Segment(*each) for each in zip(samples, slots, strict=True)]
+    return Pack(3, 0, numbers, torch.zeros_like(numbers), segments, shifted)

@@ -21,7 +21,7 @@ from torch_packs import VOCABULARY, SyntheticEncode
 
 from packidx.index import Index, open_index
 from packidx.plan import plan_packs
-from packidx.torch import PackedDataset
+from packidx.torch import Pack, PackedDataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
@@ -100,7 +100,7 @@ class Noting(PackedDataset):
         super().__init__(*args)
         self.asked: list[int] = []
 
-    def __getitem__(self, k: Any) -> dict[str, Any]:
+    def __getitem__(self, k: Any) -> Pack:
         self.asked.append(int(k))
         return super().__getitem__(k)
 

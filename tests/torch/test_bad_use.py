@@ -39,6 +39,12 @@ def read(index: Index, **policy: Any) -> Any:
     return PackedDataset(index, SyntheticEncode(), **policy)[0]
 
 
+def with_fewer_labels(index: Index) -> Any:
+    pack = read(index)
+    pack.samples[0]["labels"] = pack.samples[0]["labels"][:4]
+    return pack
+
+
 def cut(index: Index) -> Any:
     shard = Path(index.manifest["shards"][0]["uri"])
     shard.write_bytes(shard.read_bytes()[:-40])
@@ -116,6 +122,12 @@ def model_of(attention: str) -> Any:
         (lambda i: PackSampler(f"{i.path}@zz"), NotFoundInIndex, "no snapshot 'zz'"),
         (lambda i: collate(read(i), attention="spda"), OptionError, "'spda' is none of flash, "),
         (lambda i: collate([]), OptionError, "collate got no pack"),
+        (lambda i: collate([read(i).joined()]), MismatchError, "collate got dict, not a pack"),
+        (
+            lambda i: collate(with_fewer_labels(i)),
+            MismatchError,
+            "4 labels and 13 tokens: change",
+        ),
         (lambda i: prepare_model(model_of("nobodys")), MismatchError, "'nobodys', which is not kn"),
         (lambda i: prepare_model(None), OptionError, "give prepare_model a transformers model"),
         (lambda i: LossWeights("tokens"), OptionError, "loss weight 'tokens' is none of"),

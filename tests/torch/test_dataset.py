@@ -33,7 +33,7 @@ def index(tmp_path: Path) -> Index:
 
 
 def every(dataset: PackedDataset) -> list[dict[str, Any]]:
-    return [dataset[k] for k in range(len(dataset))]
+    return [pack.joined() for pack in dataset]
 
 
 def test_a_pack_is_its_samples_in_order(index: Index) -> None:
@@ -71,8 +71,8 @@ def test_a_pack_is_its_samples_in_order(index: Index) -> None:
 def test_indexing(index: Index) -> None:
     dataset = PackedDataset(str(index.path), SyntheticEncode())
     last = len(dataset) - 1
-    assert dataset[np.int64(last)]["pack_id"] == last
-    assert dataset[torch.tensor(last)]["pack_id"] == last
+    assert dataset[np.int64(last)].pack_id == last
+    assert dataset[torch.tensor(last)].pack_id == last
     for bad in (-1, len(dataset), 10**12):
         with pytest.raises(IndexError):
             dataset[bad]
@@ -89,7 +89,7 @@ def test_a_snapshot_can_be_named_and_reopened_with_roots(index: Index, tmp_path:
         PackedDataset(named, SyntheticEncode())[0]
     roots = {str(tmp_path): str(moved)}
     for given in (named, index):
-        assert PackedDataset(given, SyntheticEncode(), roots)[0]["pack_id"] == 0
+        assert PackedDataset(given, SyntheticEncode(), roots)[0].pack_id == 0
 
 
 class Plain:
@@ -111,8 +111,9 @@ class Plain:
 
 @pytest.mark.parametrize("spelling", ["list", "numpy", "int32", "batch of one"])
 def test_input_ids_alone_are_enough(index: Index, spelling: str) -> None:
-    pack = PackedDataset(index, Plain(spelling))[0]
-    assert torch.equal(pack["input_ids"], PackedDataset(index, SyntheticEncode())[0]["input_ids"])
+    pack = PackedDataset(index, Plain(spelling))[0].joined()
+    expected = PackedDataset(index, SyntheticEncode())[0].joined()
+    assert torch.equal(pack["input_ids"], expected["input_ids"])
     assert pack["input_ids"].dtype == pack["labels"].dtype == torch.int64
     starts = pack["cu_seqlens"][:-1].long()
     assert pack["position_ids"].shape == pack["input_ids"].shape
@@ -129,7 +130,8 @@ def test_text_samples_beside_mrope_get_equal_rows(tmp_path: Path) -> None:
             return result
 
     index = make_index(tmp_path, {"all": [TEXTS[0], IMAGES[0]]}, capacity=64)
-    mixed, uniform = PackedDataset(index, Mixed())[0], PackedDataset(index, SyntheticEncode())[0]
+    encoders = Mixed(), SyntheticEncode()
+    mixed, uniform = (PackedDataset(index, encode)[0].joined() for encode in encoders)
     for key in ("position_ids", "mm_token_type_ids"):
         assert torch.equal(mixed[key], uniform[key])
 
@@ -159,13 +161,13 @@ def test_what_encode_may_not_return(index: Index, encode: Any, message: str) -> 
 def test_small_integers_do_as_well(index: Index, kind: torch.dtype) -> None:
     """Token shards of 16 bits are common, and -100 is not among their numbers."""
     encode = SyntheticEncode(rope=None)
-    wanted = PackedDataset(index, encode)[0]
+    wanted = PackedDataset(index, encode)[0].joined()
 
     def small(record: dict[str, Any]) -> dict[str, Any]:
         ids = encode(record)["input_ids"].to(kind)
         return {**encode(record), "input_ids": ids}
 
-    found = PackedDataset(index, small)[0]
+    found = PackedDataset(index, small)[0].joined()
     for key in ("input_ids", "labels"):
         assert found[key].dtype == torch.int64
         assert torch.equal(found[key], wanted[key])
@@ -314,7 +316,7 @@ def test_a_cut_through_an_image_is_refused(tmp_path: Path) -> None:
 
 def test_truncated_sample(tmp_path: Path) -> None:
     index = make_index(tmp_path, {"all": LONG[:1]}, capacity=40, on_long="truncate")
-    pack = PackedDataset(index, SyntheticEncode())[0]
+    pack = PackedDataset(index, SyntheticEncode())[0].joined()
     whole = SyntheticEncode()(LONG[0])
     assert torch.equal(pack["input_ids"], whole["input_ids"][:40])
     assert pack["image_grid_thw"].tolist() == [[1, 2, 4]] and len(pack["pixel_values"]) == 8
@@ -361,9 +363,9 @@ def test_workers_read_the_same_packs(index: Index, context: str) -> None:
     )
     for _ in range(2):
         packs = [batch[0] for batch in loader]
-        assert sorted(pack["pack_id"] for pack in packs) == list(range(len(dataset)))
+        assert sorted(pack.pack_id for pack in packs) == list(range(len(dataset)))
         for pack in packs:
-            assert torch.equal(pack["input_ids"], here[pack["pack_id"]]["input_ids"])
+            assert torch.equal(pack.joined()["input_ids"], here[pack.pack_id]["input_ids"])
 
 
 def test_pickle_is_small(index: Index) -> None:
@@ -371,7 +373,8 @@ def test_pickle_is_small(index: Index) -> None:
     dataset[0]
     data = pickle.dumps(dataset)
     assert len(data) < 4096
-    assert torch.equal(pickle.loads(data)[0]["input_ids"], dataset[0]["input_ids"])
+    copied, own = (each[0].joined()["input_ids"] for each in (pickle.loads(data), dataset))
+    assert torch.equal(copied, own)
 
 
 def test_import_is_light() -> None:

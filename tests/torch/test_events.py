@@ -19,7 +19,7 @@ from torch_packs import IMAGE, Failing, SyntheticEncode, shapes
 
 from packidx.errors import BadRecord, MismatchError, SourceError
 from packidx.index import Index
-from packidx.torch import PackedDataset, events, reader
+from packidx.torch import Pack, PackedDataset, events, reader
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(5)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -41,7 +41,7 @@ BAD = BadRecord("broken_media", "an image cannot be decoded")
 def test_a_healthy_read_tells_nothing(index: Index) -> None:
     options: Any = {"on_error": "skip", "on_mismatch": "truncate"}
     dataset = PackedDataset(index, SyntheticEncode(), **options)
-    assert not any("events" in dataset[k] for k in range(len(dataset)))
+    assert not any(pack.events for pack in dataset)
     assert len(dataset.events) == 0 and dataset.events.counts == {} and not list(dataset.events)
 
 
@@ -58,8 +58,9 @@ def test_input_that_fails_is_tried_again(index: Index) -> None:
     dataset = PackedDataset(index, encode)
     pack = dataset[0]
     assert encode.asked[key] == 3
-    assert torch.equal(pack["input_ids"], PackedDataset(index, SyntheticEncode())[0]["input_ids"])
-    (told,) = pack["events"]
+    healthy = PackedDataset(index, SyntheticEncode())[0]
+    assert torch.equal(pack.joined()["input_ids"], healthy.joined()["input_ids"])
+    (told,) = pack.events
     assert (told["kind"], told["done"], told["key"]) == ("retried", "read", key)
     assert "Stale file handle" in told["error"] and dataset.events.counts == {"retried": 1}
 
@@ -74,7 +75,7 @@ def test_input_that_fails_for_good(index: Index, retries: int) -> None:
     assert encode.asked[str(sample.key)] == 1 + retries
     encode.error = stale()
     dataset = PackedDataset(index, encode, retries=retries, on_error="skip")
-    assert dataset[0]["events"][0]["done"] == "left_out"
+    assert dataset[0].events[0]["done"] == "left_out"
 
 
 LASTING = [
@@ -124,8 +125,8 @@ def test_an_io_error_is_seen_behind_what_was_made_of_it(
     monkeypatch.setattr(os, "open", flaky)
     monkeypatch.setattr(builtins, "open", flaky_open)
     dataset = PackedDataset(index, SyntheticEncode())
-    assert dataset[0]["events"][0]["kind"] == "retried"
-    assert "SourceError" in dataset[0].get("events", dataset.events.records)[0]["error"]
+    assert dataset[0].events[0]["kind"] == "retried"
+    assert "SourceError" in dataset.events.records[0]["error"]
 
 
 def test_errors_that_are_raised_name_the_sample(index: Index, tmp_path: Path) -> None:
@@ -182,8 +183,9 @@ def at(index: Index, key: str) -> tuple[int, slice]:
     raise AssertionError(key)
 
 
-def check_left_out(pack: dict[str, Any], healthy: dict[str, Any], key: str) -> None:
+def check_left_out(given: Pack, healthy: dict[str, Any], key: str) -> None:
     """All other samples stand as they do in a healthy read, and pad tokens fill the pack up."""
+    pack = given.joined()
     ids, number = healthy["sample_ids"].tolist(), int(key[4:])
     sample = number if number < 100 else len(TEXTS) + number - 100
     assert pack["sample_ids"].tolist() == [each for each in ids if each != sample]
@@ -218,25 +220,27 @@ def test_a_sample_of_another_length(index: Index, key: str, parts: Any, done: st
     k, inside = at(index, key)
     planned = inside.stop - inside.start
     healthy = PackedDataset(index, SyntheticEncode())[k]
+    joined = healthy.joined()
     encode = Resized(key, parts)
     with pytest.raises(
         MismatchError, match=rf"encoded to ({length_of(parts)} tokens|images of .*) but planned as"
     ):
         PackedDataset(index, encode)[k]
     skipped = PackedDataset(index, encode, on_mismatch="skip")
-    check_left_out(skipped[k], healthy, key)
+    check_left_out(skipped[k], joined, key)
     assert skipped.events.records[0]["done"] == "left_out"
     assert skipped.events.counts == {"mismatch": 1}
 
     dataset = PackedDataset(index, encode, on_mismatch="truncate")
-    pack = dataset[k]
-    (told,) = pack["events"]
+    read = dataset[k]
+    (told,) = read.events
     found = (told["done"], told["planned"], told["found"], told["key"])
     assert found == (done, planned, length_of(parts), key)
     if done == "left_out":
-        check_left_out(pack, healthy, key)
+        check_left_out(read, joined, key)
         return
-    assert shapes(pack) == shapes(healthy)
+    assert shapes(read) == shapes(healthy)
+    pack = read.joined()
     whole = encode({"id": key, "seed": int(key[4:]), "parts": parts})
     kept = min(planned, length_of(parts))
     assert torch.equal(pack["input_ids"][inside][:kept], whole["input_ids"][:kept])
@@ -258,7 +262,7 @@ def test_media_of_another_size_at_the_same_length(index: Index, on_mismatch: str
         with pytest.raises(MismatchError, match="images of 1x2x8, 1x2x2 patches.*1x4x4, 1x2x2"):
             dataset[k]
         return
-    check_left_out(dataset[k], PackedDataset(index, SyntheticEncode())[k], "key-101")
+    check_left_out(dataset[k], PackedDataset(index, SyntheticEncode())[k].joined(), "key-101")
     assert len(dataset.events) == 1
 
 
@@ -271,7 +275,7 @@ def test_what_workers_meet_is_seen_in_the_process_that_trains(index: Index, cont
     dataset = PackedDataset(index, Failing(keys, BAD), on_error="skip")
     options: dict[str, Any] = {"multiprocessing_context": context, "num_workers": 2}
     loader = DataLoader(dataset, batch_size=None, **options)
-    told = [one for pack in loader for one in pack.get("events", [])]
+    told = [one for pack in loader for one in pack.events]
     assert {one["key"] for one in told} == keys
     assert sorted(dataset.events, key=str) == sorted(told, key=str)
     assert dataset.events.counts == {"unreadable": 3}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import FAMILIES, checked, fresh, packs_of
+from tiny_models import FAMILIES, fresh, packs_of
 
-from packidx.torch import prepare_model
+from packidx.torch import check_isolation, prepare_model
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,7 +29,7 @@ DEVICE = "cuda"
 def test_samples_stay_apart(tmp_path: Path, family: str) -> None:
     model = prepare_model(fresh(family)).to(DEVICE)
     (pack,) = packs_of(tmp_path, family)
-    assert checked(family, model, pack) < 1e-4
+    assert check_isolation(model, pack) < 1e-4
 
 
 @needs_flash
@@ -37,4 +37,4 @@ def test_samples_stay_apart(tmp_path: Path, family: str) -> None:
 def test_linear_attention_stays_apart_with_its_kernels(tmp_path: Path) -> None:
     model = prepare_model(fresh("qwen3_5", "flash_attention_2")).to(DEVICE, torch.bfloat16)
     (pack,) = packs_of(tmp_path, "qwen3_vl")
-    checked("qwen3_vl", model, pack, attention="flash")
+    check_isolation(model, pack, attention="flash")

@@ -56,8 +56,8 @@ def main():
         )
         for pack, batch in loader:
             assert batch["input_ids"].shape == batch["labels"].shape
-            seen += pack["sample_ids"].tolist()
-            media = [name for name in ("pixels", "pixel_values") if name in pack]
+            seen += pack.sample_ids.tolist()
+            media = [name for name in ("pixels", "pixel_values") if name in pack.samples[0]]
             assert media and len(batch[media[0]])
     assert sorted(seen) == sorted(len(methods) * list(range(9))), seen
     absent = "polars duckdb rich click yaml braceexpand ray".split()

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from trained_packs import Encode, launch, trained_index
 
 from packidx.index import Index
-from packidx.torch import PackedDataset, PackSampler, collate
+from packidx.torch import Pack, PackedDataset, PackSampler, collate
 
 WORKERS = (0, 1, 3)
 
@@ -36,8 +36,8 @@ def content(batch: dict[str, Any]) -> list[Any]:
     return [batch["input_ids"].tolist(), batch["labels"].tolist(), batch["position_ids"].tolist()]
 
 
-def only_id(packs: list[dict[str, Any]]) -> int:
-    return int(packs[0]["pack_id"])
+def only_id(packs: list[Pack]) -> int:
+    return int(packs[0].pack_id)
 
 
 def make(kind: Any, index: Index, sampler: PackSampler, workers: int, **options: Any) -> Any:

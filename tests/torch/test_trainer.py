@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from trained_packs import (
     trained_index,
 )
 
-from packidx.errors import MismatchError
 from packidx.index import open_index
 from packidx.plan import plan_packs
 from packidx.torch import PackedDataset, PackSampler, collate
@@ -57,7 +55,7 @@ def trainer(
     }
     return PackedTrainer(
         model or tiny_model(),
-        TrainingArguments(out, **settings | options),
+        TrainingArguments(out, **settings),
         train_dataset=dataset,
         sampler=sampler,
         weight=name,
@@ -194,7 +192,7 @@ def test_evaluation_has_its_own_denominator(index: str, tmp_path: Path) -> None:
     assert job.evaluate(few)["eval_loss"] == pytest.approx(expected, abs=1e-4)
 
 
-def plain_trainer(out: Path, dataset: Any, attention: str, **options: Any) -> Any:
+def plain_trainer(out: Path, dataset: Any) -> Any:
     """transformers' own Trainer, without learning."""
     from transformers import Trainer, TrainingArguments
 
@@ -211,21 +209,10 @@ def plain_trainer(out: Path, dataset: Any, attention: str, **options: Any) -> An
     }
     return Trainer(
         tiny_model(),
-        TrainingArguments(str(out), **settings | options),
+        TrainingArguments(str(out), **settings),
         train_dataset=dataset,
-        data_collator=functools.partial(collate, attention=attention),
+        data_collator=collate,
     )
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "flash"])
-@pytest.mark.parametrize("shift", [False, True])
-def test_the_plain_trainer_is_refused_packs_that_it_has_stripped(
-    tmp_path: Path, shift: bool, attention: str
-) -> None:
-    trained_index(tmp_path, num_packs=4, shift=shift)
-    dataset = PackedDataset(tmp_path / "index", Encode())
-    with pytest.raises(MismatchError, match=r"remove_unused_columns=False"):
-        plain_trainer(tmp_path / "run", dataset, attention).train()
 
 
 @pytest.mark.parametrize("shift", [False, True])
@@ -233,13 +220,13 @@ def test_the_plain_trainers_loss_of_whole_packs_is_the_models(tmp_path: Path, sh
     """Position t predicts token t + 1 of its sample, whoever shifts the labels."""
     trained_index(tmp_path, num_packs=4, shift=shift)
     dataset = PackedDataset(tmp_path / "index", Encode())
-    job = plain_trainer(tmp_path / "run", dataset, "sdpa", remove_unused_columns=False)
+    job = plain_trainer(tmp_path / "run", dataset)
     losses: list[float] = []
     job.add_callback(keep_gradients([], losses))
     job.train_dataset = torch.utils.data.Subset(dataset, [0])
     job.train()
-    pack = dataset[0]
-    batch = collate(pack)
+    pack = dataset[0].joined()
+    batch = collate(dataset[0])
     inputs = {key: batch[key] for key in batch if key not in ("labels", "shift_labels")}
     with torch.no_grad():
         logits = tiny_model()(**inputs).logits[0]

@@ -16,7 +16,7 @@ import test_models as models
 import test_trainer as trainers
 import torch
 from plain_flash import NAME, plain_flash, use_flash
-from tiny_models import FAMILIES, checked, fresh, packs_of, video_pack, with_video
+from tiny_models import FAMILIES, fresh, packs_of, video_pack
 from torch_packs import VIDEO
 from trained_packs import largest_difference, trained_index
 
@@ -55,7 +55,7 @@ def test_leaks_show_and_are_found(tmp_path: Path, family: str, broken: Any) -> N
 @pytest.mark.parametrize("family", FAMILIES)
 def test_whole_packs_pass_the_check(tmp_path: Path, family: str, attention: str) -> None:
     (pack,) = packs_of(tmp_path, family)
-    worst = checked(family, proof.model_of(family, attention), pack)
+    worst = check_isolation(proof.model_of(family, attention), pack)
     print(f"{family} {attention}: {worst:.1e}")
     assert worst < TOLERANCE
 
@@ -76,20 +76,19 @@ class Adapted(torch.nn.Module):
 
 def test_a_model_in_an_adapter_passes_the_check(tmp_path: Path) -> None:
     (pack,) = packs_of(tmp_path, "qwen3_vl")
-    assert checked("qwen3_vl", Adapted(proof.model_of("qwen3_vl", "sdpa")), pack) < TOLERANCE
+    assert check_isolation(Adapted(proof.model_of("qwen3_vl", "sdpa")), pack) < TOLERANCE
 
 
 @pytest.mark.parametrize("family", QWEN)
 @pytest.mark.parametrize("attention", ["sdpa", "eager", NAME])
 def test_videos_stay_apart(family: str, attention: str) -> None:
     model, pack = fresh(family, "eager" if attention == "eager" else "sdpa"), video_pack(family)
-    assert VIDEO in pack["input_ids"] and "position_ids" in pack
+    assert all(VIDEO in sample["input_ids"] for sample in pack.samples)
     with plain_flash():
         by_flash = attention == NAME
         prepare_model(use_flash(model) if by_flash else model)
         mode = "flash" if by_flash else "sdpa"
-        samples = [with_video(family, seed) for seed in range(2)]
-        assert check_isolation(model, pack, attention=mode, encoded=samples) < TOLERANCE
+        assert check_isolation(model, pack, attention=mode) < TOLERANCE
 
 
 def test_a_step_of_the_trainer_is_that_of_one_loop(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_a_plan_of_the_newest_is_read(name: str, folders: dict[str, Path], newes
             loader(newest / name)
     else:
         processors.append(loader(newest / name))
-    packs = [PackedDataset(index, ProcessorEncoder(one))[0] for one in processors]
+    packs = [PackedDataset(index, ProcessorEncoder(one))[0].joined() for one in processors]
     for pack in packs[1:]:
         assert pack.keys() == packs[0].keys()
         for key, value in pack.items():

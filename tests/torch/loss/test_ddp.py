@@ -21,7 +21,7 @@ from trained_packs import (
 )
 
 from packidx.index import open_index
-from packidx.torch import PackedDataset, PackSampler, collate
+from packidx.torch import Pack, PackedDataset, PackSampler, collate
 from packidx.torch.loss import (
     WEIGHTS,
     LossWeights,
@@ -40,10 +40,10 @@ RANKS = (1, 2, 4, 8)
 class Holey(PackedDataset):
     """The first sample of every pack of the first source is a hole: its labels are gone."""
 
-    def __getitem__(self, k: Any) -> dict[str, Any]:
+    def __getitem__(self, k: Any) -> Pack:
         pack = super().__getitem__(k)
-        if int(pack["source_ids"][0]) == 1:
-            pack["labels"][: int(pack["cu_seqlens"][1])] = -100
+        if int(pack.source_ids[0]) == 1:
+            pack.samples[0]["labels"].fill_(-100)
         return pack
 
 

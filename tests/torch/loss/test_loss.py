@@ -156,7 +156,7 @@ def test_shifted_plan_is_the_same_loss(tmp_path: Path, name: str) -> None:
     index = trained_index(tmp_path, 8, shift=True)
     packs = PackSampler(index, global_batch=BATCH).packs_of_step(0)
     pack = PackedDataset(index, Encode())[packs[0]]
-    assert pack["shifted"] and "shift_labels" in collate(pack)
+    assert pack.shifted and "shift_labels" in collate(pack)
     loss, expected = alone(index, packs, name)
     found, grads = packed(index, name)
     assert found == pytest.approx(loss, abs=1e-5)
@@ -169,9 +169,8 @@ def test_holes_leave_the_loss_of_the_others(index: Index, name: str) -> None:
     sampler, dataset, weights = PackSampler(index, global_batch=BATCH), None, LossWeights(name)
     dataset = PackedDataset(index, Encode())
     packs = [dataset[k] for k in sampler.packs_of_step(0)]
-    victim = max(packs, key=lambda pack: int((pack["labels"] != -100).sum()))
-    start, stop = victim["cu_seqlens"][:2].tolist()
-    victim["labels"][start:stop] = -100
+    victim = max(packs, key=lambda pack: int((pack.joined()["labels"] != -100).sum()))
+    victim.samples[0]["labels"].fill_(-100)
     batches = [collate(pack) for pack in packs]
     planned, seen = sampler.denominator(0, name), seen_denominator(batches, weights)
     assert planned is not None and 0 < seen < planned

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 from plain_flash import NAME, PlainFlash, plain_flash, use_flash
-from tiny_models import FAMILIES, checked, fresh, packs_of
+from tiny_models import FAMILIES, fresh, packs_of
 
 from packidx.errors import MismatchError
-from packidx.torch import collate, prepare_model
+from packidx.torch import check_isolation, collate, prepare_model
 
 OF_FLASH = [family for family in FAMILIES if family != "gemma3"]
 KERNELS = [
@@ -76,10 +76,10 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
 @pytest.mark.parametrize("family", OF_FLASH)
 def test_samples_stay_apart(tmp_path: Path, family: str, kernel: Kernel) -> None:
     (pack,) = packs_of(tmp_path, family)
-    bounds = tuple(pack["cu_seqlens"].tolist())
+    bounds = tuple(pack.joined()["cu_seqlens"].tolist())
     sdpa, flash = kernel.models(family)
     tolerance = kernel.tolerance if kernel.plain else None
-    checked(family, flash, pack, attention="flash", tolerance=tolerance)
+    check_isolation(flash, pack, attention="flash", tolerance=tolerance)
     if kernel.plain:
         assert bounds in kernel.plain.causal
         assert bool(kernel.plain.both_ways) == (family != "qwen3")
@@ -124,7 +124,7 @@ def test_bounds_of_other_samples_are_found(tmp_path: Path, family: str, kernel: 
         }
 
     with pytest.raises(MismatchError, match=r"its logits in the pack differ"):
-        checked(family, flash, pack, attention="flash", collate=one_sample)
+        check_isolation(flash, pack, attention="flash", collate=one_sample)
 
 
 def test_gemma3_is_refused_under_flash() -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tiny_models import FAMILIES, checked, fresh, packs_of, tiny, worst_difference
+from tiny_models import FAMILIES, fresh, packs_of, tiny, worst_difference
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from packidx.torch import collate
@@ -59,7 +59,7 @@ def test_logits(tmp_path: Path, family: str) -> None:
 def test_a_mask_over_all_shows_and_is_found(tmp_path: Path, family: str) -> None:
     (pack,) = packs_of(tmp_path, family)
     model = model_of(family)
-    assert checked(family, model, pack, attention="flex") < 1e-5
+    assert check_isolation(model, pack, attention="flex") < 1e-5
 
     def one_segment(pack: Any) -> dict[str, Any]:
         batch = collate(pack, "flex")
@@ -72,7 +72,7 @@ def test_a_mask_over_all_shows_and_is_found(tmp_path: Path, family: str) -> None
         logits = model(**one_segment(pack)).logits
     assert worst_difference(prepare_model(tiny(family)), family, [pack], logits) > 1e-2
     with pytest.raises(IsolationError):
-        checked(family, model, pack, collate=one_segment)
+        check_isolation(model, pack, collate=one_segment)
 
 
 @pytest.mark.usefixtures("uncompiled")

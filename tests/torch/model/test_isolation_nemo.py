@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_models import packs_of, tiny, worst_difference
 
-from packidx.torch import collate
+from packidx.torch import Pack, collate
 
 pytestmark = [
     pytest.mark.skipif(
@@ -26,8 +26,9 @@ def nemo(module: str) -> Any:
     return import_module(f"nemo_automodel.components.{module}")
 
 
-def theirs(pack: dict[str, Any]) -> dict[str, Any]:
+def theirs(given: Pack) -> dict[str, Any]:
     """A pack as NeMo's packing would hand it to NeMo's collater."""
+    pack = given.joined()
     slots, lengths = pack["cu_seqlens"].diff(), pack["lengths"]
     number = torch.zeros_like(pack["input_ids"])
     for at, (start, length) in enumerate(zip(pack["cu_seqlens"].tolist(), lengths, strict=False)):
@@ -88,7 +89,7 @@ def test_media_are_dealt_to_pipeline_stages(tmp_path: Path, attention: str) -> N
         n_images_per_sample=batch["n_images_per_sample"],
     )
     for part, grid, own in zip(pixels, grids, dealt, strict=True):
-        mine = [each for each in own if "pixel_values" in each]
+        mine = [each for each in (pack.joined() for pack in own) if "pixel_values" in each]
         empty = torch.zeros(0, part.shape[1])
         assert torch.equal(part, torch.cat([empty, *(each["pixel_values"] for each in mine)]))
         assert len(grid) == sum(len(each["image_grid_thw"]) for each in mine)

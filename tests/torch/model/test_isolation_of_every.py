@@ -18,8 +18,7 @@ from isolation_outcomes import (
 )
 from tiny_vlms import CHANGES, tiny_vlm
 
-from packidx.torch import collate, prepare_model
-from packidx.torch.encoded import Pack
+from packidx.torch import Pack, collate, prepare_model
 
 TOLERANCE = 1e-4  # a leak makes more than 1e-2
 FAST = "exaone4_5"

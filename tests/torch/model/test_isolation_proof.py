@@ -12,7 +12,6 @@ import torch
 from tiny_models import (
     FAMILIES,
     alone,
-    checked,
     encoded_samples,
     fresh,
     packs_of,
@@ -22,7 +21,8 @@ from tiny_models import (
 from torch_packs import IMAGE
 
 from packidx.torch import collate
-from packidx.torch.isolation import IsolationError, check_isolation, separate
+from packidx.torch.isolation import IsolationError, check_isolation
+from packidx.torch.packs import Segment
 from packidx.torch.prepare import prepare_model
 
 TOLERANCE = 1e-5
@@ -39,11 +39,11 @@ def model_of(family: str, attention: str = "sdpa") -> Any:
 def test_logits_loss_and_gradients(tmp_path: Path, family: str, attention: str) -> None:
     model = model_of(family, attention)
     (pack,) = packs_of(tmp_path, family)
-    assert len(pack["sample_ids"]) == (3 if family == "qwen3" else 4)
+    assert len(pack.samples) == (3 if family == "qwen3" else 4)
     output = model(**collate(pack))
     assert worst_difference(model, family, [pack], output.logits.detach()) < TOLERANCE
     packed = gradients(model, output.loss)
-    total = int((pack["labels"] != -100).sum())
+    total = int((pack.joined()["labels"] != -100).sum())
     loss = torch.zeros(())
     for encoded in encoded_samples(family, pack):
         share = (len(encoded["input_ids"]) - 1) / total
@@ -175,18 +175,18 @@ def shows_and_is_found(folder: Path, family: str, broken: Any) -> None:
         logits = model(**broken_collate(pack)).logits
     assert worst_difference(model, family, [pack], logits) > 1e-2
     with pytest.raises(IsolationError, match=r"pack 0, sample \d at position \d: its logits"):
-        checked(family, model, pack, collate=broken_collate)
+        check_isolation(model, pack, collate=broken_collate)
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl", "gemma3"])
 def test_alignment_padding_changes_nothing(tmp_path: Path, family: str) -> None:
     (pack,) = packs_of(tmp_path, family, align=8, pad_pack_to=16)
-    slots = pack["cu_seqlens"].diff()
-    assert (slots % 8 == 0).all() and (pack["lengths"] < slots).any()
-    assert checked(family, model_of(family), pack) < TOLERANCE
-    alone = separate(pack, encoded_samples(family, pack))
-    count = len(pack["sample_ids"])
-    assert [len(one["input_ids"]) for one in alone] == pack["lengths"][:count].tolist()
+    joined = pack.joined()
+    slots, lengths = joined["cu_seqlens"].diff(), joined["lengths"]
+    assert (slots % 8 == 0).all() and (lengths < slots).any()
+    assert check_isolation(model_of(family), pack) < TOLERANCE
+    alone = [each.joined()["cu_seqlens"].tolist() for each in pack.alone()]
+    assert alone == [[0, length] for length in lengths[: len(alone)].tolist()]
     packed = collate(pack, "flash")
     with torch.no_grad():
         logits = model_of(family)(**packed).logits
@@ -201,8 +201,8 @@ def test_gemma3_needs_its_hook(tmp_path: Path) -> None:
         logits = model(**collate(pack)).logits
     assert worst_difference(model, "gemma3", [pack], logits) > 1e-2
     with pytest.raises(IsolationError, match="call prepare_model on it first"):
-        checked("gemma3", model, pack)
-    assert checked("gemma3", prepare_model(model), pack) < TOLERANCE
+        check_isolation(model, pack)
+    assert check_isolation(prepare_model(model), pack) < TOLERANCE
 
 
 def test_gemma3_images_that_touch_across_samples(tmp_path: Path) -> None:
@@ -211,19 +211,17 @@ def test_gemma3_images_that_touch_across_samples(tmp_path: Path) -> None:
     (pack,) = packs_of(tmp_path, "gemma3")
     ids = torch.tensor([5, 6, *[IMAGE] * 4, *[IMAGE] * 4, 7, 8])
     types = (ids == IMAGE).long()
-    touching = {
-        "input_ids": ids,
-        "labels": ids,
-        "position_ids": torch.arange(6).repeat(2),
-        "cu_seqlens": torch.tensor([0, 6, 12], dtype=torch.int32),
-        "max_seqlen": 6,
-        "sample_ids": torch.arange(2),
-        "token_type_ids": types,
-        "pixel_values": pack["pixel_values"][:2],
-    }
-    encoded = [
-        {**{name: touching[name][at : at + 6] for name in ("input_ids", "token_type_ids")}}
-        | {"pixel_values": pack["pixel_values"][at // 6 :][:1]}
-        for at in (0, 6)
+    parts = zip(ids.split(6), types.split(6), pack.joined()["pixel_values"], strict=False)
+    samples = [
+        {
+            "input_ids": own,
+            "labels": own,
+            "position_ids": torch.arange(6),
+            "token_type_ids": kinds,
+            "pixel_values": pixels[None],
+        }
+        for own, kinds, pixels in parts
     ]
-    assert check_isolation(model, touching, encoded=encoded) < TOLERANCE
+    pack.sample_ids = pack.source_ids = torch.arange(2)
+    pack.segments = [Segment(sample, 6) for sample in samples]
+    assert check_isolation(model, pack) < TOLERANCE

@@ -13,11 +13,8 @@ import torchvision_cpu  # noqa: F401  (before transformers)
 import transformers
 from small_packs import make_index, record
 from tiny_models import (
-    RECORDS,
     TEXT,
     VIT,
-    TinyEncode,
-    checked,
     encoded_samples,
     fresh,
     packs_of,
@@ -41,7 +38,7 @@ def test_samples_do_not_depend_on_what_stands_in_the_padding(
         one = model(**collate(packs, pad_token_id=0)).logits
         other = model(**collate(packs, pad_token_id=77)).logits
     for row, pack in enumerate(packs):
-        length = len(pack["input_ids"])
+        length = sum(segment.slot for segment in pack.segments)
         assert torch.equal(one[row, :length], other[row, :length])
 
 
@@ -63,8 +60,8 @@ def test_a_prepared_model_needs_no_use_cache_in_the_batch(tmp_path: Path) -> Non
 
     model = fresh("qwen2_vl")
     with pytest.raises(IsolationError, match="a cache is on"):
-        checked("qwen2_vl", model, pack, collate=without)
-    assert checked("qwen2_vl", prepare_model(model), pack, collate=without) < 1e-5
+        check_isolation(model, pack, collate=without)
+    assert check_isolation(prepare_model(model), pack, collate=without) < 1e-5
 
 
 def hooks(model: Any) -> int:
@@ -76,7 +73,7 @@ def test_hooks_are_installed_once_and_survive_copies(tmp_path: Path) -> None:
     model = prepare_model(prepare_model(fresh("gemma3")))
     assert hooks(model) == 1
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert checked("gemma3", prepare_model(other), pack) < 1e-5
+        assert check_isolation(prepare_model(other), pack) < 1e-5
         assert hooks(other) == 1
     assert hooks(prepare_model(fresh("qwen3"))) == 0
 
@@ -93,12 +90,13 @@ def test_wrapped_models(tmp_path: Path) -> None:
     (pack,) = packs_of(tmp_path, "gemma3")
     model = Wrapper(fresh("gemma3"))
     assert prepare_model(model) is model and not model.module.config.text_config.use_cache
-    assert checked("gemma3", model, pack) < 1e-5
+    assert check_isolation(model, pack) < 1e-5
 
 
 def test_gemma3_refuses_images_without_token_types(tmp_path: Path) -> None:
     (pack,) = packs_of(tmp_path, "gemma3")
-    del pack["token_type_ids"]
+    for sample in pack.samples:
+        del sample["token_type_ids"]
     with pytest.raises(MismatchError, match="no token_type_ids, so this model would read its"):
         prepare_model(fresh("gemma3"))(**collate(pack))
 
@@ -159,7 +157,7 @@ def test_one_sample_proves_nothing(tmp_path: Path) -> None:
     long, short = record(0, [60]), [record(n, [9]) for n in range(1, 9)]
     index = make_index(tmp_path, {"all": [long, *short]}, capacity=64, schedule="stratified")
     dataset = PackedDataset(index, SyntheticEncode(rope=None, types=False))
-    sizes = [len(dataset[k]["sample_ids"]) for k in range(len(dataset))]
+    sizes = [len(pack.samples) for pack in dataset]
     assert 1 in sizes and max(sizes) > 1
     model = prepare_model(fresh("qwen3"))
     with pytest.raises(MismatchError, match="holds one sample, so there is nothing to keep apart"):
@@ -192,23 +190,24 @@ def test_the_check_leaves_no_trace(tmp_path: Path) -> None:
     (pack,) = packs_of(tmp_path, "qwen2_vl")
     model = fresh("qwen2_vl").train()
     model.model.visual.eval()  # as a frozen tower is
-    before = {key: copy.copy(value) for key, value in pack.items()}
+    before = pack.joined()
     modes = [module.training for module in model.modules()]
-    assert checked("qwen2_vl", model, pack) < 1e-5
+    assert check_isolation(model, pack) < 1e-5
     with pytest.raises(IsolationError):
-        checked("qwen2_vl", model, pack, tolerance=0.0)
+        check_isolation(model, pack, tolerance=0.0)
     assert [module.training for module in model.modules()] == modes
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert pack.keys() == before.keys()
+    after = pack.joined()
+    assert after.keys() == before.keys()
     assert all(
-        torch.equal(pack[key], value) if isinstance(value, torch.Tensor) else pack[key] == value
+        torch.equal(after[key], value) if isinstance(value, torch.Tensor) else after[key] == value
         for key, value in before.items()
     )
 
 
 def test_the_sample_that_differs_is_named(tmp_path: Path) -> None:
     (pack,) = packs_of(tmp_path, "internvl")
-    pixels = pack["pixel_values"].clone()
+    pixels = pack.joined()["pixel_values"]
     pixels[-1] += 1  # of the last sample that has images
     with_images = [
         int((one["input_ids"] == IMAGE).any()) for one in encoded_samples("internvl", pack)
@@ -218,11 +217,9 @@ def test_the_sample_that_differs_is_named(tmp_path: Path) -> None:
     def one_wrong(pack: Any) -> dict[str, Any]:
         return {**collate(pack), "pixel_values": pixels}
 
-    where = (
-        rf"pack 0, sample {int(pack['sample_ids'][at])} at position {at}: .* from its token \d+ "
-    )
+    where = rf"pack 0, sample {int(pack.sample_ids[at])} at position {at}: .* from its token \d+ "
     with pytest.raises(IsolationError, match=where):
-        checked("internvl", tiny("internvl"), pack, collate=one_wrong)
+        check_isolation(tiny("internvl"), pack, collate=one_wrong)
 
 
 def test_a_model_that_yields_no_numbers_is_no_proof(tmp_path: Path) -> None:
@@ -244,23 +241,10 @@ def test_attention_and_implementation_must_agree(tmp_path: Path) -> None:
         check_isolation(tiny("qwen3"), pack, attention="indexed")
 
 
-def test_media_that_cannot_be_told_apart_need_what_encode_returned(tmp_path: Path) -> None:
-    (pack,) = packs_of(tmp_path, "llava_onevision")
-    model = tiny("llava_onevision")
-    with pytest.raises(MismatchError, match="does not say which of its media belong to which"):
-        check_isolation(model, pack)
-    encoded = encoded_samples("llava_onevision", pack)
-    assert check_isolation(model, pack, encoded=encoded) < 1e-5
-    with pytest.raises(MismatchError, match="but those of encoded= have"):
-        check_isolation(model, pack, encoded=encoded[::-1])
-
-
 @pytest.mark.parametrize("shift", [False, True])
-def test_the_dataset_tells_them_apart(tmp_path: Path, shift: bool) -> None:
+def test_a_pack_tells_its_samples_apart(tmp_path: Path, shift: bool) -> None:
     family = "llava_onevision"
-    encode, rules = TinyEncode(family, tiny(family)), {"align": 8, "shift": shift}
-    index = make_index(tmp_path, {"all": RECORDS[family]}, capacity=128, **rules)
-    dataset = PackedDataset(index, encode)
-    pack, samples = dataset.pack_and_samples(0)
-    assert [sample.length for sample in samples] == pack["lengths"][: len(samples)].tolist()
-    assert check_isolation(tiny(family), dataset) < 1e-5
+    (pack,) = packs_of(tmp_path, family, align=8, shift=shift)
+    sizes = [len(encoded["input_ids"]) - shift for encoded in encoded_samples(family, pack)]
+    assert [len(sample["input_ids"]) for sample in pack.samples] == sizes
+    assert check_isolation(tiny(family), pack) < 1e-5

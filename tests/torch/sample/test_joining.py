@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from small_packs import make_index, record
-from torch_packs import SyntheticEncode
+from torch_packs import SyntheticEncode, pack
 
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index
-from packidx.torch import PackedDataset, collate
+from packidx.torch import Pack, PackedDataset, collate
 from packidx.torch.encoded import normalise
 from packidx.torch.joining import join_media, parse_rule
 from packidx.torch.media import cut_piece
@@ -111,19 +111,15 @@ def test_a_sample_is_not_cut_where_its_tensors_are_no_rows_of_media() -> None:
 def test_a_model_that_takes_lists_gets_lists() -> None:
     """UnlimitedOCR splits its tiles by them."""
 
-    def pack(tiles: list[int]) -> dict[str, Any]:
-        numbers = {"num_local_patches": torch.tensor(tiles)}
-        grids = {"patches_grid": torch.tensor([[1, n] for n in tiles])}
-        ids = torch.arange(4)
-        bounds = torch.tensor([0, 4], dtype=torch.int32)
-        tokens = {"input_ids": ids, "labels": ids, "position_ids": ids, "cu_seqlens": bounds}
-        return {**tokens, **numbers, **grids}
+    def tiled(tiles: list[int]) -> Pack:
+        grids = torch.tensor([[1, n] for n in tiles])
+        return pack([4], num_local_patches=torch.tensor(tiles), patches_grid=grids)
 
-    batch = collate([pack([2, 3]), pack([4])])
+    batch = collate([tiled([2, 3]), tiled([4])])
     assert batch["num_local_patches"] == [2, 3, 4]
     assert batch["patches_grid"] == [[1, 2], [1, 3], [1, 4]]
-    alone = pack([2])
-    del alone["patches_grid"]
+    alone = tiled([2])
+    del alone.samples[0]["patches_grid"]
     assert torch.equal(collate(alone)["num_local_patches"], torch.tensor([2]))
 
 
@@ -138,9 +134,10 @@ def test_unknown_whole_numbers_are_refused_by_name(index: Index) -> None:
     dataset = PackedDataset(index, Own(numbers))
     with pytest.raises(MismatchError, match=r"first_patches \[3\].*join = \{'first_patches': RULE"):
         [dataset[k] for k in range(len(dataset))]
-    pack = {**PackedDataset(index, SyntheticEncode())[0], "own": torch.tensor([1])}
+    read = PackedDataset(index, SyntheticEncode())[0]
+    read.samples[0]["own"] = torch.tensor([1])
     with pytest.raises(MismatchError, match="encode returned own"):
-        collate([pack])
+        collate([read])
 
 
 def test_the_encoder_says_how_its_own_are_joined(index: Index) -> None:
@@ -155,7 +152,7 @@ def test_the_encoder_says_how_its_own_are_joined(index: Index) -> None:
     rules = {"areas": "last", "scores": "rows", "kinds": "tokens"}
     rules["first_patches"] = "index:pixel_values"
     dataset = PackedDataset(index, Own(make, rules))
-    packs = [dataset[k] for k in range(len(dataset))]
+    packs = list(dataset)
     batch = collate(packs)
     patches = len(batch["pixel_values"])
     assert batch["areas"].shape == (1, patches)
@@ -164,8 +161,9 @@ def test_the_encoder_says_how_its_own_are_joined(index: Index) -> None:
     assert ends[1:, 0].tolist() == (ends[:-1, 1] + 1).tolist() and int(ends[-1, 1]) == patches - 1
     assert len(batch["scores"]) == 2 * len(IMAGES)
     assert batch["kinds"].shape == batch["input_ids"].shape
-    for row, pack in enumerate(packs):
-        assert torch.equal(batch["kinds"][row, : len(pack["input_ids"])], pack["kinds"])
+    for row, each in enumerate(packs):
+        kinds = each.joined()["kinds"]
+        assert torch.equal(batch["kinds"][row, : len(kinds)], kinds)
     # What has none is filled with 0: text samples, and what pads a row.
     assert set(batch["kinds"].unique().tolist()) == {0, 3}
 

@@ -51,7 +51,7 @@ def test_padded_as_planned(tmp_path: Path, options: dict[str, Any], rope: str | 
     wholes = {one["id"]: normalise(encode(one)) for one in records}
     dataset, padding = PackedDataset(index, encode), 0
     for k in range(len(dataset)):
-        planned, pack = index.pack(k), dataset[k]
+        planned, pack = index.pack(k), dataset[k].joined()
         n, bounds = len(planned.samples), pack["cu_seqlens"].tolist()
         assert len(pack["input_ids"]) == planned.stats["padded_length"] == bounds[-1]
         assert len(pack["sample_ids"]) == n <= len(pack["lengths"]) == len(bounds) - 1
@@ -93,7 +93,7 @@ def test_a_pack_without_media_gets_a_dummy_image(tmp_path: Path, options: dict[s
     dataset = PackedDataset(index, Padding(), dummy_image=True)
     dummies = 0
     for k in range(len(dataset)):
-        before, pack = plain[k], dataset[k]
+        before, pack = plain[k].joined(), dataset[k].joined()
         if "pixel_values" in before:
             assert all(torch.equal(pack[key], before[key]) for key in ("input_ids", "cu_seqlens"))
             continue
@@ -128,10 +128,10 @@ def test_the_plan_must_reserve_the_dummy_image(tmp_path: Path) -> None:
 def test_a_record_of_ones_own_for_the_dummy_image(tmp_path: Path) -> None:
     index = make_index(tmp_path, {"text": TEXTS}, capacity=64, reserve=30)
     dataset = PackedDataset(index, SyntheticEncode(), dummy_image=IMAGES[0])
-    first = dataset[0]["pixel_values"]
+    first = dataset[0].joined()["pixel_values"]
     first.zero_()
-    assert not dataset[0]["pixel_values"].eq(0).all(), "a pack's tensors are its own"
-    assert dataset[0]["image_grid_thw"].tolist() == [[1, 4, 2], [1, 2, 2]]
+    assert not dataset[0].joined()["pixel_values"].eq(0).all(), "a pack's tensors are its own"
+    assert dataset[0].joined()["image_grid_thw"].tolist() == [[1, 4, 2], [1, 2, 2]]
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-vl", "qwen3-vl"])
@@ -152,7 +152,7 @@ def test_the_real_encoder_makes_a_dummy_image(tmp_path: Path, processors: Path, 
         PackedDataset(tmp_path / "index", encoder, dummy_image=True)
     needed = int(str(caught.value).split()[-1])
     plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=512, reserve=needed)
-    pack = PackedDataset(tmp_path / "index", encoder, dummy_image=True)[0]
+    pack = PackedDataset(tmp_path / "index", encoder, dummy_image=True)[0].joined()
     assert len(pack["sample_ids"]) == 3 and len(pack["lengths"]) == 4
     assert len(pack["pixel_values"]) == int(pack["image_grid_thw"].prod())
     assert len(pack["input_ids"]) == pack["cu_seqlens"][3] + needed

@@ -69,7 +69,8 @@ def check_packs(
     room = (capacity - options.reserve) // options.pad_pack_to * options.pad_pack_to
     held: set[int] = set()
     told: dict[int, dict[str, Any]] = {}
-    for pack in (dataset[k] for k in range(len(dataset))):
+    for each in dataset:
+        pack = each.joined()
         bounds, lengths = pack["cu_seqlens"].tolist(), pack["lengths"].tolist()
         assert bounds[-1] == len(pack["input_ids"]) == len(pack["labels"]) <= capacity
         assert bounds[-1] % options.pad_pack_to == 0
@@ -84,7 +85,7 @@ def check_packs(
             assert pack["position_ids"][0, start : start + length].tolist() == [*range(length)]
             held.add(number)
         slots = dict(zip(ids, (b - a for a, b in itertools.pairwise(bounds)), strict=False))
-        for event in pack.get("events", []):
+        for event in each.events:
             assert (event["kind"], event["done"]) == ("no_room", "left_out")
             found = length_of(records[event["sample_id"]]["parts"]) - options.shift
             assert event["found"] == found
@@ -130,12 +131,13 @@ def test_a_pack_of_which_nothing_is_left_is_pad_tokens(tmp_path: Path) -> None:
     rules: dict[str, Any] = {"margin": 0, "max_samples": 1, "pad_pack_to": 16}
     index = guessed(tmp_path, records, 0.2, capacity=64, **rules)
     dataset = PackedDataset(index, Own(), on_mismatch="fit")
-    packs = [dataset[k] for k in range(2)]
-    (empty,) = [pack for pack in packs if not len(pack["sample_ids"])]
-    assert empty["sample_ids"].dtype == torch.int64
-    assert len(empty["input_ids"]) == 16 and empty["labels"].eq(-100).all()
-    assert empty["position_ids"].shape == (4, 16)
-    assert empty["events"][0]["found"] == 300
+    packs = list(dataset)
+    (empty,) = [pack for pack in packs if not len(pack.samples)]
+    joined = empty.joined()
+    assert empty.sample_ids.dtype == torch.int64
+    assert len(joined["input_ids"]) == 16 and joined["labels"].eq(-100).all()
+    assert joined["position_ids"].shape == (4, 16)
+    assert empty.events[0]["found"] == 300
     for attention in ("sdpa", "flash", "thd", "indexed"):
         assert collate([empty], attention)["input_ids"].shape == (1, 16)
         assert collate(packs, attention)["labels"].ne(-100).sum() == 19
@@ -147,7 +149,7 @@ def test_truncating_plans_cut_what_is_longer_than_a_pack(tmp_path: Path) -> None
         tmp_path, records, 0.4, capacity=60, margin=0, on_long="truncate", max_samples=1
     )
     dataset = PackedDataset(index, Own(), on_mismatch="fit")
-    for pack in (dataset[k] for k in range(len(dataset))):
+    for pack in (each.joined() for each in dataset):
         (number,) = pack["sample_ids"].tolist()
         whole = Own().whole(number, records)
         stop = {0: 60, 1: 51, 2: len(whole)}[number]  # 51: before the image, behind its wrapper
@@ -163,7 +165,7 @@ def test_split_plans_of_guesses_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="plan with --on-long drop or truncate"):
         PackedDataset(index, Own(), on_mismatch="fit")
     whole = guessed(tmp_path / "whole", records[1:], 0.9, capacity=60, on_long="split")
-    assert len(PackedDataset(whole, Own(), on_mismatch="fit")[0]["sample_ids"]) == 1
+    assert len(PackedDataset(whole, Own(), on_mismatch="fit")[0].samples) == 1
 
 
 def test_in_an_exact_plan_what_was_fitted_is_told(tmp_path: Path) -> None:
@@ -177,9 +179,9 @@ def test_in_an_exact_plan_what_was_fitted_is_told(tmp_path: Path) -> None:
 
     dataset = PackedDataset(tmp_path / "index", Longer(), on_mismatch="fit")
     pack = dataset[0]
-    (event,) = pack["events"]
+    (event,) = pack.events
     assert (event["done"], event["planned"], event["found"]) == ("fitted", 12, 15)
-    assert len(pack["input_ids"]) == 5 + 15 + 19
+    assert len(pack.joined()["input_ids"]) == 5 + 15 + 19
 
 
 def test_gradients_are_those_of_what_was_seen(tmp_path: Path) -> None:

@@ -132,8 +132,9 @@ def test_a_sample_that_lost_its_images_is_left_out_and_not_padded(tmp_path: Path
     with pytest.raises(MismatchError, match="encoded to 5 tokens but planned as 14"):
         PackedDataset(index, Blind())[0]
     found = PackedDataset(index, Blind(), on_mismatch="truncate")[0]
-    assert found["sample_ids"].tolist() == [1] and len(found["input_ids"]) == 14 + 16
-    assert [(one["done"], one["key"]) for one in found["events"]] == [("left_out", "key-0")]
+    assert found.sample_ids.tolist() == [1]
+    assert len(found.joined()["input_ids"]) == 14 + 16
+    assert [(one["done"], one["key"]) for one in found.events] == [("left_out", "key-0")]
 
 
 def test_a_shard_that_is_cut_while_it_is_read_skips_nothing(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_a_piece_that_ends_before_an_image_tells_when_its_sample_grew(tmp_path: 
     pieces = {s.token_start: (k, s) for k in range(index.num_packs) for s in index.pack(k).samples}
     assert {start: s.length for start, (_, s) in pieces.items()} == {0: 16, 16: 20, 36: 7}
     dataset = PackedDataset(index, SyntheticEncode())
-    assert sum(len(dataset[k]["input_ids"]) for k in range(index.num_packs)) == 43
+    assert sum(len(dataset[k].joined()["input_ids"]) for k in range(index.num_packs)) == 43
 
     class Grown(SyntheticEncode):
         def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -172,5 +173,5 @@ def test_a_sample_between_the_longest_piece_and_the_capacity_is_read(
     records = [record(0, [19])]
     index = make_index(tmp_path, {"all": records}, capacity=20, align=8, on_long=on_long)
     dataset = PackedDataset(index, SyntheticEncode())
-    lengths = [dataset[k]["lengths"].tolist() for k in range(index.num_packs)]
+    lengths = [dataset[k].joined()["lengths"].tolist() for k in range(index.num_packs)]
     assert sorted(lengths) == ([[3], [16]] if on_long == "split" else [[16]])

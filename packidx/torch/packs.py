@@ -1,0 +1,225 @@
+"""A pack: its samples, each by itself, and the one way in which they are joined."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from packidx.errors import MismatchError
+from packidx.torch.encoded import IGNORE, Encoded
+from packidx.torch.events import Happened
+from packidx.torch.joining import Rules, fills, join_media
+
+Sample = dict[str, Tensor]
+"""The tensors of one sample: those that count its tokens, and those of its media."""
+
+
+_NONE = torch.zeros(0, dtype=torch.int64)
+NOTHING: Sample = {"input_ids": _NONE, "labels": _NONE, "position_ids": _NONE}
+
+
+class Segment(NamedTuple):
+    """What a row holds between two restarts of its positions.
+
+    Attributes:
+        tensors: of a sample or of the dummy image, without padding; of no token where the segment
+            is the row's own padding.
+        slot: tokens that it takes up in the row, padding at its end included.
+        pad_token_id: what that padding is made of.
+    """
+
+    tensors: Sample
+    slot: int
+    pad_token_id: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens without padding."""
+        return len(self.tensors["input_ids"])
+
+
+@dataclass(eq=False)
+class Pack:
+    """Pack `pack_id` of a plan: what is left of its samples, read, encoded and cut as planned.
+
+    Attributes:
+        pack_id: its number.
+        epoch: for which it was planned, 0 where the plan is of one.
+        sample_ids, source_ids: int64 [n], of its samples in order; a source's number is that in the
+            manifest's list.
+        segments: the n samples, then the dummy image and the pack's own padding, if there are any.
+        shifted: whether position t predicts ``labels[t]``, of plans made with ``--shift``.
+        pair_ids: int64 [n], None where there are no preference pairs (``--pair both``): 0, 1, … the
+            same for both sides of a pair, of which the chosen one stands first; -1 for samples of
+            no pair, and for a side whose other one was left out.
+        rules: how `encode` says that its own tensors are joined.
+        events: what went otherwise than planned, a list of dicts, as in `events`.
+    """
+
+    pack_id: int
+    epoch: int
+    sample_ids: Tensor
+    source_ids: Tensor
+    segments: list[Segment]
+    shifted: bool = False
+    pair_ids: Tensor | None = None
+    rules: Rules | None = None
+    events: Happened = field(default_factory=list)
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The tensors of each sample, without padding; what is changed in them is joined.
+
+        - ``input_ids``, ``labels`` int64 [T]: the first label is -100
+        - ``position_ids`` int64 [T]; or [3, T], the sample's own mRoPE positions
+        - every other per-token tensor that `encode` returned, [T]
+        - the tensors of its media, as `encode` returned them
+        """
+        return [segment.tensors for segment in self.segments[: len(self.sample_ids)]]
+
+    def alone(self) -> list[Pack]:
+        """Each sample as a pack of its own, without padding."""
+        return [
+            Pack(
+                self.pack_id,
+                self.epoch,
+                self.sample_ids[at : at + 1],
+                self.source_ids[at : at + 1],
+                [Segment(sample, len(sample["input_ids"]))],
+                self.shifted,
+                rules=self.rules,
+            )
+            for at, sample in enumerate(self.samples)
+        ]
+
+    def joined(self) -> dict[str, Any]:
+        """The whole pack as one dict.
+
+        - ``input_ids``, ``labels`` int64 [T]
+        - ``position_ids`` int64 [T], restarting per segment; or [4, T] where `encode` returns mRoPE
+          positions: row 0 restarts per segment, rows 1 to 3 are the sample's own
+        - ``cu_seqlens`` int32 [s + 1], ``max_seqlen`` int: where the s segments start, padding at
+          their ends included, and the longest
+        - ``lengths`` int32 [s]: tokens of each segment without padding
+        - every other per-token tensor, [T]
+        - every tensor of media, joined in order: on dimension 0, but for those of which `joining`
+          knows another way
+        - ``pack_id``, ``sample_ids``, ``source_ids``, and ``pair_ids`` and ``shifted`` where they
+          say something
+        """
+        joined: dict[str, Any] = dict(join_segments([self.segments], self.rules))
+        for key in (*_PER_TOKEN, "position_ids", *fills(self.rules)):
+            if key in joined:
+                joined[key] = joined[key].squeeze(-2)
+        slots = [segment.slot for segment in self.segments]
+        lengths = [segment.length for segment in self.segments]
+        joined["cu_seqlens"] = torch.tensor([0, *accumulate(slots)], dtype=torch.int32)
+        joined["max_seqlen"] = max(slots)
+        joined["lengths"] = torch.tensor(lengths, dtype=torch.int32)
+        joined["pack_id"] = self.pack_id
+        joined["sample_ids"], joined["source_ids"] = self.sample_ids, self.source_ids
+        if self.pair_ids is not None:
+            joined["pair_ids"] = self.pair_ids
+        if self.shifted:
+            joined["shifted"] = True
+        return joined
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As bytes: a worker hands tensors over as open files, which those of many samples exceed.
+
+        A worker that collates hands over few.
+        """
+        return _unpickled, (pickle.dumps(vars(self)),)
+
+
+def _unpickled(data: bytes) -> Pack:
+    return Pack(**pickle.loads(data))
+
+
+def sample_of(encoded: Encoded) -> Sample:
+    """Return one encoded sample as a dict."""
+    positions = encoded.mrope_positions
+    return {
+        "input_ids": encoded.input_ids,
+        "labels": encoded.labels,
+        "position_ids": torch.arange(encoded.length) if positions is None else positions,
+        **encoded.sequence,
+        **encoded.media,
+    }
+
+
+_PER_TOKEN = {"input_ids": 0, "labels": IGNORE}
+
+
+def emptied(sample: Sample, rules: Rules | None) -> Sample:
+    """Return a sample of no token and no medium, with the per-token tensors of `sample`."""
+    keys = (*_PER_TOKEN, "position_ids", *fills(rules))
+    return {key: sample[key][..., :0].clone() for key in keys if key in sample}
+
+
+def join_segments(rows: Sequence[Sequence[Segment]], rules: Rules | None) -> dict[str, Tensor]:
+    """Join the segments of each row, and the rows, which are equally long.
+
+    Returns ``input_ids``, ``labels`` and the other per-token tensors [B, T], ``position_ids``
+    [B, T] or [4, B, T], and the media tensors of all rows.
+
+    Raises:
+        MismatchError: a sample's tensors are not as long as its tokens, or those of several samples
+            do not go together.
+    """
+    segments = [segment for row in rows for segment in row]
+    given = {key for segment in segments for key in segment.tensors}
+    own = fills(rules)
+    has_three = any(segment.tensors["position_ids"].ndim == 2 for segment in segments)
+    joined = [
+        {
+            "input_ids": torch.cat([_padded(each, "input_ids", each.pad_token_id) for each in row]),
+            "labels": torch.cat([_padded(each, "labels", IGNORE) for each in row]),
+            "position_ids": torch.cat([_positions(each, has_three) for each in row], dim=-1),
+            **{
+                key: torch.cat([_padded(each, key, fill) for each in row])
+                for key, fill in own.items()
+                if key in given
+            },
+        }
+        for row in rows
+    ]
+    batch = {key: torch.stack([row[key] for row in joined], dim=-2) for key in joined[0]}
+    media = [
+        {key: value for key, value in segment.tensors.items() if key not in batch}
+        for segment in segments
+    ]
+    return batch | join_media(media, rules)
+
+
+def _padded(segment: Segment, key: str, fill: int) -> Tensor:
+    """Return a per-token tensor of a segment, [slot]; `fill` throughout where it has none."""
+    ids = segment.tensors["input_ids"]
+    value = segment.tensors.get(key)
+    if value is None:
+        return torch.full((segment.slot,), fill)
+    if len(value) != len(ids):
+        raise MismatchError(f"a sample has {len(value)} {key} and {len(ids)} tokens: change both")
+    return torch.cat([value, value.new_full((segment.slot - len(ids),), fill)])
+
+
+def _positions(segment: Segment, has_three: bool) -> Tensor:
+    """Return the positions of a segment, which go on through its padding, [slot] or [4, slot].
+
+    Args:
+        has_three: whether to return a row that counts from 0 and three of mRoPE.
+    """
+    count = torch.arange(segment.slot)
+    own = segment.tensors["position_ids"]
+    if own.ndim == 1:
+        return count.expand(4, -1) if has_three else count
+    missing = segment.slot - own.shape[1]
+    begin = int(own.max()) + 1 if own.shape[1] else 0
+    three = torch.cat([own, (begin + torch.arange(missing)).expand(3, -1)], dim=1)
+    return torch.cat([count[None], three])
