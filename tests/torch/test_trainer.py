@@ -55,7 +55,7 @@ def trainer(
     }
     return PackedTrainer(
         model or tiny_model(),
-        TrainingArguments(out, **settings),
+        TrainingArguments(out, **settings | options),
         train_dataset=dataset,
         sampler=sampler,
         weight=name,
