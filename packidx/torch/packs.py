@@ -114,7 +114,7 @@ class Pack:
           say something
         """
         joined: dict[str, Any] = dict(join_segments([self.segments], self.rules))
-        for key in (*_PER_TOKEN, "position_ids", *fills(self.rules)):
+        for key in (*NOTHING, *fills(self.rules)):
             if key in joined:
                 joined[key] = joined[key].squeeze(-2)
         slots = [segment.slot for segment in self.segments]
@@ -154,12 +154,9 @@ def sample_of(encoded: Encoded) -> Sample:
     }
 
 
-_PER_TOKEN = {"input_ids": 0, "labels": IGNORE}
-
-
 def emptied(sample: Sample, rules: Rules | None) -> Sample:
     """Return a sample of no token and no medium, with the per-token tensors of `sample`."""
-    keys = (*_PER_TOKEN, "position_ids", *fills(rules))
+    keys = (*NOTHING, *fills(rules))
     return {key: sample[key][..., :0].clone() for key in keys if key in sample}
 
 
@@ -200,13 +197,25 @@ def join_segments(rows: Sequence[Sequence[Segment]], rules: Rules | None) -> dic
 
 def _padded(segment: Segment, key: str, fill: int) -> Tensor:
     """Return a per-token tensor of a segment, [slot]; `fill` throughout where it has none."""
-    ids = segment.tensors["input_ids"]
     value = segment.tensors.get(key)
     if value is None:
         return torch.full((segment.slot,), fill)
-    if len(value) != len(ids):
-        raise MismatchError(f"a sample has {len(value)} {key} and {len(ids)} tokens: change both")
-    return torch.cat([value, value.new_full((segment.slot - len(ids),), fill)])
+    return torch.cat([value, value.new_full((_missing(segment, key),), fill)])
+
+
+def _missing(segment: Segment, key: str) -> int:
+    """Return how many tokens of padding a per-token tensor of a segment gets.
+
+    Raises:
+        MismatchError: it is not as long as the tokens, or these are more than the slot.
+    """
+    length, own = segment.length, segment.tensors[key].shape[-1]
+    if own != length or length > segment.slot:
+        raise MismatchError(
+            f"a sample has {own} {key} and {length} tokens in a slot of {segment.slot}: whatever is"
+            " changed in a pack's samples, their lengths must stay"
+        )
+    return segment.slot - length
 
 
 def _positions(segment: Segment, has_three: bool) -> Tensor:
@@ -219,7 +228,7 @@ def _positions(segment: Segment, has_three: bool) -> Tensor:
     own = segment.tensors["position_ids"]
     if own.ndim == 1:
         return count.expand(4, -1) if has_three else count
-    missing = segment.slot - own.shape[1]
+    missing = _missing(segment, "position_ids")
     begin = int(own.max()) + 1 if own.shape[1] else 0
     three = torch.cat([own, (begin + torch.arange(missing)).expand(3, -1)], dim=1)
     return torch.cat([count[None], three])

@@ -126,7 +126,7 @@ def model_of(attention: str) -> Any:
         (
             lambda i: collate(with_fewer_labels(i)),
             MismatchError,
-            "4 labels and 13 tokens: change",
+            "4 labels and 13 tokens in a slot",
         ),
         (lambda i: prepare_model(model_of("nobodys")), MismatchError, "'nobodys', which is not kn"),
         (lambda i: prepare_model(None), OptionError, "give prepare_model a transformers model"),
