@@ -37,8 +37,8 @@ from packidx.estimate.counter import (
 from packidx.estimate.job import EstimateJob, shard_contexts
 from packidx.estimate.summary import CountSummary, check_rejected, read_limit
 from packidx.format.lengths import LengthsManifest
+from packidx.format.manifest import Layout, load
 from packidx.format.manifest import Shard as CountedShard
-from packidx.format.manifest import load
 from packidx.format.outputs import PrecomputedManifest, PrecomputedShard
 from packidx.io import files, urls
 from packidx.io.output_folder import replacing
@@ -46,7 +46,6 @@ from packidx.io.own_files import Kind, check_free, is_within
 from packidx.lengths.table import Lengths, read_lengths
 from packidx.records.containers.base import RawRecord, RecordRange, local_shard
 from packidx.records.conversation import MediaInfo
-from packidx.records.layout import Layout
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shard_marks import check_unchanged, ranges_of
 from packidx.records.shards import Shard, read_records, short_names

@@ -29,10 +29,11 @@ from packidx.digests import canonical_json
 from packidx.errors import FormatError
 from packidx.estimate.comparison import compared_with, may_be_compared_now
 from packidx.estimate.counter import ShardContext
-from packidx.estimate.job import EstimateJob, layouts_of, shard_contexts
+from packidx.estimate.job import EstimateJob, shard_contexts
 from packidx.format import manifest as format_manifest
 from packidx.format import schema
 from packidx.format.lengths import LengthsManifest
+from packidx.format.manifest import DEFAULT, Layout
 from packidx.format.parquet import as_arrow, conform
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile, are_whole, local_copy
@@ -136,14 +137,14 @@ def decision_difference(job: EstimateJob, manifest: LengthsManifest) -> str | No
 
 def _content(
     container: str,
-    layout: Mapping[str, Any],
+    layout: Layout,
     sizes: tuple[str, int, int],
     ranges: Sequence[RecordRange],
     marks: Sequence[Any],
 ) -> Hashable:
     """All of a shard that its rows depend on but where it lies: its digest, bytes and rows, how it
     is cut, and of a tar, whose media no digest is of, its marks; without what is the plan's."""
-    named = {name: value for name, value in layout.items() if name != "sample_ratio"}
+    named = replace(layout, sample_ratio=DEFAULT.sample_ratio).to_json()
     cut = tuple((part.first_row, part.num_records) for part in ranges)
     return container, canonical_json(named), sizes, cut, tuple(marks) if container == TAR else ()
 
@@ -193,12 +194,12 @@ class Earlier:
             return None
         sizes = shard.fingerprint, shard.bytes, shard.rows
         marks = shard.mtime, shard.identity, shard.version
-        return _content(shard.container, self._layouts[shard.source], sizes, ranges, marks)
+        return _content(shard.container, self.layouts[shard.source], sizes, ranges, marks)
 
     @cached_property
-    def _layouts(self) -> dict[str, dict[str, Any]]:
-        sources = self.manifest.sources
-        return {each.name: {} if each.layout is None else each.layout.to_json() for each in sources}
+    def layouts(self) -> dict[str, Layout]:
+        """The layout of each source, by name."""
+        return {each.name: each.layout or DEFAULT for each in self.manifest.sources}
 
     @cached_property
     def files(self) -> list[StoredFile]:
@@ -259,7 +260,7 @@ def shard_content(shard: Shard, scan: ShardScan) -> Hashable:
     marks = [scan.marks.get(name) for name in ("mtime", "identity", "version")]
     if marks[1:] == [None, None]:
         marks.append(object())  # not to be known again
-    return _content(shard.container, shard.layout.to_json(), sizes, scan.ranges, marks)
+    return _content(shard.container, shard.layout, sizes, scan.ranges, marks)
 
 
 def is_same(job: EstimateJob, earlier: Earlier) -> bool:
@@ -268,12 +269,12 @@ def is_same(job: EstimateJob, earlier: Earlier) -> bool:
     manifest = earlier.manifest
     stated = [(shard.uri, shard.source) for shard in manifest.shards]
     pairs = list(zip(job.shards, job.scans, strict=True))
-    layouts = {name: layout for name, layout in earlier._layouts.items() if layout}
+    layouts = {shard.source: shard.layout for shard in job.shards}
     return (
         recipe_difference(job, manifest) is None
         and stated == [(shard.uri, shard.source) for shard in job.shards]
         and earlier.contents == [shard_content(shard, scan) for shard, scan in pairs]
-        and layouts == layouts_of(job)
+        and earlier.layouts == layouts
         and PASSING_REASONS.isdisjoint(manifest.rejected)
         and are_whole(earlier.files)
         and all(

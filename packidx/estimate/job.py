@@ -20,7 +20,7 @@ from packidx.format.lengths import (
     columns_digest,
     fingerprint,
 )
-from packidx.format.manifest import Digests, Encoder, File, Layout, Transform, decoded, sealed
+from packidx.format.manifest import DEFAULT, Digests, Encoder, File, Transform, decoded, sealed
 from packidx.io import storage, urls
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.counts import Compared
@@ -150,7 +150,7 @@ def job_identity(job: EstimateJob, earlier: str | None = None) -> str:
     infos = shard_contexts(job)
     head = {
         **_inputs(job),
-        "layouts": layouts_of(job),
+        "layouts": {shard.source: shard.layout.to_json() for shard in job.shards},
         "paths": [urls.absolute(info.path) for info in infos],
         "media_roots": [[urls.absolute(info.root.folder), info.root.stated] for info in infos],
         "fingerprints": job.counter.fingerprints(),
@@ -259,24 +259,18 @@ def _columns(
 def _sources(
     job: EstimateJob, parts: Sequence[Part], columns: Mapping[str, dict[str, str]]
 ) -> tuple[Source, ...]:
-    layouts = layouts_of(job)
+    layouts = {shard.source: shard.layout for shard in job.shards}
     return tuple(
         Source(
             name=name,
-            media_root=job.media_root or layouts.get(name, {}).get("media_root"),
+            media_root=job.media_root or layouts[name].media_root,
             remote_media=tuple(job.remote_media),
-            layout=decoded(Layout, layouts[name]) if name in layouts else None,
+            layout=None if layouts[name] == DEFAULT else layouts[name],
             columns=columns.get(name),
             **sums.to_json(),
         )
         for name, sums in source_sums(job, parts).items()
     )
-
-
-def layouts_of(job: EstimateJob) -> dict[str, dict[str, Any]]:
-    """The sources' layouts as the manifest has them, where they are not the default one."""
-    layouts = {shard.source: shard.layout.to_json() for shard in job.shards}
-    return {source: layout for source, layout in layouts.items() if layout}
 
 
 def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:

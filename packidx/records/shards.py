@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from packidx.errors import BadRecord
+from packidx.format.manifest import DEFAULT, Layout
 from packidx.format.terms import PAIR_SIDES
 from packidx.io import storage, urls
 from packidx.records.containers.base import (
@@ -30,7 +31,6 @@ from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container, has_cells, is_converted
 from packidx.records.containers.tar import KEY, MEMBERS, TAR
 from packidx.records.dialects.standard import key_of, standard
-from packidx.records.layout import DEFAULT, Layout
 from packidx.records.ledger import Ledger
 from packidx.records.shard_marks import marks_of
 

@@ -15,9 +15,9 @@ from export_files import contents
 from packidx_cli.main import main
 
 from packidx.errors import OptionError, SourceError
+from packidx.format.manifest import Layout
 from packidx.precompute import output_names, precompute
 from packidx.records import shards as sources
-from packidx.records.layout import Layout
 from packidx.records.shards import Shard
 from packidx.records.sources.find_shards import find_shards
 

@@ -9,11 +9,13 @@ import stat
 from collections.abc import Sequence
 from typing import Any
 
-from packidx.errors import SourceError
+from msgspec.structs import replace
+
+from packidx.errors import OptionError, SourceError
+from packidx.format.manifest import DEFAULT, Layout
 from packidx.io import cache, storage, urls
 from packidx.io.storage import unreadable
 from packidx.records.containers.registry import KNOWN, container, required_kind, strip_suffix
-from packidx.records.layout import DEFAULT, Layout
 from packidx.records.shards import Shard, short_names
 from packidx.records.sources import MIX, energon, hub, mixes
 from packidx.records.sources.folders import (
@@ -109,7 +111,7 @@ def _expanded(arg: str | DataSet, layout: Layout) -> list[Shard]:
 def _stated(data_set: DataSet, layout: Layout) -> list[Shard]:
     """The shards of a data set that is named by itself, and not in a mix."""
     where = f"source {data_set.name!r}"
-    completed = data_set.layout.completed(layout, where)
+    completed = _completed(data_set.layout, layout, where)
     shards = _of_data_set(where, dataclasses.replace(data_set, layout=completed))
     for shard in shards:
         _check(shard)
@@ -200,10 +202,41 @@ def _mix_in(path: str) -> Any:
     return mix
 
 
+_OPTIONS = {
+    "columns": "--column",
+    "tags": "--tag",
+    "delimiter": "--delimiter",
+    "pair": "--pair",
+    "ignore": "--ignore",
+}
+
+
+def _completed(own: Layout, options: Layout, where: str) -> Layout:
+    """The layout of a data set with what the options say of all data sets.
+
+    Args:
+        options: of the command line; its media root and ratio are no part of this.
+
+    Raises:
+        OptionError: both say something of columns, of tags, of the delimiter or of pairs.
+    """
+    stated = {}
+    for name, option in _OPTIONS.items():
+        given = getattr(options, name)
+        if not given:
+            continue
+        if getattr(own, name):
+            raise OptionError(
+                f"{where} states {name} of its own, and {option} states them too: leave one out"
+            )
+        stated[name] = given
+    return replace(own, **stated)
+
+
 def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> list[Shard]:
     """The shards of a mix's data sets, in its order."""
     data_sets = [
-        dataclasses.replace(given, layout=given.layout.completed(layout, given.described(path)))
+        dataclasses.replace(given, layout=_completed(given.layout, layout, given.described(path)))
         for given in mixes.data_sets(path, mix, wanted)
     ]
     groups = [_of_data_set(path, data_set) for data_set in data_sets]

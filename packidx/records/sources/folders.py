@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from packidx.errors import SourceError
+from packidx.format.manifest import Layout
 from packidx.io import storage, urls
 from packidx.io.storage import unreadable
 from packidx.records.containers.registry import JSON, SUFFIXES, kind_of, required_kind, strip_suffix
 from packidx.records.containers.tar import COMPRESSED, TAR, refuse_compressed
-from packidx.records.layout import Layout
 from packidx.records.media.held import kind_of_name
 from packidx.records.media.paths import refuse_outside
 from packidx.records.shards import Shard

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from packidx.errors import MissingExtraError, SourceError
+from packidx.format.manifest import Layout
 from packidx.io import urls
 from packidx.records.containers.registry import KNOWN, SUFFIXES, required_kind
-from packidx.records.layout import Layout
 from packidx.records.media.paths import refuse_outside
 from packidx.records.shards import Shard
 from packidx.records.sources import energon

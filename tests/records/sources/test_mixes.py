@@ -13,8 +13,8 @@ import yaml
 from record_files import chats, write
 
 from packidx.errors import OptionError, SourceError
+from packidx.format.manifest import Layout
 from packidx.records.dialects.parse import parse
-from packidx.records.layout import Layout
 from packidx.records.shards import Shard, read_records, scan
 from packidx.records.sources.find_shards import find_shards
 
