@@ -24,12 +24,12 @@ from packidx.estimate.summary import CountSummary, check_rejected, mistaken_sour
 from packidx.estimate.tasks import CounterSetup, make_parts
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
+from packidx.format.manifest import Layout
 from packidx.io import files, urls
 from packidx.io.output_folder import discard_abandoned, replacing
 from packidx.lengths.parts import KIND, SourceSums, existing_manifest
 from packidx.processor.counts import Compared
 from packidx.processor.text import encoder as backends
-from packidx.records.layout import Layout
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shards import is_large, none_known, scan_shards
@@ -121,9 +121,9 @@ def estimate_lengths(
         remote_media: folders, and URLs such as ``s3://corpus/images/``, elsewhere, below which
             records may refer to files and objects, too.
         columns: what the sources call their columns, ``{"messages": "chat"}``; see
-            `packidx.records.layout.COLUMNS`. A data set of a mix that states columns of its own
+            `packidx.format.manifest.COLUMNS`. A data set of a mix that states columns of its own
             must not be among the sources then; the same holds for tags and the delimiter.
-        tags: the words of their turns, ``{"role_tag": "speaker"}``; see `layout.TAGS`.
+        tags: the words of their turns, ``{"role_tag": "speaker"}``; see `format.manifest.TAGS`.
         delimiter: between the cells of CSV and TSV files, one character; a TSV has no quotes
             unless it is stated.
         pair: which side of preference pairs is taken, ``'chosen'`` or ``'rejected'``, or
@@ -221,7 +221,7 @@ def _taken(
             return kept, told, earlier.manifest.digest if kept else None
     if reason is None:
         return {}, None, None
-    rows = sum(scan.num_records for scan in job.scans)
+    rows = sum(scan.shard.rows for scan in job.scans)
     told = TakenOver(num_counted=rows, num_counted_shards=len(job.shards), reason=reason)
     return {}, told, None
 

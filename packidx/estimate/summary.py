@@ -10,11 +10,10 @@ from typing import Any
 
 from packidx.errors import OptionError, PackidxError, SourceError
 from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import load
+from packidx.format.manifest import DEFAULT, load
 from packidx.io import urls
 from packidx.lengths.parts import KIND, rejected_rows
 from packidx.records.hints import described, suggested
-from packidx.records.layout import Layout
 from packidx.records.shards import raw_row, short_names
 
 WARNED = Fraction(1, 100)
@@ -184,7 +183,7 @@ def _of_source(
     rows: Sequence[Mapping[str, Any]],
 ) -> Mistaken | None:
     source = next(source for source in manifest.sources if source.name == name)
-    layout = Layout.from_json(None if source.layout is None else source.layout.to_json())
+    layout = source.layout or DEFAULT
     records = []
     for row in rows:
         shard = manifest.shards[row["shard"]]

@@ -29,7 +29,7 @@ from packidx import digests
 from packidx.errors import OptionError, PackidxError, SourceError
 from packidx.export.energon_folders import Sources, as_energon_names
 from packidx.export.outputs import open_exported
-from packidx.format.manifest import Shard
+from packidx.format.manifest import Layout, Shard
 from packidx.format.outputs import EnergonManifest, ExportedFile
 from packidx.index import Index, Pack, Sample
 from packidx.io import files, ranges, storage, urls
@@ -42,7 +42,6 @@ from packidx.records.conversation import Media, Turn, content_of, to_record
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
 from packidx.records.fetch import Fetcher, check_key
-from packidx.records.layout import Layout
 from packidx.run import open_workers
 from packidx.run.workers import Progress, WorkerDied, Workers
 

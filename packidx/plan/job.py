@@ -14,7 +14,6 @@ from packidx.format.manifest import setting_differences
 from packidx.hashing import derive_key
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
-from packidx.pack.solve import Solution
 from packidx.permutation import permutation
 from packidx.plan.cost_model import DEFAULT_PRESET, parse_cost
 from packidx.plan.options import PlanOptions, number_text
@@ -22,7 +21,6 @@ from packidx.plan.resolved import ResolvedOptions, with_defaults
 from packidx.plan.select.consumed import continued_rules, lineage
 from packidx.plan.select.eligible import Rules, read_exclusion
 from packidx.plan.select.mixture import Mixture, sample_ratios
-from packidx.plan.window import WindowPlan, plan_window
 from packidx.plan.windows import WindowRange, shard_ends, windows_of
 from packidx.plan.write import PlanTotals, Progress
 
@@ -45,10 +43,6 @@ class PlanJob:
     windows: Sequence[WindowRange]
     todo: Sequence[WindowRange]
     recipe: str | None = None
-
-    def plan(self, window: WindowRange, solutions: Sequence[Solution] | None = None) -> WindowPlan:
-        """Plan one window, or compose it of the `solutions` of an earlier plan of it."""
-        return plan_window(self.table, window, self.options, self.rules, solutions)
 
     def totals(self) -> PlanTotals:
         """Return what is added up before any window is written."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -22,6 +22,7 @@ from packidx.format.manifest import decoded
 from packidx.format.parquet import as_arrow, conform
 from packidx.format.schema import PACKS, PIECE_MEDIA, SAMPLES, SAMPLES_OPTIONAL
 from packidx.format.terms import Schedule, lost_percent
+from packidx.index.window_files import WindowFiles
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import in_chunks
 from packidx.plan.cost_model import CostWeights
@@ -230,24 +231,14 @@ _CHUNK = 1 << 18  # rows of the samples table made at a time
 Progress = Callable[[str], None]
 
 
-class RowSink(Protocol):
-    """The place that rows go to: a `SnapshotWriter`, or a window's own `WindowFiles`."""
-
-    def write(self, table: str, rows: pa.Table) -> None:
-        """Add rows to one of the window's tables, in the schema's types."""
-
-
-def write_window(
-    output: RowSink, plan: WindowPlan, block: int, totals: PlanTotals, progress: Progress
-) -> None:
+def write_window(files: WindowFiles, plan: WindowPlan, block: int, totals: PlanTotals) -> None:
     """Write a window's packs, samples and dropped samples, and take them into `totals`.
 
     Args:
-        output: where the rows go.
+        files: of the window.
         plan: of the window.
         block: packs per optimizer step; 0 where no window had any yet.
         totals: of what was written before: numbers of packs and rows go on from there.
-        progress: told what is being done.
     """
     options = plan.options
     model = CostWeights.from_json(options.cost_model)
@@ -257,13 +248,12 @@ def write_window(
         packs, first = variant.packs, totals.num_packs
         if not len(packs):
             continue
-        progress(f"writing {len(packs):,} packs of window {plan.window.number + 1}")
-        output.write("packs", _packs_table(packs, plan, epoch, totals))
+        files.write("packs", _packs_table(packs, plan, epoch, totals))
         for rows in _samples_chunks(plan.items.samples, variant, first):
-            output.write("samples", rows)
+            files.write("samples", rows)
         totals.add(epoch, plan, variant)
     if plan.dropped.num_rows:
-        output.write("dropped", plan.dropped)
+        files.write("dropped", plan.dropped)
     steps = options.micro_steps
     totals.end_window(plan, blocks_of(options.schedule, block or steps, steps))
 

@@ -7,15 +7,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from packidx.errors import ChangedSource, FormatError, OptionError, PackidxError, SourceError
+from packidx.errors import ChangedSource, PackidxError, SourceError
+from packidx.format.manifest import DEFAULT, Layout, Shard
 from packidx.format.schema import Sample
 from packidx.io import cache, storage, urls
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
     from packidx.format.lengths import LengthsManifest
-    from packidx.format.manifest import Shard, SourceData
-    from packidx.records.layout import Layout
     from packidx.records.media.paths import MediaRoot
     from packidx.user_code import Transform
 
@@ -69,7 +68,7 @@ class Fetcher:
         self.index = index
         self._transform = transform
         sources = index.snapshot.sources
-        self._layouts = {source.name: _layout(index, source) for source in sources}
+        self._layouts = {source.name: source.layout or DEFAULT for source in sources}
         self._media_roots = {
             source.name: source.media_root or self._layouts[source.name].media_root
             for source in sources
@@ -212,8 +211,6 @@ class Fetcher:
 
     def layout(self, source: str | None) -> Layout:
         """Return how a source names things."""
-        from packidx.records.layout import DEFAULT
-
         return self._layouts.get(source or "") or DEFAULT
 
     def shard(self, number: int) -> str:
@@ -277,18 +274,6 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     cache.forget(path)
     return cache.remembered_stat(path).nbytes
-
-
-def _layout(index: Snapshot, source: SourceData) -> Layout:
-    from packidx.records.layout import Layout
-
-    try:
-        return Layout.from_json(None if source.layout is None else source.layout.to_json())
-    except (OptionError, TypeError) as error:
-        raise FormatError(
-            f"the manifest of snapshot {index.id} has a layout of source {source.name!r} that "
-            f"cannot be read: {error}; a newer packidx may have written it"
-        ) from None
 
 
 def check_key(path: str, sample: Sample, actual: str | None) -> None:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from packidx.errors import BadRecord, OptionError
+from packidx.format.manifest import Layout
 from packidx.format.terms import PAIR_SIDES
 from packidx.records.containers.registry import has_cells
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
-from packidx.records.layout import TURN_KEYS, Layout
+from packidx.records.layout import TURN_KEYS
 from packidx.records.ledger import Ledger, word_of
 from packidx.records.media.held import SPEAKERS, media_in, turns_in
 from packidx.records.media.references import LIST_KEYS, named

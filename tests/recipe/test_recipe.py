@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from packidx import PlanOptions, estimate_lengths
 from packidx.errors import OptionError
+from packidx.format.manifest import Layout
 from packidx.recipe.recipe import (
     Estimate,
     Recipe,
@@ -24,7 +25,6 @@ from packidx.recipe.recipe import (
     recipe_of,
     to_yaml_value,
 )
-from packidx.records.layout import Layout
 from packidx.records.sources.mixes import DataSet
 
 WHOLE = """

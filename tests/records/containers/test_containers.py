@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from record_files import chats, read_row, tar_digest, write, zstd
 
 from packidx.errors import BadRecord, SourceError
+from packidx.format.manifest import Layout
 from packidx.records import shards
 from packidx.records.containers import base as blocks_module
 from packidx.records.containers import convert
 from packidx.records.containers.base import RawRecord
 from packidx.records.containers.registry import KINDS, is_converted, kind_of
 from packidx.records.dialects.parse import parse
-from packidx.records.layout import Layout
 from packidx.records.shards import read_records, scan
 
 RECORDS = chats(300)
