@@ -221,7 +221,7 @@ def _taken(
             return kept, told, earlier.manifest.digest if kept else None
     if reason is None:
         return {}, None, None
-    rows = sum(scan.num_records for scan in job.scans)
+    rows = sum(scan.shard.rows for scan in job.scans)
     told = TakenOver(num_counted=rows, num_counted_shards=len(job.shards), reason=reason)
     return {}, told, None
 

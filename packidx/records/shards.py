@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packidx.errors import BadRecord
-from packidx.format.manifest import DEFAULT, Layout
+from packidx.format.manifest import DEFAULT, Layout, Shard
 from packidx.format.terms import PAIR_SIDES
 from packidx.io import storage, urls
 from packidx.records.containers.base import (
@@ -32,7 +32,7 @@ from packidx.records.containers.registry import container, has_cells, is_convert
 from packidx.records.containers.tar import KEY, MEMBERS, TAR
 from packidx.records.dialects.standard import key_of, standard
 from packidx.records.ledger import Ledger
-from packidx.records.shard_marks import marks_of
+from packidx.records.shard_marks import marks_of, stated_ranges
 
 if TYPE_CHECKING:
     from packidx.run.workers import Progress
@@ -70,13 +70,12 @@ def scan(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
     Raises:
         SourceError: the file cannot be read, or is broken so that its records cannot be counted.
     """
-    marks = marks_of(path)  # before, so that a change while it is read is seen later
     with _whole(path, kind) as local:
         scanned = container(kind, layout.delimiter).scan(local, TASK_BYTES)
     if layout.takes_both:
         ranges = tuple(_scaled(part, 2, 1) for part in scanned.ranges)
         scanned = replace(scanned, num_records=2 * scanned.num_records, ranges=ranges)
-    return replace(scanned, marks=marks)
+    return scanned
 
 
 def read_records(
@@ -213,8 +212,8 @@ def _whole(path: str, kind: str) -> AbstractContextManager[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
-    """One input file."""
+class InputFile:
+    """A file of records, as it was found; `scan_shards` makes a `Shard` of it."""
 
     uri: str
     """As given."""
@@ -236,36 +235,60 @@ class Shard:
     """Of the first shard of what is on the Hub: its revision, and where it is read from."""
 
 
-def is_large(shards: Sequence[Shard]) -> bool:
+class ScannedShard(NamedTuple):
+    """A shard, and where tasks may start in it."""
+
+    shard: Shard
+    """As the manifest has it, but for its columns."""
+    ranges: tuple[RecordRange, ...]
+
+
+def is_large(files: Sequence[InputFile]) -> bool:
     """Return whether there is work for several processes."""
-    return sum(file_version(shard.path)[0] for shard in shards) > 2 * TASK_BYTES
+    return sum(file_version(file.path)[0] for file in files) > 2 * TASK_BYTES
 
 
-def none_known(shard: Shard) -> None:
-    """`known` of `scan_shards` where every shard is to be read."""
+def none_known(file: InputFile) -> None:
+    """`known` of `scan_shards` where every file is to be read."""
 
 
 def scan_shards(
-    shards: Sequence[Shard],
+    files: Sequence[InputFile],
     workers: int,
     progress: Progress,
-    known: Callable[[Shard], ShardScan | None] = none_known,
-) -> list[ShardScan]:
-    """All shards' scans; hashing lets go of the interpreter, and so does waiting for a store.
+    known: Callable[[InputFile], ScannedShard | None] = none_known,
+) -> list[ScannedShard]:
+    """All shards, scanned; hashing lets go of the interpreter, and so does waiting for a store.
 
     Args:
-        known: the scan of a shard that need not be read again, None of any other.
+        known: the shard of a file that need not be read again, None of any other.
     """
-    total = sum(file_version(shard.path)[0] for shard in shards)
+    total = sum(file_version(file.path)[0] for file in files)
     done = 0
     scans = []
-    threads = storage.THREADS if any(urls.is_url(shard.path) for shard in shards) else workers
-    with ThreadPoolExecutor(min(threads, len(shards), storage.THREADS)) as pool:
-        for result in pool.map(lambda s: known(s) or scan(s.path, s.container, s.layout), shards):
-            scans.append(result)
-            done += result.nbytes
+    threads = storage.THREADS if any(urls.is_url(file.path) for file in files) else workers
+    with ThreadPoolExecutor(min(threads, len(files), storage.THREADS)) as pool:
+        for scanned in pool.map(lambda file: known(file) or _scanned(file), files):
+            scans.append(scanned)
+            done += scanned.shard.bytes
             progress("scan", done, total)
     return scans
+
+
+def _scanned(file: InputFile) -> ScannedShard:
+    marks = marks_of(file.path)  # before, so that a change while it is read is seen later
+    found = scan(file.path, file.container, file.layout)
+    numbers = found.nbytes, found.num_records
+    stated = marks | {
+        "uri": file.uri,
+        "bytes": found.nbytes,
+        "rows": found.num_records,
+        "fingerprint": found.sha256,
+        "source": file.source,
+        "container": file.container,
+        "ranges": stated_ranges(file.container, *numbers, found.ranges),
+    }
+    return ScannedShard(Shard(**stated), found.ranges)
 
 
 def short_names(paths: Sequence[str]) -> list[str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from packidx.errors import BadRecord, SourceError
@@ -54,8 +54,6 @@ class ShardScan:
     """Good and bad ones; what is blank is none."""
     ranges: tuple[RecordRange, ...]
     """The shard cut every `TASK_BYTES` or so where the container allows it; none is empty."""
-    marks: Mapping[str, Any] = field(default_factory=dict)
-    """By what a reader sees that it is another one (`shard_marks`)."""
     num_hashed: int | None = None
     """Bytes that the digest is of, where it is not of all."""
 

@@ -16,7 +16,7 @@ from packidx.format.manifest import DEFAULT, Layout
 from packidx.io import cache, storage, urls
 from packidx.io.storage import unreadable
 from packidx.records.containers.registry import KNOWN, container, required_kind, strip_suffix
-from packidx.records.shards import Shard, short_names
+from packidx.records.shards import InputFile, short_names
 from packidx.records.sources import MIX, energon, hub, mixes
 from packidx.records.sources.folders import (
     in_folder,
@@ -29,7 +29,7 @@ from packidx.records.sources.mixes import DataSet
 _NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
 
 
-def find_shards(args: Sequence[str | DataSet], layout: Layout = DEFAULT) -> list[Shard]:
+def find_shards(args: Sequence[str | DataSet], layout: Layout = DEFAULT) -> list[InputFile]:
     """The shards that files, globs, folders, mixes and ``NAME=`` any of these stand for, in order.
 
     All of these may be URLs of an object store. What is not there, and is written as a data set of
@@ -74,12 +74,12 @@ def find_shards(args: Sequence[str | DataSet], layout: Layout = DEFAULT) -> list
     return shards
 
 
-def origins(shards: Sequence[Shard]) -> list[str]:
+def origins(shards: Sequence[InputFile]) -> list[str]:
     """Return which revision of what is on the Hub is among `shards`, and where it is read from."""
     return [shard.origin for shard in shards if shard.origin]
 
 
-def not_read(shards: Sequence[Shard]) -> energon.NotRead:
+def not_read(shards: Sequence[InputFile]) -> energon.NotRead:
     """Return what is in the sources' folders, looks like data, and is not among `shards`.
 
     Raises:
@@ -98,7 +98,7 @@ def not_read(shards: Sequence[Shard]) -> energon.NotRead:
     )
 
 
-def _expanded(arg: str | DataSet, layout: Layout) -> list[Shard]:
+def _expanded(arg: str | DataSet, layout: Layout) -> list[InputFile]:
     try:
         if isinstance(arg, DataSet):
             return _stated(arg, layout)
@@ -108,7 +108,7 @@ def _expanded(arg: str | DataSet, layout: Layout) -> list[Shard]:
         raise unreadable(error.filename or place, error) from error
 
 
-def _stated(data_set: DataSet, layout: Layout) -> list[Shard]:
+def _stated(data_set: DataSet, layout: Layout) -> list[InputFile]:
     """The shards of a data set that is named by itself, and not in a mix."""
     where = f"source {data_set.name!r}"
     completed = _completed(data_set.layout, layout, where)
@@ -118,7 +118,7 @@ def _stated(data_set: DataSet, layout: Layout) -> list[Shard]:
     return [dataclasses.replace(shard, source=data_set.name or shard.source) for shard in shards]
 
 
-def _expand(arg: str, layout: Layout) -> list[Shard]:
+def _expand(arg: str, layout: Layout) -> list[InputFile]:
     shards = _in_mix_file(arg, layout) if arg.startswith(MIX) else _find(arg, layout)
     name = None
     if not shards and (named := _NAMED.fullmatch(arg)):
@@ -138,7 +138,7 @@ def _expand(arg: str, layout: Layout) -> list[Shard]:
     return [dataclasses.replace(shard, source=name or shard.source) for shard in shards]
 
 
-def _in_mix_file(arg: str, layout: Layout) -> list[Shard]:
+def _in_mix_file(arg: str, layout: Layout) -> list[InputFile]:
     """The shards of a file that is a mix whatever its name is, or of some of its data sets."""
     file, hash_, names = _strip_scheme(arg.removeprefix(MIX)).partition("#")
     mix = mixes.mix_in_file(file)
@@ -147,7 +147,7 @@ def _in_mix_file(arg: str, layout: Layout) -> list[Shard]:
     return _in_mix(file, mix, layout, [name.strip() for name in names.split(",")] if hash_ else ())
 
 
-def _find(arg: str, layout: Layout) -> list[Shard]:
+def _find(arg: str, layout: Layout) -> list[InputFile]:
     """The shards of what lies somewhere, or else of a data set of the Hub that has that name."""
     path = _strip_scheme(arg)
     name = hub.named(path)
@@ -160,7 +160,7 @@ def _find(arg: str, layout: Layout) -> list[Shard]:
     return shards
 
 
-def _find_at(arg: str, path: str, layout: Layout) -> list[Shard]:
+def _find_at(arg: str, path: str, layout: Layout) -> list[InputFile]:
     if storage.is_folder(path):
         return in_folder(arg, path, layout)
     if storage.is_file(path) or os.path.lexists(path):
@@ -176,13 +176,13 @@ def _find_at(arg: str, path: str, layout: Layout) -> list[Shard]:
     return [shard for name in matches for shard in _single(prefix + name, name, layout)]
 
 
-def _single(uri: str, path: str, layout: Layout, data_type: str | None = None) -> list[Shard]:
+def _single(uri: str, path: str, layout: Layout, data_type: str | None = None) -> list[InputFile]:
     """The shard that a file is, or the shards of the mix that it is."""
     if (mix := _mix_in(path)) is not None:
         return _in_mix(path, mix, layout)
     parent = os.path.basename(os.path.dirname(urls.absolute(path))) or "data"
     name = source_name(os.path.basename(path), parent)
-    return [Shard(uri, path, name, required_kind(uri, path, data_type), layout)]
+    return [InputFile(uri, path, name, required_kind(uri, path, data_type), layout)]
 
 
 def _mix_in(path: str) -> Any:
@@ -233,7 +233,7 @@ def _completed(own: Layout, options: Layout, where: str) -> Layout:
     return replace(own, **stated)
 
 
-def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> list[Shard]:
+def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> list[InputFile]:
     """The shards of a mix's data sets, in its order."""
     data_sets = [
         dataclasses.replace(given, layout=_completed(given.layout, layout, given.described(path)))
@@ -254,7 +254,7 @@ def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> 
     return [shard for shards in groups for shard in shards]
 
 
-def _of_data_set(path: str, data_set: DataSet) -> list[Shard]:
+def _of_data_set(path: str, data_set: DataSet) -> list[InputFile]:
     """The shards of one data set, by the names that their files give them."""
     shards = []
     for location in data_set.locations:
@@ -274,7 +274,7 @@ def _of_data_set(path: str, data_set: DataSet) -> list[Shard]:
     return shards
 
 
-def _check(shard: Shard) -> None:
+def _check(shard: InputFile) -> None:
     try:
         shard.uri.encode()
         if urls.is_url(shard.path):

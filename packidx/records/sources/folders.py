@@ -22,7 +22,7 @@ from packidx.records.containers.registry import JSON, SUFFIXES, kind_of, require
 from packidx.records.containers.tar import COMPRESSED, TAR, refuse_compressed
 from packidx.records.media.held import kind_of_name
 from packidx.records.media.paths import refuse_outside
-from packidx.records.shards import Shard
+from packidx.records.shards import InputFile
 from packidx.records.sources import energon
 from packidx.records.sources.mixes import mix_in_file
 
@@ -49,7 +49,7 @@ _SPLIT = re.compile(
 
 def in_folder(
     arg: str, path: str, layout: Layout, splits: Sequence[str] | None = None
-) -> list[Shard]:
+) -> list[InputFile]:
     """The shards of a folder's files, of its train split where it has splits.
 
     Args:
@@ -63,7 +63,7 @@ def in_folder(
             return prepared_shards(arg, path, layout)
         return [shard for split in splits for shard in prepared_shards(arg, path, layout, split)]
     top = os.path.basename(urls.absolute(path)) or "data"
-    shards: list[Shard] = []
+    shards: list[InputFile] = []
     beside: list[tuple[str, str]] = []
     for file in _of_splits(arg, sorted(_files_below(path, top, beside)), splits, beside):
         inner = os.path.join(path, file.name)
@@ -74,7 +74,7 @@ def in_folder(
                 continue
         uri = os.path.join(arg, file.name)
         kind = required_kind(uri, inner)
-        shards.append(Shard(uri, inner, file.source, kind, layout, file.prepared or None))
+        shards.append(InputFile(uri, inner, file.source, kind, layout, file.prepared or None))
     if shards and beside:
         shards[0] = dataclasses.replace(shards[0], folder=arg, beside=tuple(sorted(beside)))
     elif any(why == _OUTSIDE for why, _ in beside):
@@ -105,7 +105,9 @@ def _of_splits(
     return [file for file in files if file.split in taken or file.prepared]
 
 
-def prepared_shards(arg: str, path: str, layout: Layout, split: str | None = None) -> list[Shard]:
+def prepared_shards(
+    arg: str, path: str, layout: Layout, split: str | None = None
+) -> list[InputFile]:
     """The tars of a split of a folder that Energon has prepared: one source, in its order."""
     name = os.path.basename(urls.absolute(path)) or "data"
     source = name if split in (None, energon.TRAIN) else f"{name}/{split}"
@@ -113,7 +115,7 @@ def prepared_shards(arg: str, path: str, layout: Layout, split: str | None = Non
     for tar in tars:
         refuse_outside(os.path.join(path, tar), path)
     return [
-        Shard(os.path.join(arg, tar), os.path.join(path, tar), source, TAR, layout, path)
+        InputFile(os.path.join(arg, tar), os.path.join(path, tar), source, TAR, layout, path)
         for tar in tars
     ]
 

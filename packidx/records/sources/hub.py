@@ -25,7 +25,7 @@ from packidx.format.manifest import Layout
 from packidx.io import urls
 from packidx.records.containers.registry import KNOWN, SUFFIXES, required_kind
 from packidx.records.media.paths import refuse_outside
-from packidx.records.shards import Shard
+from packidx.records.shards import InputFile
 from packidx.records.sources import energon
 
 SCHEME = "hf://"
@@ -64,7 +64,7 @@ def named(arg: str) -> Name | None:
     return Name(repo, revision and urllib.parse.unquote(revision), config, wanted)
 
 
-def shards_of(arg: str, name: Name, layout: Layout) -> list[Shard]:
+def shards_of(arg: str, name: Name, layout: Layout) -> list[InputFile]:
     """The shards of a data set's splits: of the only or default config and of the train split,
     where none is named.
 
@@ -90,7 +90,7 @@ def shards_of(arg: str, name: Name, layout: Layout) -> list[Shard]:
         files, place = _at_commit(arg, name, commit)
     top = name.repo.rpartition("/")[2] + (f"/{name.config}" if name.config else "")
     shards = [
-        Shard(path, path, top if split == "train" else f"{top}/{split}", kind, layout)
+        InputFile(path, path, top if split == "train" else f"{top}/{split}", kind, layout)
         for split, paths in files.items()
         for path in paths
         if (kind := required_kind(path, path))
@@ -126,7 +126,7 @@ def pinned(url: str) -> tuple[str, str]:
     raise SourceError(f"{url}: {unasked}, and {_hub_folder(_TYPES[kind], repo)} does not have it")
 
 
-def from_hub(shards: Sequence[Shard], said: str) -> list[Shard]:
+def from_hub(shards: Sequence[InputFile], said: str) -> list[InputFile]:
     """`shards`, of which the first says where they are from."""
     return [replace(shard, origin="" if number else said) for number, shard in enumerate(shards)]
 
