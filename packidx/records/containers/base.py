@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from packidx.errors import BadRecord, SourceError
 from packidx.io import cache, storage, urls
@@ -78,9 +79,14 @@ class RawRecord(NamedTuple):
         return self.row if self.pair is None else 2 * self.row + (self.pair == "rejected")
 
 
-class Container(Protocol):
-    """A kind of file that holds records. Stateless: what is remembered is remembered by path."""
+class Container(ABC):
+    """A kind of file that holds records, here or in a store. Stateless: what is remembered is
+    remembered by path."""
 
+    has_cells: bool = False
+    """Whether all values of its records are texts, of a table."""
+
+    @abstractmethod
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         """Hash a shard, count its records and find where tasks may start.
 
@@ -89,6 +95,7 @@ class Container(Protocol):
                 records is unknown.
         """
 
+    @abstractmethod
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         """The records of a range, in order.
 
@@ -96,13 +103,14 @@ class Container(Protocol):
             SourceError: the file cannot be read.
         """
 
+    @abstractmethod
     def read_row(
         self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
     ) -> dict[str, Any]:
         """One record, by its byte range where it has one and by its row otherwise.
 
         Raises:
-            BadRecord: there is a record, but it cannot be understood; the detail names the file.
+            BadRecord: there is a record, but it cannot be understood.
             SourceError: the file cannot be read, or has no such record.
         """
 
@@ -246,12 +254,14 @@ def file_version(path: str) -> tuple[int, str]:
     return status.nbytes, status.version
 
 
-def read_bytes(path: str, offset: int, nbytes: int) -> bytes:
-    """The bytes at a locator.
+def read_bytes(path: str, row: int, offset: int | None, nbytes: int | None) -> bytes:
+    """The bytes of a record at its locator.
 
     Raises:
-        SourceError: the file is missing, unreadable or ends before the record does.
+        SourceError: there is none, or the file is missing, unreadable or ends before the record.
     """
+    if offset is None or nbytes is None:
+        raise SourceError(f"record {row} of {path} has no byte range: run estimate again")
     try:
         data = storage.read_range(path, offset, nbytes)
     except (OSError, ValueError) as error:
@@ -302,10 +312,10 @@ def size_of(raw: bytes) -> int:
     return raw.nbytes if isinstance(raw, TooLarge) else len(raw)
 
 
-def too_large(nbytes: int, limit: int, where: str = "") -> BadRecord:
+def too_large(nbytes: int, limit: int) -> BadRecord:
     """The error of a record over the limit."""
     bound = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit} bytes"
-    text = f"the record has {nbytes:,} bytes, over {bound}: write its media to files{where}"
+    text = f"the record has {nbytes:,} bytes, over {bound}: write its media to files"
     return BadRecord("record_too_large", text)
 
 
