@@ -78,45 +78,54 @@ def read_records(
     Raises:
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
-    layout = DEFAULT if layout == DEFAULT else layout
     sides = [layout.of_side(side) for side in PAIR_SIDES] if layout.takes_both else [layout]
     ledgers = [None if columns is None else Ledger(side, kind, columns) for side in sides]
     if layout.takes_both:
         record_range = _scaled(record_range, 1, 2)
     for raw in container(kind, layout.delimiter).read(path, record_range):
-        if layout.takes_both:
-            for number, (side, ledger) in enumerate(
-                zip(sides, ledgers, strict=True), start=2 * raw.row
-            ):
+        for side, ledger in zip(sides, ledgers, strict=True):
+            own = raw
+            if layout.takes_both:
                 # A change may write into what it gets, and each side gets the file's record.
                 own = raw if change is None else copy.deepcopy(raw)
-                yield _standard(own, number, kind, side, change, ledger)._replace(pair=side.pair)
-        else:
-            yield _standard(raw, raw.row, kind, layout, change, ledgers[0])
+                own = own._replace(pair=side.pair)
+            record = own.record
+            if isinstance(record, BadRecord):
+                yield own
+                continue
+            if change is not None:
+                own = own._replace(key=key_of(record, kind, layout) or NAMELESS)
+            try:
+                named = _named(record, own.number, kind, side, change, ledger)
+            except BadRecord as error:
+                yield own._replace(record=error.with_traceback(None))
+            else:
+                yield own if named is record else own._replace(record=named)
 
 
-def _standard(
-    raw: RawRecord,
+def _named(
+    record: dict[str, Any],
     number: int,
     kind: str,
     layout: Layout,
     change: Callable[[dict[str, Any], int], dict[str, Any]] | None,
-    ledger: Ledger | None,
-) -> RawRecord:
-    """`raw`, which is the sample `number` of its shard, in the standard names."""
-    record = raw.record
-    if isinstance(record, BadRecord):
-        return raw
+    ledger: Ledger | None = None,
+) -> dict[str, Any]:
+    """A record as it stands in its file, sample `number` of its shard, in the standard names.
+
+    Raises:
+        BadRecord: the layout does not fit it, or the ledger refuses it.
+    """
+    changed = record
     if change is not None:
-        raw = raw._replace(key=key_of(record, kind, layout) or NAMELESS)
-    try:
-        changed = record if change is None else _changed(record, number, change)
-        applied = standard(changed, layout, container(kind).has_cells)
-        if ledger is not None:
-            ledger.check(changed)
-    except BadRecord as error:
-        return raw._replace(record=error.with_traceback(None))
-    return raw if applied is record else raw._replace(record=applied)
+        # The files that a tar has beside a record stay beside it.
+        shown = {name: value for name, value in record.items() if name != MEMBERS}
+        beside = {name: record[name] for name in (KEY, MEMBERS) if MEMBERS in record}
+        changed = {**change(shown, number), **beside}
+    named = standard(changed, layout, container(kind).has_cells)
+    if ledger is not None:
+        ledger.check(changed)
+    return named
 
 
 def _scaled(part: RecordRange, times: int, over: int) -> RecordRange:
@@ -147,20 +156,10 @@ def read_named_row(
     place = f"({path}, row {row})" if row >= 0 else f"({path}, offset {offset})"
     try:
         record = container(kind, layout.delimiter).read_row(path, row, offset, nbytes)
-        changed = record if change is None else _changed(record, row, change)
-        applied = standard(changed, layout, container(kind).has_cells)
+        key = key_of(record, kind, layout)
+        return _named(record, row, kind, layout, change), key
     except BadRecord as error:
         raise BadRecord(error.reason, f"{error.detail} {place}") from None
-    return applied, key_of(record, kind, layout)
-
-
-def _changed(
-    record: dict[str, Any], row: int, change: Callable[[dict[str, Any], int], dict[str, Any]]
-) -> dict[str, Any]:
-    """Return what `change` makes of a record; the files that a tar has beside it stay beside it."""
-    shown = {name: value for name, value in record.items() if name != MEMBERS}
-    beside = {name: record[name] for name in (KEY, MEMBERS) if MEMBERS in record}
-    return {**change(shown, row), **beside}
 
 
 def own_root(path: str, kind: str) -> str:
