@@ -184,14 +184,6 @@ class InputFile:
     """What kind of file it is."""
     layout: Layout = DEFAULT
     """How its source names things."""
-    prepared: str | None = None
-    """The folder that Energon has prepared and that lists it."""
-    folder: str = ""
-    """The folder source whose first shard it is, as given; empty of all others."""
-    beside: tuple[tuple[str, str], ...] = ()
-    """Why files below `folder` that look like data are not read, and their paths."""
-    origin: str = ""
-    """Of the first shard of what is on the Hub: its revision, and where it is read from."""
 
 
 class ScannedShard(NamedTuple):
