@@ -76,21 +76,16 @@ def find_shards(
 def _expanded(arg: str | DataSet, layout: Layout, told: Told) -> list[InputFile]:
     try:
         if isinstance(arg, DataSet):
-            return _stated(arg, layout, told)
-        return _expand(os.fspath(arg), layout, told)
+            shards = _of_data_sets(f"source {arg.name!r}", [arg], layout, told)
+        else:
+            shards = _expand(os.fspath(arg), layout, told)
+        cache.remember_stats(shard.path for shard in shards if urls.is_url(shard.path))
     except OSError as error:  # of a store: files of this machine are looked for quietly
         place = arg.locations[0] if isinstance(arg, DataSet) else arg
         raise unreadable(error.filename or place, error) from error
-
-
-def _stated(data_set: DataSet, layout: Layout, told: Told) -> list[InputFile]:
-    """The shards of a data set that is named by itself, and not in a mix."""
-    where = f"source {data_set.name!r}"
-    completed = _completed(data_set.layout, layout, where)
-    shards = _of_data_set(where, dataclasses.replace(data_set, layout=completed), told)
     for shard in shards:
         _check(shard)
-    return [dataclasses.replace(shard, source=data_set.name or shard.source) for shard in shards]
+    return shards
 
 
 def _expand(arg: str, layout: Layout, told: Told) -> list[InputFile]:
@@ -107,9 +102,6 @@ def _expand(arg: str, layout: Layout, told: Told) -> list[InputFile]:
         missing = nothing if urls.is_url(arg) else "no such file"
         hint = "no data file in it" if folder else missing
         raise SourceError(f"{arg}: {hint}; a source is a file ({KNOWN}), a mix, a glob or a folder")
-    cache.remember_stats(shard.path for shard in shards if urls.is_url(shard.path))
-    for shard in shards:
-        _check(shard)
     return [dataclasses.replace(shard, source=name or shard.source) for shard in shards]
 
 
@@ -119,9 +111,8 @@ def _in_mix_file(arg: str, layout: Layout, told: Told) -> list[InputFile]:
     mix = mixes.mix_in_file(file)
     if mix is None:
         raise SourceError(f"{file} is no mix: docs/data.md says how one is written")
-    return _in_mix(
-        file, mix, layout, told, [name.strip() for name in names.split(",")] if hash_ else ()
-    )
+    wanted = [name.strip() for name in names.split(",")] if hash_ else ()
+    return _of_data_sets(file, mixes.data_sets(file, mix, wanted), layout, told)
 
 
 def _find(arg: str, layout: Layout, told: Told) -> list[InputFile]:
@@ -150,7 +141,7 @@ def _find_at(arg: str, path: str, layout: Layout, told: Told) -> list[InputFile]
     if hash_ and storage.is_folder(file):
         return in_folder(arg[: len(arg) - len(names) - 1], file, layout, told, wanted)
     if hash_ and storage.is_file(file) and (mix := _mix_in(file)) is not None:
-        return _in_mix(file, mix, layout, told, wanted)
+        return _of_data_sets(file, mixes.data_sets(file, mix, wanted), layout, told)
     prefix = "" if urls.is_url(path) else arg[: len(arg) - len(path)]
     matches = storage.glob(path)
     return [shard for name in matches for shard in _single(prefix + name, name, layout, told)]
@@ -161,7 +152,7 @@ def _single(
 ) -> list[InputFile]:
     """The shard that a file is, or the shards of the mix that it is."""
     if (mix := _mix_in(path)) is not None:
-        return _in_mix(path, mix, layout, told)
+        return _of_data_sets(path, mixes.data_sets(path, mix), layout, told)
     parent = os.path.basename(os.path.dirname(urls.absolute(path))) or "data"
     name = source_name(os.path.basename(path), parent)
     return [InputFile(uri, path, name, required_kind(uri, path, data_type), layout)]
@@ -215,13 +206,17 @@ def _completed(own: Layout, options: Layout, where: str) -> Layout:
     return replace(own, **stated)
 
 
-def _in_mix(
-    path: str, mix: Any, layout: Layout, told: Told, wanted: Sequence[str] = ()
+def _of_data_sets(
+    path: str, given: Sequence[DataSet], layout: Layout, told: Told
 ) -> list[InputFile]:
-    """The shards of a mix's data sets, in its order."""
+    """The shards of data sets, in order.
+
+    Args:
+        path: of the mix that names them, for errors.
+    """
     data_sets = [
-        dataclasses.replace(given, layout=_completed(given.layout, layout, given.described(path)))
-        for given in mixes.data_sets(path, mix, wanted)
+        dataclasses.replace(each, layout=_completed(each.layout, layout, each.described(path)))
+        for each in given
     ]
     groups = [_of_data_set(path, data_set, told) for data_set in data_sets]
     own = [data_set.name for data_set in data_sets if data_set.name is not None]
