@@ -1,6 +1,6 @@
 """What every container of records gives: a scan, ranges for parallel work, records by row.
 
-And the bytes of a file or URL, block by block or by range. A record may be larger than what is held
+And the bytes of a file, block by block or by range. A record may be larger than what is held
 of one. A file that cannot be read is a SourceError.
 """
 
@@ -225,24 +225,13 @@ def file_hash(path: str) -> Hashing:
 def file_blocks(
     path: str, start: int = 0, end: int | None = None, size: int = BLOCK
 ) -> Iterator[bytes]:
-    """The bytes of the range of a file, or of a URL, block by block."""
-    if urls.is_url(path):
-        yield from _url_blocks(path, start, end, size)
-        return
+    """The bytes of the range of a file of this machine, block by block."""
     with reading(path), open(path, "rb", buffering=0, opener=storage.open_regular) as file:
         file.seek(start)
         left = size if end is None else end - start
         while left > 0 and (block := file.read(min(size, left))):
             if end is not None:
                 left -= len(block)
-            yield block
-
-
-def _url_blocks(url: str, start: int, end: int | None, size: int) -> Iterator[bytes]:
-    with reading(url):
-        end = cache.remembered_stat(url).nbytes if end is None else end
-        while start < end and (block := storage.read_range(url, start, min(size, end - start))):
-            start += len(block)
             yield block
 
 
