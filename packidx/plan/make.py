@@ -22,14 +22,12 @@ from typing import Any
 from packidx.arrays import Bools, Int64s
 from packidx.errors import MismatchError, OptionError, SourceError
 from packidx.format.index import IndexManifest, Options
-from packidx.format.manifest import decoded
 from packidx.index.window_files import WindowFiles, WrittenWindow
 from packidx.index.writer import writing
 from packidx.io.files import remove_tree
 from packidx.lengths.table import Lengths, read_lengths
 from packidx.pack.solve import Solution
 from packidx.plan.job import PlanJob
-from packidx.plan.resolved import ResolvedOptions
 from packidx.plan.select.eligible import Rules
 from packidx.plan.window import WindowPlan, plan_window
 from packidx.plan.windows import WindowRange
@@ -73,7 +71,7 @@ def make_plan(workers: Workers, job: PlanJob, progress: Progress) -> tuple[Index
                 snapshot_id="",
                 parent=None,
                 lengths=lengths_entry(job.table),
-                options=decoded(Options, job.options.to_json()),
+                options=job.options,
                 result=totals.result(writer.windows),
                 sources=totals.sources(job.table.manifest),
                 shards=job.table.shards,
@@ -134,7 +132,7 @@ class _ToWrite:
 class _Planner:
     """Plans windows of a table in the process that has it open."""
 
-    def __init__(self, table: Lengths, options: ResolvedOptions, rules: Rules) -> None:
+    def __init__(self, table: Lengths, options: Options, rules: Rules) -> None:
         self.table, self._options, self._rules = table, options, rules
         self._last: WindowPlan | None = None
 
@@ -196,7 +194,7 @@ def _by_workers(workers: Workers, job: PlanJob, progress: Progress) -> _Each:
 
 
 def _planner(
-    uri: str, stated: str | None, num_samples: int, options: ResolvedOptions, rules: Rules
+    uri: str, stated: str | None, num_samples: int, options: Options, rules: Rules
 ) -> _Planner:
     """The planner of a worker, which has the lengths at `uri` open.
 
