@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -19,8 +18,8 @@ from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
 from packidx.digests import digest
+from packidx.encode.blanks import image_shape, length_of, sound_shape, video_shape
 from packidx.encode.imports import load_real
-from packidx.encode.probe.blanks import image_shape, length_of, sound_shape, video_shape
 from packidx.encode.probe.learn import EACH, INDEX, Learner, Learnt, Profile, Table
 from packidx.errors import BadRecord, MissingExtraError, PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
@@ -58,15 +57,14 @@ class ProbedVision(VisionFamily):
         if trusts_code and identity is not None:
             identity = [*identity, "its code is run"]
         self._table = Table(identity)
-        stated = self._profile() if identity is None else self._table.kept_profile(self._profile)
-        self.profile = Profile.of(stated)
+        self.profile = self._table.profile(self._profile)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ProbedVision, self._given
 
-    def _profile(self) -> dict[str, Any]:
+    def _profile(self) -> Profile:
         try:
-            return asdict(self._learner.profile())
+            return self._learner.profile()
         except (PackidxError, MemoryError):
             raise
         except Exception as error:  # a foreign class: whatever it raises, it cannot be probed
