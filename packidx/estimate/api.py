@@ -33,7 +33,8 @@ from packidx.processor.text import encoder as backends
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shards import is_large, none_known, scan_shards
-from packidx.records.sources.find_shards import find_shards, not_read, origins
+from packidx.records.sources.find_shards import find_shards
+from packidx.records.sources.folders import Told
 from packidx.records.sources.mixes import DataSet
 from packidx.run import open_workers
 from packidx.run.workers import Progress, Workers, num_workers, silent
@@ -155,13 +156,14 @@ def estimate_lengths(
     root, remote = check_folder(media_root), check_remote(remote_media)
     existing, wrong = existing_manifest(output)
     layout = Layout(columns or {}, tags or {}, delimiter=delimiter, pair=pair, ignore=tuple(ignore))
-    shards = find_shards([sources] if isinstance(sources, str) else list(sources), layout)
-    left_out = not_read(shards)
+    besides = Told()
+    shards = find_shards([sources] if isinstance(sources, str) else list(sources), layout, besides)
+    left_out, mistakes = besides.not_read(shards)
 
     def told(summary: LengthsSummary) -> LengthsSummary:
-        told_of = replace(summary, not_read=[*left_out.notes], warnings=[*left_out.warnings])
+        told_of = replace(summary, not_read=left_out, warnings=mistakes)
         mistaken = mistaken_sources(output, summary.sources)
-        return replace(told_of, taken_from=origins(shards), mistaken=mistaken)
+        return replace(told_of, taken_from=besides.taken_from, mistaken=mistaken)
 
     name = None if processor is None else os.fspath(processor)
     if method not in (None, "heuristic"):

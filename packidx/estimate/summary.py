@@ -13,8 +13,9 @@ from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import DEFAULT, load
 from packidx.io import urls
 from packidx.lengths.parts import KIND, rejected_rows
+from packidx.records.containers.registry import container
 from packidx.records.hints import described, suggested
-from packidx.records.shards import raw_row, short_names
+from packidx.records.shards import short_names
 
 WARNED = Fraction(1, 100)
 """Above this share of a source a warning is due."""
@@ -188,14 +189,9 @@ def _of_source(
     for row in rows:
         shard = manifest.shards[row["shard"]]
         try:
-            record = raw_row(
-                urls.local_path(shard.uri),
-                row["row"],
-                row["offset"],
-                row["nbytes"],
-                kind=shard.container,
-                delimiter=layout.delimiter,
-            )
+            reader = container(shard.container, layout.delimiter)
+            path = urls.local_path(shard.uri)
+            record = reader.read_row(path, row["row"], row["offset"], row["nbytes"])
         except (PackidxError, OSError):
             continue  # no record at all
         if isinstance(record, dict):

@@ -26,7 +26,7 @@ import orjson
 import yaml
 
 from packidx import digests
-from packidx.errors import OptionError, PackidxError, SourceError
+from packidx.errors import BadRecord, OptionError, PackidxError, SourceError
 from packidx.export.energon_folders import Sources, as_energon_names
 from packidx.export.outputs import open_exported
 from packidx.format.manifest import Layout, Shard
@@ -404,8 +404,11 @@ def energon_record(members: TarMembers, shard: str, layout: Layout) -> Record:
     for extension, member in members.sample.extensions.items():
         if extension != "json":
             member.data = _name(shard, member.name)
-    record = tar.record_of(members.sample, f" ({shard})")
-    return record_in_words(members.key, standard(record, layout, False), shard)
+    try:
+        record = standard(tar.record_of(members.sample), layout, False)
+    except BadRecord as error:
+        raise BadRecord(error.reason, f"{error.detail} ({shard})") from None
+    return record_in_words(members.key, record, shard)
 
 
 def record_in_words(key: str, record: dict[str, Any], shard: str) -> Record:

@@ -248,20 +248,19 @@ class Fetcher:
 
     def _compare(self, path: str, shard: Shard) -> None:
         """Note a shard of the planned size that seems to be another one."""
-        from packidx.records.shard_marks import difference, is_written_to
+        from packidx.records.shard_marks import difference
 
         try:
-            text = difference(path, shard)
-            written_to = text is None and is_written_to(path, shard)
+            found = difference(path, shard)
         except OSError:  # who reads it says so
             return
-        command = f"`packidx verify {self.index.path}@{self.index.id}`"
-        if text is not None:
-            advice = "and restore the shard, or estimate and plan again"
-            self._changes.append(Change(f"shard {path} {text}: run {command}, {advice}", True))
-        elif written_to:
-            said = "was written to after it was counted; the blocks that were compared are the same"
-            self._changes.append(Change(f"shard {path} {said}: {command} compares all", False))
+        if found is not None:
+            text, certain = found
+            command = f"`packidx verify {self.index.path}@{self.index.id}`"
+            advice = f"{command} compares all"
+            if certain:
+                advice = f"run {command}, and restore the shard, or estimate and plan again"
+            self._changes.append(Change(f"shard {path} {text}: {advice}", certain))
 
     def take_changes(self) -> list[Change]:
         """Shards that seem to have changed, found since this was last asked."""

@@ -22,7 +22,7 @@ from packidx.errors import BadRecord, OptionError
 from packidx.format.manifest import COLUMNS, Layout
 from packidx.format.terms import PAIR_SIDES
 from packidx.io.ranges import Extent
-from packidx.records.containers.registry import has_cells
+from packidx.records.containers.registry import container
 from packidx.records.containers.tar import KEY, MEMBERS, Members
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import UNUSED, parse
@@ -265,7 +265,7 @@ class Ledger:
             kept = {key: own for key, own in stated.items() if own not in dropped}
             layout = structs.replace(layout, columns=kept)
         try:
-            return parse(standard(_folded(record), layout, has_cells(self._kind)))
+            return parse(standard(_folded(record), layout, container(self._kind).has_cells))
         except (BadRecord, RecursionError, KeyError, TypeError):
             return None  # without a column it may be of a form that nobody foresaw
 

@@ -96,30 +96,26 @@ def sampled(path: str) -> str:
     return hasher.hexdigest()
 
 
-def difference(path: str, shard: Shard) -> str | None:
-    """In what a file of the planned size is not the shard that was counted; None if in nothing."""
+def difference(path: str, shard: Shard) -> tuple[str, bool] | None:
+    """In what a file of the planned size is not the shard that was counted, and whether that is
+    certain; None if in nothing.
+
+    It is not certain of a file that lies where it was counted, has another time of change, and may
+    have other bytes between the blocks that are compared.
+    """
     if urls.is_url(path):
         version, stated = cache.remembered_stat(path).version, shard.version
         if path != shard.uri or stated in (None, version):
             return None
-        return f"is version {version} in its store, and version {stated} was counted"
-    stated = shard.sampled
-    if stated is None or os.stat(path).st_mtime_ns == shard.mtime:
+        return f"is version {version} in its store, and version {stated} was counted", True
+    if shard.sampled is None or os.stat(path).st_mtime_ns == shard.mtime:
         return None
-    return None if sampled(path) == stated else "has as many bytes as were counted, but other ones"
-
-
-def is_written_to(path: str, shard: Shard) -> bool:
-    """Return whether a file in which `difference` finds nothing may have other bytes between its
-    blocks.
-
-    It lies where it was counted, has another time of change, and has more than is compared.
-    """
-    if urls.is_url(path) or path != urls.local_path(shard.uri):
-        return False  # a copy has a time of its own
-    if shard.sampled is None or shard.bytes <= BLOCK * BLOCKS:
-        return False
-    return os.stat(path).st_mtime_ns != shard.mtime
+    if sampled(path) != shard.sampled:
+        return "has as many bytes as were counted, but other ones", True
+    is_copy = path != urls.local_path(shard.uri)  # which has a time of its own
+    if is_copy or shard.bytes <= BLOCK * BLOCKS:
+        return None
+    return "was written to after it was counted; the blocks that were compared are the same", False
 
 
 def stated_ranges(

@@ -191,7 +191,15 @@ def test_options_that_mean_nothing(columns: Any, tags: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [{"column": {}}, [], {"sample_ratio": -1}, {"sample_ratio": "1"}, {"media_root": 5}]
+    "value",
+    [
+        {"column": {}},
+        [],
+        {"sample_ratio": -1},
+        {"sample_ratio": "1"},
+        {"media_root": 5},
+        {"media_root": "\0"},
+    ],
 )
 def test_layouts_of_unknown_form(value: Any) -> None:
     with pytest.raises(Unfit):
@@ -201,7 +209,7 @@ def test_layouts_of_unknown_form(value: Any) -> None:
 @given(
     columns=st.dictionaries(st.sampled_from(COLUMNS), st.text(min_size=1), max_size=4),
     tags=st.dictionaries(st.sampled_from(sorted(TAGS)), st.text(min_size=1), max_size=4),
-    media_root=st.none() | st.text(min_size=1),
+    media_root=st.none() | st.text(st.characters(exclude_characters="\0"), min_size=1),
     ratio=st.floats(0, 100),
     delimiter=st.none() | st.sampled_from(";|"),
 )
