@@ -88,12 +88,6 @@ def test_tiles_equal_the_real_processors(limits: tuple[int, int]) -> None:
     ).patches.tolist() == [tiles * PATCHES for tiles in expected]
 
 
-def test_an_image_without_pixels_has_no_tile() -> None:
-    counts = vision().count_images([(0, 5), (5, -1), (5, 5)])
-    assert counts.tokens.tolist() == [0, 0, 256]
-    assert counts.patches.tolist() == [0, 0, PATCHES]
-
-
 @pytest.mark.parametrize(
     "settings",
     [
