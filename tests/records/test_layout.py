@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from packidx.errors import BadRecord, OptionError
 from packidx.format.manifest import COLUMNS, DEFAULT, TAGS, Layout, Unfit, decoded
+from packidx.records.containers.tar import KEY
 from packidx.records.dialects.parse import parse
-from packidx.records.dialects.standard import standard
+from packidx.records.dialects.standard import key_of, standard
 from packidx.records.layout import apply
 from packidx.records.shards import read_records, scan
 
@@ -172,6 +173,13 @@ def test_token_counts_in_cells(tmp_path: Path, text: str, expected: Any) -> None
 def test_a_stated_column_wins(columns: Any, record: Any, texts: list[str]) -> None:
     turns = parse(standard(record, Layout(columns), False)).turns
     assert [turn.parts for turn in turns] == [(text,) for text in texts]
+
+
+def test_an_id_that_is_ignored_is_no_name() -> None:
+    record = {"id": "a", "uid": "b", "mine": "c"}
+    assert key_of(record, "jsonl", Layout(ignore=("id",))) == "b"
+    assert key_of(record, "jsonl", Layout({"id": "mine"}, ignore=("mine",))) is None
+    assert key_of({**record, KEY: "d"}, "tar", Layout(ignore=("id",))) == "d"
 
 
 @pytest.mark.parametrize(
