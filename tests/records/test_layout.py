@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.errors import BadRecord, OptionError
-from packidx.format.manifest import COLUMNS, DEFAULT, TAGS, Layout, Unfit, decoded
+from packidx.format.manifest import COLUMNS, DEFAULT, TAGS, Layout, decoded
 from packidx.records.containers.tar import KEY
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import key_of, standard
@@ -196,22 +196,6 @@ def test_options_that_mean_nothing(columns: Any, tags: Any, words: str) -> None:
     with pytest.raises(OptionError) as caught:
         Layout(columns, tags)
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"column": {}},
-        [],
-        {"sample_ratio": -1},
-        {"sample_ratio": "1"},
-        {"media_root": 5},
-        {"media_root": "\0"},
-    ],
-)
-def test_layouts_of_unknown_form(value: Any) -> None:
-    with pytest.raises(Unfit):
-        decoded(Layout, value)
 
 
 @given(
