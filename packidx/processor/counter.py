@@ -120,13 +120,7 @@ class ConversationCounter:
             given = [info for i in chosen if (info := known[i]) is not None]
             if not given:
                 continue
-            if name == "image":
-                sizes = np.array([(info.height, info.width) for info in given], np.int64)
-                fill(columns, chosen, vision.count_images(sizes, owners[chosen]), EXACT)
-            elif name == "video":
-                fill(columns, chosen, vision.count_videos(given, owners[chosen]), EXACT)
-            else:
-                fill(columns, chosen, vision.count_sounds(given, owners[chosen]), EXACT)
+            fill(columns, chosen, vision.count(name, given, owners[chosen]), EXACT)
         columns.errors |= not_together(self.files.name, vision, columns)
         return columns
 

@@ -139,14 +139,32 @@ class VisionFamily(ABC):
         """What the processor passes to its image processor, whatever that one's settings say."""
         return {}
 
+    def count(
+        self, kind: str, media: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
+        """Return what media of one kind become; where one cannot be used, zeros and an error.
+
+        Args:
+            kind: ``'image'``, ``'video'`` or ``'audio'``, which a family by hand does not take.
+            media: what is known of them.
+            samples: ``[n]`` the number of the sample that each is in, for processors that treat
+                several otherwise than one; None where each has its own.
+        """
+        if kind == "image":
+            return self.count_images([(info.height, info.width) for info in media], samples)
+        if kind == "video":
+            return self.count_videos(media, samples)
+        num = len(media)
+        error = BadRecord("unsupported_media", "its processor takes no audio")
+        errors = dict.fromkeys(range(num), error)
+        return MediaCounts(np.zeros((num, 3), np.int64), np.zeros(num, np.int64), errors=errors)
+
     def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
-        """Return what images become, in one vectorised pass; where one cannot be used, zeros and an
-        error.
+        """Return `count` of images, in one vectorised pass.
 
         Args:
             sizes: pixels ``[n, 2]`` (height, width), after orientation.
-            samples: ``[n]`` the number of the sample that each image is in, for processors that
-                treat several images otherwise than one; None where each has its own.
+            samples: as for `count`.
         """
         pixels = np.asarray(sizes, np.int64).reshape(-1, 2)
         owners = np.arange(len(pixels)) if samples is None else np.asarray(samples, np.int64)
@@ -165,19 +183,14 @@ class VisionFamily(ABC):
 
         Args:
             heights, widths: pixels ``[n]``.
-            samples: ``[n]``, as for `count_images`.
+            samples: ``[n]``, as for `count`.
         """
         raise NotImplementedError
 
     def count_videos(
         self, videos: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
-        """Return what each video becomes; where one cannot be used, zeros and an error.
-
-        Args:
-            videos: what is known of them.
-            samples: as for `count_images`.
-        """
+        """Return `count` of videos."""
         grids = np.zeros((len(videos), 3), np.int64)
         tokens = np.zeros(len(videos), np.int64)
         expansions: list[Expansion | None] = [None] * len(videos)
@@ -196,20 +209,6 @@ class VisionFamily(ABC):
             BadRecord: it cannot be used; a family without video uses none.
         """
         raise no_video("its processor")
-
-    def count_sounds(
-        self, sounds: Sequence[MediaInfo], samples: Int64s | None = None
-    ) -> MediaCounts:
-        """Return what each sound becomes; a family by hand takes none.
-
-        Args:
-            sounds: what is known of them.
-            samples: as for `count_images`.
-        """
-        num = len(sounds)
-        error = BadRecord("unsupported_media", "its processor takes no audio")
-        errors = dict.fromkeys(range(num), error)
-        return MediaCounts(np.zeros((num, 3), np.int64), np.zeros(num, np.int64), errors=errors)
 
     def sample_frames(self, video: MediaInfo) -> Int64s:
         """``[f]`` numbers of the frames that the processor takes, as it would be given them."""
