@@ -191,8 +191,6 @@ class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise OptionError(f"{name} is {value!r}: give text, or leave it out")
-        if "\0" in (self.media_root or ""):
-            raise OptionError(f"media_root is {self.media_root!r}, which is no path")
         if not isinstance(self.ignore, list | tuple) or not all(map(_is_name, self.ignore)):
             raise OptionError(f"ignore is {self.ignore!r}: give a list of columns")
         if self.pair not in (None, *PAIRS):

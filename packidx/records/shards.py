@@ -82,7 +82,8 @@ def read_records(
     ledgers = [None if columns is None else Ledger(side, kind, columns) for side in sides]
     if layout.takes_both:
         record_range = _scaled(record_range, 1, 2)
-    for raw in container(kind, layout.delimiter).read(path, record_range):
+    reader = container(kind, layout.delimiter)
+    for raw in reader.read(path, record_range):
         for side, ledger in zip(sides, ledgers, strict=True):
             own = raw
             if layout.takes_both:
@@ -96,7 +97,7 @@ def read_records(
             if change is not None:
                 own = own._replace(key=key_of(record, kind, layout) or NAMELESS)
             try:
-                named = _named(record, own.number, kind, side, change, ledger)
+                named = _named(record, own.number, side, reader.has_cells, change, ledger)
             except BadRecord as error:
                 yield own._replace(record=error.with_traceback(None))
             else:
@@ -106,8 +107,8 @@ def read_records(
 def _named(
     record: dict[str, Any],
     number: int,
-    kind: str,
     layout: Layout,
+    cells: bool,
     change: Callable[[dict[str, Any], int], dict[str, Any]] | None,
     ledger: Ledger | None = None,
 ) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def _named(
         shown = {name: value for name, value in record.items() if name != MEMBERS}
         beside = {name: record[name] for name in (KEY, MEMBERS) if MEMBERS in record}
         changed = {**change(shown, number), **beside}
-    named = standard(changed, layout, container(kind).has_cells)
+    named = standard(changed, layout, cells)
     if ledger is not None:
         ledger.check(changed)
     return named
@@ -153,11 +154,12 @@ def read_named_row(
         BadRecord: it cannot be decoded or the layout does not fit; the detail names file and place.
         SourceError: the file is missing, unreadable or has no such record.
     """
+    reader = container(kind, layout.delimiter)
     place = f"({path}, row {row})" if row >= 0 else f"({path}, offset {offset})"
     try:
-        record = container(kind, layout.delimiter).read_row(path, row, offset, nbytes)
+        record = reader.read_row(path, row, offset, nbytes)
         key = key_of(record, kind, layout)
-        return _named(record, row, kind, layout, change), key
+        return _named(record, row, layout, reader.has_cells, change), key
     except BadRecord as error:
         raise BadRecord(error.reason, f"{error.detail} {place}") from None
 

@@ -141,6 +141,8 @@ def key_of(record: Mapping[str, Any], kind: str, layout: Layout = DEFAULT) -> st
         layout: of its source.
     """
     if kind != TAR:
+        if layout.ignore:
+            record = {name: value for name, value in record.items() if name not in layout.ignore}
         column = layout.columns.get("id")
         return record_key(record if column is None else {"id": record.get(column)})
     name = record.get(KEY)
