@@ -102,7 +102,7 @@ def scheduled(index: Path) -> ScheduledPacks:
     media = ("image_tokens", "video_tokens")
     table = opened.packs([*COLUMNS, *media])
     columns = {name: table[name].to_numpy().astype(np.int64) for name in table.column_names}
-    llm, vit = pack_cost(opened.manifest["options"]["cost_model"], columns)
+    llm, vit = pack_cost(opened.snapshot.options.cost_model, columns)
     rows = opened.samples(["pack_id", "source", "length"])
     source = rows["source"].combine_chunks().dictionary_encode()
     source = source.chunk(0) if isinstance(source, pa.ChunkedArray) else source

@@ -37,8 +37,7 @@ from packidx.estimate.counter import (
 from packidx.estimate.job import EstimateJob, shard_contexts
 from packidx.estimate.summary import CountSummary, check_rejected, read_limit
 from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import Shard as CountedShard
-from packidx.format.manifest import load
+from packidx.format.manifest import Layout, Shard, load
 from packidx.format.outputs import PrecomputedManifest, PrecomputedShard
 from packidx.io import files, urls
 from packidx.io.output_folder import replacing
@@ -46,10 +45,9 @@ from packidx.io.own_files import Kind, check_free, is_within
 from packidx.lengths.table import Lengths, read_lengths
 from packidx.records.containers.base import RawRecord, RecordRange, local_shard
 from packidx.records.conversation import MediaInfo
-from packidx.records.layout import Layout
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shard_marks import check_unchanged, ranges_of
-from packidx.records.shards import Shard, read_records, short_names
+from packidx.records.shards import InputFile, read_records, short_names
 from packidx.records.sources.find_shards import find_shards
 from packidx.run import open_workers
 from packidx.run.workers import Progress, silent
@@ -207,7 +205,7 @@ def precompute(
 # -- where it is written ---------------------------------------------------------------------------
 
 
-def check_output(output: str, shards: Sequence[Shard], sources: Sequence[str]) -> None:
+def check_output(output: str, shards: Sequence[InputFile], sources: Sequence[str]) -> None:
     """Refuse an output that would replace or mix with what is not precompute's own.
 
     Raises:
@@ -235,7 +233,7 @@ def check_output(output: str, shards: Sequence[Shard], sources: Sequence[str]) -
     check_free(output, KIND)
 
 
-def output_names(shards: Sequence[Shard]) -> list[str]:
+def output_names(shards: Sequence[InputFile]) -> list[str]:
     """Each shard's path below the output: the shortest end of its own that tells it from the rest.
 
     Raises:
@@ -292,7 +290,7 @@ class JoinTask:
     """One shard, and its rows of the lengths table."""
 
     shard: ShardContext
-    counted: CountedShard
+    counted: Shard
     first_row: int
     """Of the table."""
     path: str
@@ -364,9 +362,7 @@ def write_shard(task: JoinTask, lengths: Lengths) -> Totals:
         else:
             _write_lines(copy, joined, task)
     files.fsync_path(task.path)
-    marks = {name: getattr(task.counted, name) for name in ("mtime", "identity", "version")}
-    known = {name: value for name, value in marks.items() if value is not None}
-    check_unchanged(shard.path, task.counted.bytes, known)
+    check_unchanged(shard.path, task.counted)
     return totals
 
 

@@ -20,7 +20,7 @@ from packidx.encode.media import (
     refuse_unsupported,
     video_of,
 )
-from packidx.encode.positions import MropeMedium, model_positions, mrope_positions, video_positions
+from packidx.encode.positions import model_positions, mrope_positions, video_positions
 from packidx.encode.probe import ProbedVision
 from packidx.encode.whole import NotBuilt, build_sample, ids_of, tensors_of
 from packidx.errors import MismatchError, OptionError
@@ -165,9 +165,7 @@ class ProcessorEncoder:
             return encode_whole(self.files, conversation, self._encode_text(conversation, media))
         pixels = self._encode_media(conversation.media, infos)
         check_patches(media, pixels, self.files)
-        seconds = pixels.get("second_per_grid_ts")
-        intervals = [] if seconds is None else (seconds * self.tokens_per_second).tolist()
-        arrays = self._encode_text(conversation, media, intervals)
+        arrays = self._encode_text(conversation, media)
         sample = {**{key: torch.from_numpy(value) for key, value in arrays.items()}, **pixels}
         vision = self.files.vision
         if vision is not None and vision.rope_model is not None and "video_grid_thw" in sample:
@@ -229,7 +227,7 @@ class ProcessorEncoder:
         return self._parts[kind]
 
     def _encode_text(
-        self, conversation: Conversation, media: MediaColumns, intervals: Sequence[float] = ()
+        self, conversation: Conversation, media: MediaColumns
     ) -> dict[str, np.ndarray]:
         if conversation.input_ids is not None:
             return _given(conversation)
@@ -243,17 +241,9 @@ class ProcessorEncoder:
         merge_size = None if files.vision is None else files.vision.mrope_merge_size
         if merge_size is not None:
             ends = np.cumsum([len(medium) for medium in expanded.runs])[:-1]
-            starts = np.split(runs.at, ends) if expanded.runs else []
-            left = iter(intervals)
-            steps = [
-                next(left, 1.0) if medium.kind == "video" else 1.0 for medium in conversation.media
-            ]
-            grids = media.grid.tolist()
-            spans = [
-                MropeMedium(first.tolist(), tuple(grids[number]), steps[number])
-                for first, number in zip(starts, expanded.order or range(len(starts)), strict=True)
-            ]
-            positions = mrope_positions(len(input_ids), spans, merge_size)
+            starts = [own.tolist() for own in np.split(runs.at, ends)] if expanded.runs else []
+            grids = media.grid[list(expanded.order or range(len(starts)))].tolist()
+            positions = mrope_positions(len(input_ids), starts, grids, merge_size)
         return {
             "input_ids": input_ids,
             "labels": np.where(trained, input_ids, IGNORED),

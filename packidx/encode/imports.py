@@ -9,6 +9,7 @@ from typing import Any
 from packidx.errors import MissingExtraError
 from packidx.processor.folder import folder_content
 from packidx.recent import Recent
+from packidx.software import installed
 
 INSTALL = 'pip install "packidx[transformers,torch]"'
 
@@ -68,6 +69,12 @@ def allow_cuda_torchvision() -> None:
             library.define(operator)
         _declared.append(library)
         import_module("torchvision")
+
+
+def builders() -> list[str]:
+    """Return all packages that have a say in what a real processor builds, with their releases."""
+    names = ("packidx", "transformers", "torch", "torchvision", "tokenizers", "pillow")
+    return [f"{name} {installed(name)}" for name in names]
 
 
 def load_real(folder: str, name: str, trusts_code: bool) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -74,12 +74,13 @@ def model_positions(
 def rope_index(
     model_class: Any, config: Any, processor: Any, sample: Mapping[str, torch.Tensor]
 ) -> torch.Tensor:
-    """`model_class.get_rope_index` of one sample, int64 ``[rows, T]``.
+    """Return `model_class.get_rope_index` of one sample, int64 ``[3, T]``.
 
     It reads the configuration alone: no weights are made.
 
     Raises:
         MismatchError: it fails, or its positions are no whole numbers.
+        OptionError: its positions have more rows, or fewer.
     """
     model = object.__new__(_without_weights(model_class))
     model.config = config
@@ -96,6 +97,11 @@ def rope_index(
             " tokens do not fit each other, or not the model"
         ) from error
     rows = rows[:, 0]
+    if len(rows) != _ROWS:
+        raise OptionError(
+            f"{model_class.__name__} has {len(rows)} rows of positions for each token, and packs"
+            f" hold {_ROWS}: pass your own encode(record) callable, or train it without packing"
+        )
     check_sides(model_class.__name__, rows, sample)
     positions: torch.Tensor = rows.long()
     if not bool((positions == rows).all()):
@@ -116,7 +122,7 @@ def _by_config(
     for each in _configs(config):
         for kind in classes:
             if kind.config_class is type(each):
-                return _three(rope_index(kind, each, processor, sample), kind)
+                return rope_index(kind, each, processor, sample)
     if classes or _has_sections(config):
         raise OptionError(
             f"{name}: the positions of {config.model_type} have several rows, and nothing in this"
@@ -146,7 +152,7 @@ def _by_processor(
             f"the positions of {name}'s videos or sounds hang on {', '.join(unknown)} of the model:"
             " give a folder with the checkpoint's config.json"
         )
-    return _three(positions, kind)
+    return positions
 
 
 _KEPT: WeakKeyDictionary[Any, dict[Any, tuple[InferredConfig, InferredConfig]]]
@@ -163,29 +169,30 @@ def _inferred(processor: Any, kind: Any) -> tuple[InferredConfig, InferredConfig
     return kept[kind]
 
 
-def _three(positions: torch.Tensor, kind: Any) -> torch.Tensor:
-    if len(positions) != _ROWS:
-        raise OptionError(
-            f"{kind.__name__} has {len(positions)} rows of positions for each token, and packs"
-            f" hold {_ROWS}: pass your own encode(record) callable, or train it without packing"
-        )
-    return positions
-
-
 @lru_cache
 def _rope_classes(package: str) -> tuple[Any, ...]:
-    """The classes of a model's module that make positions from images: not its speaker, whose
-    configuration has no vision."""
+    """Return the classes of a model's module that make positions from images: not its speaker,
+    whose configuration has no vision.
+
+    Raises:
+        OptionError: it has such classes, and of none it is known that it is not the speaker.
+    """
     try:
         module = import_module(f"{package}.modeling_{package.rsplit('.', 1)[1]}")
     except ModuleNotFoundError:
         return ()
     kinds = [kind for kind in vars(module).values() if hasattr(kind, "get_rope_index")]
-    return tuple(
+    classes = tuple(
         kind
         for kind in kinds
         if getattr(kind, "config_class", None) and hasattr(kind.config_class(), "vision_config")
     )
+    if kinds and not classes:
+        raise OptionError(
+            f"{package} makes positions of several rows, and none of its classes that do so has a"
+            " vision_config: pass your own encode(record) callable"
+        )
+    return classes
 
 
 @lru_cache
@@ -417,30 +424,24 @@ def _sounds_inside(ids: Sequence[int], config: Any) -> bool:
     return pair in zip(ids, ids[1:], strict=False)
 
 
-@dataclass(frozen=True, slots=True)
-class MropeMedium:
-    """One image or video in a sample."""
-
-    starts: Sequence[int]
-    """First token of each run of its feature tokens: one for all, or one for each of the t."""
-    grid: tuple[int, int, int]
-    """(t, h, w) in patches before merging."""
-    interval: float = 1.0
-    """Positions from one of the t to the next, where they follow one another in one run: 1, and in
-    Qwen2.5-VL's videos the model's ``tokens_per_second`` times ``second_per_grid_ts``."""
-
-
-def mrope_positions(length: int, media: Sequence[MropeMedium], merge_size: int) -> Int64s:
-    """Position ids of one sample, as `get_rope_index` of Qwen2-VL, 2.5-VL and 3-VL has them.
+def mrope_positions(
+    length: int,
+    starts: Sequence[Sequence[int]],
+    grids: Sequence[Sequence[int]],
+    merge_size: int,
+) -> Int64s:
+    """Position ids of one sample, as `get_rope_index` of Qwen2-VL, 2.5-VL, 3-VL and GLM-V has them.
 
     Text counts on in all three rows alike. A medium's token at time k, row i, column j of its
-    merged grid is at (start + ⌊k * interval⌋, start + i, start + j), and the text after it goes on
-    from the grid's longer side (Qwen2-VL, arXiv:2409.12191, section 2.1). Where text stands between
-    a video's frames (Qwen3-VL), each frame is a medium by itself.
+    merged grid is at (start + k, start + i, start + j), and the text after it goes on from the
+    grid's longer side (Qwen2-VL, arXiv:2409.12191, section 2.1). Where text stands between a
+    video's frames (Qwen3-VL), each frame is a medium by itself.
 
     Args:
         length: tokens of the sample, media expanded.
-        media: in order.
+        starts: of each medium the first token of each run of its feature tokens: one for all, or
+            one for each frame.
+        grids: (t, h, w) of each medium in patches before merging.
         merge_size: patches per side that make one token.
 
     Returns:
@@ -448,32 +449,18 @@ def mrope_positions(length: int, media: Sequence[MropeMedium], merge_size: int) 
     """
     positions = np.empty((3, length), np.int64)
     token = position = 0
-    for start, shape, interval in _blocks(media, merge_size):
-        text = start - token
-        positions[:, token:start] = np.arange(position, position + text)
-        position += text
-        token = start + shape[0] * shape[1] * shape[2]
-        block = np.indices(shape)
-        # In float32, as torch multiplies whole numbers by a float.
-        block[0] = (block[0].astype(np.float32) * np.float32(interval)).astype(np.int64)
-        positions[:, start:token] = block.reshape(3, -1) + position
-        position += max(shape[1:])
+    for firsts, (times, rows, columns) in zip(starts, grids, strict=True):
+        frames = [times] if len(firsts) == 1 else [1] * times
+        for start, num_frames in zip(firsts, frames, strict=True):
+            shape = num_frames, rows // merge_size, columns // merge_size
+            text = start - token
+            positions[:, token:start] = np.arange(position, position + text)
+            position += text
+            token = start + math.prod(shape)
+            positions[:, start:token] = np.indices(shape).reshape(3, -1) + position
+            position += max(shape[1:])
     positions[:, token:] = np.arange(position, position + length - token)
     return positions
-
-
-def _blocks(
-    media: Sequence[MropeMedium], merge_size: int
-) -> Iterator[tuple[int, tuple[int, int, int], float]]:
-    """First token, merged grid and interval of each run."""
-    for medium in media:
-        times, height, width = (int(side) for side in medium.grid)
-        sides = height // merge_size, width // merge_size
-        if len(medium.starts) == 1:
-            yield int(medium.starts[0]), (times, *sides), medium.interval
-        else:
-            for _, start in zip(range(times), medium.starts, strict=True):
-                yield int(start), (1, *sides), 1.0
 
 
 def video_positions(

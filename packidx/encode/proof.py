@@ -18,12 +18,13 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 from PIL import Image
 
-from packidx.encode.imports import load_real
+from packidx.encode.blanks import medium_of, random_tuples, shape_of
+from packidx.encode.imports import builders, load_real
 from packidx.encode.media import info_of
-from packidx.encode.probe.blanks import noise, random_tuples, shape_of
 from packidx.encode.whole import NotBuilt, build_sample, ids_of, quiet
 from packidx.errors import MissingExtraError
 from packidx.io.cache import kept
@@ -48,13 +49,9 @@ from packidx.processor.counts import (
 from packidx.processor.folder import folder_content
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.records.dialects.parse import OF_TEMPLATES
-from packidx.software import installed
 
 _MOST_PATCHES = 1 << 17
 """Of a sample that is built to be compared: some 3 GB. A folder's `min_pixels` may ask for any."""
-
-
-_BUILDERS = ("packidx", "transformers", "torch", "torchvision", "tokenizers", "pillow")
 
 
 def judged(
@@ -68,8 +65,7 @@ def judged(
     """
     whose = None
     if processor.folder is not None:
-        versions = [f"{name} {installed(name)}" for name in _BUILDERS]
-        whose = [processor.fingerprint(), *versions, *folder_content(processor.folder)]
+        whose = [processor.fingerprint(), *builders(), *folder_content(processor.folder)]
     compared = Compared()
     for kind in sorted(kinds):
         given = [talk for talk in talks if sample_kind(talk) == kind]
@@ -83,10 +79,11 @@ def judged(
 
         make = partial(_compared, processor, given, kind)
         if whose is None:
-            found = Compared.of(make())
+            stated = make()
         else:
             said = map(_stated, given if processor.needs_proof else ())
-            found = Compared.of(kept("compared", [*whose, kind, *said], make, is_certain))
+            stated = kept("compared", [*whose, kind, *said], make, is_certain)
+        found = msgspec.convert(stated, Compared)
         if found.by is None:
             return found
         compared = compared.plus(found)
@@ -355,7 +352,7 @@ def _random(samples: Sequence[Sequence[tuple[str, str]]]) -> Iterator[Conversati
     rng = random.Random(repr(samples))
     for seed, media in enumerate(samples):
         parts: list[str | Media] = [
-            noise(kind, shape, seed + at) for at, (kind, shape) in enumerate(media)
+            medium_of(kind, shape, seed + at) for at, (kind, shape) in enumerate(media)
         ]
         for text in rng.choices(_BESIDE, k=rng.randrange(1, 5)):
             parts.insert(rng.randrange(len(parts) + 1), text)

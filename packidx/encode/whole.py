@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from packidx.encode.blanks import MadeUpVideo
 from packidx.encode.imports import import_torch
 from packidx.encode.media import frames_of, info_of, metadata_of, video_of
 from packidx.errors import PackidxError
@@ -37,28 +38,6 @@ if TYPE_CHECKING:
 
 _NO_RATE = 16000
 """What transformers takes where a processor states no sampling rate."""
-
-
-class BlankVideo(Video):
-    """A black video that is as small as its shape.
-
-    Args:
-        info: its shape.
-        is_abstract: whether its tensor has a shape alone (torch's device ``meta``): what is done to
-            it costs nothing, and fails where a value is looked at.
-    """
-
-    def __init__(self, info: MediaInfo, *, is_abstract: bool = False) -> None:
-        super().__init__((), "a blank video")
-        self.info = info
-        self.is_abstract = is_abstract
-
-    def tensor(self, num_frames: int) -> Any:
-        """uint8 ``[num_frames, 3, height, width]``."""
-        torch = import_torch()
-        device = "meta" if self.is_abstract else "cpu"
-        frame = torch.zeros((1, 3, self.info.height, self.info.width), dtype=torch.uint8)
-        return frame.to(device).expand(num_frames, -1, -1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +117,8 @@ def _heard(medium: Media, processor: Any) -> Any:
 
 def _pixels(video: Video, info: MediaInfo, frames: np.ndarray) -> Any:
     """uint8 ``[n, 3, height, width]``."""
-    if isinstance(video, BlankVideo):
-        return video.tensor(len(frames))
+    if isinstance(video, MadeUpVideo):
+        return video.tensor(frames)
     return frames_of(video, info, frames)
 
 
@@ -178,7 +157,7 @@ def sampled_frames(processor: Any, info: MediaInfo, build: Build) -> np.ndarray:
         raise _Enough
 
     part.sample_frames, part._prepare_input_videos = noted, processed
-    blank = BlankVideo(info, is_abstract=True).tensor(info.num_frames)
+    blank = MadeUpVideo(info, is_abstract=True).tensor(every)
     asked = Conversation((Turn("user", (Media("video", blank), "What is it?")),))
     with contextlib.suppress(_Enough, Exception):
         build(spied, Given(asked, {"video_metadata": [metadata_of(info, every)]}))

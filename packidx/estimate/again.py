@@ -29,21 +29,21 @@ from packidx.digests import canonical_json
 from packidx.errors import FormatError
 from packidx.estimate.comparison import compared_with, may_be_compared_now
 from packidx.estimate.counter import ShardContext
-from packidx.estimate.job import EstimateJob, layouts_of, shard_contexts
-from packidx.format import manifest as format_manifest
+from packidx.estimate.job import EstimateJob, shard_contexts
 from packidx.format import schema
 from packidx.format.lengths import LengthsManifest
+from packidx.format.manifest import DEFAULT, Layout, Shard
 from packidx.format.parquet import as_arrow, conform
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile, are_whole, local_copy
 from packidx.io.storage import reading
 from packidx.lengths.parts import read_media
-from packidx.records.containers.base import RecordRange, ShardScan
+from packidx.records.containers.base import RecordRange
 from packidx.records.containers.tar import DUPLICATE, TAR
 from packidx.records.media.opener import NOTHING, References
 from packidx.records.media.paths import MediaRoot
-from packidx.records.shard_marks import is_marked, ranges_of, unread_marks
-from packidx.records.shards import Shard, short_names
+from packidx.records.shard_marks import is_unchanged, ranges_of
+from packidx.records.shards import InputFile, ScannedShard, short_names
 from packidx.software import software
 
 PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repaired
@@ -134,18 +134,23 @@ def decision_difference(job: EstimateJob, manifest: LengthsManifest) -> str | No
 # -- the table that is there -----------------------------------------------------------------------
 
 
-def _content(
-    container: str,
-    layout: Mapping[str, Any],
-    sizes: tuple[str, int, int],
-    ranges: Sequence[RecordRange],
-    marks: Sequence[Any],
-) -> Hashable:
+def content_of(shard: Shard, layout: Layout, ranges: Sequence[RecordRange] | None) -> Hashable:
     """All of a shard that its rows depend on but where it lies: its digest, bytes and rows, how it
-    is cut, and of a tar, whose media no digest is of, its marks; without what is the plan's."""
-    named = {name: value for name, value in layout.items() if name != "sample_ratio"}
+    is cut, and of a tar, whose media no digest is of, its marks; without what is the plan's.
+
+    None, which is no content, of a shard that cannot be known again.
+    """
+    if ranges is None:
+        return None
+    named = replace(layout, sample_ratio=DEFAULT.sample_ratio).to_json()
+    sizes = shard.fingerprint, shard.bytes, shard.rows
     cut = tuple((part.first_row, part.num_records) for part in ranges)
-    return container, canonical_json(named), sizes, cut, tuple(marks) if container == TAR else ()
+    marks: tuple[Any, ...] = ()
+    if shard.container == TAR:
+        marks = shard.mtime, shard.identity, shard.version
+        if marks[1:] == (None, None):
+            return None
+    return shard.container, canonical_json(named), sizes, cut, marks
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,7 @@ class Earlier:
         return cls(path, manifest, differs)
 
     @cached_property
-    def _by_uri(self) -> dict[str, format_manifest.Shard]:
+    def _by_uri(self) -> dict[str, Shard]:
         return {shard.uri: shard for shard in self.manifest.shards}
 
     @cached_property
@@ -185,20 +190,15 @@ class Earlier:
     @cached_property
     def contents(self) -> list[Hashable]:
         """Return the content of each shard; None where there is none."""
-        return [self._content_of(shard) for shard in self.manifest.shards]
-
-    def _content_of(self, shard: format_manifest.Shard) -> Hashable:
-        ranges = ranges_of(shard)
-        if ranges is None:
-            return None
-        sizes = shard.fingerprint, shard.bytes, shard.rows
-        marks = shard.mtime, shard.identity, shard.version
-        return _content(shard.container, self._layouts[shard.source], sizes, ranges, marks)
+        return [
+            content_of(shard, self.layouts[shard.source], ranges_of(shard))
+            for shard in self.manifest.shards
+        ]
 
     @cached_property
-    def _layouts(self) -> dict[str, dict[str, Any]]:
-        sources = self.manifest.sources
-        return {each.name: {} if each.layout is None else each.layout.to_json() for each in sources}
+    def layouts(self) -> dict[str, Layout]:
+        """The layout of each source, by name."""
+        return {each.name: each.layout or DEFAULT for each in self.manifest.sources}
 
     @cached_property
     def files(self) -> list[StoredFile]:
@@ -231,35 +231,31 @@ class Earlier:
                 self._looked_at[key] = False
         return self._looked_at[key]
 
-    def known_scan(self, shard: Shard) -> ShardScan | None:
-        """Return what a scan of `shard` would find, if it is certainly the one that was counted.
+    def known_scan(self, file: InputFile) -> ScannedShard | None:
+        """Return what a scan of `file` would find, if it is certainly the one that was counted.
 
         Raises:
             SourceError: it cannot be read.
         """
-        stated = self._by_uri.get(shard.uri)
+        stated = self._by_uri.get(file.uri)
         if self.differs is not None or stated is None:
             return None
-        if shard.container == TAR and DUPLICATE in self.manifest.rejected:
+        if file.container == TAR and DUPLICATE in self.manifest.rejected:
             return None  # which keys come again is not in the manifest
         ranges = ranges_of(stated)
-        with reading(shard.path):
-            nbytes, marks = unread_marks(shard.path)
-        if ranges is None or nbytes != stated.bytes or not is_marked(stated, marks):
-            return None
-        if stated.sampled is not None:
-            marks["sampled"] = stated.sampled
-        scan = ShardScan(stated.bytes, stated.fingerprint, stated.rows, ranges, marks)
-        return scan if shard_content(shard, scan) == self._content_of(stated) else None
+        with reading(file.path):
+            if ranges is None or not is_unchanged(file.path, stated):
+                return None
+        shard = replace(stated, source=file.source, container=file.container, columns=None)
+        was = content_of(stated, self.layouts[stated.source], ranges)
+        is_known = was is not None and content_of(shard, file.layout, ranges) == was
+        return ScannedShard(shard, ranges) if is_known else None
 
 
-def shard_content(shard: Shard, scan: ShardScan) -> Hashable:
-    """A shard's content, to be compared with those of an earlier table."""
-    sizes = scan.sha256, scan.nbytes, scan.num_records
-    marks = [scan.marks.get(name) for name in ("mtime", "identity", "version")]
-    if marks[1:] == [None, None]:
-        marks.append(object())  # not to be known again
-    return _content(shard.container, shard.layout.to_json(), sizes, scan.ranges, marks)
+def contents_of(job: EstimateJob) -> list[Hashable]:
+    """Return the content of each shard, to be compared with those of an earlier table."""
+    pairs = zip(job.shards, job.scans, strict=True)
+    return [content_of(scan.shard, file.layout, scan.ranges) for file, scan in pairs]
 
 
 def is_same(job: EstimateJob, earlier: Earlier) -> bool:
@@ -267,13 +263,14 @@ def is_same(job: EstimateJob, earlier: Earlier) -> bool:
     all that records refer to is what it was."""
     manifest = earlier.manifest
     stated = [(shard.uri, shard.source) for shard in manifest.shards]
-    pairs = list(zip(job.shards, job.scans, strict=True))
-    layouts = {name: layout for name, layout in earlier._layouts.items() if layout}
+    contents = contents_of(job)
+    layouts = {shard.source: shard.layout for shard in job.shards}
     return (
         recipe_difference(job, manifest) is None
         and stated == [(shard.uri, shard.source) for shard in job.shards]
-        and earlier.contents == [shard_content(shard, scan) for shard, scan in pairs]
-        and layouts == layouts_of(job)
+        and None not in contents
+        and earlier.contents == contents
+        and earlier.layouts == layouts
         and PASSING_REASONS.isdisjoint(manifest.rejected)
         and are_whole(earlier.files)
         and all(
@@ -324,8 +321,8 @@ def take(job: EstimateJob, earlier: Earlier) -> tuple[Kept, TakenOver]:
     for number, content in enumerate(earlier.contents):
         if earlier.manifest.shards[number].uri.endswith(earlier.names[number]):
             numbers[content].append(number)  # else its name depended on the working folder
-    contents = map(shard_content, job.shards, job.scans)
-    matches = [numbers.get(content, []) for content in contents]
+    numbers.pop(None, None)
+    matches = [numbers.get(content, []) for content in contents_of(job)]
     table = _OldTable(earlier, {number for match in matches for number in match})
     kept: Kept = {}
     num_shards = num_rows = first_id = 0
@@ -342,11 +339,11 @@ def take(job: EstimateJob, earlier: Earlier) -> tuple[Kept, TakenOver]:
                 found.append((part, old))
                 num_rows += part.num_records
             first_id += part.num_records
-        first_id += 0 if match else scan.num_records
+        first_id += 0 if match else scan.shard.rows
         kept |= {(shard.number, part.first_row): old for part, old in found}
         num_shards += len(found) == len(scan.ranges)
         counted += [shard.name] if len(found) < len(scan.ranges) else []
-    total = sum(scan.num_records for scan in job.scans)
+    total = sum(scan.shard.rows for scan in job.scans)
     return kept, TakenOver(
         num_rows,
         num_shards,

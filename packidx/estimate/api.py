@@ -24,16 +24,17 @@ from packidx.estimate.summary import CountSummary, check_rejected, mistaken_sour
 from packidx.estimate.tasks import CounterSetup, make_parts
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
+from packidx.format.manifest import Layout
 from packidx.io import files, urls
 from packidx.io.output_folder import discard_abandoned, replacing
 from packidx.lengths.parts import KIND, SourceSums, existing_manifest
 from packidx.processor.counts import Compared
 from packidx.processor.text import encoder as backends
-from packidx.records.layout import Layout
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shards import is_large, none_known, scan_shards
-from packidx.records.sources.find_shards import find_shards, not_read, origins
+from packidx.records.sources.find_shards import find_shards
+from packidx.records.sources.folders import Told
 from packidx.records.sources.mixes import DataSet
 from packidx.run import open_workers
 from packidx.run.workers import Progress, Workers, num_workers, silent
@@ -121,9 +122,9 @@ def estimate_lengths(
         remote_media: folders, and URLs such as ``s3://corpus/images/``, elsewhere, below which
             records may refer to files and objects, too.
         columns: what the sources call their columns, ``{"messages": "chat"}``; see
-            `packidx.records.layout.COLUMNS`. A data set of a mix that states columns of its own
+            `packidx.format.manifest.COLUMNS`. A data set of a mix that states columns of its own
             must not be among the sources then; the same holds for tags and the delimiter.
-        tags: the words of their turns, ``{"role_tag": "speaker"}``; see `layout.TAGS`.
+        tags: the words of their turns, ``{"role_tag": "speaker"}``; see `format.manifest.TAGS`.
         delimiter: between the cells of CSV and TSV files, one character; a TSV has no quotes
             unless it is stated.
         pair: which side of preference pairs is taken, ``'chosen'`` or ``'rejected'``, or
@@ -155,13 +156,14 @@ def estimate_lengths(
     root, remote = check_folder(media_root), check_remote(remote_media)
     existing, wrong = existing_manifest(output)
     layout = Layout(columns or {}, tags or {}, delimiter=delimiter, pair=pair, ignore=tuple(ignore))
-    shards = find_shards([sources] if isinstance(sources, str) else list(sources), layout)
-    left_out = not_read(shards)
+    besides = Told()
+    shards = find_shards([sources] if isinstance(sources, str) else list(sources), layout, besides)
+    left_out, mistakes = besides.not_read(shards)
 
     def told(summary: LengthsSummary) -> LengthsSummary:
-        told_of = replace(summary, not_read=[*left_out.notes], warnings=[*left_out.warnings])
+        told_of = replace(summary, not_read=left_out, warnings=mistakes)
         mistaken = mistaken_sources(output, summary.sources)
-        return replace(told_of, taken_from=origins(shards), mistaken=mistaken)
+        return replace(told_of, taken_from=besides.taken_from, mistaken=mistaken)
 
     name = None if processor is None else os.fspath(processor)
     if method not in (None, "heuristic"):
@@ -221,7 +223,7 @@ def _taken(
             return kept, told, earlier.manifest.digest if kept else None
     if reason is None:
         return {}, None, None
-    rows = sum(scan.num_records for scan in job.scans)
+    rows = sum(scan.shard.rows for scan in job.scans)
     told = TakenOver(num_counted=rows, num_counted_shards=len(job.shards), reason=reason)
     return {}, told, None
 

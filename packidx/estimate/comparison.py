@@ -14,10 +14,11 @@ from packidx.estimate.counter import RecordCounter, ShardContext, examine, raw_r
 from packidx.io import urls
 from packidx.processor.counts import NEEDS_TORCHVISION, TEXT, Compared, sample_kind
 from packidx.processor.text.encoder import choose_backend, reference_backend
-from packidx.records.containers.base import RawRecord, RecordRange, ShardScan
+from packidx.records.containers.base import RawRecord, RecordRange
 from packidx.records.conversation import Conversation, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import is_remote, open_media
+from packidx.records.shards import ScannedShard
 from packidx.software import installed
 
 NUM_RECORDS = 16
@@ -55,7 +56,7 @@ def compared_with() -> str | None:
 
 
 def compare_processor(
-    counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ShardScan]
+    counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ScannedShard]
 ) -> Compared | None:
     """Return what came of comparing the counter with the real processor; None where it renders no
     text.
@@ -90,7 +91,7 @@ class _Candidate:
 
 
 def _candidates(
-    counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ShardScan]
+    counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ScannedShard]
 ) -> list[_Candidate]:
     """Records from all over the data, none from object stores."""
     local = [pair for pair in zip(shards, scans, strict=True) if not urls.is_url(pair[0].path)]
@@ -170,7 +171,7 @@ def _is_large(info: MediaInfo) -> bool:
 def choose_text_backend(
     counter: RecordCounter,
     shards: Sequence[ShardContext],
-    scans: Sequence[ShardScan],
+    scans: Sequence[ScannedShard],
     wanted: str | None,
 ) -> tuple[str, dict[str, Any] | None]:
     """The backend, and the record of why; the first that serves and no record without a tokenizer.
@@ -182,7 +183,7 @@ def choose_text_backend(
     text = counter.counter.text
     if text is None:
         return "tokenizers", None
-    if wanted is None and sum(scan.nbytes for scan in scans) < _LITTLE:
+    if wanted is None and sum(scan.shard.bytes for scan in scans) < _LITTLE:
         return reference_backend("little data")
     texts: list[str] = []
     if wanted != "tokenizers":
@@ -191,7 +192,7 @@ def choose_text_backend(
 
 
 def _texts(
-    counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ShardScan]
+    counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ScannedShard]
 ) -> Iterator[str]:
     """Yield what is tokenized of records from all over the data, at most `NUM_TEXTS` or so."""
     ranges = _spread_ranges(zip(shards, scans, strict=True), _TEXT_RANGES)
@@ -209,7 +210,7 @@ def _texts(
 
 
 def _spread_ranges(
-    pairs: Iterable[tuple[ShardContext, ShardScan]], most: int
+    pairs: Iterable[tuple[ShardContext, ScannedShard]], most: int
 ) -> list[tuple[ShardContext, RecordRange]]:
     """At most so many ranges, from all over the shards."""
     ranges = [(shard, record_range) for shard, scan in pairs for record_range in scan.ranges]

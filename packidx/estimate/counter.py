@@ -14,6 +14,7 @@ import numpy as np
 from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord, LimitError, MismatchError, OptionError, SourceError
 from packidx.estimate.user_encoder import Encode, Measured, UserEncoder, counts_of
+from packidx.format.manifest import DEFAULT, Layout
 from packidx.io import storage
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import OUT_OF_MEMORY, ConversationCounter
@@ -25,7 +26,6 @@ from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import record_key
-from packidx.records.layout import DEFAULT, Layout
 from packidx.records.media.audio import media_sound
 from packidx.records.media.opener import (
     LookedAt,

@@ -6,13 +6,12 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from msgspec.structs import replace
 
 from packidx import digests as digests_module
 from packidx.estimate.counter import BATCH, CounterSettings, RecordCounter, ShardContext
-from packidx.format import manifest as format_manifest
 from packidx.format import schema
 from packidx.format.lengths import (
     LengthsManifest,
@@ -20,17 +19,17 @@ from packidx.format.lengths import (
     columns_digest,
     fingerprint,
 )
-from packidx.format.manifest import Digests, Encoder, File, Layout, Transform, decoded, sealed
+from packidx.format.manifest import DEFAULT, Digests, Encoder, File, Transform, decoded, sealed
 from packidx.io import storage, urls
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.counts import Compared
-from packidx.records.containers.base import TASK_BYTES, ShardScan
+from packidx.records.containers.base import TASK_BYTES
 from packidx.records.containers.tar import TAR
 from packidx.records.ledger import merge_columns
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import LIST_KEYS
-from packidx.records.shard_marks import check_unchanged, stated_ranges
-from packidx.records.shards import Shard, own_root, short_names
+from packidx.records.shard_marks import check_unchanged
+from packidx.records.shards import InputFile, ScannedShard, own_root, short_names
 from packidx.software import software
 
 _MEDIA = frozenset(keys[0] for keys in LIST_KEYS.values())  # which a source is said not to have
@@ -40,8 +39,8 @@ _MEDIA = frozenset(keys[0] for keys in LIST_KEYS.values())  # which a source is 
 class EstimateJob:
     """The records that are counted, and the way."""
 
-    shards: list[Shard]
-    scans: list[ShardScan]
+    shards: list[InputFile]
+    scans: list[ScannedShard]
     settings: CounterSettings
     counter: RecordCounter
     """Of `settings`, in this process."""
@@ -100,21 +99,6 @@ class EstimateJob:
         changes = self.counter.transform
         return None if changes is None else decoded(Transform, changes.to_json())
 
-    @property
-    def stated_shards(self) -> tuple[format_manifest.Shard, ...]:
-        """The shards, as they stand in the manifest, without their marks."""
-        return tuple(
-            format_manifest.Shard(
-                uri=shard.uri,
-                bytes=scan.nbytes,
-                rows=scan.num_records,
-                fingerprint=scan.sha256,
-                source=shard.source,
-                container=cast(format_manifest.Container, shard.container),
-            )
-            for shard, scan in zip(self.shards, self.scans, strict=True)
-        )
-
 
 def shard_contexts(job: EstimateJob) -> list[ShardContext]:
     """Return what the rows of each shard have in common."""
@@ -150,7 +134,7 @@ def job_identity(job: EstimateJob, earlier: str | None = None) -> str:
     infos = shard_contexts(job)
     head = {
         **_inputs(job),
-        "layouts": layouts_of(job),
+        "layouts": {shard.source: shard.layout.to_json() for shard in job.shards},
         "paths": [urls.absolute(info.path) for info in infos],
         "media_roots": [[urls.absolute(info.root.folder), info.root.stated] for info in infos],
         "fingerprints": job.counter.fingerprints(),
@@ -165,7 +149,9 @@ def job_identity(job: EstimateJob, earlier: str | None = None) -> str:
         ],
         # No digest is of the media in tars.
         "tars": [
-            scan.marks for scan, info in zip(job.scans, infos, strict=True) if info.container == TAR
+            [shard.mtime, shard.sampled, shard.identity, shard.version]
+            for shard, _ in job.scans
+            if shard.container == TAR
         ],
         "column_digest": "ColumnDigest",  # parts of releases before hashed columns otherwise
         "software": software(),
@@ -194,13 +180,8 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
         options=job.options,
         transform=job.transform,
         shards=tuple(
-            replace(
-                shard,
-                **scan.marks,
-                ranges=stated_ranges(shard.container, scan),
-                columns=None if own == of_sources.get(shard.source) else own,
-            )
-            for shard, scan, own in zip(job.stated_shards, job.scans, columns_of, strict=True)
+            replace(shard, columns=None if own == of_sources.get(shard.source) else own)
+            for (shard, _), own in zip(job.scans, columns_of, strict=True)
         ),
         text_engine=job.backend,
         sources=_sources(job, parts, of_sources),
@@ -222,7 +203,10 @@ def _inputs(job: EstimateJob) -> dict[str, Any]:
     inputs: dict[str, Any] = {
         "encoder": job.encoder and job.encoder.to_json(),
         "options": job.options,
-        "shards": [shard.to_json() for shard in job.stated_shards],
+        "shards": [
+            [shard.uri, shard.bytes, shard.rows, shard.fingerprint, shard.source, shard.container]
+            for shard, _ in job.scans
+        ],
     }
     return inputs if job.transform is None else inputs | {"transform": job.transform.to_json()}
 
@@ -259,24 +243,18 @@ def _columns(
 def _sources(
     job: EstimateJob, parts: Sequence[Part], columns: Mapping[str, dict[str, str]]
 ) -> tuple[Source, ...]:
-    layouts = layouts_of(job)
+    layouts = {shard.source: shard.layout for shard in job.shards}
     return tuple(
         Source(
             name=name,
-            media_root=job.media_root or layouts.get(name, {}).get("media_root"),
+            media_root=job.media_root or layouts[name].media_root,
             remote_media=tuple(job.remote_media),
-            layout=decoded(Layout, layouts[name]) if name in layouts else None,
+            layout=None if layouts[name] == DEFAULT else layouts[name],
             columns=columns.get(name),
             **sums.to_json(),
         )
         for name, sums in source_sums(job, parts).items()
     )
-
-
-def layouts_of(job: EstimateJob) -> dict[str, dict[str, Any]]:
-    """The sources' layouts as the manifest has them, where they are not the default one."""
-    layouts = {shard.source: shard.layout.to_json() for shard in job.shards}
-    return {source: layout for source, layout in layouts.items() if layout}
 
 
 def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
@@ -291,5 +269,5 @@ def refuse_changed_shards(job: EstimateJob) -> None:
         SourceError: one changed meanwhile.
     """
     pairs = zip(job.shards, job.scans, strict=True)
-    seen = [(shard.path, scan.nbytes, scan.marks) for shard, scan in pairs]
-    storage.overlapped(lambda shard: check_unchanged(*shard), seen)
+    seen = [(file.path, scanned.shard) for file, scanned in pairs]
+    storage.overlapped(lambda pair: check_unchanged(*pair), seen)

@@ -10,12 +10,12 @@ from typing import Any
 
 from packidx.errors import OptionError, PackidxError, SourceError
 from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import load
+from packidx.format.manifest import DEFAULT, load
 from packidx.io import urls
 from packidx.lengths.parts import KIND, rejected_rows
+from packidx.records.containers.registry import container
 from packidx.records.hints import described, suggested
-from packidx.records.layout import Layout
-from packidx.records.shards import raw_row, short_names
+from packidx.records.shards import short_names
 
 WARNED = Fraction(1, 100)
 """Above this share of a source a warning is due."""
@@ -184,19 +184,14 @@ def _of_source(
     rows: Sequence[Mapping[str, Any]],
 ) -> Mistaken | None:
     source = next(source for source in manifest.sources if source.name == name)
-    layout = Layout.from_json(None if source.layout is None else source.layout.to_json())
+    layout = source.layout or DEFAULT
     records = []
     for row in rows:
         shard = manifest.shards[row["shard"]]
         try:
-            record = raw_row(
-                urls.local_path(shard.uri),
-                row["row"],
-                row["offset"],
-                row["nbytes"],
-                kind=shard.container,
-                delimiter=layout.delimiter,
-            )
+            reader = container(shard.container, layout.delimiter)
+            path = urls.local_path(shard.uri)
+            record = reader.read_row(path, row["row"], row["offset"], row["nbytes"])
         except (PackidxError, OSError):
             continue  # no record at all
         if isinstance(record, dict):

@@ -45,9 +45,10 @@ from packidx.lengths.parts import (
     write_part,
 )
 from packidx.processor.counts import KINDS, UNKNOWN, Compared, Counts, MediaColumns, Spans
-from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRange, ShardScan
+from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRange
 from packidx.records.ledger import merge_columns
 from packidx.records.media.opener import LookedAt, forget_media
+from packidx.records.shards import ScannedShard
 from packidx.run.workers import Progress, Setup, WorkerDied, Workers
 
 
@@ -73,7 +74,7 @@ class Task:
 
 
 def make_tasks(
-    shards: Sequence[ShardContext], scans: Sequence[ShardScan], kept: Kept | None = None
+    shards: Sequence[ShardContext], scans: Sequence[ScannedShard], kept: Kept | None = None
 ) -> list[Task]:
     """At least one task: ranges in order, small ones together until about `TASK_BYTES`.
 

@@ -26,10 +26,10 @@ import orjson
 import yaml
 
 from packidx import digests
-from packidx.errors import OptionError, PackidxError, SourceError
+from packidx.errors import BadRecord, OptionError, PackidxError, SourceError
 from packidx.export.energon_folders import Sources, as_energon_names
 from packidx.export.outputs import open_exported
-from packidx.format.manifest import Shard
+from packidx.format.manifest import Layout, Shard
 from packidx.format.outputs import EnergonManifest, ExportedFile
 from packidx.index import Index, Pack, Sample
 from packidx.io import files, ranges, storage, urls
@@ -42,7 +42,6 @@ from packidx.records.conversation import Media, Turn, content_of, to_record
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
 from packidx.records.fetch import Fetcher, check_key
-from packidx.records.layout import Layout
 from packidx.run import open_workers
 from packidx.run.workers import Progress, WorkerDied, Workers
 
@@ -405,8 +404,11 @@ def energon_record(members: TarMembers, shard: str, layout: Layout) -> Record:
     for extension, member in members.sample.extensions.items():
         if extension != "json":
             member.data = _name(shard, member.name)
-    record = tar.record_of(members.sample, f" ({shard})")
-    return record_in_words(members.key, standard(record, layout, False), shard)
+    try:
+        record = standard(tar.record_of(members.sample), layout, False)
+    except BadRecord as error:
+        raise BadRecord(error.reason, f"{error.detail} ({shard})") from None
+    return record_in_words(members.key, record, shard)
 
 
 def record_in_words(key: str, record: dict[str, Any], shard: str) -> Record:

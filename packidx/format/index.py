@@ -50,7 +50,16 @@ _Tokens = Annotated[int, Meta(ge=1, le=MAX_CAPACITY)]
 
 
 class CostModel(JsonObject, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Weights of what a pack costs."""
+    """Weights of what a pack costs, in any one unit; of the presets operations of a training step.
+
+    Attributes:
+        llm_linear: per token, in the language model's matrix products.
+        llm_attention: per l², in its layers of full causal attention.
+        llm_windowed: per l² up to the window, in its layers of sliding attention.
+        llm_window: tokens a sliding layer looks back; counts only with `llm_windowed`.
+        vit_linear: per patch, in the vision tower and its projector.
+        vit_attention: per p² of an attention span.
+    """
 
     llm_linear: Amount
     llm_attention: Amount
@@ -71,7 +80,19 @@ class Consumed(JsonObject, frozen=True, kw_only=True):
 
 
 class Options(JsonObject, frozen=True, kw_only=True):
-    """A plan's options, resolved (`packidx.plan.options`)."""
+    """A plan's options (`packidx.plan.options.PlanOptions`), every default filled in.
+
+    Attributes:
+        planned_capacity: floor((1 - margin) * capacity) - reserve, down to a multiple of
+            `pad_pack_to`: no pack holds more.
+        side: of the holdout, the one that is planned.
+        weights: times that a sample of each source is seen per epoch, as exact decimals or
+            fractions; only sources with another weight than 1.
+        excluded: fingerprint of the samples that ``exclude`` names.
+        continues: what ``plan --continue`` goes on from: snapshots, states, oldest first.
+        appends_to: id of the snapshot whose windows were taken over.
+        window_shards, window_samples: what ``window`` states, if it is a number.
+    """
 
     capacity: _Tokens
     strategy: str
@@ -106,6 +127,27 @@ class Options(JsonObject, frozen=True, kw_only=True):
         """Raise an `Unfit` unless the members fit each other."""
         if self.planned_capacity > self.capacity:
             raise Unfit(f"has options.planned_capacity above its capacity {self.capacity}")
+
+    def padded(self, lengths: Any) -> Any:
+        """Tokens that pieces of `lengths` (integers, an array or one) take in a pack."""
+        if self.align == 1:
+            return lengths
+        return -(-lengths // self.align) * self.align
+
+    @property
+    def longest(self) -> int:
+        """Tokens that one piece may have."""
+        return self.planned_capacity // self.align * self.align
+
+    @property
+    def caps(self) -> dict[str, int]:
+        """Column of the packs table -> the most that a pack may have of it, where it is capped."""
+        asked = {
+            "num_images": self.max_images,
+            "vision_patches": self.max_vision_patches,
+            "num_samples": self.max_samples,
+        }
+        return {name: cap for name, cap in asked.items() if cap is not None}
 
 
 class Window(JsonObject, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ classes do not postpone their annotations, which msgspec reads.
 
 import copy
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, field
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from packidx.digests import canonical_json, digest
-from packidx.errors import FormatError
+from packidx.errors import FormatError, OptionError
+from packidx.format.terms import PAIR_SIDES
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
 
@@ -54,7 +56,7 @@ def decoded(kind: type[K], value: Any) -> K:
     """
     try:
         return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, OptionError) as error:
         raise Unfit(f"is not as FORMAT.md has it: {error}") from None
 
 
@@ -133,16 +135,106 @@ def as_planned(shard: Shard) -> Shard:
     return replace(shard, identity=None, ranges=None, columns=None)
 
 
-class Layout(JsonObject, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A data set's own names; a member that nobody knows may change lengths, so there is none."""
+COLUMNS = (
+    *("messages", "images", "videos", "audios", "system", "tools", "id"),
+    *("input_ids", "labels", "text_tokens", "mm_inputs_meta"),
+    *("prompt", "query", "response", "history", "caption", "text"),
+    *("chosen", "rejected"),
+)
+"""Standard columns that another may stand for."""
+TAGS = {
+    "role_tag": None,  # which names a key, as does the next
+    "content_tag": None,
+    "user_tag": "user",
+    "assistant_tag": "assistant",
+    "system_tag": "system",
+    "observation_tag": "tool",
+    "function_tag": "function_call",
+}
+"""What LLaMA-Factory and NeMo call the words of a turn → the role such a word means."""
+BOTH = "both"
+PAIRS = (*PAIR_SIDES, BOTH)
+"""What `Layout.pair` may be: which answer of preference pairs is taken."""
+_WHOLE = 1.0  # msgspec leaves out a default that is this very object
+
+
+class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
+    """A data set's own names: part of what decides its lengths, and so is a member that nobody
+    knows.
+
+    Raises:
+        OptionError: a member cannot be, or names what there is not.
+    """
 
     columns: Mapping[str, str] = field(default_factory=dict)
+    """Standard column (`COLUMNS`) → the data set's own; several, in order, with commas between."""
     tags: Mapping[str, str] = field(default_factory=dict)
+    """Tag (`TAGS`) → the data set's own word."""
     media_root: Place | None = None
-    sample_ratio: Amount = 1.0
+    """Folder of its media, as given; None leaves it to the options."""
+    sample_ratio: Amount = _WHOLE
+    """How much of it the mix wants: its planned weight. Lengths do not depend on it."""
     delimiter: Annotated[str, Meta(min_length=1)] | None = None
-    pair: Literal["chosen", "rejected", "both"] | None = None
+    """Between cells, for tables in text; None is the kind's own."""
+    pair: str | None = None
+    """Which side of preference pairs is taken (`PAIRS`); None takes no pairs."""
     ignore: tuple[str, ...] = ()
+    """Columns that are as if they were not there; of files in a tar, what follows the key."""
+
+    def __post_init__(self) -> None:
+        _check_names("column", self.columns, COLUMNS)
+        _check_names("tag", self.tags, tuple(TAGS))
+        ratio = self.sample_ratio
+        if type(ratio) not in (int, float) or not math.isfinite(ratio) or ratio < 0:
+            raise OptionError(f"sample_ratio is {ratio!r}: give a number from 0 on")
+        for name in ("media_root", "delimiter"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise OptionError(f"{name} is {value!r}: give text, or leave it out")
+        if not isinstance(self.ignore, list | tuple) or not all(map(_is_name, self.ignore)):
+            raise OptionError(f"ignore is {self.ignore!r}: give a list of columns")
+        if self.pair not in (None, *PAIRS):
+            raise OptionError(f"pair is {self.pair!r}: give one of {', '.join(PAIRS)}")
+        force_setattr(self, "columns", dict(sorted(self.columns.items())))
+        force_setattr(self, "tags", dict(sorted(self.tags.items())))
+        force_setattr(self, "sample_ratio", _WHOLE if ratio == _WHOLE else ratio)
+        force_setattr(self, "ignore", tuple(sorted(set(self.ignore))))
+
+    @property
+    def takes_both(self) -> bool:
+        """Whether each record is a pair of samples."""
+        return self.pair == BOTH
+
+    @property
+    def stated_columns(self) -> set[str]:
+        """All columns that are stated to be something."""
+        return {name for own in self.columns.values() for name in (own, *own.split(","))}
+
+    def of_side(self, side: str | None) -> "Layout":
+        """The layout of the records of one side, where both are taken."""
+        return replace(self, pair=side) if self.takes_both and side is not None else self
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _check_names(kind: str, given: Any, known: tuple[str, ...]) -> None:
+    if not isinstance(given, Mapping):
+        raise OptionError(f"{kind}s are {given!r:.100}: give an object of names")
+    for name, own in given.items():
+        if name not in known:
+            raise OptionError(f"there is no {kind} {name!r} to state; known: {', '.join(known)}")
+        if not isinstance(own, str) or not own:
+            raise OptionError(f"the {kind} {name!r} is {own!r}: give the name that the data uses")
+    words = list(given.values()) if kind == "tag" else []  # a column may be two things
+    twice = sorted({word for word in words if words.count(word) > 1})
+    if twice:
+        raise OptionError(f"{kind} {twice[0]!r} is stated to be two things: give each its own")
+
+
+DEFAULT = Layout()
+"""The layout of a data set that uses standard names."""
 
 
 class SourceData(JsonObject, frozen=True, kw_only=True):

@@ -15,24 +15,16 @@ from typing import Any
 import numpy as np
 
 from packidx.arrays import Float64s
+from packidx.format.index import CostModel
 
-WEIGHTS = (
-    "llm_linear",
-    "llm_attention",
-    "llm_windowed",
-    "llm_window",
-    "vit_linear",
-    "vit_attention",
-)
 COLUMNS = ("length", "attention_cost", "vision_patches", "vision_cost")
 
 
-def pack_cost(weights: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[Float64s, Float64s]:
+def pack_cost(weights: CostModel, columns: Mapping[str, Any]) -> tuple[Float64s, Float64s]:
     """Cost of each pack's LLM phase and ViT phase, float64 [n] each, in the weights' unit.
 
     Args:
-        weights: a number for each name in `WEIGHTS` (see
-            `packidx.plan.cost_model.CostWeights`).
+        weights: as the options of a manifest have them.
         columns: int64 [n] arrays of the packs table by name: ``length`` (Σl over the pack's
             samples), ``attention_cost`` (Σl²), ``vision_patches`` (Σp), ``vision_cost`` (Σp² over
             attention spans). A column that is absent or None counts 0.
@@ -47,11 +39,11 @@ def pack_cost(weights: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[F
     length, squares, patches, spans = (
         np.asarray(known.get(name, np.zeros(size)), np.float64) for name in COLUMNS
     )
-    llm = float(weights["llm_linear"]) * length + float(weights["llm_attention"]) * squares
-    if weights["llm_windowed"]:
-        windowed = _windowed(length, squares, float(weights["llm_window"]))
-        llm = llm + float(weights["llm_windowed"]) * windowed
-    vit = float(weights["vit_linear"]) * patches + float(weights["vit_attention"]) * spans
+    llm = weights.llm_linear * length + weights.llm_attention * squares
+    if weights.llm_windowed:
+        windowed = _windowed(length, squares, weights.llm_window)
+        llm = llm + weights.llm_windowed * windowed
+    vit = weights.vit_linear * patches + weights.vit_attention * spans
     return llm, vit
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,33 +53,46 @@ class WindowDigest:
 class WindowFiles:
     """The files of a window while they are written into `folder`, and their digest.
 
-    `numbers` are of the first file of each table, 0 by default.
+    Parquet is encoded in a thread of its own, while the caller makes the next rows.
     """
 
-    def __init__(self, folder: Path, window: int, numbers: Mapping[str, int] | None = None) -> None:
-        self._folder, self._window, self._numbers = folder, window, numbers or {}
+    def __init__(self, folder: Path, window: int) -> None:
+        self._folder, self._window = folder, window
         self._open: dict[str, _TableFiles] = {}
         self._digest = WindowDigest()
+        self._thread = ThreadPoolExecutor(1)
+        self._pending: Future[None] | None = None
 
     def write(self, table: str, rows: pa.Table) -> None:
         """Add rows to one of the tables, in the schema's types."""
-        if table not in self._open:
-            number = self._numbers.get(table, 0)
-            self._open[table] = _TableFiles(self._folder, table, number, self._window)
-        self._open[table].write(rows)
-        self._digest.update(table, rows)
+        self._wait()
+        self._pending = self._thread.submit(self._write, table, rows)
 
     def close(self) -> WrittenWindow:
         """Close the files; the first window has one of each table at least: the schema is there."""
+        self._wait()
+        self._thread.shutdown()
         for name in TABLES:
             if self._window == 0 and name not in self._open:
-                self.write(name, _empty(name))
+                self._write(name, _empty(name))
         files = [file for name in TABLES if name in self._open for file in self._open[name].close()]
         self._open = {}
         return WrittenWindow(files, self._digest.hexdigest())
 
+    def _write(self, table: str, rows: pa.Table) -> None:
+        if table not in self._open:
+            self._open[table] = _TableFiles(self._folder, table, self._window)
+        self._open[table].write(rows)
+        self._digest.update(table, rows)
+
+    def _wait(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
     def abandon(self) -> None:
         """Let go of files that will not be finished."""
+        self._thread.shutdown()
         for part in self._open.values():
             part.abandon()
 
@@ -94,9 +108,9 @@ class WrittenWindow:
 class _TableFiles:
     """The files of one table in one window: full row groups, whatever runs the rows come in."""
 
-    def __init__(self, folder: Path, table: str, first: int, window: int) -> None:
-        self._folder, self._table = folder, table
-        self._number, self._window = first, window
+    def __init__(self, folder: Path, table: str, window: int) -> None:
+        self._folder, self._table, self._window = folder, table, window
+        self._number = 0
         self._group = ROW_GROUP[table]
         self._most = self._group * FILE_GROUPS
         self._rest: pa.Table | None = None

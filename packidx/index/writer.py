@@ -9,10 +9,8 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-import pyarrow as pa
 from msgspec.structs import replace
 
 from packidx.errors import FormatError
@@ -27,7 +25,7 @@ from packidx.format.index import (
 )
 from packidx.format.manifest import sealed
 from packidx.index.opening import read_head
-from packidx.index.window_files import WindowFiles, WrittenWindow
+from packidx.index.window_files import WrittenWindow
 from packidx.io import storage, urls
 from packidx.io.copies import content_of, local_copy, unsound_file
 from packidx.io.files import (
@@ -48,13 +46,11 @@ class SnapshotWriter:
     """Writes a snapshot window by window, and publishes it in one step.
 
     Everything is written into a hidden folder that is renamed into place; HEAD follows last. A
-    crash at any instant leaves the previous snapshot intact and current. Parquet is encoded in a
-    thread of its own, while the caller makes the next rows.
+    crash at any instant leaves the previous snapshot intact and current.
 
     Args:
         location: folder of the index, or a URL of one.
         output: where the snapshot is made.
-        thread: the one that encodes.
         uploaded: as of `writing`.
     """
 
@@ -62,38 +58,21 @@ class SnapshotWriter:
         self,
         location: str,
         output: OutputFolder,
-        thread: ThreadPoolExecutor,
         uploaded: Callable[[int, int], None] | None = None,
     ) -> None:
         self._location, self._output, self._uploaded = location, output, uploaded
         self._table = Path(output.table)
-        self._thread = thread
-        self._pending: Future[None] | None = None
         self._files: list[TableFile] = []
-        self._window: WindowFiles | None = None
         self.windows: list[str] = []
         """Digests of the windows that are finished."""
 
-    def write(self, table: str, rows: pa.Table) -> None:
-        """Add rows to one of the window's tables, in the schema's types."""
-        self._wait()
-        self._pending = self._thread.submit(self._files_of_window().write, table, rows)
-
-    def end_window(self) -> None:
-        """Close the window's files."""
-        self._wait()
-        written = self._files_of_window().close()
-        self._window = None
-        self._files += written.files
-        self.windows.append(written.digest)
-
-    def folder_elsewhere(self) -> Path:
-        """Folder for windows that other processes write, each try into a folder of its own."""
+    def folder_of_windows(self) -> Path:
+        """Folder for windows while they are written, each try into a folder of its own."""
         return Path(self._output.scratch("windows"))
 
     def take_window(self, folder: Path, written: WrittenWindow) -> None:
-        """Take a window that another process has written into `folder` as the next one."""
-        numbers = self._next_numbers()
+        """Take what was written into `folder` as the next window."""
+        numbers = Counter(file.path.rpartition("-")[0] for file in self._files)
         for file in written.files:
             table = file.path.rpartition("-")[0]
             path = file_name(table, numbers[table])
@@ -122,7 +101,6 @@ class SnapshotWriter:
         `planned` is the manifest but for what the writer knows: id, parent, files, time. Returns
         the manifest, and whether this very plan was there already.
         """
-        self._wait()
         ident = snapshot_id(planned.to_json())
         final = urls.join(self._location, f"snapshots/{ident}")
         existed = _is_whole(final, ident, self._files)
@@ -154,29 +132,8 @@ class SnapshotWriter:
         os.rename(self._table, final)
         fsync_path(os.path.dirname(final))
 
-    def _wait(self) -> None:
-        if self._pending is not None:
-            self._pending.result()
-            self._pending = None
-
-    def _files_of_window(self) -> WindowFiles:
-        """Return the files of the window that is being written."""
-        if self._window is None:
-            numbers = self._next_numbers()
-            self._window = WindowFiles(self._table, len(self.windows), numbers)
-        return self._window
-
-    def _next_numbers(self) -> dict[str, int]:
-        """Number of each table's next file."""
-        numbers = Counter(file.path.rpartition("-")[0] for file in self._files)
-        return {table: numbers[table] for table in TABLES}
-
     def discard(self) -> None:
         """Remove what was written and not published."""
-        with contextlib.suppress(Exception):
-            self._wait()
-        if self._window is not None:
-            self._window.abandon()
         remove_tree(self._output.path)
 
 
@@ -202,11 +159,11 @@ def writing(
     snapshots = os.path.join(home, "snapshots")
     os.makedirs(snapshots, exist_ok=True)
     output = OutputFolder(os.path.join(snapshots, f".tmp-{os.getpid()}"))
-    with locked(home, wait=True), ThreadPoolExecutor(1) as thread:
+    with locked(home, wait=True):
         for name in filter(_STAGING.fullmatch, os.listdir(snapshots)):  # of killed writers
             remove_tree(os.path.join(snapshots, name))
         os.makedirs(output.table)
-        writer = SnapshotWriter(location, output, thread, uploaded)
+        writer = SnapshotWriter(location, output, uploaded)
         try:
             yield writer
         finally:

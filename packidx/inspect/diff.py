@@ -369,7 +369,7 @@ def _lengths(snapshot: IndexManifest) -> dict[str, Any]:
 
 def _costs(a: Index, b: Index) -> tuple[Row, dict[str, Row]]:
     """Return the cost of the first epoch, and the useful share of the time by number of ranks."""
-    weights = a.snapshot.options.cost_model.to_json()
+    weights = a.snapshot.options.cost_model
     costs, useful = [], []
     for index in (a, b):
         columns, _, _ = first_epoch(index)

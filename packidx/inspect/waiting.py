@@ -49,7 +49,7 @@ def first_epoch(
         for name in packs.column_names
         if packs[name].null_count < packs.num_rows
     }
-    return columns, *pack_cost(index.snapshot.options.cost_model.to_json(), columns)
+    return columns, *pack_cost(index.snapshot.options.cost_model, columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from packidx.io import urls
 from packidx.io.own_files import check_index
 from packidx.lengths.table import read_lengths
 from packidx.plan.job import prepare
-from packidx.plan.make import make_plan, make_with
+from packidx.plan.make import make_plan
 from packidx.plan.options import PlanOptions
 from packidx.plan.resolved import changed, inherited, merged
 from packidx.plan.write import Progress
@@ -115,10 +115,7 @@ def plan_packs(
         table = read_lengths(str(lengths))
         job = prepare(table, output, asked, append, resume, progress)
         job = replace(job, recipe=recipe)
-        if planners.takes(len(job.todo)):
-            snapshot, existed = make_with(planners, job, progress)
-        else:
-            snapshot, existed = make_plan(job, progress)
+        snapshot, existed = make_plan(planners, job, progress)
     return PlanSummary(
         snapshot_id=snapshot.snapshot_id,
         path=output,

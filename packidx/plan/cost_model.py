@@ -10,13 +10,9 @@ to seconds. Only ratios matter to a schedule.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
 
-from packidx.arrays import Float64s
 from packidx.errors import OptionError
-from packidx.index.cost import WEIGHTS, pack_cost
+from packidx.format.index import CostModel
 
 _NAMES = (
     *("llm_linear", "llm_attention", "llm_windowed", "llm_window"),
@@ -39,65 +35,13 @@ _WEIGHTS = {
 PRESETS = {
     name: dict(zip(_NAMES, map(float, weights), strict=True)) for name, weights in _WEIGHTS.items()
 }
-"""Name of a model -> its weights (`packidx.plan.cost_model.CostWeights`)."""
-
+"""Name of a model -> its weights (`CostModel`)."""
 
 DEFAULT_PRESET = "qwen2.5-vl-7b"
 _ADVICE = f"give a preset ({', '.join(PRESETS)}) or weights (llm_linear=…,vit_linear=…)"
 
 
-@dataclass(frozen=True, slots=True)
-class CostWeights:
-    """Weights of a pack's cost, in any one unit (of the presets: operations of a training step).
-
-    Attributes:
-        llm_linear: per token, in the language model's matrix products.
-        llm_attention: per l², in its layers of full causal attention.
-        llm_windowed: per l² up to the window, in its layers of sliding attention.
-        llm_window: tokens a sliding layer looks back; counts only with `llm_windowed`.
-        vit_linear: per patch, in the vision tower and its projector.
-        vit_attention: per p² of an attention span.
-    """
-
-    llm_linear: float = 0.0
-    llm_attention: float = 0.0
-    llm_windowed: float = 0.0
-    llm_window: float = 0.0
-    vit_linear: float = 0.0
-    vit_attention: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise OptionError(f"cost weight {name} is {value!r}: it must be a number")
-            if not 0 <= value < math.inf:
-                raise OptionError(
-                    f"cost weight {name} is {value}: it must be finite and at least 0"
-                )
-            object.__setattr__(self, name, float(value))
-        if self.llm_windowed and not self.llm_window:
-            raise OptionError("llm_windowed counts tokens in a window: give llm_window, its tokens")
-        if not (self.llm_linear or self.llm_attention or self.llm_windowed):
-            raise OptionError("a pack costs nothing in the language model: give llm_linear")
-
-    @classmethod
-    def from_json(cls, weights: Mapping[str, Any]) -> CostWeights:
-        """The inverse of `to_json`; a weight that is not there is 0."""
-        unknown = sorted(set(weights) - set(WEIGHTS))
-        if unknown:
-            raise OptionError(f"cost has no weight {unknown[0]!r}: there are {', '.join(WEIGHTS)}")
-        return cls(**weights)
-
-    def to_json(self) -> dict[str, float]:
-        """The weights as plain JSON, for the options of a manifest."""
-        return asdict(self)
-
-    def of(self, packs: Mapping[str, Any]) -> tuple[Float64s, Float64s]:
-        """(LLM phase, ViT phase) of each pack; see `packidx.index.cost.pack_cost`."""
-        return pack_cost(self.to_json(), packs)
-
-
-def parse_cost(word: str) -> CostWeights:
+def parse_cost(word: str) -> CostModel:
     """The cost model that ``--cost`` names.
 
     A preset, or weights alone (those not named are 0), or a preset and after it weights that
@@ -115,7 +59,14 @@ def parse_cost(word: str) -> CostWeights:
         raise OptionError(f"cost {word!r} gives a weight twice: {_ADVICE}")
     if base and base not in PRESETS:
         raise OptionError(f"cost {word!r} is no preset: {_ADVICE}")
-    return CostWeights.from_json(PRESETS.get(base, {}) | weights)
+    if unknown := sorted(weights.keys() - set(_NAMES)):
+        raise OptionError(f"cost has no weight {unknown[0]!r}: there are {', '.join(_NAMES)}")
+    model = CostModel(**(dict.fromkeys(_NAMES, 0.0) | PRESETS.get(base, {}) | weights))
+    if model.llm_windowed and not model.llm_window:
+        raise OptionError("llm_windowed counts tokens in a window: give llm_window, its tokens")
+    if not (model.llm_linear or model.llm_attention or model.llm_windowed):
+        raise OptionError("a pack costs nothing in the language model: give llm_linear")
+    return model
 
 
 def _pair(item: str) -> tuple[str, str]:
@@ -127,6 +78,9 @@ def _pair(item: str) -> tuple[str, str]:
 
 def _number(name: str, value: str) -> float:
     try:
-        return float(value)
+        number = float(value)
     except ValueError:
         raise OptionError(f"cost weight {name} is {value!r}: it must be a number") from None
+    if not 0 <= number < math.inf:
+        raise OptionError(f"cost weight {name} is {number}: it must be finite and at least 0")
+    return number

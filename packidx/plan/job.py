@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from packidx.arrays import Bools
 from packidx.errors import OptionError
+from packidx.format.index import Consumed, Options
 from packidx.format.manifest import setting_differences
 from packidx.hashing import derive_key
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
-from packidx.pack.solve import Solution
 from packidx.permutation import permutation
-from packidx.plan.cost_model import DEFAULT_PRESET, parse_cost
 from packidx.plan.options import PlanOptions, number_text
-from packidx.plan.resolved import ResolvedOptions, with_defaults
+from packidx.plan.resolved import with_defaults
 from packidx.plan.select.consumed import continued_rules, lineage
 from packidx.plan.select.eligible import Rules, read_exclusion
 from packidx.plan.select.mixture import Mixture, sample_ratios
-from packidx.plan.window import WindowPlan, plan_window
 from packidx.plan.windows import WindowRange, shard_ends, windows_of
 from packidx.plan.write import PlanTotals, Progress
 
@@ -39,16 +38,12 @@ class PlanJob:
 
     table: Lengths
     output: str
-    options: ResolvedOptions
+    options: Options
     rules: Rules
     append: Index | None
     windows: Sequence[WindowRange]
     todo: Sequence[WindowRange]
     recipe: str | None = None
-
-    def plan(self, window: WindowRange, solutions: Sequence[Solution] | None = None) -> WindowPlan:
-        """Plan one window, or compose it of the `solutions` of an earlier plan of it."""
-        return plan_window(self.table, window, self.options, self.rules, solutions)
 
     def totals(self) -> PlanTotals:
         """Return what is added up before any window is written."""
@@ -96,7 +91,7 @@ def prepare(
     options = with_defaults(asked, table.weakest_method)
     rules = Rules(None if asked.exclude is None else read_exclusion(asked.exclude))
     excluded = rules.exclude.fingerprint if rules.exclude else None
-    continues: tuple[Mapping[str, Any], ...] = ()
+    continues: tuple[Consumed, ...] = ()
     if resume is not None:
         progress("reading what training has had")
         rules, continues = continued_rules(table, *resume, rules), lineage(*resume)
@@ -108,17 +103,17 @@ def prepare(
         window_shards=rows_of_window if has_shards else None,
         window_samples=None if has_shards else rows_of_window,
         weights=_weights(table, asked, options),
-        cost_model=parse_cost(DEFAULT_PRESET if asked.cost is None else asked.cost).to_json(),
         excluded=excluded,
         continues=continues,
         appends_to=None if append is None else append.id,
     )
     taken = [] if append is None else _taken_windows(table, options, append)
-    windows = windows_of(table, options, taken)
+    memory = asked.memory_bytes() if rows_of_window is None else None
+    windows = windows_of(table, options, taken, memory)
     return PlanJob(table, output, options, rules, append, windows, windows[len(taken) :])
 
 
-def _taken_windows(table: Lengths, options: ResolvedOptions, append: Index) -> list[WindowRange]:
+def _taken_windows(table: Lengths, options: Options, append: Index) -> list[WindowRange]:
     """The windows of `append`, if these lengths and options go on where it ends, with new samples.
 
     Raises:
@@ -169,7 +164,7 @@ def _taken_windows(table: Lengths, options: ResolvedOptions, append: Index) -> l
     ]
 
 
-def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> dict[str, str]:
+def _weights(table: Lengths, asked: PlanOptions, options: Options) -> dict[str, str]:
     """Return how often samples of each source are seen per epoch, for those that are not seen
     once."""
     mixture = Mixture.parse(asked.mix)

@@ -15,13 +15,14 @@ import numpy as np
 
 from packidx.arrays import Int64s
 from packidx.errors import OptionError, SourceError
+from packidx.format.index import Options
 from packidx.lengths.survey import Survey, survey
 from packidx.lengths.table import read_lengths
 from packidx.pack.bounds import lower_bound
 from packidx.pack.counts import Histogram
 from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, dashed
-from packidx.plan.resolved import ResolvedOptions, with_defaults
+from packidx.plan.resolved import with_defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def unseen(options: PlanOptions) -> list[str]:
     ]
 
 
-def _row(counted: Survey, options: ResolvedOptions) -> PreviewRow:
+def _row(counted: Survey, options: Options) -> PreviewRow:
     usable = counted.usable(options.shift)
     lengths = usable["length"].to_numpy() - int(options.shift)
     counts = usable["count"].to_numpy()
@@ -167,7 +168,7 @@ def _share(part: float, total: float) -> float:
     return part / total if total else 0.0
 
 
-def _pieces(lengths: Int64s, counts: Int64s, options: ResolvedOptions) -> tuple[Int64s, Int64s]:
+def _pieces(lengths: Int64s, counts: Int64s, options: Options) -> tuple[Int64s, Int64s]:
     """The lengths that are packed and how many of each: what fits, and pieces of what does not."""
     longest = options.longest
     long = lengths > longest

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
 from packidx.errors import OptionError
 from packidx.format.index import Options
-from packidx.format.terms import Side
+from packidx.format.manifest import decoded
 from packidx.plan.cost_model import DEFAULT_PRESET, parse_cost
 from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions
 
@@ -27,71 +26,13 @@ DEFAULT_MARGINS = {
 _RIVALS = ({"holdout", "holdout_only"},)
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedOptions(PlanOptions):
-    """Options as the manifest has them.
+def with_defaults(asked: PlanOptions, weakest_method: str) -> Options:
+    """Return `asked` as a manifest has it, of a plan that goes on from no other one, leaves nothing
+    out, is one window and sees all sources once.
 
-    Attributes:
-        planned_capacity: floor((1 - margin) * capacity) - reserve, down to a multiple of
-            `pad_pack_to`: no pack holds more.
-        weights: times that a sample of each source is seen per epoch, as exact decimals or
-            fractions; only sources with another weight than 1.
-        cost_model: the weights of the cost model.
-        excluded: fingerprint of the samples that `exclude` names.
-        continues: what `plan --continue` goes on from: snapshots, states, oldest first.
-        appends_to: id of the snapshot whose windows were taken over.
-        side: of the holdout, the one that is planned.
-        window_shards, window_samples: what `window` states, if it is a number.
+    Args:
+        weakest_method: the least exact way by which a usable row was counted.
     """
-
-    planned_capacity: int = 0
-    weights: Mapping[str, str] = field(default_factory=dict)
-    cost_model: Mapping[str, Any] = field(default_factory=dict)
-    excluded: str | None = None
-    continues: tuple[Mapping[str, Any], ...] = ()
-    appends_to: str | None = None
-    side: Side = "train"
-    window_shards: int | None = None
-    window_samples: int | None = None
-
-    def __post_init__(self) -> None:
-        """Check nothing: the options asked for have been checked."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As the manifest has them, without what changes no plan and the paths of what did."""
-        options = asdict(self)
-        for name, said in OPTIONS.items():
-            if not said.is_stored:
-                del options[name]
-        options["holdout"] = None if self.holdout is None else str(self.holdout)
-        options["continues"] = [dict(state) for state in self.continues]
-        return options
-
-    def padded(self, lengths: Any) -> Any:
-        """Tokens that pieces of `lengths` (integers, an array or one) take in a pack."""
-        if self.align == 1:
-            return lengths
-        return -(-lengths // self.align) * self.align
-
-    @property
-    def longest(self) -> int:
-        """Tokens that one piece may have."""
-        return self.planned_capacity // self.align * self.align
-
-    @property
-    def caps(self) -> dict[str, int]:
-        """Column of the packs table -> the most that a pack may have of it, where it is capped."""
-        asked = {
-            "num_images": self.max_images,
-            "vision_patches": self.max_vision_patches,
-            "num_samples": self.max_samples,
-        }
-        return {name: cap for name, cap in asked.items() if cap is not None}
-
-
-def with_defaults(asked: PlanOptions, weakest_method: str) -> ResolvedOptions:
-    """`asked` with every default filled in that `weakest_method` decides: the least exact way by
-    which a usable row was counted."""
     # str() first: 0.05 means 5/100, not the nearest binary fraction below or above it.
     stated = None if asked.margin is None else Fraction(str(asked.margin))
     margin = DEFAULT_MARGINS[weakest_method] if stated is None else stated
@@ -109,11 +50,15 @@ def with_defaults(asked: PlanOptions, weakest_method: str) -> ResolvedOptions:
             f"{padded} tokens are planned per pack, too few for align {asked.align} and "
             f"pad-pack-to {asked.pad_pack_to}: lower these or the margin"
         )
-    values = {each.name: getattr(asked, each.name) for each in fields(PlanOptions)}
-    values["margin"] = float(margin)
-    if asked.holdout_only is not None:
-        values |= {"holdout": asked.holdout_only, "side": "holdout"}
-    return ResolvedOptions(**values, planned_capacity=padded)
+    is_rest = asked.holdout_only is not None
+    share = asked.holdout_only if is_rest else asked.holdout
+    cost = parse_cost(DEFAULT_PRESET if asked.cost is None else asked.cost)
+    nothing = ("window_shards", "window_samples", "excluded", "appends_to")
+    values = {name: getattr(asked, name) for name, said in OPTIONS.items() if said.is_stored}
+    values |= {"margin": float(margin), "planned_capacity": padded, "cost_model": cost.to_json()}
+    values |= {"holdout": None if share is None else str(share)}
+    values |= {"side": "holdout" if is_rest else "train", "weights": {}, "continues": []}
+    return decoded(Options, values | dict.fromkeys(nothing))
 
 
 def inherited(options: Options) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Bools, Int32s, Int64s, Ints
 from packidx.errors import OptionError
+from packidx.format.index import Options
 from packidx.format.schema import SUMMED
 from packidx.hashing import derive_key
+from packidx.index.cost import pack_cost
 from packidx.lengths.rows import LengthsRows
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import Slots, joined
 from packidx.pack.solve import Problem, Solution, bound_of, rounds_of, solve, strategies_of
-from packidx.plan.cost_model import CostWeights
-from packidx.plan.resolved import ResolvedOptions
 from packidx.plan.schedule import schedule
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import Items
@@ -114,7 +114,7 @@ class Group:
     problem: Problem
 
 
-def groups_of(items: Items, options: ResolvedOptions) -> tuple[list[str], list[Group]]:
+def groups_of(items: Items, options: Options) -> tuple[list[str], list[Group]]:
     """Names of all groups, none where all items are one; and the groups that have items.
 
     Raises:
@@ -165,7 +165,7 @@ def _need(rows: LengthsRows, column: str, kind: str) -> None:
         )
 
 
-def _problem(items: Items, chosen: Int32s, options: ResolvedOptions) -> Problem:
+def _problem(items: Items, chosen: Int32s, options: Options) -> Problem:
     own = slice(None) if len(chosen) == items.num_items else chosen
     caps = {}
     for name, most in options.caps.items():
@@ -222,7 +222,7 @@ class WindowPlan:
     """
 
     window: WindowRange
-    options: ResolvedOptions
+    options: Options
     items: Items
     dropped: pa.Table
     group_names: list[str]
@@ -278,12 +278,12 @@ class WindowPlan:
             bounds.append(bound)
         return bounds
 
-    def variant(self, epoch: int, block: int, model: CostWeights) -> Variant:
+    def variant(self, epoch: int, block: int) -> Variant:
         """Compose the packs of one epoch and put them in order, `block` to an optimizer step."""
         slots, group = self._compose(epoch)
         packs = sum_up(self.items, slots, group, self.options.pad_pack_to)
         sums = {name: values for name, (values, _) in packs.sums.items()}
-        llm, vit = model.of(sums)
+        llm, vit = pack_cost(self.options.cost_model, sums)
         order = schedule(
             self.options.schedule,
             llm,
@@ -396,7 +396,7 @@ def unfolded(items: Items, folded: Variant) -> Variant:
 def plan_window(
     table: Lengths,
     window: WindowRange,
-    options: ResolvedOptions,
+    options: Options,
     rules: Rules,
     solutions: Sequence[Solution] | None = None,
 ) -> WindowPlan:

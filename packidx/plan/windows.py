@@ -7,9 +7,9 @@ from itertools import accumulate
 
 import numpy as np
 
+from packidx.format.index import Options
 from packidx.format.terms import PAIR_SIDES
 from packidx.lengths.table import Lengths
-from packidx.plan.resolved import ResolvedOptions
 
 # Of a plan too large for the memory limit. A sample's part of the work grows with the window, as
 # arrays leave the cache, and a window's own part shrinks: 4 and 8 million cost the same, 16 more.
@@ -32,13 +32,14 @@ class WindowRange:
 
 
 def windows_of(
-    lengths: Lengths, options: ResolvedOptions, taken: list[WindowRange]
+    lengths: Lengths, options: Options, taken: list[WindowRange], memory: int | None
 ) -> list[WindowRange]:
-    """The windows of a plan: those `taken` from an earlier one, then runs of what follows them."""
+    """Return the windows of a plan: those `taken` from an earlier one, then runs of what follows
+    them, which are planned in `memory` bytes where `options` do not say how long they are."""
     first = taken[-1].stop if taken else 0
     if first == lengths.num_samples and taken:
         return taken
-    limit = options.window_samples or _fitting(lengths, options)
+    limit = options.window_samples if memory is None else _fitting(lengths, memory)
     ends = shard_ends(lengths, first)
     if options.window_shards is not None:
         cuts = [*ends[options.window_shards - 1 :: options.window_shards], ends[-1]]
@@ -64,11 +65,11 @@ def _between_pairs(lengths: Lengths, cut: int) -> int:
     return cut + 1 if side == PAIR_SIDES[1] else cut
 
 
-def _fitting(lengths: Lengths, options: ResolvedOptions) -> int | None:
+def _fitting(lengths: Lengths, memory: int) -> int | None:
     """Samples of a window for the memory limit; None where all fit at once."""
     each = sum(_BYTES.get(name, _OTHER_COLUMN) for name in lengths.columns)
     each += -(-_MEDIUM * lengths.num_media // lengths.num_samples)
-    most = max(1 << 16, (options.memory_bytes() - _FIXED) // each)
+    most = max(1 << 16, (memory - _FIXED) // each)
     return None if lengths.num_samples <= most else min(WINDOW, most)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,16 +16,15 @@ from numpy.typing import NDArray
 from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import FormatError
 from packidx.format import index as format_plan
-from packidx.format.index import IndexManifest, LengthsOf, Source
+from packidx.format.index import IndexManifest, LengthsOf, Options, Source
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import decoded
 from packidx.format.parquet import as_arrow, conform
 from packidx.format.schema import PACKS, PIECE_MEDIA, SAMPLES, SAMPLES_OPTIONAL
-from packidx.format.terms import Schedule, lost_percent
+from packidx.format.terms import lost_percent
+from packidx.index.window_files import WindowFiles
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import in_chunks
-from packidx.plan.cost_model import CostWeights
-from packidx.plan.resolved import ResolvedOptions
 from packidx.plan.schedule import blocks_of
 from packidx.plan.select.items import Items
 from packidx.plan.window import Packs, Variant, WindowPlan
@@ -58,7 +57,7 @@ class PlanTotals:
             usable rows that do not know theirs.
     """
 
-    options: ResolvedOptions
+    options: Options
     num_packs: int = 0
     num_pieces: int = 0
     sums: Counter[str] = field(default_factory=Counter)
@@ -74,12 +73,12 @@ class PlanTotals:
     unlabelled: Counter[str | None] = field(default_factory=Counter)
 
     @classmethod
-    def empty(cls, options: ResolvedOptions, num_packs: int = 0, num_pieces: int = 0) -> PlanTotals:
+    def empty(cls, options: Options, num_packs: int = 0, num_pieces: int = 0) -> PlanTotals:
         """Make the totals of no window; packs and rows are numbered on from those there are."""
         return cls(options, num_packs, num_pieces, epochs=[[] for _ in range(options.epochs)])
 
     @classmethod
-    def going_on(cls, options: ResolvedOptions, before: IndexManifest) -> PlanTotals:
+    def going_on(cls, options: Options, before: IndexManifest) -> PlanTotals:
         """Make the totals of the windows of the snapshot `before`."""
         result = before.result
         totals = cls.empty(options, result.num_packs, result.num_pieces)
@@ -167,7 +166,7 @@ class PlanTotals:
             bound=", ".join(self.proofs),
             gap=gap,
             gap_percent=100 * gap / max(sums["lower_bound"], 1),
-            schedule=cast(Schedule, self.options.schedule),
+            schedule=self.options.schedule,
             schedule_block=self.blocks[0],
             schedule_chunk=self.blocks[1],
             windows=tuple(replace(window, digest=digest) for window, digest in windows),
@@ -230,40 +229,28 @@ _CHUNK = 1 << 18  # rows of the samples table made at a time
 Progress = Callable[[str], None]
 
 
-class RowSink(Protocol):
-    """The place that rows go to: a `SnapshotWriter`, or a window's own `WindowFiles`."""
-
-    def write(self, table: str, rows: pa.Table) -> None:
-        """Add rows to one of the window's tables, in the schema's types."""
-
-
-def write_window(
-    output: RowSink, plan: WindowPlan, block: int, totals: PlanTotals, progress: Progress
-) -> None:
+def write_window(files: WindowFiles, plan: WindowPlan, block: int, totals: PlanTotals) -> None:
     """Write a window's packs, samples and dropped samples, and take them into `totals`.
 
     Args:
-        output: where the rows go.
+        files: of the window.
         plan: of the window.
         block: packs per optimizer step; 0 where no window had any yet.
         totals: of what was written before: numbers of packs and rows go on from there.
-        progress: told what is being done.
     """
     options = plan.options
-    model = CostWeights.from_json(options.cost_model)
     totals.begin_window(plan)
     for epoch in range(options.epochs if plan.items.num_items else 0):
-        variant = plan.variant(epoch, block, model)
+        variant = plan.variant(epoch, block)
         packs, first = variant.packs, totals.num_packs
         if not len(packs):
             continue
-        progress(f"writing {len(packs):,} packs of window {plan.window.number + 1}")
-        output.write("packs", _packs_table(packs, plan, epoch, totals))
+        files.write("packs", _packs_table(packs, plan, epoch, totals))
         for rows in _samples_chunks(plan.items.samples, variant, first):
-            output.write("samples", rows)
+            files.write("samples", rows)
         totals.add(epoch, plan, variant)
     if plan.dropped.num_rows:
-        output.write("dropped", plan.dropped)
+        files.write("dropped", plan.dropped)
     steps = options.micro_steps
     totals.end_window(plan, blocks_of(options.schedule, block or steps, steps))
 

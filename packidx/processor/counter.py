@@ -33,7 +33,6 @@ from packidx.processor.counts import (
     stated,
 )
 from packidx.processor.families import VisionFamily
-from packidx.processor.families.base import no_pixels
 from packidx.processor.text.encoder import TextEncoder, TokenBatch
 from packidx.processor.text.sequence import (
     Ending,
@@ -121,15 +120,7 @@ class ConversationCounter:
             given = [info for i in chosen if (info := known[i]) is not None]
             if not given:
                 continue
-            if name == "image":
-                sizes = np.array([(info.height, info.width) for info in given], np.int64)
-                fill(columns, chosen, vision.count_images(sizes, owners[chosen]), EXACT)
-                for at in np.flatnonzero(columns.tokens[chosen] == 0).tolist():
-                    columns.errors.setdefault(chosen[at], refuse_size(*sizes[at].tolist()))
-            elif name == "video":
-                fill(columns, chosen, vision.count_videos(given, owners[chosen]), EXACT)
-            else:
-                fill(columns, chosen, vision.count_sounds(given, owners[chosen]), EXACT)
+            fill(columns, chosen, vision.count(name, given, owners[chosen]), EXACT)
         columns.errors |= not_together(self.files.name, vision, columns)
         return columns
 
@@ -341,12 +332,3 @@ def not_together(name: str, vision: VisionFamily, media: MediaColumns) -> dict[i
                 text += f"{frames[0]} and {frames[1]}: name as many of each in frame_indices"
                 errors[number] = BadRecord("unsupported_media", text)
     return errors
-
-
-def refuse_size(height: int, width: int) -> BadRecord:
-    """Return why an image of this size, in pixels, becomes no token."""
-    if height <= 0 or width <= 0:
-        return no_pixels(height, width)
-    return BadRecord(
-        "aspect_ratio", f"an image of {width}x{height} pixels: one side is over 200 times the other"
-    )

@@ -224,12 +224,6 @@ class Compared:
     unbuilt: tuple[str, ...] = ()
     """Kinds of which no sample could be built."""
 
-    @classmethod
-    def of(cls, stated: Mapping[str, Any]) -> Compared:
-        """Return what `dataclasses.asdict` made of one."""
-        lists = {name: tuple(stated[name]) for name in ("equal", "unbuilt")}
-        return cls(**{**stated, **lists})
-
     @property
     def kinds(self) -> frozenset[str]:
         """All that were tried."""

@@ -26,11 +26,11 @@ import msgspec
 import yaml
 
 from packidx.errors import OptionError
+from packidx.format.manifest import Layout
 from packidx.io import storage
 from packidx.io.option_files import members, options_of, read_options, section
 from packidx.io.unique_keys import load_yaml
 from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions
-from packidx.records.layout import Layout
 from packidx.records.sources.mixes import DataSet, is_mix
 
 SAMPLED = 16

@@ -7,15 +7,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from packidx.errors import ChangedSource, FormatError, OptionError, PackidxError, SourceError
+from packidx.errors import ChangedSource, PackidxError, SourceError
+from packidx.format.manifest import DEFAULT, Layout, Shard
 from packidx.format.schema import Sample
 from packidx.io import cache, storage, urls
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
     from packidx.format.lengths import LengthsManifest
-    from packidx.format.manifest import Shard, SourceData
-    from packidx.records.layout import Layout
     from packidx.records.media.paths import MediaRoot
     from packidx.user_code import Transform
 
@@ -69,7 +68,7 @@ class Fetcher:
         self.index = index
         self._transform = transform
         sources = index.snapshot.sources
-        self._layouts = {source.name: _layout(index, source) for source in sources}
+        self._layouts = {source.name: source.layout or DEFAULT for source in sources}
         self._media_roots = {
             source.name: source.media_root or self._layouts[source.name].media_root
             for source in sources
@@ -212,8 +211,6 @@ class Fetcher:
 
     def layout(self, source: str | None) -> Layout:
         """Return how a source names things."""
-        from packidx.records.layout import DEFAULT
-
         return self._layouts.get(source or "") or DEFAULT
 
     def shard(self, number: int) -> str:
@@ -251,20 +248,19 @@ class Fetcher:
 
     def _compare(self, path: str, shard: Shard) -> None:
         """Note a shard of the planned size that seems to be another one."""
-        from packidx.records.shard_marks import difference, is_written_to
+        from packidx.records.shard_marks import difference
 
         try:
-            text = difference(path, shard)
-            written_to = text is None and is_written_to(path, shard)
+            found = difference(path, shard)
         except OSError:  # who reads it says so
             return
-        command = f"`packidx verify {self.index.path}@{self.index.id}`"
-        if text is not None:
-            advice = "and restore the shard, or estimate and plan again"
-            self._changes.append(Change(f"shard {path} {text}: run {command}, {advice}", True))
-        elif written_to:
-            said = "was written to after it was counted; the blocks that were compared are the same"
-            self._changes.append(Change(f"shard {path} {said}: {command} compares all", False))
+        if found is not None:
+            text, certain = found
+            command = f"`packidx verify {self.index.path}@{self.index.id}`"
+            advice = f"{command} compares all"
+            if certain:
+                advice = f"run {command}, and restore the shard, or estimate and plan again"
+            self._changes.append(Change(f"shard {path} {text}: {advice}", certain))
 
     def take_changes(self) -> list[Change]:
         """Shards that seem to have changed, found since this was last asked."""
@@ -277,18 +273,6 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     cache.forget(path)
     return cache.remembered_stat(path).nbytes
-
-
-def _layout(index: Snapshot, source: SourceData) -> Layout:
-    from packidx.records.layout import Layout
-
-    try:
-        return Layout.from_json(None if source.layout is None else source.layout.to_json())
-    except (OptionError, TypeError) as error:
-        raise FormatError(
-            f"the manifest of snapshot {index.id} has a layout of source {source.name!r} that "
-            f"cannot be read: {error}; a newer packidx may have written it"
-        ) from None
 
 
 def check_key(path: str, sample: Sample, actual: str | None) -> None:

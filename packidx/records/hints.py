@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from packidx.errors import BadRecord, OptionError
+from packidx.format.manifest import Layout
 from packidx.format.terms import PAIR_SIDES
-from packidx.records.containers.registry import has_cells
+from packidx.records.containers.registry import container
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
-from packidx.records.layout import TURN_KEYS, Layout
+from packidx.records.layout import TURN_KEYS
 from packidx.records.ledger import Ledger, word_of
 from packidx.records.media.held import SPEAKERS, media_in, turns_in
 from packidx.records.media.references import LIST_KEYS, named
@@ -137,7 +140,7 @@ def _read(record: Record, layout: Layout, kind: str) -> Conversation | None:
     for side in PAIR_SIDES if layout.takes_both else (None,):
         one = layout.of_side(side)
         try:
-            seen.append(parse(standard(dict(record), one, has_cells(kind))))
+            seen.append(parse(standard(dict(record), one, container(kind).has_cells)))
             Ledger(one, kind, {}).check(record)
         except (BadRecord, RecursionError):
             return None

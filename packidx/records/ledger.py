@@ -16,17 +16,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
+from msgspec import structs
 
 from packidx.errors import BadRecord, OptionError
+from packidx.format.manifest import COLUMNS, Layout
 from packidx.format.terms import PAIR_SIDES
 from packidx.io.ranges import Extent
-from packidx.records.containers.registry import has_cells
+from packidx.records.containers.registry import container
 from packidx.records.containers.tar import KEY, MEMBERS, Members
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import UNUSED, parse
 from packidx.records.dialects.sides import BESIDE
 from packidx.records.dialects.standard import CAPTIONS, key_of, standard
-from packidx.records.layout import COLUMNS, TURN_KEYS, Layout
+from packidx.records.layout import TURN_KEYS
 from packidx.records.media.held import (
     EXTENSIONS,
     NUMBERS,
@@ -261,9 +263,9 @@ class Ledger:
         layout, stated = self._layout, self._layout.columns
         if stated and not layout.stated_columns.isdisjoint(dropped):
             kept = {key: own for key, own in stated.items() if own not in dropped}
-            layout = replace(layout, columns=kept)
+            layout = structs.replace(layout, columns=kept)
         try:
-            return parse(standard(_folded(record), layout, has_cells(self._kind)))
+            return parse(standard(_folded(record), layout, container(self._kind).has_cells))
         except (BadRecord, RecursionError, KeyError, TypeError):
             return None  # without a column it may be of a form that nobody foresaw
 
@@ -336,7 +338,7 @@ class Ledger:
         stated = ",".join([*listed, *names])
         try:
             columns = {**self._layout.columns, str(standard_name): stated}
-            ledger = Ledger(replace(self._layout, columns=columns), self._kind, {})
+            ledger = Ledger(structs.replace(self._layout, columns=columns), self._kind, {})
         except OptionError:
             return None
         parsed = ledger._parsed(record)

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from packidx.errors import SourceError
-from packidx.format import manifest as format_manifest
 from packidx.format.manifest import Shard
 from packidx.io import cache, storage, urls
 from packidx.io.identity import Identity, identity_of, lasting_identity
 from packidx.io.storage import reading
-from packidx.records.containers.base import TASK_BYTES, RecordRange, ShardScan
+from packidx.records.containers.base import TASK_BYTES, RecordRange
 from packidx.records.containers.registry import DEFAULT as JSONL
 
 BLOCK = 4096
@@ -36,7 +35,7 @@ def marks_of(path: str) -> dict[str, Any]:
     """
     with reading(path):
         if urls.is_url(path):
-            return unread_marks(path)[1]
+            return unread_marks(path)
         identity = lasting_identity(path)
         marks = {"mtime": os.stat(path).st_mtime_ns} if identity is None else _marks(identity)
         return marks | {"sampled": sampled(path)}
@@ -44,29 +43,29 @@ def marks_of(path: str) -> dict[str, Any]:
 
 def unread_marks(
     path: str, stat: Callable[[str], storage.Stat] = cache.remembered_stat
-) -> tuple[int, dict[str, Any]]:
-    """Bytes of a shard, and those of its marks for which it need not be read."""
+) -> dict[str, Any]:
+    """Members of a `Shard` for which it need not be read: its bytes and its marks."""
     if urls.is_url(path):
         told = stat(path)
-        return told.nbytes, {"version": told.version}
-    identity = identity_of(path)
-    return identity.nbytes, _marks(identity)
+        return {"bytes": told.nbytes, "version": told.version}
+    return _marks(identity_of(path))
 
 
 def _marks(identity: Identity) -> dict[str, Any]:
-    return {"mtime": identity.mtime, "identity": identity[2:]}
+    nbytes, mtime, *others = identity
+    return {"bytes": nbytes, "mtime": mtime, "identity": tuple(others)}
 
 
-def is_marked(shard: Shard, marks: Mapping[str, Any]) -> bool:
-    """Return whether marks tell that a file of the size of `shard` is the one that was counted."""
-    known = "version" if "version" in marks else "identity"
-    return marks.get(known) is not None and all(
-        getattr(shard, name) == value for name, value in marks.items() if name != "sampled"
+def is_unchanged(path: str, shard: Shard) -> bool:
+    """Return whether a file is certainly `shard`, without reading it."""
+    marks = unread_marks(path)
+    return None not in marks.values() and all(
+        getattr(shard, name) == value for name, value in marks.items()
     )
 
 
-def check_unchanged(path: str, nbytes: int, marks: Mapping[str, Any]) -> None:
-    """Raise unless a shard is still the file of `nbytes` and `marks` that its scan began with.
+def check_unchanged(path: str, shard: Shard) -> None:
+    """Raise unless a file is still `shard`, as its scan began with it.
 
     What was counted of it is then of one file; a record that was cut off or exchanged in between
     is in no row.
@@ -75,9 +74,10 @@ def check_unchanged(path: str, nbytes: int, marks: Mapping[str, Any]) -> None:
         SourceError: it was written to, replaced or removed.
     """
     with reading(path):
-        size, now = unread_marks(path, storage.stat)
-    if size != nbytes or any(marks.get(name, now[name]) != now[name] for name in now):
-        what = "it was written to" if size == nbytes else f"{nbytes} bytes before and {size} now"
+        now = unread_marks(path, storage.stat)
+    if any(getattr(shard, name) not in (None, value) for name, value in now.items()):
+        what = f"{shard.bytes} bytes before and {now['bytes']} now"
+        what = "it was written to" if now["bytes"] == shard.bytes else what
         raise SourceError(f"{path} changed while it was counted ({what}); start again")
 
 
@@ -96,47 +96,42 @@ def sampled(path: str) -> str:
     return hasher.hexdigest()
 
 
-def difference(path: str, shard: Shard) -> str | None:
-    """In what a file of the planned size is not the shard that was counted; None if in nothing."""
+def difference(path: str, shard: Shard) -> tuple[str, bool] | None:
+    """In what a file of the planned size is not the shard that was counted, and whether that is
+    certain; None if in nothing.
+
+    It is not certain of a file that lies where it was counted, has another time of change, and may
+    have other bytes between the blocks that are compared.
+    """
     if urls.is_url(path):
         version, stated = cache.remembered_stat(path).version, shard.version
         if path != shard.uri or stated in (None, version):
             return None
-        return f"is version {version} in its store, and version {stated} was counted"
-    stated = shard.sampled
-    if stated is None or os.stat(path).st_mtime_ns == shard.mtime:
+        return f"is version {version} in its store, and version {stated} was counted", True
+    if shard.sampled is None or os.stat(path).st_mtime_ns == shard.mtime:
         return None
-    return None if sampled(path) == stated else "has as many bytes as were counted, but other ones"
+    if sampled(path) != shard.sampled:
+        return "has as many bytes as were counted, but other ones", True
+    is_copy = path != urls.local_path(shard.uri)  # which has a time of its own
+    if is_copy or shard.bytes <= BLOCK * BLOCKS:
+        return None
+    return "was written to after it was counted; the blocks that were compared are the same", False
 
 
-def is_written_to(path: str, shard: Shard) -> bool:
-    """Return whether a file in which `difference` finds nothing may have other bytes between its
-    blocks.
-
-    It lies where it was counted, has another time of change, and has more than is compared.
-    """
-    if urls.is_url(path) or path != urls.local_path(shard.uri):
-        return False  # a copy has a time of its own
-    if shard.sampled is None or shard.bytes <= BLOCK * BLOCKS:
-        return False
-    return os.stat(path).st_mtime_ns != shard.mtime
-
-
-Stated = tuple[tuple[int, ...], ...]
-
-
-def stated_ranges(container: str, scan: ShardScan) -> Stated | None:
+def stated_ranges(
+    container: str, nbytes: int, rows: int, ranges: Sequence[RecordRange]
+) -> tuple[tuple[int, ...], ...] | None:
     """``ranges`` of a shard in a manifest; None where it goes without saying."""
-    if _is_one(container, scan.nbytes) and scan.ranges == _one(scan.nbytes, scan.num_records):
+    if _is_one(container, nbytes) and tuple(ranges) == _one(nbytes, rows):
         return None
     return tuple(
         (part.start, part.end, part.first_row, part.num_records)
         + (() if part.weight is None else (part.weight,))
-        for part in scan.ranges
+        for part in ranges
     )
 
 
-def ranges_of(shard: format_manifest.Shard) -> tuple[RecordRange, ...] | None:
+def ranges_of(shard: Shard) -> tuple[RecordRange, ...] | None:
     """The ranges of a shard that was counted; None where its manifest does not say them.
 
     Those of a tar lack which keys come again.

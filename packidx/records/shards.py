@@ -11,11 +11,11 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packidx.errors import BadRecord
+from packidx.format.manifest import DEFAULT, Layout, Shard
 from packidx.format.terms import PAIR_SIDES
 from packidx.io import storage, urls
 from packidx.records.containers.base import (
@@ -24,38 +24,16 @@ from packidx.records.containers.base import (
     RecordRange,
     ShardScan,
     file_version,
-    local_shard,
 )
 from packidx.records.containers.registry import DEFAULT as JSONL
-from packidx.records.containers.registry import container, has_cells, is_converted
+from packidx.records.containers.registry import container
 from packidx.records.containers.tar import KEY, MEMBERS, TAR
 from packidx.records.dialects.standard import key_of, standard
-from packidx.records.layout import DEFAULT, Layout
 from packidx.records.ledger import Ledger
-from packidx.records.shard_marks import marks_of
+from packidx.records.shard_marks import marks_of, stated_ranges
 
 if TYPE_CHECKING:
     from packidx.run.workers import Progress
-
-
-def raw_row(
-    path: str,
-    row: int,
-    offset: int | None,
-    nbytes: int | None,
-    *,
-    kind: str,
-    delimiter: str | None,
-) -> dict[str, Any]:
-    """The record, under the file's own names.
-
-    Raises:
-        BadRecord: it cannot be decoded.
-        SourceError: the file is missing, unreadable or has no such record.
-    """
-    is_read_there = is_converted(kind) or (offset is not None and nbytes is not None)
-    with nullcontext(path) if is_read_there else local_shard(path) as local:
-        return container(kind, delimiter).read_row(local, row, offset, nbytes)
 
 
 NAMELESS = ""
@@ -70,13 +48,11 @@ def scan(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
     Raises:
         SourceError: the file cannot be read, or is broken so that its records cannot be counted.
     """
-    marks = marks_of(path)  # before, so that a change while it is read is seen later
-    with _whole(path, kind) as local:
-        scanned = container(kind, layout.delimiter).scan(local, TASK_BYTES)
+    scanned = container(kind, layout.delimiter).scan(path, TASK_BYTES)
     if layout.takes_both:
         ranges = tuple(_scaled(part, 2, 1) for part in scanned.ranges)
         scanned = replace(scanned, num_records=2 * scanned.num_records, ranges=ranges)
-    return replace(scanned, marks=marks)
+    return scanned
 
 
 def read_records(
@@ -102,57 +78,55 @@ def read_records(
     Raises:
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
-    with _whole(path, kind) as local:
-        yield from _standard_records(local, record_range, kind, layout, change, columns)
-
-
-def _standard_records(
-    path: str,
-    record_range: RecordRange,
-    kind: str,
-    layout: Layout,
-    change: Callable[[dict[str, Any], int], dict[str, Any]] | None,
-    columns: dict[str, str] | None,
-) -> Iterator[RawRecord]:
-    layout = DEFAULT if layout == DEFAULT else layout
     sides = [layout.of_side(side) for side in PAIR_SIDES] if layout.takes_both else [layout]
     ledgers = [None if columns is None else Ledger(side, kind, columns) for side in sides]
     if layout.takes_both:
         record_range = _scaled(record_range, 1, 2)
-    for raw in container(kind, layout.delimiter).read(path, record_range):
-        if layout.takes_both:
-            for number, (side, ledger) in enumerate(
-                zip(sides, ledgers, strict=True), start=2 * raw.row
-            ):
+    reader = container(kind, layout.delimiter)
+    for raw in reader.read(path, record_range):
+        for side, ledger in zip(sides, ledgers, strict=True):
+            own = raw
+            if layout.takes_both:
                 # A change may write into what it gets, and each side gets the file's record.
                 own = raw if change is None else copy.deepcopy(raw)
-                yield _standard(own, number, kind, side, change, ledger)._replace(pair=side.pair)
-        else:
-            yield _standard(raw, raw.row, kind, layout, change, ledgers[0])
+                own = own._replace(pair=side.pair)
+            record = own.record
+            if isinstance(record, BadRecord):
+                yield own
+                continue
+            if change is not None:
+                own = own._replace(key=key_of(record, kind, layout) or NAMELESS)
+            try:
+                named = _named(record, own.number, side, reader.has_cells, change, ledger)
+            except BadRecord as error:
+                yield own._replace(record=error.with_traceback(None))
+            else:
+                yield own if named is record else own._replace(record=named)
 
 
-def _standard(
-    raw: RawRecord,
+def _named(
+    record: dict[str, Any],
     number: int,
-    kind: str,
     layout: Layout,
+    cells: bool,
     change: Callable[[dict[str, Any], int], dict[str, Any]] | None,
-    ledger: Ledger | None,
-) -> RawRecord:
-    """`raw`, which is the sample `number` of its shard, in the standard names."""
-    record = raw.record
-    if isinstance(record, BadRecord):
-        return raw
+    ledger: Ledger | None = None,
+) -> dict[str, Any]:
+    """A record as it stands in its file, sample `number` of its shard, in the standard names.
+
+    Raises:
+        BadRecord: the layout does not fit it, or the ledger refuses it.
+    """
+    changed = record
     if change is not None:
-        raw = raw._replace(key=key_of(record, kind, layout) or NAMELESS)
-    try:
-        changed = record if change is None else _changed(record, number, change)
-        applied = standard(changed, layout, has_cells(kind))
-        if ledger is not None:
-            ledger.check(changed)
-    except BadRecord as error:
-        return raw._replace(record=error.with_traceback(None))
-    return raw if applied is record else raw._replace(record=applied)
+        # The files that a tar has beside a record stay beside it.
+        shown = {name: value for name, value in record.items() if name != MEMBERS}
+        beside = {name: record[name] for name in (KEY, MEMBERS) if MEMBERS in record}
+        changed = {**change(shown, number), **beside}
+    named = standard(changed, layout, cells)
+    if ledger is not None:
+        ledger.check(changed)
+    return named
 
 
 def _scaled(part: RecordRange, times: int, over: int) -> RecordRange:
@@ -180,22 +154,14 @@ def read_named_row(
         BadRecord: it cannot be decoded or the layout does not fit; the detail names file and place.
         SourceError: the file is missing, unreadable or has no such record.
     """
-    record = raw_row(path, row, offset, nbytes, kind=kind, delimiter=layout.delimiter)
-    key = key_of(record, kind, layout)
+    reader = container(kind, layout.delimiter)
+    place = f"({path}, row {row})" if row >= 0 else f"({path}, offset {offset})"
     try:
-        changed = record if change is None else _changed(record, row, change)
-        return standard(changed, layout, has_cells(kind)), key
+        record = reader.read_row(path, row, offset, nbytes)
+        key = key_of(record, kind, layout)
+        return _named(record, row, layout, reader.has_cells, change), key
     except BadRecord as error:
-        raise BadRecord(error.reason, f"{error.detail} ({path}, row {row})") from None
-
-
-def _changed(
-    record: dict[str, Any], row: int, change: Callable[[dict[str, Any], int], dict[str, Any]]
-) -> dict[str, Any]:
-    """Return what `change` makes of a record; the files that a tar has beside it stay beside it."""
-    shown = {name: value for name, value in record.items() if name != MEMBERS}
-    beside = {name: record[name] for name in (KEY, MEMBERS) if MEMBERS in record}
-    return {**change(shown, row), **beside}
+        raise BadRecord(error.reason, f"{error.detail} {place}") from None
 
 
 def own_root(path: str, kind: str) -> str:
@@ -206,15 +172,9 @@ def own_root(path: str, kind: str) -> str:
     return path if kind == TAR else os.path.dirname(path) or "."
 
 
-def _whole(path: str, kind: str) -> AbstractContextManager[str]:
-    """Return where a shard is read through: a tar at its place, since most of it is passed over,
-    and what has a copy of its own there as well."""
-    return nullcontext(path) if kind == TAR or is_converted(kind) else local_shard(path)
-
-
 @dataclass(frozen=True, slots=True)
-class Shard:
-    """One input file."""
+class InputFile:
+    """A file of records, as it was found; `scan_shards` makes a `Shard` of it."""
 
     uri: str
     """As given."""
@@ -226,46 +186,62 @@ class Shard:
     """What kind of file it is."""
     layout: Layout = DEFAULT
     """How its source names things."""
-    prepared: str | None = None
-    """The folder that Energon has prepared and that lists it."""
-    folder: str = ""
-    """The folder source whose first shard it is, as given; empty of all others."""
-    beside: tuple[tuple[str, str], ...] = ()
-    """Why files below `folder` that look like data are not read, and their paths."""
-    origin: str = ""
-    """Of the first shard of what is on the Hub: its revision, and where it is read from."""
 
 
-def is_large(shards: Sequence[Shard]) -> bool:
+class ScannedShard(NamedTuple):
+    """A shard, and where tasks may start in it."""
+
+    shard: Shard
+    """As the manifest has it, but for its columns."""
+    ranges: tuple[RecordRange, ...]
+
+
+def is_large(files: Sequence[InputFile]) -> bool:
     """Return whether there is work for several processes."""
-    return sum(file_version(shard.path)[0] for shard in shards) > 2 * TASK_BYTES
+    return sum(file_version(file.path)[0] for file in files) > 2 * TASK_BYTES
 
 
-def none_known(shard: Shard) -> None:
-    """`known` of `scan_shards` where every shard is to be read."""
+def none_known(file: InputFile) -> None:
+    """`known` of `scan_shards` where every file is to be read."""
 
 
 def scan_shards(
-    shards: Sequence[Shard],
+    files: Sequence[InputFile],
     workers: int,
     progress: Progress,
-    known: Callable[[Shard], ShardScan | None] = none_known,
-) -> list[ShardScan]:
-    """All shards' scans; hashing lets go of the interpreter, and so does waiting for a store.
+    known: Callable[[InputFile], ScannedShard | None] = none_known,
+) -> list[ScannedShard]:
+    """All shards, scanned; hashing lets go of the interpreter, and so does waiting for a store.
 
     Args:
-        known: the scan of a shard that need not be read again, None of any other.
+        known: the shard of a file that need not be read again, None of any other.
     """
-    total = sum(file_version(shard.path)[0] for shard in shards)
+    total = sum(file_version(file.path)[0] for file in files)
     done = 0
     scans = []
-    threads = storage.THREADS if any(urls.is_url(shard.path) for shard in shards) else workers
-    with ThreadPoolExecutor(min(threads, len(shards), storage.THREADS)) as pool:
-        for result in pool.map(lambda s: known(s) or scan(s.path, s.container, s.layout), shards):
-            scans.append(result)
-            done += result.nbytes
+    threads = storage.THREADS if any(urls.is_url(file.path) for file in files) else workers
+    with ThreadPoolExecutor(min(threads, len(files), storage.THREADS)) as pool:
+        for scanned in pool.map(lambda file: known(file) or _scanned(file), files):
+            scans.append(scanned)
+            done += scanned.shard.bytes
             progress("scan", done, total)
     return scans
+
+
+def _scanned(file: InputFile) -> ScannedShard:
+    marks = marks_of(file.path)  # before, so that a change while it is read is seen later
+    found = scan(file.path, file.container, file.layout)
+    numbers = found.nbytes, found.num_records
+    stated = marks | {
+        "uri": file.uri,
+        "bytes": found.nbytes,
+        "rows": found.num_records,
+        "fingerprint": found.sha256,
+        "source": file.source,
+        "container": file.container,
+        "ranges": stated_ranges(file.container, *numbers, found.ranges),
+    }
+    return ScannedShard(Shard(**stated), found.ranges)
 
 
 def short_names(paths: Sequence[str]) -> list[str]:

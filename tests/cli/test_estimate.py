@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
 from packidx_cli.show.facts import compared_fact
@@ -18,26 +17,6 @@ GOOD = '{"messages": [{"role": "user", "content": "hello there"}]}\n'
 def shard(tmp_path: Path) -> str:
     (tmp_path / "a.jsonl").write_text(GOOD + '{"cut\n' + GOOD)
     return str(tmp_path / "a.jsonl")
-
-
-def test_people_see_counts_and_a_warning(
-    shard: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["estimate", shard, "-o", str(tmp_path / "out")]) == 0
-    out, err = capsys.readouterr()
-    lines = [line.split(maxsplit=1) for line in out.splitlines()]
-    assert ["samples", "3 (2 heuristic)"] in lines
-    assert any(
-        line[0] == "rejected" and line[1].startswith("1 (1 bad_json): see") for line in lines
-    )
-    assert str(tmp_path / "out") in out
-    (example,) = [line[1] for line in lines if line[1:] and line[1].startswith("bad_json")]
-    rows = pq.read_table(tmp_path / "out" / "part-00000.parquet").to_pylist()
-    (bad,) = [row for row in rows if row["reason"] == "bad_json"]
-    assert " ".join(example.split()) == f"bad_json a.jsonl#{bad['row']}: {bad['detail']}"
-    guessed, rejected = err.splitlines()
-    assert "no processor is named" in guessed
-    assert "1 of 3 records of a are rejected (33.3 %)" in rejected
 
 
 def test_json_is_one_object(

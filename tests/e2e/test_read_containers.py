@@ -402,9 +402,7 @@ def test_what_a_plan_does_with_a_data_set_changes_no_fingerprint(data: Path) -> 
         (["--column", "messages"], "--column messages: write NAME=FIELD"),
         (["--tag", "=x"], "--tag =x: write NAME=VALUE"),
         (["--column", "msgs=x"], "there is no column 'msgs' to state; known: messages"),
-        (["--tag", "user=x"], "there is no tag 'user' to state; known: role_tag"),
         (["--column", "id=a", "--column", "id=b"], "--column id is given twice, 'a' and 'b'"),
-        (["--tag", "user_tag=a", "--tag", "system_tag=a"], "'a' is stated to be two things"),
         (["--delimiter", ";;"], "a delimiter is for csv and tsv files"),
     ],
 )

@@ -43,13 +43,9 @@ def as_files(folder: Path) -> Path:
     return folder / "chats.jsonl"
 
 
-READ = ("messages", "parts")
-"""Dialects that packs are read from."""
-
-
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory, processors: Path) -> Path:
-    """Tables of `CHATS` as files and as tars, and indices over some; the tars lie apart."""
+    """A table of `CHATS` as files and as tars; the tars lie apart."""
     folder = tmp_path_factory.mktemp("wds")
     (folder / "data").mkdir()
     inputs = {"files": as_files(folder / "data")}
@@ -58,9 +54,6 @@ def counted(tmp_path_factory: pytest.TempPathFactory, processors: Path) -> Path:
     processor = str(processors / "qwen2.5-vl")
     named = [f"{name}={path}" for name, path in inputs.items()]
     estimate_lengths(named, folder / "all", processor=processor, workers=1)
-    for name in ("files", *READ):
-        estimate(inputs[name], folder / name / "l", processor=processor)
-        plan_packs(folder / name / "l", folder / name / "index", capacity=256)
     return folder
 
 

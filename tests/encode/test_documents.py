@@ -19,8 +19,8 @@ from tokenizers.processors import TemplateProcessing
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord
+from packidx.format.manifest import DEFAULT
 from packidx.records.dialects.standard import standard
-from packidx.records.layout import DEFAULT
 
 IMAGES = [Image.new("RGB", size, (9, 90, 0)) for size in ((90, 60), (120, 80), (57, 99))]
 TEXTS = ["It was.\n\n", "  \n", "漢字 한글 é\u0301", " <im", "the end"]

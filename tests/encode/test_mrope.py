@@ -23,7 +23,7 @@ from processors import qwen_folders
 from random_records import record
 
 from packidx.encode import ProcessorEncoder
-from packidx.encode.positions import MropeMedium, mrope_positions
+from packidx.encode.positions import mrope_positions
 
 TEXT = {
     **dict.fromkeys(("hidden_size", "intermediate_size"), 16),
@@ -75,16 +75,30 @@ def test_encoded_images_equal_the_model(
     assert multimodal > 10
 
 
-@pytest.mark.parametrize(
-    ("name", "tokens_per_second"),
-    [("qwen2-vl", 1), ("qwen2.5-vl", 2), ("qwen2.5-vl", 25), ("qwen3-vl", 1), ("qwen3.5", 1)],
-)
+@pytest.mark.parametrize("tokens_per_second", [2, 25])
+def test_seconds_of_videos_equal_the_model(
+    tokens_per_second: int, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    folder = qwen_folders(tmp_path_factory.getbasetemp() / "processors")["qwen2.5-vl"]
+    encoder = ProcessorEncoder(folder, tokens_per_second=tokens_per_second)
+    clip = write_clip(tmp_path / "a.mp4", frames=24, size=(64, 130), fps="30000/1001")
+    video = {"type": "video", "video": str(clip)}
+    sample = encoder({"messages": [{"role": "user", "content": [video, video]}]})
+    ids = sample["input_ids"][None]
+    given = {key: sample[key] for key in ("video_grid_thw", "second_per_grid_ts")}
+    model = tiny_model("qwen2.5-vl", tokens_per_second=tokens_per_second)
+    want, _ = model.get_rope_index(ids, 2 * (ids == 151_656).int(), **given)
+    assert torch.equal(sample["position_ids"], want[:, 0])
+    assert len(sample["position_ids"][0].unique()) > len(ids[0]) - (ids == 151_656).sum()
+
+
+@pytest.mark.parametrize("name", ["qwen3-vl", "qwen3.5"])
 def test_videos_equal_the_model(
-    name: str, tokens_per_second: int, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+    name: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     tmp = tmp_path_factory.getbasetemp() / "processors"
     processor, counter = qwen_processor(name, tmp)[0], qwen_counter(name, tmp)
-    model = tiny_model(name, tokens_per_second=tokens_per_second)
+    model = tiny_model(name)
     clips = [
         write_clip(tmp_path / "a.mp4", frames=13, size=(98, 66)),
         write_clip(tmp_path / "b.mp4", frames=24, size=(64, 130), fps="30000/1001"),
@@ -95,7 +109,7 @@ def test_videos_equal_the_model(
         rng = random.Random(f"{name}{seed}")
         talk = conversation(rng, clips, largest=90, thoughts=name != "qwen3.5")
         real = run_processor(processor, talk)
-        names = ("image_grid_thw", "video_grid_thw", "second_per_grid_ts")
+        names = ("image_grid_thw", "video_grid_thw")
         grids = {key: real[key] for key in names if key in real}
         want, _ = model.get_rope_index(real["input_ids"], real["mm_token_type_ids"], **grids)
 
@@ -103,15 +117,11 @@ def test_videos_equal_the_model(
         assert not media.errors
         runs = [len(medium) for medium in counter.expand(talk, 0, media).runs]
         is_feature = np.isin(real["input_ids"][0].numpy(), counter.files.feature_ids)
-        firsts = np.flatnonzero(is_feature & ~np.roll(is_feature, 1)).tolist()
-        seconds = iter(real.get("second_per_grid_ts", torch.ones(9)).tolist())
-        given = []
-        for medium, num, grid in zip(talk.media, runs, media.grid.tolist(), strict=True):
-            is_video = medium.kind == "video"
-            interval = tokens_per_second * next(seconds) if is_video else 1.0
-            given.append(MropeMedium(firsts[:num], tuple(grid), interval))
-            firsts = firsts[num:]
-            videos += is_video
-        got = mrope_positions(real["input_ids"].shape[1], given, 2)
+        firsts = np.flatnonzero(is_feature & ~np.roll(is_feature, 1))
+        starts = np.split(firsts, np.cumsum(runs)[:-1]) if runs else []
+        got = mrope_positions(
+            real["input_ids"].shape[1], [own.tolist() for own in starts], media.grid.tolist(), 2
+        )
+        videos += sum(medium.kind == "video" for medium in talk.media)
         assert np.array_equal(got, want[:, 0].numpy()), seed
     assert videos > 15

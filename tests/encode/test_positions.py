@@ -10,7 +10,10 @@ import torch
 from built_samples import PER_TOKEN, RECORDS, built, built_video, image, processor_of, said
 from clips import write_clip
 from tiny_vlms import MROPE, tiny_config, tiny_vlm
+from transformers import Qwen2Config
+from transformers.models.glm46v import modeling_glm46v
 
+from packidx.encode import positions
 from packidx.encode.positions import model_positions
 from packidx.errors import MismatchError, OptionError
 
@@ -89,6 +92,20 @@ def test_four_rows_are_refused(processors: Path, tmp_path: Path) -> None:
     tiny_config("hunyuan_vl", processor).save_pretrained(tmp_path)
     with pytest.raises(OptionError, match="has 4 rows of positions for each token, and packs"):
         model_positions(processor, str(tmp_path), sample)
+
+
+def test_rows_that_nothing_makes_are_refused(
+    processors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lookup that finds no class must not end in positions of one dimension."""
+    processor, folder = processor_of("glm46v", processors)
+    sample = built(processor, folder, RECORDS["one image"])
+    tiny_config("glm46v", processor).save_pretrained(tmp_path)
+    monkeypatch.setattr(modeling_glm46v.Glm46VModel, "config_class", Qwen2Config)
+    positions._rope_classes.cache_clear()
+    for given in (None, str(tmp_path)):
+        with pytest.raises(OptionError, match="glm46v makes positions of several rows, and none"):
+            model_positions(processor, given, sample)
 
 
 def test_a_model_that_is_not_known_is_refused(processors: Path, tmp_path: Path) -> None:

@@ -100,7 +100,9 @@ def test_a_text_that_holds_a_media_token_takes_no_images_place(
 
 
 def test_an_image_that_no_memory_holds_is_refused_without_being_made(folder: Path) -> None:
-    counts = probed(load_processor(folder)).count_images([(300_000, 300_000), (50, 60)])
+    counts = probed(load_processor(folder)).count(
+        "image", [MediaInfo(300_000, 300_000), MediaInfo(50, 60)]
+    )
     assert list(counts.errors) == [0] and counts.tokens[1] > 0
     assert "too large to try them out" in counts.errors[0].detail
 
@@ -109,17 +111,17 @@ def test_a_line_of_the_table_that_is_not_as_written_is_learnt_again(
     folder: Path, own_cache: Path
 ) -> None:
     vision = probed(load_processor(folder))
-    wanted = vision.count_images([(50, 60), (50, 130)]).tokens.tolist()
+    wanted = vision.count("image", [MediaInfo(50, 60), MediaInfo(50, 130)]).tokens.tolist()
     [path] = own_cache.glob("probes/*.jsonl")
     lines = [line + b"\n" for line in path.read_bytes().split(b"\n") if line]
-    assert lines[0].count(b'"runs": [4') == 1
-    path.write_bytes(lines[0].replace(b'"runs": [4', b'"runs": [5') + lines[1][:-20])
+    assert lines[0].count(b'"runs":[4') == 1
+    path.write_bytes(lines[0].replace(b'"runs":[4', b'"runs":[5') + lines[1][:-20])
     assert Table(None).find(["image 50x60"]) == ["image 50x60"]
     again = probed(load_processor(folder))
-    assert again.count_images([(50, 60), (50, 130)]).tokens.tolist() == wanted
+    assert again.count("image", [MediaInfo(50, 60), MediaInfo(50, 130)]).tokens.tolist() == wanted
     third = probed(load_processor(folder))
     third.__dict__["_learner"] = None
-    assert third.count_images([(50, 130)]).tokens.tolist() == wanted[1:]
+    assert third.count("image", [MediaInfo(50, 130)]).tokens.tolist() == wanted[1:]
 
 
 COUNT = """
@@ -207,7 +209,7 @@ def test_what_an_expansion_depends_on_is_found_out(folder: Path, kind: type, by:
 
 def test_images_whose_content_decides_are_refused(folder: Path) -> None:
     files = changed(folder, ByContent)
-    counts = probed(files).count_images([(50, 60)])
+    counts = probed(files).count("image", [MediaInfo(50, 60)])
     assert counts.errors[0].reason == "unsupported_media"
     assert "two samples whose images have the same shapes differ" in counts.errors[0].detail
 

@@ -164,7 +164,7 @@ def test_what_depends_on_what_a_video_shows_is_refused(
     assert isinstance(files.vision, ProbedVision)
     problem = files.vision.profile.kinds["video"].problem
     assert problem is not None and "have the same shapes differ" in problem
-    counts = files.vision.count_videos([MediaInfo(48, 64, 9, 10.0)])
+    counts = files.vision.count("video", [MediaInfo(48, 64, 9, 10.0)])
     assert counts.errors[0].reason == "unsupported_media"
     assert files.vision.profile.kinds["image"].problem is None
 

@@ -14,10 +14,10 @@ from every_processor import build, processor_classes
 from transformers import AutoProcessor
 
 from packidx.encode import ProcessorEncoder
+from packidx.encode.blanks import medium_of
 from packidx.encode.loading import load_processor
 from packidx.encode.media import info_of
 from packidx.encode.probe import ProbedVision
-from packidx.encode.probe.blanks import noise
 from packidx.encode.probe.learn import probe
 from packidx.encode.whole import NotBuilt, build_sample, ids_of, tensors_of
 from packidx.errors import BadRecord, PackidxError, SourceError
@@ -51,7 +51,7 @@ def made(name: str, tmp: Path) -> tuple[Any, Path]:
 
 def lengths(files: ProcessorFiles, real: Any, kind: str, *shapes: str) -> tuple[Any, Any]:
     """Of a sample, by our count and by the real processor; why there is none."""
-    talk = probe([noise(kind, shape, 1) for shape in shapes])
+    talk = probe([medium_of(kind, shape, 1) for shape in shapes])
     counts = ConversationCounter(files).count([talk], [[info_of(each) for each in talk.media]])
     try:
         built = build_sample(real, files.template_of(talk), talk)
@@ -85,7 +85,7 @@ def test_settings_that_a_family_does_not_count_are_probed(
     for size in SIZES:
         ours, theirs = lengths(files, real, "image", size)
         assert ours == theirs
-    content = [{"type": "image", "image": noise("image", SIZES[0], 1).ref}]
+    content = [{"type": "image", "image": medium_of("image", SIZES[0], 1).ref}]
     assert "pixel_values" in ProcessorEncoder(folder)(
         {"messages": [{"role": "user", "content": content}]}
     )

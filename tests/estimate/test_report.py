@@ -51,6 +51,10 @@ def test_the_end_is_a_table_of_sources_with_reasons_and_an_example_each(
     out, err = capsys.readouterr()
     lines = [line.split() for line in out.splitlines()]
     assert ["clean", "150", "0"] in lines
+    assert ["samples", "450", "(447", "heuristic)"] in lines
+    assert any(
+        line[:6] == ["rejected", "3", "(2", "bad_json,", "1", "no_messages):"] for line in lines
+    )
     dirty, columns = [number for number, line in enumerate(lines) if line[:1] == ["dirty"]]
     assert " ".join(lines[columns]).startswith("dirty text: ")
     assert lines[dirty][1:3] == ["98", "2"]
@@ -62,6 +66,7 @@ def test_the_end_is_a_table_of_sources_with_reasons_and_an_example_each(
     details = {row["reason"]: row["detail"] for row in rows if row["source"] == "dirty"}
     assert " ".join(told["no_messages"][3:]) == " ".join(details["no_messages"].split())
     assert "2 of 100 records of dirty are rejected (2.0 %)" in err
+    assert "no processor is named" in err
     assert "small" not in err, "half a percent is no warning"
 
 

@@ -83,8 +83,8 @@ def test_no_turn_is_lost(case: str) -> None:
     else:
         assert parse(json.loads(json.dumps(kept))) == conversation
     if whole:  # what packidx reads of the pairs is the conversation, too
+        from packidx.format.manifest import DEFAULT
         from packidx.records.dialects.standard import standard
-        from packidx.records.layout import DEFAULT
 
         asked, answered = zip(*pairs, strict=True)
         media = [medium.ref for medium in conversation.media]

@@ -75,6 +75,11 @@ WRONG = [
     (setting("sources", 0, "layout", to={"new": 1}), "unknown field `new`"),
     (setting("sources", 0, "layout", to={"tags": {"user_tag": 5}}), "got `int` - at .*layout.tags"),
     (setting("sources", 0, "layout", to={"tags": {"user_tag": "U"}}), "lengths.fingerprint"),
+    (
+        setting("sources", 0, "layout", to={"tags": {"human": "U"}}),
+        "there is no tag 'human' to state",
+    ),
+    (setting("sources", 0, "layout", to={"sample_ratio": -1}), "- at `\\$.sources.*sample_ratio`"),
     (setting("lengths", "encoder", to=[1]), "`object \\| null`, got `array`"),
     (setting("lengths", "methods", to={"heuristic": 60}), "lengths.fingerprint"),
     (setting("options", "capacity", to=128), "snapshot_id"),

@@ -15,10 +15,10 @@ from export_files import contents
 from packidx_cli.main import main
 
 from packidx.errors import OptionError, SourceError
+from packidx.format.manifest import Layout
 from packidx.precompute import output_names, precompute
 from packidx.records import shards as sources
-from packidx.records.layout import Layout
-from packidx.records.shards import Shard
+from packidx.records.shards import InputFile
 from packidx.records.sources.find_shards import find_shards
 
 GOOD = '{"messages": [{"role": "user", "content": "hello there"}]}\n'
@@ -62,10 +62,13 @@ def test_names_tell_shards_apart(processor: str, tmp_path: Path) -> None:
     ],
 )
 def test_names_that_could_be_one_are_refused(paths: tuple[str, ...], words: str) -> None:
-    shards = [Shard(path, path, "s") for path in paths]
+    shards = [InputFile(path, path, "s") for path in paths]
     with pytest.raises(SourceError, match=words):
         output_names(shards)
-    assert output_names([Shard("/x/a", "/x/a", "s"), Shard("/y/a", "/y/a", "s")]) == ["x/a", "y/a"]
+    assert output_names([InputFile("/x/a", "/x/a", "s"), InputFile("/y/a", "/y/a", "s")]) == [
+        "x/a",
+        "y/a",
+    ]
 
 
 def test_no_source_is_ever_touched(processor: str, tmp_path: Path) -> None:
@@ -111,13 +114,13 @@ def test_only_its_own_output_is_replaced(processor: str, tmp_path: Path) -> None
 
 
 def test_what_cannot_be_written_back_is_refused() -> None:
-    pairs = Shard("/x/a.jsonl", "/x/a.jsonl", "s", layout=Layout(pair="chosen"))
+    pairs = InputFile("/x/a.jsonl", "/x/a.jsonl", "s", layout=Layout(pair="chosen"))
     with pytest.raises(OptionError, match="the mix says `pair` of s, and a record that is written"):
         output_names([pairs])
     for kind in ("tar", "arrow", "csv.gz"):
         with pytest.raises(SourceError, match=f"is a {kind} file, and counts are written into"):
-            output_names([Shard("/x/a", "/x/a", "s", kind)])
-    shards = [Shard(f"/x/a.{kind}", f"/x/a.{kind}", "s", kind) for kind in ("json", "jsonl.gz")]
+            output_names([InputFile("/x/a", "/x/a", "s", kind)])
+    shards = [InputFile(f"/x/a.{kind}", f"/x/a.{kind}", "s", kind) for kind in ("json", "jsonl.gz")]
     with pytest.raises(SourceError, match=r"would both be a\.jsonl"):
         output_names(shards)
 

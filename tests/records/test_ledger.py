@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from packidx.errors import BadRecord
+from packidx.format.manifest import DEFAULT, Layout
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
-from packidx.records.layout import DEFAULT, Layout
 from packidx.records.ledger import Ledger, merge_columns
 
 JPEG = b"\xff\xd8\xff\xe0" + b"\0" * 20

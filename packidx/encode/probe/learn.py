@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import os
 import re
 from collections import Counter
@@ -12,17 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from packidx.digests import digest
-from packidx.encode.probe.blanks import (
+from packidx.encode.blanks import (
     TRIED_SECONDS,
-    blank,
-    noise,
+    medium_of,
     num_values,
     random_tuples,
     sound_shape,
 )
+from packidx.encode.imports import builders
 from packidx.encode.whole import (
     ARGUMENTS,
     NotBuilt,
@@ -36,9 +36,7 @@ from packidx.io import cache
 from packidx.io.cache import kept
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Media, Turn
-from packidx.software import installed
 
-_BUILDERS = ("packidx", "transformers", "torch", "torchvision", "tokenizers", "pillow")
 _FORMAT = "2"
 
 EACH, INDEX, TUPLE = "each", "index", "tuple"
@@ -79,13 +77,6 @@ class Profile:
     """Tokens that it may take for media wherever they stand."""
     kinds: dict[str, Kind] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, stated: Mapping[str, Any]) -> Profile:
-        """Return what `dataclasses.asdict` made of one."""
-        kinds = {kind: Kind(**value) for kind, value in stated["kinds"].items()}
-        lists = {name: tuple(stated[name]) for name in ("around", "reserved")}
-        return cls(**{**stated, **lists, "kinds": kinds})
-
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
@@ -112,14 +103,15 @@ class Table:
         self._identity: list[str] = []
         self._path: str | None = None
         if identity is not None:
-            versions = [f"{name} {installed(name)}" for name in _BUILDERS]
-            self._identity = [_FORMAT, *versions, *identity]
+            self._identity = [_FORMAT, *builders(), *identity]
             name = digest(*map(str.encode, self._identity))
             self._path = os.path.join(cache.folder(), "probes", f"{name}.jsonl")
 
-    def kept_profile(self, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The processor's profile as JSON."""
-        return kept("probes", self._identity, make)
+    def profile(self, make: Callable[[], Profile]) -> Profile:
+        """Return the processor's profile; `make` learns it where nobody has yet."""
+        if self._path is None:
+            return make()
+        return msgspec.convert(kept("probes", self._identity, lambda: asdict(make())), Profile)
 
     def find(self, keys: Iterable[str]) -> list[str]:
         """Return those of `keys` that nobody has learnt yet."""
@@ -165,26 +157,18 @@ class Table:
             end = whole.rfind(b"\n") + 1
             self._read += end
             for line in whole[:end].splitlines():
-                self._media.update(_entry(line))
+                stated, _, content = line.partition(b" ")
+                if digest(content).encode() == stated:  # else another process died writing it
+                    key, media = msgspec.json.decode(content, type=_Entry)
+                    self._media[key] = media
+
+
+_Entry = tuple[str, tuple[Learnt, ...]]
 
 
 def _line(key: str, media: tuple[Learnt, ...]) -> bytes:
-    content = json.dumps([key, [asdict(each) for each in media]], ensure_ascii=True).encode()
+    content = msgspec.json.encode((key, media))
     return digest(content).encode() + b" " + content + b"\n"
-
-
-def _entry(line: bytes) -> dict[str, tuple[Learnt, ...]]:
-    """Return what a line says; nothing where it is not as it was written."""
-    stated, _, content = line.partition(b" ")
-    if digest(content).encode() != stated:
-        return {}
-    key, media = json.loads(content)
-    return {key: tuple(_stored(each) for each in media)}
-
-
-def _stored(stated: dict[str, Any]) -> Learnt:
-    runs, grid = tuple(stated["runs"]), tuple(stated["grid"])
-    return Learnt(stated["text"], runs, (grid[0], grid[1], grid[2]), stated["problem"])
 
 
 _NUM_SAMPLES = 6
@@ -271,7 +255,7 @@ class Learner:
         for seed, shapes in enumerate(random_tuples(kind, rate)[:_NUM_SAMPLES]):
             if first is not None and not samples and seed > 2:
                 break  # it takes none
-            media = [noise(kind, shape, seed + at) for at, shape in enumerate(shapes)]
+            media = [medium_of(kind, shape, seed + at) for at, shape in enumerate(shapes)]
             try:
                 written = write(self.processor, self.template, probe(media), every_frame=True)
                 samples.append((shapes, written))
@@ -407,14 +391,14 @@ class Learner:
     def _written(self, kind: str, shapes: Sequence[str]) -> Written:
         """A sample with blank media; videos are tensors without values where these will do."""
         if kind == "video" and not self._values_matter:
-            abstract = [blank(kind, shape, is_abstract=True) for shape in shapes]
+            abstract = [medium_of(kind, shape, is_abstract=True) for shape in shapes]
             try:
                 return write(self.processor, self.template, probe(abstract), every_frame=True)
             except NotBuilt:
                 pass  # for whatever reason: it is told when it gets values
         if sum(num_values(kind, shape) for shape in shapes) > _MOST_VALUES:
             raise NotBuilt(f"its {kind}s are too large to try them out")
-        media = [blank(kind, shape) for shape in shapes]
+        media = [medium_of(kind, shape) for shape in shapes]
         written = write(self.processor, self.template, probe(media), every_frame=True)
         self._values_matter = self._values_matter or kind == "video"
         return written

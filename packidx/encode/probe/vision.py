@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
 from packidx.digests import digest
+from packidx.encode.blanks import image_shape, length_of, sound_shape, video_shape
 from packidx.encode.imports import load_real
-from packidx.encode.probe.blanks import image_shape, length_of, sound_shape, video_shape
 from packidx.encode.probe.learn import EACH, INDEX, Learner, Learnt, Profile, Table
 from packidx.errors import BadRecord, MissingExtraError, PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
@@ -58,15 +56,14 @@ class ProbedVision(VisionFamily):
         if trusts_code and identity is not None:
             identity = [*identity, "its code is run"]
         self._table = Table(identity)
-        stated = self._profile() if identity is None else self._table.kept_profile(self._profile)
-        self.profile = Profile.of(stated)
+        self.profile = self._table.profile(self._profile)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ProbedVision, self._given
 
-    def _profile(self) -> dict[str, Any]:
+    def _profile(self) -> Profile:
         try:
-            return asdict(self._learner.profile())
+            return self._learner.profile()
         except (PackidxError, MemoryError):
             raise
         except Exception as error:  # a foreign class: whatever it raises, it cannot be probed
@@ -119,40 +116,14 @@ class ProbedVision(VisionFamily):
         known = self.profile.kinds.get("audio")
         return 0 if known is None else known.rate
 
-    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
-        """See `VisionFamily.count_images`; the processor is asked once per distinct size."""
-        shapes = [
-            image_shape(height, width) if height > 0 and width > 0 else no_pixels(height, width)
-            for height, width in np.asarray(sizes, np.int64).reshape(-1, 2).tolist()
-        ]
-        return self._count("image", shapes, samples)
-
-    def count_videos(
-        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
+    def count(
+        self, kind: str, media: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
-        return self._count("video", [video_shape(video) for video in videos], samples)
-
-    def count_sounds(
-        self, sounds: Sequence[MediaInfo], samples: Int64s | None = None
-    ) -> MediaCounts:
-        rate = self.sampling_rate or 1  # where it takes none, that is told
-        lengths = [
-            resampled_length(sound.num_samples, sound.sampling_rate, rate) for sound in sounds
-        ]
-        return self._count("audio", [sound_shape(length, rate) for length in lengths], samples)
-
-    def _count(
-        self, kind: str, shapes: Sequence[str | BadRecord], samples: Int64s | None
-    ) -> MediaCounts:
-        """Counts of media of one kind.
-
-        Args:
-            shapes: of each, or why it has none.
-            samples: as for `count_images`, ascending.
-        """
+        """See `VisionFamily.count`; the processor is asked once per distinct shape."""
+        shapes = [self._shape(kind, info) for info in media]
         owners = range(len(shapes)) if samples is None else samples.tolist()
         errors = {n: shape for n, shape in enumerate(shapes) if isinstance(shape, BadRecord)}
-        media: list[Learnt] = [Learnt()] * len(shapes)
+        learnt: list[Learnt] = [Learnt()] * len(shapes)
         if problem := self._problem(kind):
             errors = dict.fromkeys(range(len(shapes)), BadRecord("unsupported_media", problem))
         members: dict[int, list[int]] = {}
@@ -168,23 +139,34 @@ class ProbedVision(VisionFamily):
                 errors |= dict.fromkeys(good, errors[bad])
         self._learn(kind, set(keys.values()))
         for together, key in keys.items():
-            for number, learnt in zip(together, self._table[f"{kind} {key}"], strict=True):
-                media[number] = learnt
-        for number, learnt in enumerate(media):
-            if learnt.problem is not None:
+            for number, each in zip(together, self._table[f"{kind} {key}"], strict=True):
+                learnt[number] = each
+        for number, each in enumerate(learnt):
+            if each.problem is not None:
                 text = f"{self.profile.name} builds no sample with this {kind} ({shapes[number]})"
-                errors[number] = BadRecord("media_not_counted", f"{text}: {learnt.problem}")
+                errors[number] = BadRecord("media_not_counted", f"{text}: {each.problem}")
         if self.profile.kinds[kind].only_one:
             text = f"{self.profile.name} builds no sample with several {kind}s"
             for numbers in members.values():
                 if len(numbers) > 1:
                     errors[numbers[0]] = BadRecord("unsupported_media", text)
         return MediaCounts(
-            np.array([learnt.grid for learnt in media], np.int64).reshape(-1, 3),
-            np.array([sum(learnt.runs) for learnt in media], np.int64),
-            [Expansion(learnt.text, learnt.runs) if learnt.runs else None for learnt in media],
+            np.array([each.grid for each in learnt], np.int64).reshape(-1, 3),
+            np.array([sum(each.runs) for each in learnt], np.int64),
+            [Expansion(each.text, each.runs) if each.runs else None for each in learnt],
             errors,
         )
+
+    def _shape(self, kind: str, info: MediaInfo) -> str | BadRecord:
+        """Return a medium's shape, or why it has none."""
+        if kind == "video":
+            return video_shape(info)
+        if kind == "audio":
+            rate = self.sampling_rate or 1  # where it takes none, that is told
+            return sound_shape(resampled_length(info.num_samples, info.sampling_rate, rate), rate)
+        if min(info.height, info.width) <= 0:
+            return no_pixels(info.height, info.width)
+        return image_shape(info.height, info.width)
 
     def _problem(self, kind: str) -> str | None:
         known = self.profile.kinds.get(kind)

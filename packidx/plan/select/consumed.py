@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Bools, Int64s
 from packidx.errors import MismatchError, OptionError
+from packidx.format.index import Consumed
 from packidx.index.opening import open_index
 from packidx.index.order import consumed_packs
 from packidx.index.reader import Index
@@ -29,11 +30,11 @@ _BY_CHOICE = ("excluded", "max_packs")
 _COLUMNS = ("sample_id", "copy", "piece", "token_start", "length")
 
 
-def lineage(index: Index, state: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+def lineage(index: Index, state: Mapping[str, Any]) -> tuple[Consumed, ...]:
     """Return what a plan that goes on from `state` of `index` states in its options, oldest
     first."""
-    own = {"snapshot_id": index.id} | {name: state[name] for name in _STATE}
-    return (*(state.to_json() for state in index.snapshot.options.continues), own)
+    own = {name: state[name] for name in _STATE}
+    return (*index.snapshot.options.continues, Consumed(snapshot_id=index.id, **own))
 
 
 def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rules: Rules) -> Rules:
@@ -57,9 +58,9 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
     trained: list[Trained] = []
     begun = Stretches.none()
     for entry in lineage(index, state):
-        ident = entry["snapshot_id"]
+        ident = entry.snapshot_id
         ancestor = index if ident == index.id else open_index(f"{index.path}@{ident}")
-        finished, left, had = _consumed(ancestor, {"version": 1, **entry})
+        finished, left, had = _consumed(ancestor, {"version": 1, **entry.to_json()})
         begun = _gone_on(begun, finished, left)
         runs.append(finished)
         trained.append(had)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from packidx.arrays import Bools, Int32s, Int64s, Uint64s
 from packidx.digests import canonical_json, column_digest, digest
 from packidx.errors import FormatError, SourceError
+from packidx.format.index import Options
 from packidx.hashing import below, derive_key, hash_ints, hash_strings, splitmix64s
 from packidx.io.urls import absolute
 from packidx.lengths.rows import LengthsRows
 from packidx.plan.options import parse_share
-from packidx.plan.resolved import ResolvedOptions
 from packidx.plan.select.mixture import copies as copies_of
 from packidx.plan.select.pieces import (
     SIDES,
@@ -312,7 +312,7 @@ def _lowest_free(row: Int64s, copy: Int64s, rows: Int64s, times: Int64s) -> Int6
 
 
 def judge(
-    rows: LengthsRows, weight: Int32s, options: ResolvedOptions, rules: Rules
+    rows: LengthsRows, weight: Int32s, options: Options, rules: Rules
 ) -> tuple[Verdicts, Copies]:
     """Return what is dropped before lengths and caps are looked at, and the copies of the rest.
 
@@ -337,7 +337,7 @@ def judge(
         _take_off(rows, rules.consumed, copies, verdicts)
     if options.holdout is not None:
         source = rows.arrow("source") if "source" in rows.frame.columns else None
-        share = parse_share(str(options.holdout))
+        share = parse_share(options.holdout)
         out = holdout(source, rows.places.own_keys(rows), rows.places.draws(rows), share)
         verdicts.set(
             out if options.side == "train" else ~out,
@@ -349,7 +349,7 @@ def judge(
     return verdicts, copies
 
 
-def _copies(rows: LengthsRows, options: ResolvedOptions) -> Int64s | None:
+def _copies(rows: LengthsRows, options: Options) -> Int64s | None:
     """Copies of each row by its source's weight; None where every weight is 1."""
     if not options.weights:
         return None

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.arrays import Bools, Int32s, Int64s, Ints
+from packidx.format.index import Options
 from packidx.lengths.rows import LengthsRows
-from packidx.plan.resolved import ResolvedOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def fold(
     num_whole: int,
     lengths: tuple[Int32s, Int32s],
     weight: Int32s,
-    options: ResolvedOptions,
+    options: Options,
 ) -> tuple[Int32s, Int32s, Folded]:
     """Length and padded length of items with the rejected sides of pairs, and what they were made
     of.

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Bools, Int32s, Int64s, Ints
 from packidx.errors import FormatError, OptionError
+from packidx.format.index import Options
 from packidx.format.parquet import conform
 from packidx.format.schema import DROPPED
 from packidx.format.terms import LOST, NOT_ELIGIBLE
 from packidx.lengths.rows import LengthsRows
-from packidx.plan.resolved import ResolvedOptions
 from packidx.plan.select.eligible import Copies, Rules, Verdicts, judge
 from packidx.plan.select.items import Items, fold, of_pairs, paired_rows
 from packidx.plan.select.pieces import Pieces, Stretches, cut_into_pieces, select
@@ -24,7 +24,7 @@ from packidx.plan.select.pieces import Pieces, Stretches, cut_into_pieces, selec
 _CAPPED = {"num_images": "--max-images", "vision_patches": "--max-vision-patches"}
 
 
-def make_items(rows: LengthsRows, options: ResolvedOptions, rules: Rules) -> tuple[Items, pa.Table]:
+def make_items(rows: LengthsRows, options: Options, rules: Rules) -> tuple[Items, pa.Table]:
     """Split rows of the table into items that fit a pack and a `dropped` table; nothing is lost.
 
     Raises:
@@ -74,7 +74,7 @@ def _check_labels(rows: LengthsRows, usable: Bools) -> None:
         )
 
 
-def _tokens(rows: LengthsRows, weight: Int32s, options: ResolvedOptions) -> Ints:
+def _tokens(rows: LengthsRows, weight: Int32s, options: Options) -> Ints:
     """Tokens that each row needs together with the other side of its pair, [n]."""
     if not len(rows.chosen):
         return weight
@@ -82,7 +82,7 @@ def _tokens(rows: LengthsRows, weight: Int32s, options: ResolvedOptions) -> Ints
     return np.where(paired_rows(rows), both, weight)
 
 
-def _folded(items: Items, weight: Int32s, options: ResolvedOptions) -> Items:
+def _folded(items: Items, weight: Int32s, options: Options) -> Items:
     """`items` with the rejected sides of pairs in those of the chosen ones."""
     rows = items.rows
     if not len(rows.chosen):
@@ -93,7 +93,7 @@ def _folded(items: Items, weight: Int32s, options: ResolvedOptions) -> Items:
 
 
 def _whole_samples(
-    rows: LengthsRows, chosen: Int32s, weight: Int32s, options: ResolvedOptions, copies: Copies
+    rows: LengthsRows, chosen: Int32s, weight: Int32s, options: Options, copies: Copies
 ) -> Items:
     """Every copy of the chosen rows."""
     chosen, copy = copies.of(chosen)
@@ -102,7 +102,7 @@ def _whole_samples(
 
 
 def _with_pieces(
-    items: Items, chosen: Int64s, weight: Int32s, options: ResolvedOptions, copies: Copies
+    items: Items, chosen: Int64s, weight: Int32s, options: Options, copies: Copies
 ) -> tuple[Items, Int64s]:
     """`items` and the pieces of the chosen rows; returns the rows that cannot be cut, too."""
     stretches = copies.stretches(chosen, weight)
@@ -132,7 +132,7 @@ def _left_out(stretches: Stretches, pieces: Pieces) -> tuple[Int64s, Int64s]:
 
 
 def _joined(
-    items: Items, pieces: Pieces, options: ResolvedOptions, left_out: tuple[Int64s, Int64s]
+    items: Items, pieces: Pieces, options: Options, left_out: tuple[Int64s, Int64s]
 ) -> Items:
     zeros = np.zeros(items.num_items, np.int32)
 
@@ -155,7 +155,7 @@ def _joined(
     )
 
 
-def _within_caps(items: Items, options: ResolvedOptions, verdicts: Verdicts) -> Items:
+def _within_caps(items: Items, options: Options, verdicts: Verdicts) -> Items:
     """The items of samples none of which breaks a cap by itself."""
     keep = np.ones(items.num_items, bool)
     for name, cap in options.caps.items():
@@ -195,7 +195,7 @@ def _count_lost(items: Items, verdicts: Verdicts, weight: Int32s, copies: Copies
     items.lost = rows, uncovered(rows, weight, ranges)
 
 
-def _complain(rows: LengthsRows, long: Int64s, weight: Ints, options: ResolvedOptions) -> None:
+def _complain(rows: LengthsRows, long: Int64s, weight: Ints, options: Options) -> None:
     weight = of_pairs(rows, weight.astype(np.int64))
     worst = int(long[np.argmax(weight[long])])
     key = rows.take("key", np.array([worst]))[0].as_py()
@@ -208,9 +208,7 @@ def _complain(rows: LengthsRows, long: Int64s, weight: Ints, options: ResolvedOp
     )
 
 
-def dropped(
-    rows: LengthsRows, verdicts: Verdicts, weight: Int32s, options: ResolvedOptions
-) -> pa.Table:
+def dropped(rows: LengthsRows, verdicts: Verdicts, weight: Int32s, options: Options) -> pa.Table:
     """Return what is in no pack, in order of sample_id (schema `DROPPED`)."""
     numbers = verdicts.dropped()
     if not len(numbers):
@@ -234,7 +232,7 @@ def _details(
     numbers: Int64s,
     reasons: Sequence[str],
     weight: Int32s,
-    options: ResolvedOptions,
+    options: Options,
 ) -> list[str | None]:
     """Return what exactly is wrong, where the reason does not say it all."""
     detail = np.full(len(numbers), None, object)
@@ -284,7 +282,7 @@ def _tell_of_pairs(
     numbers: Int64s,
     words: NDArray[np.object_],
     weight: Int32s,
-    options: ResolvedOptions,
+    options: Options,
 ) -> None:
     """Say of samples that are a side of a pair what is wrong with the pair, in `detail`."""
     paired = paired_rows(rows)[numbers]

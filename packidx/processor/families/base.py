@@ -64,6 +64,12 @@ class MediaCounts:
         return cost
 
 
+ImageCounts = tuple[
+    tuple[Int64s | int, Int64s | int, Int64s | int],
+    Int64s | int,
+    Sequence[Expansion | None] | None,
+]
+"""Grids (t, h, w), tokens and texts of n images, as in `MediaCounts`; a number is that of all."""
 VideoCount = tuple[tuple[int, int, int], int, Expansion | None]
 """Grid, tokens and text of a video, as in `MediaCounts`."""
 
@@ -133,25 +139,58 @@ class VisionFamily(ABC):
         """What the processor passes to its image processor, whatever that one's settings say."""
         return {}
 
-    @abstractmethod
+    def count(
+        self, kind: str, media: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
+        """Return what media of one kind become; where one cannot be used, zeros and an error.
+
+        Args:
+            kind: ``'image'``, ``'video'`` or ``'audio'``, which a family by hand does not take.
+            media: what is known of them.
+            samples: ``[n]`` the number of the sample that each is in, for processors that treat
+                several otherwise than one; None where each has its own.
+        """
+        if kind == "image":
+            return self.count_images([(info.height, info.width) for info in media], samples)
+        if kind == "video":
+            return self.count_videos(media, samples)
+        num = len(media)
+        error = BadRecord("unsupported_media", "its processor takes no audio")
+        errors = dict.fromkeys(range(num), error)
+        return MediaCounts(np.zeros((num, 3), np.int64), np.zeros(num, np.int64), errors=errors)
+
     def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
-        """Counts of images, in one vectorised pass.
+        """Return `count` of images, in one vectorised pass.
 
         Args:
             sizes: pixels ``[n, 2]`` (height, width), after orientation.
-            samples: ``[n]`` the number of the sample that each image is in, for processors that
-                treat several images otherwise than one; None where each has its own.
+            samples: as for `count`.
         """
+        pixels = np.asarray(sizes, np.int64).reshape(-1, 2)
+        owners = np.arange(len(pixels)) if samples is None else np.asarray(samples, np.int64)
+        is_empty = pixels.min(axis=1) <= 0
+        heights, widths = np.where(is_empty, 1, pixels.T)
+        grid, tokens, expansions = self._count_images(heights, widths, owners)
+        tokens = np.where(is_empty, 0, tokens)
+        grids = np.stack(np.broadcast_arrays(*grid, tokens)[:3], axis=1)
+        unusable = np.flatnonzero(tokens == 0)
+        grids[unusable] = 0
+        errors = {number: unusable_size(*pixels[number].tolist()) for number in unusable.tolist()}
+        return MediaCounts(grids, tokens, expansions, errors)
+
+    def _count_images(self, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
+        """Return what images of at least one pixel become; 0 tokens where a shape is impossible.
+
+        Args:
+            heights, widths: pixels ``[n]``.
+            samples: ``[n]``, as for `count`.
+        """
+        raise NotImplementedError
 
     def count_videos(
         self, videos: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
-        """Return what each video becomes; where one cannot be used, zeros and an error.
-
-        Args:
-            videos: what is known of them.
-            samples: as for `count_images`.
-        """
+        """Return `count` of videos."""
         grids = np.zeros((len(videos), 3), np.int64)
         tokens = np.zeros(len(videos), np.int64)
         expansions: list[Expansion | None] = [None] * len(videos)
@@ -170,17 +209,6 @@ class VisionFamily(ABC):
             BadRecord: it cannot be used; a family without video uses none.
         """
         raise no_video("its processor")
-
-    def count_sounds(
-        self, sounds: Sequence[MediaInfo], samples: Int64s | None = None
-    ) -> MediaCounts:
-        """Return what each sound becomes; a family by hand takes none.
-
-        Args:
-            sounds: what is known of them.
-            samples: as for `count_images`.
-        """
-        return refused(len(sounds), BadRecord("unsupported_media", "its processor takes no audio"))
 
     def sample_frames(self, video: MediaInfo) -> Int64s:
         """``[f]`` numbers of the frames that the processor takes, as it would be given them."""
@@ -261,19 +289,15 @@ def no_video(name: str) -> BadRecord:
     return BadRecord("unsupported_media", f"{name} takes no video")
 
 
-def refused(num: int, error: BadRecord) -> MediaCounts:
-    """Counts of `num` media none of which can be used."""
-    errors = dict.fromkeys(range(num), error)
-    return MediaCounts(np.zeros((num, 3), np.int64), np.zeros(num, np.int64), errors=errors)
-
-
 def no_pixels(height: int, width: int) -> BadRecord:
     """Why an image without any pixel cannot be used."""
     return BadRecord("broken_media", f"an image of {width}x{height} pixels")
 
 
-def image_grids(rows: Int64s, columns: Int64s, merge_size: int) -> MediaCounts:
-    """Counts of images that keep their shape: patches per column and per row ``[n]``, 0 where a
-    size is impossible, of which merge_size² make a token."""
-    grids = np.stack([(rows > 0).astype(np.int64), rows, columns])
-    return MediaCounts(grids.T, rows * columns // merge_size**2)
+def unusable_size(height: int, width: int) -> BadRecord:
+    """Return why an image of this size, in pixels, becomes no token."""
+    if height <= 0 or width <= 0:
+        return no_pixels(height, width)
+    size = f"{width}x{height}"
+    text = f"an image of {size} pixels: one side is too many times the other for its processor"
+    return BadRecord("aspect_ratio", text)

@@ -10,16 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from packidx.arrays import Int64s
 from packidx.errors import SourceError
 from packidx.processor.families.base import (
     SIGLIP_DEFAULTS,
     Expansion,
     Family,
-    MediaCounts,
+    ImageCounts,
     Settings,
     VisionFamily,
 )
@@ -27,9 +24,7 @@ from packidx.processor.families.shared import (
     must_resize,
     needed,
     patches_per_side,
-    positive_sizes,
     square_side,
-    without,
 )
 
 BEGIN, FEATURE, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
@@ -48,17 +43,9 @@ class Gemma3Vision(VisionFamily):
     """Of an image."""
     image_options: Mapping[str, Any]
 
-    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
-        heights, _, errors = positive_sizes(sizes)
-        num = len(heights)
-        grids = np.full((num, 3), (1, self.patches, self.patches), np.int64)
+    def _count_images(self, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
         expansion = Expansion(f"\n\n{BEGIN}{FEATURE}{END}\n\n", (self.tokens,))
-        return MediaCounts(
-            without(grids, errors),
-            without(np.full(num, self.tokens, np.int64), errors),
-            [expansion] * num,
-            errors,
-        )
+        return (1, self.patches, self.patches), self.tokens, [expansion] * len(heights)
 
 
 # Gemma3Processor.images_kwargs of transformers 5.23: they override the image processor's settings.

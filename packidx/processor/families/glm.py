@@ -13,7 +13,6 @@ from functools import partial
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
 from packidx.processor.families.base import (
@@ -21,11 +20,10 @@ from packidx.processor.families.base import (
     GRID_INPUTS,
     Expansion,
     Family,
-    MediaCounts,
+    ImageCounts,
     Settings,
     VideoCount,
     VisionFamily,
-    image_grids,
 )
 from packidx.processor.families.shared import (
     Frames,
@@ -64,10 +62,9 @@ class GlmVision(VisionFamily):
     def mrope_merge_size(self) -> int:
         return self.images.merge_size
 
-    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
-        sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
-        rows, columns = self.images.grid(self.images.temporal_patch_size, sizes[:, 0], sizes[:, 1])
-        return image_grids(rows, columns, self.images.merge_size)
+    def _count_images(self, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
+        rows, columns = self.images.grid(self.images.temporal_patch_size, heights, widths)
+        return (1, rows, columns), rows * columns // self.images.merge_size**2, None
 
     def _count_video(self, video: MediaInfo) -> VideoCount:
         limits, frames = self.videos, self.sample_frames(video)

@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
 from packidx.errors import SourceError
@@ -20,11 +19,12 @@ from packidx.processor.families.base import (
     SIGLIP_DEFAULTS,
     Expansion,
     Family,
+    ImageCounts,
     MediaCounts,
     Settings,
+    VideoCount,
     VisionFamily,
     no_video,
-    refused,
 )
 from packidx.processor.families.shared import (
     Frames,
@@ -34,10 +34,7 @@ from packidx.processor.families.shared import (
     must_resize,
     needed,
     patches_per_side,
-    positive_sizes,
-    sample_each,
     timestamps,
-    without,
 )
 from packidx.records.conversation import MediaInfo
 
@@ -81,18 +78,12 @@ class Idefics3Vision(VisionFamily):
     def feature_tokens(self) -> Mapping[str, str]:
         return dict.fromkeys(self.placeholders, IMAGE)
 
-    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
-        heights, widths, errors = positive_sizes(sizes)
+    def _count_images(self, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
         rows, columns = self._grid(heights, widths)
         num_tiles = rows * columns + 1
-        side = np.full_like(num_tiles, self.patches)
         shapes = zip(rows.tolist(), columns.tolist(), strict=True)
-        return MediaCounts(
-            without(np.stack([num_tiles, side, side], axis=1), errors),
-            without(num_tiles * self.tokens, errors),
-            [_tiles(*shape, self.tokens) for shape in shapes],
-            errors,
-        )
+        expansions = [_tiles(*shape, self.tokens) for shape in shapes]
+        return (num_tiles, self.patches, self.patches), num_tiles * self.tokens, expansions
 
     def _grid(self, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
         """Rows and columns of tiles of n images; 0 and 0 where the whole image is the only one.
@@ -120,20 +111,31 @@ class Idefics3Vision(VisionFamily):
         self, videos: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
         """See the base; the text of each says how many frames the longest of its sample has."""
-        if self.family != "smolvlm":
-            return refused(len(videos), no_video(self.family))
-        frames, errors = sample_each(videos, self.sample_frames)
-        num = np.array([len(taken) for taken in frames], np.int64)
-        owners = np.arange(len(num)) if samples is None else np.asarray(samples, np.int64)
-        most = np.zeros(owners.max(initial=-1) + 1, np.int64)
-        np.maximum.at(most, owners, num)
-        side = np.where(num > 0, self.patches, 0)
+        counts = VisionFamily.count_videos(self, videos, samples)
+        owners = np.arange(len(videos)) if samples is None else np.asarray(samples, np.int64)
+        longest = np.zeros(owners.max(initial=-1) + 1, np.int64)
+        np.maximum.at(longest, owners, counts.grids[:, 0])
         expansions = [
-            self._video_text(video, taken, int(most[owner])) if len(taken) else None
-            for video, taken, owner in zip(videos, frames, owners, strict=True)
+            expansion and Expansion(_opening(most) + expansion.text, expansion.runs)
+            for expansion, most in zip(
+                counts.expansions or (), longest[owners].tolist(), strict=True
+            )
         ]
-        grids = np.stack([num, side, side], axis=1)
-        return MediaCounts(grids, num * self.tokens, expansions, errors)
+        return replace(counts, expansions=expansions)
+
+    def _count_video(self, video: MediaInfo) -> VideoCount:
+        if self.family != "smolvlm":
+            raise no_video(self.family)
+        frames = self.sample_frames(video)
+        times = timestamps(frames, video.fps)
+        seconds = int(video.num_frames / video.fps) if video.fps else int(times[-1])
+        text = f"from a {_duration(seconds)} [H:MM:SS] video.\n"
+        for time in times:
+            clock = f"{int(time // 60):02d}:{int(time % 60):02d}"
+            text += f"\nFrame from {clock}:{AROUND}{GLOBAL}{IMAGE}{AROUND}"
+        num = len(frames)
+        expansion = Expansion(f"{text}\n\n", (self.tokens,) * num)
+        return (num, self.patches, self.patches), num * self.tokens, expansion
 
     def sample_frames(self, video: MediaInfo) -> Frames:
         takes_all = self.num_frames is None or self.fps is None
@@ -153,18 +155,10 @@ class Idefics3Vision(VisionFamily):
             start, end = 0, total - 1
         return np.unique(np.linspace(start, end, wanted, dtype=np.int64))
 
-    def _video_text(self, video: MediaInfo, frames: Frames, longest: int) -> Expansion:
-        """Return what stands for a video of which `frames` are taken."""
-        times = timestamps(frames, video.fps)
-        seconds = int(video.num_frames / video.fps) if video.fps else int(times[-1])
-        text = (
-            f"You are provided the following series of {cardinal(longest)} frames "
-            f"from a {_duration(seconds)} [H:MM:SS] video.\n"
-        )
-        for time in times:
-            clock = f"{int(time // 60):02d}:{int(time % 60):02d}"
-            text += f"\nFrame from {clock}:{AROUND}{GLOBAL}{IMAGE}{AROUND}"
-        return Expansion(f"{text}\n\n", (self.tokens,) * len(times))
+
+def _opening(num_frames: int) -> str:
+    """Return what the text of a video begins with."""
+    return f"You are provided the following series of {cardinal(num_frames)} frames "
 
 
 def _duration(seconds: int) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from packidx.arrays import Int64s
 from packidx.errors import SourceError
@@ -21,7 +20,7 @@ from packidx.processor.families.base import (
     CLIP_DEFAULTS,
     Expansion,
     Family,
-    MediaCounts,
+    ImageCounts,
     Settings,
     VideoCount,
     VisionFamily,
@@ -65,17 +64,13 @@ class InternVLVision(VisionFamily):
         """Patches per side of a tile, before merging."""
         return SHRINK * math.isqrt(self.tokens_per_tile)
 
-    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
-        sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
+    def _count_images(self, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
         tiles = count_tiles(
-            sizes, self.tile_height, self.tile_width, self.min_tiles, self.max_tiles
+            heights, widths, self.tile_height, self.tile_width, self.min_tiles, self.max_tiles
         )
-        grids = np.stack([tiles, *[np.where(tiles > 0, self.side, 0)] * 2], axis=1)
         tokens = tiles * self.tokens_per_tile
-        texts = {
-            num: Expansion(TILE, (num,)) if num else None for num in np.unique(tokens).tolist()
-        }
-        return MediaCounts(grids, tokens, [texts[num] for num in tokens.tolist()])
+        texts = {num: Expansion(TILE, (num,)) for num in np.unique(tokens).tolist()}
+        return (tiles, self.side, self.side), tokens, [texts[num] for num in tokens.tolist()]
 
     def _count_video(self, video: MediaInfo) -> VideoCount:
         num, tokens = len(self.sample_frames(video)), self.tokens_per_tile
@@ -135,30 +130,28 @@ class InternVLVision(VisionFamily):
 
 
 def count_tiles(
-    sizes: NDArray[np.int64], height: int, width: int, min_tiles: int, max_tiles: int
-) -> NDArray[np.int64]:
-    """Tiles per image, the thumbnail included; 0 where a size is not positive.
+    heights: Int64s, widths: Int64s, height: int, width: int, min_tiles: int, max_tiles: int
+) -> Int64s:
+    """Tiles per image ``[n]``, the thumbnail included.
 
     transformers 5.23, `get_optimal_tiled_canvas`, vectorised: of all arrangements of `min_tiles` to
     `max_tiles` tiles the one whose aspect ratio is nearest; of equally near ones a larger one only
     if the image covers more than half of it.
 
     Args:
-        sizes: pixels ``[n, 2]`` (height, width).
+        heights, widths: of the images, in pixels ``[n]``.
         height, width: a tile's, in pixels.
     """
-    valid = (sizes > 0).all(axis=1)
-    h, w = np.where(valid, sizes[:, 0], 1), np.where(valid, sizes[:, 1], 1)
-    ratio, area = w / h, w * h
-    nearest = np.full(len(sizes), np.inf)
-    blocks = np.ones(len(sizes), np.int64)
+    ratio, area = widths / heights, widths * heights
+    nearest = np.full(len(heights), np.inf)
+    blocks = np.ones(len(heights), np.int64)
     for columns, rows in _arrangements(min_tiles, max_tiles):
         away = np.abs(ratio - columns / rows)
         large = area > 0.5 * height * width * columns * rows
         better = (away < nearest) | ((away == nearest) & large)
         blocks[better] = columns * rows
         nearest = np.minimum(nearest, away)
-    return np.where(valid, np.where(blocks > 1, blocks + 1, 1), 0)
+    return np.where(blocks > 1, blocks + 1, 1)
 
 
 @functools.lru_cache(maxsize=16)

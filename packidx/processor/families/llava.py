@@ -14,14 +14,13 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
 from packidx.errors import SourceError
 from packidx.processor.families.base import (
     CLIP_DEFAULTS,
     Family,
-    MediaCounts,
+    ImageCounts,
     Settings,
     VideoCount,
     VisionFamily,
@@ -33,10 +32,8 @@ from packidx.processor.families.shared import (
     frames_used,
     must_resize,
     needed,
-    positive_sizes,
     sample_evenly,
     square_side,
-    without,
 )
 from packidx.records.conversation import MediaInfo
 
@@ -59,12 +56,8 @@ class LlavaVision(VisionFamily):
     def placeholders(self) -> Mapping[str, str]:
         return {"image": self.image_token}
 
-    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
-        heights, _, errors = positive_sizes(sizes)
-        num = len(heights)
-        grids = np.full((num, 3), (1, self.patches, self.patches), np.int64)
-        tokens = np.full(num, self.base_tokens - self.dropped, np.int64)
-        return MediaCounts(without(grids, errors), without(tokens, errors), errors=errors)
+    def _count_images(self, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
+        return (1, self.patches, self.patches), self.base_tokens - self.dropped, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +81,18 @@ class TiledLlavaVision(LlavaVision):
         tokens = {"image": self.image_token}
         return tokens if self.video_token is None else {**tokens, "video": self.video_token}
 
-    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
-        heights, widths, errors = positive_sizes(sizes)
+    def _count_images(self, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
         rows, columns = best_resolution(heights, widths, self.resolutions)
         rows, columns = rows // self.side, columns // self.side
-        tokens = self.base_tokens - self.dropped + self._tile_tokens(heights, widths, rows, columns)
+        whole = self.base_tokens - self.dropped
+        tokens = whole + self._tile_tokens(heights, widths, rows, columns)
         num_tiles = rows * columns + 1
-        if self.video_token is not None and samples is not None:
-            owners = np.asarray(samples, np.int64)
-            shared = np.bincount(owners)[owners] > 1
+        if self.video_token is not None:
             # LLaVA-OneVision takes tiles only where a sample has a single image.
-            tokens[shared] = self.base_tokens - self.dropped + 1  # the row of one tile has an end
-            num_tiles[shared] = 1
-        side = np.full_like(num_tiles, self.patches)
-        grids = np.stack([num_tiles, side, side], axis=1)
-        return MediaCounts(without(grids, errors), without(tokens, errors), errors=errors)
+            is_shared = np.bincount(samples)[samples] > 1
+            tokens[is_shared] = whole + 1  # the row of one tile has an end
+            num_tiles[is_shared] = 1
+        return (num_tiles, self.patches, self.patches), tokens, None
 
     def _tile_tokens(
         self, heights: Int64s, widths: Int64s, rows: Int64s, columns: Int64s

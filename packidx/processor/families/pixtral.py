@@ -8,19 +8,18 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import SourceError
 from packidx.processor.families.base import (
     CLIP_DEFAULTS,
     Expansion,
     Family,
-    MediaCounts,
+    ImageCounts,
     Settings,
     VisionFamily,
 )
-from packidx.processor.families.shared import must_resize, needed, positive_sizes, without
+from packidx.processor.families.shared import must_resize, needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +50,12 @@ class PixtralVision(VisionFamily):
         """What the processor passes on to its image processor."""
         return {"patch_size": self.patch_size * self.merge_size}
 
-    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
-        heights, widths, errors = positive_sizes(sizes)
+    def _count_images(self, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
         rows, columns = self._shapes(heights, widths)
-        for number in np.flatnonzero(rows * columns == 0).tolist():
-            size = f"{widths[number]}x{heights[number]}"
-            detail = f"an image of {size} pixels has no pixel left on one side when it is resized"
-            errors.setdefault(number, BadRecord("aspect_ratio", detail))
-        frames = np.ones_like(rows)
-        grids = np.stack([frames, rows * self.merge_size, columns * self.merge_size], axis=1)
         shapes = zip(rows.tolist(), columns.tolist(), strict=True)
-        tokens = self.image_token, self.break_token, self.end_token
-        expansions = [_rows(*shape, *tokens) for shape in shapes]
-        return MediaCounts(
-            without(grids, errors), without(rows * columns, errors), expansions, errors
-        )
+        names = self.image_token, self.break_token, self.end_token
+        expansions = [_rows(*shape, *names) for shape in shapes]
+        return (1, rows * self.merge_size, columns * self.merge_size), rows * columns, expansions
 
     def _shapes(self, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
         """Rows and columns of tokens of n images.

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, SourceError
@@ -23,12 +22,11 @@ from packidx.processor.families.base import (
     SIGLIP_DEFAULTS,
     Expansion,
     Family,
-    MediaCounts,
+    ImageCounts,
     Settings,
+    VideoCount,
     VisionFamily,
-    image_grids,
     no_video,
-    refused,
 )
 from packidx.processor.families.shared import (
     Frames,
@@ -36,7 +34,6 @@ from packidx.processor.families.shared import (
     frames_used,
     known_fps,
     pixel_limits,
-    sample_each,
     smart_resize,
     timestamps,
     too_few_frames,
@@ -73,28 +70,26 @@ class QwenVision(PixelLimits, VisionFamily):
         models = {"qwen2_vl": "Qwen2VLModel", "qwen2_5_vl": "Qwen2_5_VLModel"}
         return models.get(self.family)
 
-    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
-        sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
-        height, width = smart_resize(
-            sizes[:, 0], sizes[:, 1], self.factor, self.min_pixels, self.max_pixels
-        )
-        return image_grids(height // self.patch_size, width // self.patch_size, self.merge_size)
+    def _count_images(self, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
+        limits = self.min_pixels, self.max_pixels
+        height, width = smart_resize(heights, widths, self.factor, *limits)
+        tokens = (height // self.factor) * (width // self.factor)
+        return (1, height // self.patch_size, width // self.patch_size), tokens, None
 
-    def count_videos(
-        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
-    ) -> MediaCounts:
+    def _count_video(self, video: MediaInfo) -> VideoCount:
+        return self._known_videos().count(video)
+
+    def sample_frames(self, video: MediaInfo) -> Frames:
+        return self._known_videos().sample_frames(video)
+
+    def _known_videos(self) -> QwenVideos:
+        """
+        Raises:
+            BadRecord: no video settings are known.
+        """
         if self.videos is None:
-            return refused(len(videos), self._no_video)
-        return self.videos.count(videos)
-
-    @property
-    def _no_video(self) -> BadRecord:
-        return no_video(f"{self.family} without video settings")
-
-    def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
-        if self.videos is None:
-            raise self._no_video
-        return self.videos.sample_frames(video)
+            raise no_video(f"{self.family} without video settings")
+        return self.videos
 
     @classmethod
     def from_settings(
@@ -166,44 +161,43 @@ class QwenVideos(PixelLimits, ABC):
         """
         return frames_used(video, self._sample if self.do_sample_frames else None)
 
-    def count(self, videos: Sequence[MediaInfo]) -> MediaCounts:
-        """See `VisionFamily.count_videos`."""
-        frames, errors = sample_each(videos, self._frames)
-        num = np.array([len(taken) for taken in frames], np.int64)
-        sizes = np.array([(video.height, video.width) for video in videos], np.int64).reshape(-1, 2)
-        sizes[num == 0] = 0
-        height, width = self._resized(num, sizes[:, 0], sizes[:, 1])
-        grids = np.stack(
-            [
-                np.where(height > 0, -(-num // self.temporal_patch_size), 0),
-                height // self.patch_size,
-                width // self.patch_size,
-            ],
-            axis=1,
-        )
-        for number in np.flatnonzero(height == 0).tolist():
-            errors.setdefault(number, too_narrow(videos[number]))
-        tokens = grids.prod(axis=1) // self.merge_size**2
-        return MediaCounts(grids, tokens, self._expansions(videos, frames, grids), errors)
+    def count(self, video: MediaInfo) -> VideoCount:
+        """Return what a video becomes.
 
-    def _frames(self, video: MediaInfo) -> Frames:
+        Raises:
+            BadRecord: ``media_too_large``, ``too_few_frames``, ``aspect_ratio``, or as
+                `sample_frames`.
+        """
         if video.num_frames * video.height * video.width >= _EXACT:
             size = f"{video.num_frames} frames of {video.width}x{video.height} pixels"
             raise BadRecord("media_too_large", f"a video of {size}")
-        return self.sample_frames(video)
+        frames = self.sample_frames(video)
+        if len(frames) < self.fewest:
+            raise too_few_frames(len(frames), self.fewest)
+        height, width = (int(side[0]) for side in self._resized(len(frames), video))
+        if not height:
+            raise too_narrow(video)
+        steps = -(-len(frames) // self.temporal_patch_size)
+        tokens = (height // self.factor) * (width // self.factor)
+        grid = steps, height // self.patch_size, width // self.patch_size
+        return grid, steps * tokens, self._expansion(frames, video.fps, tokens)
+
+    @property
+    def fewest(self) -> int:
+        """Frames that a video must have."""
+        return 1
 
     @abstractmethod
     def _sample(self, total: int, fps: float | None) -> Frames:
         """The processor's own `sample_frames`."""
 
     @abstractmethod
-    def _resized(self, frames: Int64s, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
-        """Heights and widths ``[n]`` in pixels, 0 where impossible."""
+    def _resized(self, num_frames: int, video: MediaInfo) -> tuple[Int64s, Int64s]:
+        """Return height and width in pixels ``[1]`` of so many frames, 0 where impossible."""
 
-    def _expansions(
-        self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Int64s
-    ) -> list[Expansion | None] | None:
-        """See `MediaCounts`."""
+    def _expansion(self, frames: Frames, fps: float | None, tokens: int) -> Expansion | None:
+        """Return what is written for a video of so many tokens per step; None where its feature
+        token alone is repeated."""
         return None
 
 
@@ -227,13 +221,13 @@ class Qwen2Videos(QwenVideos):
         # differently with each CPU's vector width, which moves a frame by one in 0.02 % of cases.
         return (np.arange(num) * (total / num)).astype(np.float32).astype(np.int64)
 
-    def _resized(self, frames: Int64s, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
-        limit: int | Int64s = self.max_pixels
+    def _resized(self, num_frames: int, video: MediaInfo) -> tuple[Int64s, Int64s]:
+        limit = self.max_pixels
         if self.token_cap is not None:
             total = int(self.token_cap * self.factor * self.factor * 0.9)
-            share = total * self.temporal_patch_size // np.maximum(frames, 1)
-            limit = np.maximum(np.minimum(limit, share), int(self.min_pixels * 1.05))
-        return smart_resize(heights, widths, self.factor, self.min_pixels, limit)
+            share = total * self.temporal_patch_size // num_frames
+            limit = max(min(limit, share), int(self.min_pixels * 1.05))
+        return smart_resize(video.height, video.width, self.factor, self.min_pixels, limit)
 
 
 class Qwen3Videos(QwenVideos):
@@ -246,31 +240,19 @@ class Qwen3Videos(QwenVideos):
         num = min(max(wanted, self.min_frames), self.max_frames, total)
         return np.linspace(0, total - 1, num).round().astype(np.int64)
 
-    def _frames(self, video: MediaInfo) -> Frames:
-        frames = QwenVideos._frames(self, video)
-        if len(frames) < self.temporal_patch_size:
-            raise too_few_frames(len(frames), self.temporal_patch_size)
-        return frames
+    @property
+    def fewest(self) -> int:
+        return self.temporal_patch_size
 
-    def _resized(self, frames: Int64s, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
-        if self.token_cap is None:
-            return self.resized(frames, heights, widths)
-        num = np.maximum(frames, 1)
-        frame = np.minimum(self.token_cap * self.factor * self.factor, self.max_pixels // num)
-        limit = np.maximum(frame, int(self.min_pixels * 1.05)) * num
-        return self.resized(frames, heights, widths, limit)
+    def _resized(self, num_frames: int, video: MediaInfo) -> tuple[Int64s, Int64s]:
+        limit = None
+        if self.token_cap is not None:
+            cap = self.token_cap * self.factor * self.factor
+            frame = min(cap, self.max_pixels // num_frames)
+            limit = max(frame, int(self.min_pixels * 1.05)) * num_frames
+        return self.resized(num_frames, video.height, video.width, limit)
 
-    def _expansions(
-        self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Int64s
-    ) -> list[Expansion | None] | None:
-        return [
-            self._expansion(numbers, video.fps, tuple(grid)) if grid[0] else None
-            for video, numbers, grid in zip(videos, frames, grids.tolist(), strict=True)
-        ]
-
-    def _expansion(
-        self, frames: Frames, fps: float | None, grid: tuple[int, int, int]
-    ) -> Expansion:
+    def _expansion(self, frames: Frames, fps: float | None, tokens: int) -> Expansion:
         size = self.temporal_patch_size
         frames = np.append(frames, np.repeat(frames[-1:], -len(frames) % size))
         first, last = timestamps(frames[::size], fps), timestamps(frames[size - 1 :: size], fps)
@@ -278,7 +260,7 @@ class Qwen3Videos(QwenVideos):
             f"<{(a + b) / 2:.1f} seconds><|vision_start|><|video_pad|><|vision_end|>"
             for a, b in zip(first, last, strict=True)
         )
-        return Expansion(text, (grid[1] * grid[2] // self.merge_size**2,) * grid[0])
+        return Expansion(text, (tokens,) * len(first))
 
 
 def build_videos(kind: type[QwenVideos], settings: Settings) -> QwenVideos:

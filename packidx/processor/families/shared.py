@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, SourceError
-from packidx.processor.families.base import Settings, no_pixels
+from packidx.processor.families.base import Settings
 from packidx.records.conversation import MediaInfo
 
 MAX_ASPECT_RATIO = 200
@@ -299,39 +299,8 @@ def sample_evenly(
     return frames
 
 
-def sample_each(
-    videos: Sequence[MediaInfo], sample: Callable[[MediaInfo], Frames]
-) -> tuple[list[Frames], dict[int, BadRecord]]:
-    """The frames of each video, none where `sample` raises BadRecord, and those errors."""
-    frames: list[Frames] = []
-    errors: dict[int, BadRecord] = {}
-    for number, video in enumerate(videos):
-        try:
-            frames.append(sample(video))
-        except BadRecord as error:
-            frames.append(np.zeros(0, np.int64))
-            errors[number] = error
-    return frames, errors
-
-
 PATCH_SIZES = (14, 16)
 """Pixels per side of a patch in the vision towers that `patches_per_side` knows (SigLIP's)."""
-
-
-def positive_sizes(sizes: ArrayLike) -> tuple[Int64s, Int64s, dict[int, BadRecord]]:
-    """Heights and widths ``[n]`` of ``[n, 2]`` sizes, 1 where impossible, and why those are."""
-    array = np.asarray(sizes, np.int64).reshape(-1, 2)
-    bad = np.flatnonzero((array <= 0).any(axis=1)).tolist()
-    errors = {number: no_pixels(*array[number]) for number in bad}
-    array = np.where((array <= 0).any(axis=1, keepdims=True), 1, array)
-    return array[:, 0], array[:, 1], errors
-
-
-def without(values: Int64s, errors: Mapping[int, BadRecord]) -> Int64s:
-    """`values` ``[n, …]`` with 0 in the places of `errors`."""
-    if errors:
-        values[list(errors)] = 0
-    return values
 
 
 def square_side(size: Mapping[str, Any] | None, name: str) -> int:

@@ -1,6 +1,6 @@
 """What every container of records gives: a scan, ranges for parallel work, records by row.
 
-And the bytes of a file or URL, block by block or by range. A record may be larger than what is held
+And the bytes of a file, block by block or by range. A record may be larger than what is held
 of one. A file that cannot be read is a SourceError.
 """
 
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from packidx.errors import BadRecord, SourceError
 from packidx.io import cache, storage, urls
@@ -54,8 +55,6 @@ class ShardScan:
     """Good and bad ones; what is blank is none."""
     ranges: tuple[RecordRange, ...]
     """The shard cut every `TASK_BYTES` or so where the container allows it; none is empty."""
-    marks: Mapping[str, Any] = field(default_factory=dict)
-    """By what a reader sees that it is another one (`shard_marks`)."""
     num_hashed: int | None = None
     """Bytes that the digest is of, where it is not of all."""
 
@@ -80,9 +79,14 @@ class RawRecord(NamedTuple):
         return self.row if self.pair is None else 2 * self.row + (self.pair == "rejected")
 
 
-class Container(Protocol):
-    """A kind of file that holds records. Stateless: what is remembered is remembered by path."""
+class Container(ABC):
+    """A kind of file that holds records, here or in a store. Stateless: what is remembered is
+    remembered by path."""
 
+    has_cells: bool = False
+    """Whether all values of its records are texts, of a table."""
+
+    @abstractmethod
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         """Hash a shard, count its records and find where tasks may start.
 
@@ -91,6 +95,7 @@ class Container(Protocol):
                 records is unknown.
         """
 
+    @abstractmethod
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         """The records of a range, in order.
 
@@ -98,13 +103,14 @@ class Container(Protocol):
             SourceError: the file cannot be read.
         """
 
+    @abstractmethod
     def read_row(
         self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
     ) -> dict[str, Any]:
         """One record, by its byte range where it has one and by its row otherwise.
 
         Raises:
-            BadRecord: there is a record, but it cannot be understood; the detail names the file.
+            BadRecord: there is a record, but it cannot be understood.
             SourceError: the file cannot be read, or has no such record.
         """
 
@@ -219,24 +225,13 @@ def file_hash(path: str) -> Hashing:
 def file_blocks(
     path: str, start: int = 0, end: int | None = None, size: int = BLOCK
 ) -> Iterator[bytes]:
-    """The bytes of the range of a file, or of a URL, block by block."""
-    if urls.is_url(path):
-        yield from _url_blocks(path, start, end, size)
-        return
+    """The bytes of the range of a file of this machine, block by block."""
     with reading(path), open(path, "rb", buffering=0, opener=storage.open_regular) as file:
         file.seek(start)
         left = size if end is None else end - start
         while left > 0 and (block := file.read(min(size, left))):
             if end is not None:
                 left -= len(block)
-            yield block
-
-
-def _url_blocks(url: str, start: int, end: int | None, size: int) -> Iterator[bytes]:
-    with reading(url):
-        end = cache.remembered_stat(url).nbytes if end is None else end
-        while start < end and (block := storage.read_range(url, start, min(size, end - start))):
-            start += len(block)
             yield block
 
 
@@ -248,12 +243,14 @@ def file_version(path: str) -> tuple[int, str]:
     return status.nbytes, status.version
 
 
-def read_bytes(path: str, offset: int, nbytes: int) -> bytes:
-    """The bytes at a locator.
+def read_bytes(path: str, row: int, offset: int | None, nbytes: int | None) -> bytes:
+    """The bytes of a record at its locator.
 
     Raises:
-        SourceError: the file is missing, unreadable or ends before the record does.
+        SourceError: there is none, or the file is missing, unreadable or ends before the record.
     """
+    if offset is None or nbytes is None:
+        raise SourceError(f"record {row} of {path} has no byte range: run estimate again")
     try:
         data = storage.read_range(path, offset, nbytes)
     except (OSError, ValueError) as error:
@@ -304,10 +301,10 @@ def size_of(raw: bytes) -> int:
     return raw.nbytes if isinstance(raw, TooLarge) else len(raw)
 
 
-def too_large(nbytes: int, limit: int, where: str = "") -> BadRecord:
+def too_large(nbytes: int, limit: int) -> BadRecord:
     """The error of a record over the limit."""
     bound = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit} bytes"
-    text = f"the record has {nbytes:,} bytes, over {bound}: write its media to files{where}"
+    text = f"the record has {nbytes:,} bytes, over {bound}: write its media to files"
     return BadRecord("record_too_large", text)
 
 

@@ -31,6 +31,7 @@ from packidx.records.containers.base import (
     TASK_BYTES,
     TASK_RECORDS,
     BrokenFile,
+    Container,
     Gathered,
     RawRecord,
     RecordRange,
@@ -56,7 +57,7 @@ _INSIDE = re.compile(rb'["\\]')  # and in one
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
 
 
-class Converted:
+class Converted(Container):
     """Shards of a kind that is read through a copy in JSON Lines.
 
     Args:
@@ -70,6 +71,7 @@ class Converted:
     ) -> None:
         self._text, _, self._codec = kind.partition(".")
         self._delimiter, self._max_record = delimiter, max_record
+        self.has_cells = self._text in ("csv", "tsv")
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         with local_shard(path) as here:
@@ -107,10 +109,7 @@ class Converted:
                 raise too_few(path, row)
             start, end = map(int, starts[row : row + 2])
             line = storage.read_range(copy, start, end - start)
-        try:
-            return _decode(line)
-        except BadRecord as error:
-            raise BadRecord(error.reason, f"{error.detail} ({path}, row {row})") from None
+        return _decode(line)
 
     @contextlib.contextmanager
     def _copy(self, path: str) -> Iterator[str]:
@@ -154,7 +153,7 @@ class Converted:
             starts.tofile(file)
 
     def _lines(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        if self._text in ("csv", "tsv"):
+        if self.has_cells:
             quoted = self._text == "csv" or self._delimiter is not None
             delimiter = self._delimiter or ("," if quoted else "\t")
             rows = _rows(blocks, delimiter, quoted, self._max_record)

@@ -8,13 +8,14 @@ from typing import Any
 
 import orjson
 
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import BadRecord
 from packidx.io.storage import reading
 from packidx.records.containers.base import (
     BOM,
     MAX_RECORD,
     TASK_BYTES,
     TASK_RECORDS,
+    Container,
     Gathered,
     Hashing,
     RawRecord,
@@ -24,6 +25,7 @@ from packidx.records.containers.base import (
     attempted,
     file_blocks,
     file_version,
+    local_shard,
     read_bytes,
     size_of,
     too_large,
@@ -35,7 +37,7 @@ _SHORT = 16  # bytes of a line: records are longer, so shorter ones are mostly b
 _SHORT_LINES = re.compile(rb"[ \t\r\v\f\n]*\n|[^\n]+\n?")
 
 
-class Lines:
+class Lines(Container):
     """Uncompressed JSON Lines."""
 
     def __init__(self, max_record: int = MAX_RECORD) -> None:
@@ -44,29 +46,27 @@ class Lines:
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hashing = Hashing()
         cuts, number = [(0, 0)], 0  # (offset, records before it)
-        blocks = hashing.observed(file_blocks(path, size=SCAN_BLOCK))
-        for offset, line in whole_lines(blocks, 0, False, self._max_record):
-            start, row = cuts[-1]
-            if offset >= start + task_bytes or number >= row + TASK_RECORDS:
-                cuts.append((offset, number))
-            number += bool(line) and not line.isspace()
+        with local_shard(path) as here:
+            blocks = hashing.observed(file_blocks(here, size=SCAN_BLOCK))
+            for offset, line in whole_lines(blocks, 0, False, self._max_record):
+                start, row = cuts[-1]
+                if offset >= start + task_bytes or number >= row + TASK_RECORDS:
+                    cuts.append((offset, number))
+                number += bool(line) and not line.isspace()
         ranges = within([*cuts, (hashing.nbytes, number)])
         return ShardScan(hashing.nbytes, hashing.sha256, number, ranges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
-        row = record_range.first_row
-        for offset, line in read_lines(
-            path, record_range.start, record_range.end, self._max_record
-        ):
-            yield RawRecord(row, offset, size_of(line), attempted(decode, line))
-            row += 1
+        start, end = record_range.start, record_range.end
+        with local_shard(path) as here:
+            lines = read_lines(here, start, end, self._max_record)
+            for row, (offset, line) in enumerate(lines, record_range.first_row):
+                yield RawRecord(row, offset, size_of(line), attempted(decode, line))
 
     def read_row(
         self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
     ) -> dict[str, Any]:
-        if offset is None or nbytes is None:
-            raise SourceError(f"record {row} of {path} has no byte range: run estimate again")
-        return decode(read_bytes(path, offset, nbytes), f" ({path}, offset {offset})")
+        return decode(read_bytes(path, row, offset, nbytes))
 
 
 def read_lines(
@@ -156,31 +156,27 @@ BLANK = b" \t\r\v\f"
 _NO_NUMBER = re.compile("-?(NaN|Infinity|nan|inf)|None|True|False")
 
 
-def decode(line: bytes, where: str = "") -> dict[str, Any]:
+def decode(line: bytes) -> dict[str, Any]:
     """One line's JSON object.
-
-    Args:
-        line: the bytes.
-        where: file and offset for the error's detail.
 
     Raises:
         BadRecord: ``bad_utf8``, ``bad_json``, ``bad_record`` (JSON, but not an object) or
             ``record_too_large``.
     """
     if isinstance(line, TooLarge):
-        raise too_large(line.nbytes, line.limit, where)
+        raise too_large(line.nbytes, line.limit)
     try:
         record = orjson.loads(line)
     except ValueError as error:
         try:
             line.decode()
         except UnicodeDecodeError as wrong:
-            text = f"byte {wrong.start} is not UTF-8: write the file as UTF-8{where}"
+            text = f"byte {wrong.start} is not UTF-8: write the file as UTF-8"
             raise BadRecord("bad_utf8", text) from None
-        raise BadRecord("bad_json", f"{_explained(error, line)}{where}") from None
+        raise BadRecord("bad_json", _explained(error, line)) from None
     if not isinstance(record, dict):
         kind = {list: "a list", str: "text", type(None): "null", bool: "a boolean"}
-        text = f"the record is {kind.get(type(record), 'a number')}, not an object{where}"
+        text = f"the record is {kind.get(type(record), 'a number')}, not an object"
         raise BadRecord("bad_record", text)
     return record
 

@@ -140,13 +140,3 @@ def _is_object(text: bytes) -> bool:
         return isinstance(orjson.loads(text), dict)
     except ValueError:
         return False
-
-
-def is_converted(kind: str) -> bool:
-    """Return whether a kind is read through a copy in JSON Lines."""
-    return kind != DEFAULT and kind not in _BINARY
-
-
-def has_cells(kind: str) -> bool:
-    """Return whether all values of a kind's records are texts, of a table."""
-    return kind.partition(".")[0] in ("csv", "tsv")

@@ -7,9 +7,10 @@ import bisect
 import functools
 import itertools
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from packidx.recent import Recent
 from packidx.records.containers.base import (
     TASK_BYTES,
     BrokenFile,
+    Container,
     RawRecord,
     RecordRange,
     ShardScan,
@@ -26,6 +28,7 @@ from packidx.records.containers.base import (
     file_hash,
     file_version,
     group_ranges,
+    local_shard,
     too_few,
 )
 
@@ -39,68 +42,66 @@ _ROWS = 256  # made into Python objects at once
 _ARROW_ERRORS = (pa.ArrowException, OSError, BrokenFile)
 
 
-class TableFile(Protocol):
-    """A file of tables, opened."""
+class TableFile(ABC):
+    """A file of tables, opened; its groups are row groups, or batches."""
 
-    @property
-    def nbytes(self) -> list[int]:
-        """Bytes of each row group, or batch, of the file."""
+    nbytes: list[int]
+    """Bytes of each group of the file."""
+    starts: list[int]
+    """Number of the first row of each of these, and of all rows."""
 
-    @property
-    def starts(self) -> list[int]:
-        """Number of the first row of each of these, and of all rows."""
-
+    @abstractmethod
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
-        """The rows of one of these, some at a time."""
+        """The rows of a group, some at a time."""
 
-
-class Rows(Protocol):
-    """A file of tables, of which rows are asked for one by one."""
-
+    @abstractmethod
     def record(self, row: int) -> dict[str, Any] | BadRecord:
         """The record in one row; a SourceError where there is none."""
 
 
-class Table:
-    """A kind of file of tables; `start` and `end` of a range are numbers of row groups.
+class Table(Container):
+    """A kind of file of tables; `start` and `end` of a range are numbers of groups.
 
     Args:
         checked: opens a file after a look at all that may be wrong with it.
         opened: opens one that was checked before.
-        rows: remembers some files, by path and version.
+        remembered: the same for rows one by one, by path and version: some files stay open.
     """
 
     def __init__(
         self,
         checked: Callable[[str], TableFile],
         opened: Callable[[str], TableFile],
-        rows: Callable[[str, tuple[int, str]], Rows],
+        remembered: Callable[[str, tuple[int, str]], TableFile],
     ) -> None:
-        self._checked, self._opened, self._rows = checked, opened, rows
+        self._checked, self._opened, self._remembered = checked, opened, remembered
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        hashing = file_hash(path)
-        file = self._checked(path)
+        with local_shard(path) as here:
+            hashing = file_hash(here)
+            file = self._checked(here)
         ranges = group_ranges(file.starts, file.nbytes, task_bytes)
         return ShardScan(hashing.nbytes, hashing.sha256, file.starts[-1], ranges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
-        file = self._opened(path)
         row = record_range.first_row
-        for number in range(record_range.start, min(record_range.end, len(file.nbytes))):
-            for batch in file.batches(number):
-                for record in records_of(batch):
-                    yield RawRecord(row, None, None, record)
-                    row += 1
+        with local_shard(path) as here:
+            file = self._opened(here)
+            for number in range(record_range.start, min(record_range.end, len(file.nbytes))):
+                for batch in file.batches(number):
+                    for record in records_of(batch):
+                        yield RawRecord(row, None, None, record)
+                        row += 1
         if row != record_range.first_row + record_range.num_records:
             raise too_few(path, row)
 
     def read_row(
         self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
     ) -> dict[str, Any]:
-        record = self._rows(path, file_version(path)).record(row)
+        with local_shard(path) as here:
+            record = self._remembered(here, file_version(here)).record(row)
         if isinstance(record, BadRecord):
-            raise BadRecord(record.reason, f"{record.detail} ({path}, row {row})")
+            raise record
         return record
 
 
@@ -184,62 +185,51 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True)
-class _File:
-    """An opened file: where its row groups begin, and their batches."""
+class _File(TableFile):
+    """A Parquet file; the batches last read for rows one by one are kept, up to `_CACHE_BYTES`.
 
-    path: str
-    parquet: pq.ParquetFile
-    nbytes: list[int]
-    starts: list[int]
+    Raises:
+        SourceError: it is no Parquet, or broken.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            # Not read ahead: a row group of images may be larger than memory should grow.
+            file = pq.ParquetFile(
+                os.path.abspath(path),  # of which Arrow takes no part for a home folder or a URL
+                pre_buffer=False,
+                buffer_size=1 << 20,
+                page_checksum_verification=True,
+            )
+            check_names(file.schema_arrow)
+        except _ERRORS as error:
+            raise broken(path, "no Parquet file that can be read", error) from None
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        self._path, self._parquet = path, file
+        self.nbytes = [group.total_byte_size for group in groups]
+        self.starts = [0, *itertools.accumulate(group.num_rows for group in groups)]
+        self._kept: Recent[int, pa.RecordBatch] = Recent(_CACHE_BYTES)  # by first row
+        self._coming: tuple[int, Iterator[pa.RecordBatch]] = (-1, iter(()))  # (its row, batches)
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """A row group's rows, a few MB at a time."""
         rows = max(1, self.starts[number + 1] - self.starts[number])
         size = max(1, min(_MAX_BATCH, rows * _BATCH_BYTES // max(1, self.nbytes[number])))
         try:
-            yield from self.parquet.iter_batches(size, row_groups=[number], use_threads=False)
+            yield from self._parquet.iter_batches(size, row_groups=[number], use_threads=False)
         except _ERRORS as error:
-            raise broken(self.path, "a Parquet file that is damaged", error) from None
-
-
-def _opened(path: str) -> _File:
-    """A file, opened; a SourceError if it is no Parquet, or broken."""
-    try:
-        # Not read ahead: a row group of images may be larger than memory should grow.
-        file = pq.ParquetFile(
-            os.path.abspath(path),  # of which Arrow takes no part for a home folder or a URL
-            pre_buffer=False,
-            buffer_size=1 << 20,
-            page_checksum_verification=True,
-        )
-        check_names(file.schema_arrow)
-    except _ERRORS as error:
-        raise broken(path, "no Parquet file that can be read", error) from None
-    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    starts = [0, *itertools.accumulate(group.num_rows for group in groups)]
-    return _File(path, file, [group.total_byte_size for group in groups], starts)
-
-
-class _Rows:
-    """Records of one file by row: the batches last read are kept, up to `_CACHE_BYTES`."""
-
-    def __init__(self, file: _File) -> None:
-        self._file = file
-        self._kept: Recent[int, pa.RecordBatch] = Recent(_CACHE_BYTES)  # by first row
-        self._coming: tuple[int, Iterator[pa.RecordBatch]] = (-1, iter(()))  # (its row, batches)
+            raise broken(self._path, "a Parquet file that is damaged", error) from None
 
     def record(self, row: int) -> dict[str, Any] | BadRecord:
         for start, batch in reversed(self._kept.items()):
             if start <= row < start + batch.num_rows:
                 return record_at(batch, row - start)
-        starts = self._file.starts
-        number = bisect.bisect_right(starts, row) - 1
-        if row < 0 or number >= len(self._file.nbytes):
-            raise too_few(self._file.path, row)
+        number = bisect.bisect_right(self.starts, row) - 1
+        if row < 0 or number >= len(self.nbytes):
+            raise too_few(self._path, row)
         at, batches = self._coming
-        if not starts[number] < at <= row:
-            at, batches = starts[number], self._file.batches(number)
+        if not self.starts[number] < at <= row:
+            at, batches = self.starts[number], self.batches(number)
         try:
             for batch in batches:
                 self._kept.put(at, batch, batch.nbytes)
@@ -250,19 +240,19 @@ class _Rows:
         except SourceError:
             self._coming = (-1, iter(()))
             raise
-        raise too_few(self._file.path, row)
+        raise too_few(self._path, row)
 
 
 @functools.lru_cache(maxsize=4)
-def _cached(path: str, version: tuple[int, str]) -> _Rows:
-    return _Rows(_opened(path))
+def _remembered_file(path: str, version: tuple[int, str]) -> _File:
+    return _File(path)
 
 
-atexit.register(_cached.cache_clear)  # while all it needs is still there
+atexit.register(_remembered_file.cache_clear)  # while all it needs is still there
 
 
 @dataclass(frozen=True)
-class _Mapped:
+class _Mapped(TableFile):
     """A mapped file and where its batches are."""
 
     path: str
@@ -295,14 +285,12 @@ class _Mapped:
             raise broken(self.path, "an Arrow file that is damaged", error) from None
 
     def record(self, row: int) -> dict[str, Any] | BadRecord:
-        """The record in one row."""
         number = bisect.bisect_right(self.starts, row) - 1
         if row < 0 or number >= len(self.nbytes):
             raise too_few(self.path, row)
         return record_at(self.batch(number), row - self.starts[number])
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
-        """A batch, some rows at a time."""
         batch = self.batch(number)
         for start in range(0, batch.num_rows, _ROWS):
             yield batch.slice(start, _ROWS)
@@ -365,19 +353,19 @@ def _batches(file: pa.MemoryMappedFile, reader: Any) -> Iterator[tuple[int, pa.R
 
 
 @functools.lru_cache(maxsize=64)
-def _cached_arrow(path: str, version: tuple[int, str]) -> _Mapped:
+def _remembered_mapping(path: str, version: tuple[int, str]) -> _Mapped:
     return _mapped(path)
 
 
-atexit.register(_cached_arrow.cache_clear)  # while all it needs is still there
+atexit.register(_remembered_mapping.cache_clear)  # while all it needs is still there
 
 
 def _mapped_again(path: str) -> _Mapped:
     """A file that was checked, mapped anew: pages that were read do not stay in memory with it."""
-    return _cached_arrow(path, file_version(path)).mapped_anew()
+    return _remembered_mapping(path, file_version(path)).mapped_anew()
 
 
-PARQUET = Table(_opened, _opened, _cached)
+PARQUET = Table(_File, _File, _remembered_file)
 """Parquet files."""
-ARROW = Table(lambda path: _mapped(path, check_batch), _mapped_again, _cached_arrow)
+ARROW = Table(lambda path: _mapped(path, check_batch), _mapped_again, _remembered_mapping)
 """Arrow IPC streams or files."""

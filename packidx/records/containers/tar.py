@@ -31,6 +31,7 @@ from packidx.records.containers.base import (
     MAX_RECORD,
     TASK_BYTES,
     BrokenFile,
+    Container,
     Hashing,
     RawRecord,
     RecordRange,
@@ -124,7 +125,7 @@ class TarRange(RecordRange):
     """Rows in it whose key an earlier sample of the shard has: only the scan sees them all."""
 
 
-class Tar:
+class Tar(Container):
     """A WebDataset shard."""
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
@@ -165,21 +166,20 @@ class Tar:
     def read_row(
         self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
     ) -> dict[str, Any]:
-        if offset is None or nbytes is None:
-            raise SourceError(f"record {row} of {path} has no byte range: run estimate again")
-        data = read_bytes(path, offset, nbytes)
+        data = read_bytes(path, row, offset, nbytes)
 
         def read(at: int, size: int) -> bytes:
             return data[at : at + size]
 
         with named(f"{path}, from byte {offset} on", _ADVICE):
-            samples = list(samples_of(members(read, 0, nbytes, content=None, is_archive=False)))
+            run = members(read, 0, len(data), content=None, is_archive=False)
+            samples = list(samples_of(run))
         if len(samples) != 1:
             raise SourceError(
-                f"{path} has {len(samples)} samples at bytes {offset} to {offset + nbytes}, where "
+                f"{path} has {len(samples)} samples in {nbytes} bytes from byte {offset} on, where "
                 "one was counted: run estimate again"
             )
-        return record_of(samples[0], f" ({path}, offset {offset})")
+        return record_of(samples[0])
 
 
 def refuse_compressed(uri: str) -> None:
@@ -366,37 +366,41 @@ def is_record(name: str) -> bool:
     return split is not None and split[1] in (_RECORD, _TEXT)
 
 
-def record_of(sample: Sample, where: str = "") -> dict[str, Any]:
+def record_of(sample: Sample) -> dict[str, Any]:
     """The record of a sample, its files beside it.
 
     Raises:
         BadRecord: it has none, or one that cannot be decoded, or a member is no file.
     """
     if not _is_text(sample.key):
-        raise BadRecord("bad_utf8", f"the key {sample.key!r} is not UTF-8: rename it{where}")
+        raise BadRecord("bad_utf8", f"the key {sample.key!r} is not UTF-8: rename it")
     files = sample.extensions.values()
     for file in files:
         if file.wrong is not None:
-            raise BadRecord(file.wrong.reason, f"member {file.name!r}: {file.wrong.detail}{where}")
+            raise BadRecord(file.wrong.reason, f"member {file.name!r}: {file.wrong.detail}")
     own = [sample.extensions.get(extension) for extension in (_RECORD, _TEXT)]
     if own == [None, None]:
         has = ", ".join(sample.extensions)[:200]
         text = f"has no json or txt member, only {has}: a record is one of these"
-        raise BadRecord("bad_record", f"sample {sample.key!r} {text}{where}")
+        raise BadRecord("bad_record", f"sample {sample.key!r} {text}")
     member, text_file = own
     record: dict[str, Any] = {}
     if member is not None:
         content = member.data if isinstance(member.data, bytes) else b""
-        record = decode(content, f" (member {member.name!r} of the shard){where}")
+        try:
+            record = decode(content)
+        except BadRecord as error:
+            where = f"(member {member.name!r} of the shard)"
+            raise BadRecord(error.reason, f"{error.detail} {where}") from None
     others = {file.name: file.data or b"" for file in files if file not in own}
     if text_file is not None:
-        record = _with_text(record, text_file, member is None, where)
+        record = _with_text(record, text_file, member is None)
     if record.get("id") in (None, ""):
         record["id"] = sample.key
     return {**record, KEY: sample.key, MEMBERS: Members(sample.key, others)}
 
 
-def _with_text(record: dict[str, Any], file: Member, is_alone: bool, where: str) -> dict[str, Any]:
+def _with_text(record: dict[str, Any], file: Member, is_alone: bool) -> dict[str, Any]:
     """`record` with the text beside it, unless it has one of that name.
 
     Raises:
@@ -406,7 +410,7 @@ def _with_text(record: dict[str, Any], file: Member, is_alone: bool, where: str)
         text = (file.data if isinstance(file.data, bytes) else b"").decode()
     except UnicodeDecodeError:
         if is_alone:
-            detail = f"member {file.name!r} is not UTF-8: write it anew{where}"
+            detail = f"member {file.name!r} is not UTF-8: write it anew"
             raise BadRecord("bad_utf8", detail) from None
         return record  # it may be anything beside a record that says what it needs itself
     return {_TEXT: text, **record}

@@ -22,10 +22,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from packidx.errors import BadRecord
+from packidx.format.manifest import DEFAULT, Layout
 from packidx.records.containers.tar import KEY, MEMBERS, TAR, Members
 from packidx.records.dialects.sides import take_side
 from packidx.records.dialects.webdataset import has_placeholder, media_first, with_members
-from packidx.records.layout import DEFAULT, TURN_KEYS, Layout
+from packidx.records.layout import TURN_KEYS, apply
 from packidx.records.media.held import EXTENSIONS, kind_of_name, media_in
 from packidx.records.media.references import (
     LIST_KEYS,
@@ -73,7 +74,7 @@ def standard(record: Record, layout: Layout, cells: bool) -> Record:
         start = len(members.key)
         files = {n: c for n, c in members.files.items() if n[start:] not in layout.ignore}
         record = {**record, MEMBERS: members._replace(files=files)}
-    record = layout.apply(record, cells=cells)
+    record = apply(layout, record, cells=cells)
     if layout.pair is not None:
         record = take_side(_with_columns(record), layout.pair)
     if "texts" in record or MEMBERS in record or "text_list" in record:
@@ -140,6 +141,8 @@ def key_of(record: Mapping[str, Any], kind: str, layout: Layout = DEFAULT) -> st
         layout: of its source.
     """
     if kind != TAR:
+        if layout.ignore:
+            record = {name: value for name, value in record.items() if name not in layout.ignore}
         column = layout.columns.get("id")
         return record_key(record if column is None else {"id": record.get(column)})
     name = record.get(KEY)

@@ -10,10 +10,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import braceexpand
 
@@ -29,62 +27,20 @@ TRAIN = "train"
 
 _INFOS = (".info.json", ".info.yaml")
 _SPLITS = ("split.yaml", "split.json")
-_EXCLUDED = ""  # in place of a split
 _NAMED = 3  # files that a sentence names before it counts
+NOWHERE = "in no split (run `energon prepare` again if they belong to it)"
+"""Why a tar of a prepared folder is not read that its description does not place."""
 
 
-@dataclass(frozen=True)
-class NotRead:
-    """What of a folder is not read, a sentence each."""
+class Listed(NamedTuple):
+    """What a prepared folder's ``.nv-meta`` says of a split."""
 
-    notes: tuple[str, ...]
-    """What it is, in numbers."""
-    warnings: tuple[str, ...]
-    """What of it may be a mistake."""
-
-
-@dataclass(frozen=True)
-class _Description:
-    """What a prepared folder's ``.nv-meta`` says."""
-
-    folder: str
-    info: str
-    """Path of the list of shards."""
-    listed: tuple[str, ...]
-    path: str
-    """Path of the splits."""
-    parts: dict[str, tuple[str, ...]] | None
-    """The shards of each split; None where there are no splits."""
-    excluded: frozenset[str]
-
-    def lists(self, excluded: str) -> bool:
-        """Return whether what is excluded, a shard or a sample of one, is of a shard that is
-        listed."""
-        return excluded in self.listed or _shard_of(excluded) in self.listed
-
-    def wanted(self, split: str | None) -> set[str] | None:
-        """The names of a split's shards; None where there are no splits and none is named."""
-        if self.parts is None and split is None:
-            return None
-        name = split or TRAIN
-        if self.parts is None or name not in self.parts:
-            known = "none" if self.parts is None else ", ".join(self.parts)
-            raise SourceError(
-                f"{self.folder} has no split {name!r}, there are: {known}; name one, FOLDER#SPLIT"
-            )
-        wanted = set(self.parts[name]) - self.excluded
-        unknown = sorted(wanted.difference(self.listed))
-        if unknown:
-            raise SourceError(
-                f"the {name} split of {self.folder} has {unknown[0]!r}, which {self.info} does not "
-                "list: run `energon prepare` again"
-            )
-        if not wanted:
-            raise SourceError(
-                f"the {name} split of {self.folder} has no shard that is not excluded: check "
-                f"{self.path}"
-            )
-        return wanted
+    names: list[str]
+    """Paths below the folder of its tars, in the order in which the info lists them."""
+    others: dict[str, str]
+    """Any other tar of the folder, and why it is not among these."""
+    warnings: list[str]
+    """What may be a mistake, a sentence each."""
 
 
 def is_prepared(folder: str) -> bool:
@@ -92,8 +48,8 @@ def is_prepared(folder: str) -> bool:
     return storage.is_folder(urls.join(folder, FOLDER))
 
 
-def shard_names(folder: str, split: str | None = None) -> list[str]:
-    """Paths below `folder` of the tars of a split, in the order in which its info lists them.
+def listed(folder: str, split: str | None = None) -> Listed:
+    """The tars of a split, and those that are left out.
 
     Args:
         split: its name; None is `TRAIN`, or all shards where the folder has no splits.
@@ -102,49 +58,54 @@ def shard_names(folder: str, split: str | None = None) -> list[str]:
         SourceError: the description cannot be read or understood, has no such split, names shards
             that it does not list, or leaves single samples out.
     """
-    described = _described(folder)
-    wanted = described.wanted(split)
-    if wanted is None:
-        return list(described.listed)
-    _refuse_single_samples(described, wanted)
-    return [name for name in described.listed if name in wanted]
-
-
-def not_read(folder: str, paths: Collection[str]) -> NotRead:
-    """Return what is in a prepared folder, or is listed in it, beside the shards that are read.
-
-    Args:
-        paths: of all shards that are read, absolute.
-
-    Raises:
-        SourceError: as `shard_names`.
-    """
-    described = _described(folder)
-    names = dict.fromkeys((*described.listed, *_tars_in(folder)))
-    left = [name for name in names if urls.absolute(urls.join(folder, name)) not in paths]
-    parts = described.parts or {}
-    split_of = {name: split for split in reversed(parts) for name in parts[split]}
-    split_of |= dict.fromkeys(described.excluded, _EXCLUDED)
-    reasons = Counter(split_of[name] for name in left if name in split_of)
-    notes = [
-        f"{number:,} shard(s) of {folder}: "
-        + (f"excluded by {described.path}" if why is _EXCLUDED else f"of its {why} split")
-        for why, number in reasons.items()
+    info, every = _shards(folder)
+    path, splits = _loaded(folder, _SPLITS)
+    parts = splits.get("split_parts") if isinstance(splits, dict) else None
+    if splits is not None and not isinstance(parts, dict):
+        raise SourceError(f"{path} has no split_parts: run `energon prepare` again")
+    if not isinstance(parts, dict) and split is None:
+        strays = set(_tars_in(folder)).difference(every)
+        return Listed(every, dict.fromkeys(sorted(strays), NOWHERE), [])
+    parts = {str(name): _names(path, shards) for name, shards in (parts or {}).items()}
+    split = split or TRAIN
+    if split not in parts:
+        known = ", ".join(parts) or "none"
+        raise SourceError(
+            f"{folder} has no split {split!r}, there are: {known}; name one, FOLDER#SPLIT"
+        )
+    excluded = set(_names(path, splits.get("exclude")))
+    wanted = set(parts[split]) - excluded
+    unknown = sorted(wanted.difference(every))
+    if unknown:
+        raise SourceError(
+            f"the {split} split of {folder} has {unknown[0]!r}, which {info} does not "
+            "list: run `energon prepare` again"
+        )
+    if not wanted:
+        raise SourceError(
+            f"the {split} split of {folder} has no shard that is not excluded: check {path}"
+        )
+    single = sorted(name for name in excluded if _shard_of(name) in wanted)
+    if single:
+        raise SourceError(
+            f"{path} excludes single samples ({single[0]!r}): whole shards are read, so "
+            "take these entries out of a copy of the folder's .nv-meta, and leave the samples out "
+            "with `packidx plan --exclude`"
+        )
+    reasons = {
+        tar: f"of its {name} split ({folder}#{name} reads it)"
+        for name in reversed(parts)
+        for tar in parts[name]
+    }
+    reasons |= dict.fromkeys(excluded, f"excluded by {path}")
+    tars = dict.fromkeys((*every, *_tars_in(folder)))
+    others = {tar: reasons.get(tar, NOWHERE) for tar in tars if tar not in wanted}
+    vain = sorted(name for name in excluded if name not in every and _shard_of(name) not in every)
+    warnings = [
+        f"{path} excludes {some(vain)}, which {info} does not list: that "
+        "leaves nothing out, so check the names"
     ]
-    nowhere = [name for name in left if name not in split_of]
-    warnings = []
-    if nowhere:
-        warnings.append(
-            f"{len(nowhere):,} tar(s) of {folder} are in no split and not read: {some(nowhere)}; "
-            "run `energon prepare` again if they belong to it"
-        )
-    vain = [name for name in sorted(described.excluded) if not described.lists(name)]
-    if vain:
-        warnings.append(
-            f"{described.path} excludes {some(vain)}, which {described.info} does not list: that "
-            "leaves nothing out, so check the names"
-        )
-    return NotRead(tuple(notes), tuple(warnings))
+    return Listed([tar for tar in every if tar in wanted], others, warnings if vain else [])
 
 
 def some(names: Sequence[str]) -> str:
@@ -195,31 +156,8 @@ def _shard_of(excluded: str) -> str:
     return f"{shard}.tar" if dot else ""
 
 
-def _refuse_single_samples(described: _Description, read: Collection[str]) -> None:
-    single = sorted(name for name in described.excluded if _shard_of(name) in read)
-    if single:
-        raise SourceError(
-            f"{described.path} excludes single samples ({single[0]!r}): whole shards are read, so "
-            "take these entries out of a copy of the folder's .nv-meta, and leave the samples out "
-            "with `packidx plan --exclude`"
-        )
-
-
-def _described(folder: str) -> _Description:
-    info, listed = _listed(folder)
-    path, splits = _loaded(folder, _SPLITS)
-    parts = splits.get("split_parts") if isinstance(splits, dict) else None
-    if not isinstance(parts, dict):
-        if splits is not None:
-            raise SourceError(f"{path} has no split_parts: run `energon prepare` again")
-        return _Description(folder, info, listed, path, None, frozenset())
-    excluded = frozenset(_names(path, splits.get("exclude")))
-    names = {str(split): tuple(_names(path, shards)) for split, shards in parts.items()}
-    return _Description(folder, info, listed, path, names, excluded)
-
-
-def _listed(folder: str) -> tuple[str, tuple[str, ...]]:
-    """The list of a folder's shards, and its path."""
+def _shards(folder: str) -> tuple[str, list[str]]:
+    """The path of a folder's list of shards, and the shards."""
     path, info = _loaded(folder, _INFOS)
     if info is None:
         raise SourceError(
@@ -232,10 +170,10 @@ def _listed(folder: str) -> tuple[str, tuple[str, ...]]:
     for name in counts:
         if os.path.isabs(name) or ".." in name.split("/"):
             raise SourceError(f"{path} lists {name!r}, which is no file of its folder")
-    return path, tuple(counts)
+    return path, list(counts)
 
 
-def _names(path: str, patterns: Any) -> Iterable[str]:
+def _names(path: str, patterns: Any) -> list[str]:
     """The names that the brace patterns of a list stand for."""
     if patterns is None:
         return []

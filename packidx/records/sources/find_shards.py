@@ -9,25 +9,24 @@ import stat
 from collections.abc import Sequence
 from typing import Any
 
-from packidx.errors import SourceError
+from msgspec.structs import replace
+
+from packidx.errors import OptionError, SourceError
+from packidx.format.manifest import DEFAULT, Layout
 from packidx.io import cache, storage, urls
 from packidx.io.storage import unreadable
 from packidx.records.containers.registry import KNOWN, container, required_kind, strip_suffix
-from packidx.records.layout import DEFAULT, Layout
-from packidx.records.shards import Shard, short_names
-from packidx.records.sources import MIX, energon, hub, mixes
-from packidx.records.sources.folders import (
-    in_folder,
-    refuse_folder,
-    source_name,
-    unread,
-)
+from packidx.records.shards import InputFile, short_names
+from packidx.records.sources import MIX, hub, mixes
+from packidx.records.sources.folders import Told, in_folder, refuse_folder, source_name
 from packidx.records.sources.mixes import DataSet
 
 _NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
 
 
-def find_shards(args: Sequence[str | DataSet], layout: Layout = DEFAULT) -> list[Shard]:
+def find_shards(
+    args: Sequence[str | DataSet], layout: Layout = DEFAULT, told: Told | None = None
+) -> list[InputFile]:
     """The shards that files, globs, folders, mixes and ``NAME=`` any of these stand for, in order.
 
     All of these may be URLs of an object store. What is not there, and is written as a data set of
@@ -43,6 +42,7 @@ def find_shards(args: Sequence[str | DataSet], layout: Layout = DEFAULT) -> list
     Args:
         args: of a data set, its own name and layout hold, as they do in a mix.
         layout: what the options state. In a mix it holds for what a data set does not state itself.
+        told: is given what is not read, and where the rest is from.
 
     Raises:
         OptionError: `layout` and a mix both state columns, tags or a delimiter of a data set.
@@ -51,9 +51,10 @@ def find_shards(args: Sequence[str | DataSet], layout: Layout = DEFAULT) -> list
             that does not answer.
     """
     cache.forget()
+    told = Told() if told is None else told
     if isinstance(args, str):
         args = [args]
-    shards = [shard for arg in args for shard in _expanded(arg, layout)]
+    shards = [shard for arg in args for shard in _expanded(arg, layout, told)]
     if not shards:
         raise SourceError("no source given: name a file of records, a mix, a glob or a folder")
     seen: dict[str, str] = {}
@@ -72,56 +73,27 @@ def find_shards(args: Sequence[str | DataSet], layout: Layout = DEFAULT) -> list
     return shards
 
 
-def origins(shards: Sequence[Shard]) -> list[str]:
-    """Return which revision of what is on the Hub is among `shards`, and where it is read from."""
-    return [shard.origin for shard in shards if shard.origin]
-
-
-def not_read(shards: Sequence[Shard]) -> energon.NotRead:
-    """Return what is in the sources' folders, looks like data, and is not among `shards`.
-
-    Raises:
-        SourceError: a folder that Energon has prepared cannot be read any more.
-    """
-    folders = dict.fromkeys(shard.prepared for shard in shards if shard.prepared is not None)
-    paths = {urls.absolute(shard.path) for shard in shards} if folders else set()
-    try:
-        reports = [energon.not_read(folder, paths) for folder in folders]
-    except OSError as error:  # of a store
-        raise unreadable(error.filename or next(iter(folders)), error) from error
-    reports += [unread(shard.folder, shard.beside) for shard in shards if shard.beside]
-    return energon.NotRead(
-        tuple(text for report in reports for text in report.notes),
-        tuple(text for report in reports for text in report.warnings),
-    )
-
-
-def _expanded(arg: str | DataSet, layout: Layout) -> list[Shard]:
+def _expanded(arg: str | DataSet, layout: Layout, told: Told) -> list[InputFile]:
     try:
         if isinstance(arg, DataSet):
-            return _stated(arg, layout)
-        return _expand(os.fspath(arg), layout)
+            shards = _of_data_sets(f"source {arg.name!r}", [arg], layout, told)
+        else:
+            shards = _expand(os.fspath(arg), layout, told)
+        cache.remember_stats(shard.path for shard in shards if urls.is_url(shard.path))
     except OSError as error:  # of a store: files of this machine are looked for quietly
         place = arg.locations[0] if isinstance(arg, DataSet) else arg
         raise unreadable(error.filename or place, error) from error
-
-
-def _stated(data_set: DataSet, layout: Layout) -> list[Shard]:
-    """The shards of a data set that is named by itself, and not in a mix."""
-    where = f"source {data_set.name!r}"
-    completed = data_set.layout.completed(layout, where)
-    shards = _of_data_set(where, dataclasses.replace(data_set, layout=completed))
     for shard in shards:
         _check(shard)
-    return [dataclasses.replace(shard, source=data_set.name or shard.source) for shard in shards]
+    return shards
 
 
-def _expand(arg: str, layout: Layout) -> list[Shard]:
-    shards = _in_mix_file(arg, layout) if arg.startswith(MIX) else _find(arg, layout)
+def _expand(arg: str, layout: Layout, told: Told) -> list[InputFile]:
+    shards = _in_mix_file(arg, layout, told) if arg.startswith(MIX) else _find(arg, layout, told)
     name = None
     if not shards and (named := _NAMED.fullmatch(arg)):
         name, arg = named[1], named[2]
-        shards = _find(arg, layout)
+        shards = _find(arg, layout, told)
     if not shards:
         folder = storage.is_folder(_strip_scheme(arg))
         if folder:
@@ -130,57 +102,60 @@ def _expand(arg: str, layout: Layout) -> list[Shard]:
         missing = nothing if urls.is_url(arg) else "no such file"
         hint = "no data file in it" if folder else missing
         raise SourceError(f"{arg}: {hint}; a source is a file ({KNOWN}), a mix, a glob or a folder")
-    cache.remember_stats(shard.path for shard in shards if urls.is_url(shard.path))
-    for shard in shards:
-        _check(shard)
     return [dataclasses.replace(shard, source=name or shard.source) for shard in shards]
 
 
-def _in_mix_file(arg: str, layout: Layout) -> list[Shard]:
+def _in_mix_file(arg: str, layout: Layout, told: Told) -> list[InputFile]:
     """The shards of a file that is a mix whatever its name is, or of some of its data sets."""
     file, hash_, names = _strip_scheme(arg.removeprefix(MIX)).partition("#")
     mix = mixes.mix_in_file(file)
     if mix is None:
         raise SourceError(f"{file} is no mix: docs/data.md says how one is written")
-    return _in_mix(file, mix, layout, [name.strip() for name in names.split(",")] if hash_ else ())
+    wanted = [name.strip() for name in names.split(",")] if hash_ else ()
+    return _of_data_sets(file, mixes.data_sets(file, mix, wanted), layout, told)
 
 
-def _find(arg: str, layout: Layout) -> list[Shard]:
+def _find(arg: str, layout: Layout, told: Told) -> list[InputFile]:
     """The shards of what lies somewhere, or else of a data set of the Hub that has that name."""
     path = _strip_scheme(arg)
     name = hub.named(path)
     if path.startswith(hub.SCHEME) and name is None:
         place, said = hub.pinned(path)
-        return hub.from_hub(_find_at(place, place, layout), said)
-    shards = [] if urls.is_url(path) and name is not None else _find_at(arg, path, layout)
+        found = _find_at(place, place, layout, told)
+        told.taken_from += [said] if said and found else []
+        return found
+    shards = [] if urls.is_url(path) and name is not None else _find_at(arg, path, layout, told)
     if not shards and name is not None and not os.path.lexists(path):
-        return hub.shards_of(arg, name, layout)
+        shards, said = hub.files_of(arg, name, layout)
+        told.taken_from.append(said)
     return shards
 
 
-def _find_at(arg: str, path: str, layout: Layout) -> list[Shard]:
+def _find_at(arg: str, path: str, layout: Layout, told: Told) -> list[InputFile]:
     if storage.is_folder(path):
-        return in_folder(arg, path, layout)
+        return in_folder(arg, path, layout, told)
     if storage.is_file(path) or os.path.lexists(path):
-        return _single(arg, path, layout)
+        return _single(arg, path, layout, told)
     file, hash_, names = path.rpartition("#")
     wanted = tuple(name.strip() for name in names.split(","))
     if hash_ and storage.is_folder(file):
-        return in_folder(arg[: len(arg) - len(names) - 1], file, layout, wanted)
+        return in_folder(arg[: len(arg) - len(names) - 1], file, layout, told, wanted)
     if hash_ and storage.is_file(file) and (mix := _mix_in(file)) is not None:
-        return _in_mix(file, mix, layout, wanted)
+        return _of_data_sets(file, mixes.data_sets(file, mix, wanted), layout, told)
     prefix = "" if urls.is_url(path) else arg[: len(arg) - len(path)]
     matches = storage.glob(path)
-    return [shard for name in matches for shard in _single(prefix + name, name, layout)]
+    return [shard for name in matches for shard in _single(prefix + name, name, layout, told)]
 
 
-def _single(uri: str, path: str, layout: Layout, data_type: str | None = None) -> list[Shard]:
+def _single(
+    uri: str, path: str, layout: Layout, told: Told, data_type: str | None = None
+) -> list[InputFile]:
     """The shard that a file is, or the shards of the mix that it is."""
     if (mix := _mix_in(path)) is not None:
-        return _in_mix(path, mix, layout)
+        return _of_data_sets(path, mixes.data_sets(path, mix), layout, told)
     parent = os.path.basename(os.path.dirname(urls.absolute(path))) or "data"
     name = source_name(os.path.basename(path), parent)
-    return [Shard(uri, path, name, required_kind(uri, path, data_type), layout)]
+    return [InputFile(uri, path, name, required_kind(uri, path, data_type), layout)]
 
 
 def _mix_in(path: str) -> Any:
@@ -200,13 +175,50 @@ def _mix_in(path: str) -> Any:
     return mix
 
 
-def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> list[Shard]:
-    """The shards of a mix's data sets, in its order."""
+_OPTIONS = {
+    "columns": "--column",
+    "tags": "--tag",
+    "delimiter": "--delimiter",
+    "pair": "--pair",
+    "ignore": "--ignore",
+}
+
+
+def _completed(own: Layout, options: Layout, where: str) -> Layout:
+    """The layout of a data set with what the options say of all data sets.
+
+    Args:
+        options: of the command line; its media root and ratio are no part of this.
+
+    Raises:
+        OptionError: both say something of columns, of tags, of the delimiter or of pairs.
+    """
+    stated = {}
+    for name, option in _OPTIONS.items():
+        given = getattr(options, name)
+        if not given:
+            continue
+        if getattr(own, name):
+            raise OptionError(
+                f"{where} states {name} of its own, and {option} states them too: leave one out"
+            )
+        stated[name] = given
+    return replace(own, **stated)
+
+
+def _of_data_sets(
+    path: str, given: Sequence[DataSet], layout: Layout, told: Told
+) -> list[InputFile]:
+    """The shards of data sets, in order.
+
+    Args:
+        path: of the mix that names them, for errors.
+    """
     data_sets = [
-        dataclasses.replace(given, layout=given.layout.completed(layout, given.described(path)))
-        for given in mixes.data_sets(path, mix, wanted)
+        dataclasses.replace(each, layout=_completed(each.layout, layout, each.described(path)))
+        for each in given
     ]
-    groups = [_of_data_set(path, data_set) for data_set in data_sets]
+    groups = [_of_data_set(path, data_set, told) for data_set in data_sets]
     own = [data_set.name for data_set in data_sets if data_set.name is not None]
     stems = [
         None if d.name else shards[0].source for d, shards in zip(data_sets, groups, strict=True)
@@ -221,27 +233,27 @@ def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> 
     return [shard for shards in groups for shard in shards]
 
 
-def _of_data_set(path: str, data_set: DataSet) -> list[Shard]:
+def _of_data_set(path: str, data_set: DataSet, told: Told) -> list[InputFile]:
     """The shards of one data set, by the names that their files give them."""
     shards = []
     for location in data_set.locations:
         inner = _strip_scheme(location)
         if not inner.startswith(hub.SCHEME) and storage.is_file(inner):
-            matches = _single(location, inner, data_set.layout, data_set.data_type)
+            matches = _single(location, inner, data_set.layout, told, data_set.data_type)
             if any(shard.uri != location for shard in matches):
                 raise SourceError(
                     f"{path}: {location} is a mix itself: name its data sets here, "
                     "or give it as a source"
                 )
         else:
-            matches = _find(location, data_set.layout)
+            matches = _find(location, data_set.layout, told)
         if not matches:
             raise SourceError(f"{path}: {location} is not there, or has no data file in it")
         shards += matches
     return shards
 
 
-def _check(shard: Shard) -> None:
+def _check(shard: InputFile) -> None:
     try:
         shard.uri.encode()
         if urls.is_url(shard.path):

@@ -7,7 +7,6 @@ told, so that none is missed.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -15,14 +14,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from packidx.errors import SourceError
+from packidx.format.manifest import Layout
 from packidx.io import storage, urls
 from packidx.io.storage import unreadable
 from packidx.records.containers.registry import JSON, SUFFIXES, kind_of, required_kind, strip_suffix
 from packidx.records.containers.tar import COMPRESSED, TAR, refuse_compressed
-from packidx.records.layout import Layout
 from packidx.records.media.held import kind_of_name
 from packidx.records.media.paths import refuse_outside
-from packidx.records.shards import Shard
+from packidx.records.shards import InputFile
 from packidx.records.sources import energon
 from packidx.records.sources.mixes import mix_in_file
 
@@ -34,12 +33,10 @@ _CODECS = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".lzma", ".br", ".sz", ".snappy
 _TABLES = (".tfrecord", ".tfrecords", ".mds", ".avro", ".orc", ".feather", ".msgpack", ".xlsx")
 _DATA = (*_ARCHIVES, *_CODECS, *_TABLES, *SUFFIXES)
 _MEDIA = (".nii.gz", ".svg.gz")  # compressed as a rule
-_FORM, _OBJECT, _OUTSIDE = "its form", "one object", "a link"  # why a file is not read
-_REASONS = {
-    _FORM: "in a form that packidx does not read (unpack them, or move them out of the folder)",
-    _OUTSIDE: "behind a link out of it (name them as a source, or by a glob, if they belong to it)",
-    _OBJECT: "one JSON object and no records",
-}
+_FORM = "in a form that packidx does not read (unpack them, or move them out of the folder)"
+_OUTSIDE = "behind a link out of it (name them as a source, or by a glob, if they belong to it)"
+_OBJECT = "one JSON object and no records"
+_MISTAKES = (_FORM, _OUTSIDE, energon.NOWHERE)  # reasons that are warned of
 _SPLIT = re.compile(
     r"(?<![a-z])(?:(?P<train>train|training)|(?P<validation>validation|valid|val|dev)"
     r"|(?P<test>test|testing|eval|evaluation))(?![a-z])",
@@ -47,25 +44,76 @@ _SPLIT = re.compile(
 )
 
 
+class Told:
+    """What there is to say of sources besides their files."""
+
+    def __init__(self) -> None:
+        self.taken_from: list[str] = []
+        """Of what is on the Hub: its revision, and where it is read from."""
+        self._beside: dict[str, tuple[str, str, str]] = {}
+        self._warnings: list[str] = []
+
+    def add(self, folder: str, path: str, beside: Sequence[tuple[str, str]]) -> None:
+        """Note files that look like data and are not read.
+
+        Args:
+            folder: as given.
+            path: where it is.
+            beside: why, and the files' paths below it.
+        """
+        for why, name in beside:
+            place = urls.absolute(os.path.join(path, name))
+            self._beside.setdefault(place, (folder, why, name))
+
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Note what may be a mistake."""
+        self._warnings += [text for text in warnings if text not in self._warnings]
+
+    def not_read(self, files: Sequence[InputFile]) -> tuple[list[str], list[str]]:
+        """Return what is not among `files`, a sentence for each folder and reason: what is so on
+        purpose, and what may be a mistake."""
+        read = {urls.absolute(file.path) for file in files}
+        groups: dict[tuple[str, str], list[str]] = {}
+        for place, (folder, why, name) in self._beside.items():
+            if place not in read:
+                groups.setdefault((folder, why), []).append(name)
+        notes: list[str] = []
+        warnings: list[str] = []
+        for (folder, why), names in groups.items():
+            (warnings if why in _MISTAKES else notes).append(_unread(folder, why, names))
+        return notes, warnings + self._warnings
+
+
+def _unread(folder: str, why: str, names: Sequence[str]) -> str:
+    files = energon.some(sorted(names))
+    return f"{len(names):,} file(s) of {folder} not read, {why}: {files}"
+
+
 def in_folder(
-    arg: str, path: str, layout: Layout, splits: Sequence[str] | None = None
-) -> list[Shard]:
-    """The shards of a folder's files, of its train split where it has splits.
+    arg: str, path: str, layout: Layout, told: Told, splits: Sequence[str] | None = None
+) -> list[InputFile]:
+    """The data files of a folder, of its train split where it has splits.
 
     Args:
+        told: is given what is not read.
         splits: the splits to take; None takes `energon.TRAIN`, and what is of none.
 
     Raises:
         SourceError: there is no such split, or a description in it cannot be understood.
     """
-    if energon.is_prepared(path):
-        if splits is None:
-            return prepared_shards(arg, path, layout)
-        return [shard for split in splits for shard in prepared_shards(arg, path, layout, split)]
     top = os.path.basename(urls.absolute(path)) or "data"
-    shards: list[Shard] = []
     beside: list[tuple[str, str]] = []
-    for file in _of_splits(arg, sorted(_files_below(path, top, beside)), splits, beside):
+    if energon.is_prepared(path):
+        found = [
+            file
+            for split in splits or (None,)
+            for file in _prepared(path, path, split, top, beside, told)
+        ]
+    else:
+        every = sorted(_files_below(path, top, beside, told))
+        found = _of_splits(arg, every, splits, beside)
+    files: list[InputFile] = []
+    for file in found:
         inner = os.path.join(path, file.name)
         if inner.endswith(JSON):
             mix = inner.endswith(".json") and mix_in_file(inner) is not None
@@ -73,13 +121,37 @@ def in_folder(
                 beside.append((_OBJECT, file.name))  # a mix or a configuration beside the data
                 continue
         uri = os.path.join(arg, file.name)
-        kind = required_kind(uri, inner)
-        shards.append(Shard(uri, inner, file.source, kind, layout, file.prepared or None))
-    if shards and beside:
-        shards[0] = dataclasses.replace(shards[0], folder=arg, beside=tuple(sorted(beside)))
-    elif any(why == _OUTSIDE for why, _ in beside):
-        raise SourceError(unread(arg, beside).warnings[0])
-    return shards
+        kind = TAR if file.is_listed else required_kind(uri, inner)
+        files.append(InputFile(uri, inner, file.source, kind, layout))
+    outside = [name for why, name in beside if why == _OUTSIDE]
+    if outside and not files:
+        raise SourceError(_unread(arg, _OUTSIDE, outside))
+    told.add(arg, path, beside)
+    return files
+
+
+def _prepared(
+    here: str,
+    top: str,
+    split: str | None,
+    source: str,
+    beside: list[tuple[str, str]],
+    told: Told,
+) -> Iterator[_File]:
+    """The tars of a split of a folder that Energon has prepared: one source, in its order.
+
+    Args:
+        here: it, at or below `top`.
+    """
+    described = energon.listed(here, split)
+    source = source if split in (None, energon.TRAIN) else f"{source}/{split}"
+    below = _below(here, top)
+    beside += [(why, os.path.join(below, tar)) for tar, why in described.others.items()]
+    told.warn(described.warnings)
+    for number, tar in enumerate(described.names):
+        refuse_outside(os.path.join(here, tar), top)
+        order = os.path.join(below, f"{number:09d}")
+        yield _File(order, os.path.join(below, tar), source, is_listed=True)
 
 
 def _of_splits(
@@ -89,7 +161,7 @@ def _of_splits(
 
     Without a train split, and with files of no split, none is told apart.
     """
-    there = {file.split for file in files if not file.prepared}
+    there = {file.split for file in files if not file.is_listed}
     if wanted is None:
         if there <= {""} or (energon.TRAIN not in there and "" in there):
             return files
@@ -101,21 +173,12 @@ def _of_splits(
         raise SourceError(
             f"{arg} has no split {min(absent)!r}, there are: {known}; name one, FOLDER#SPLIT"
         )
-    beside += [(file.split, file.name) for file in files if file.split not in taken and file.split]
-    return [file for file in files if file.split in taken or file.prepared]
-
-
-def prepared_shards(arg: str, path: str, layout: Layout, split: str | None = None) -> list[Shard]:
-    """The tars of a split of a folder that Energon has prepared: one source, in its order."""
-    name = os.path.basename(urls.absolute(path)) or "data"
-    source = name if split in (None, energon.TRAIN) else f"{name}/{split}"
-    tars = energon.shard_names(path, split)
-    for tar in tars:
-        refuse_outside(os.path.join(path, tar), path)
-    return [
-        Shard(os.path.join(arg, tar), os.path.join(path, tar), source, TAR, layout, path)
-        for tar in tars
+    beside += [
+        (f"of its {file.split} split ({arg}#{file.split} reads it)", file.name)
+        for file in files
+        if file.split and file.split not in taken
     ]
+    return [file for file in files if file.split in taken or file.is_listed]
 
 
 def refuse_folder(arg: str, folder: str) -> None:
@@ -161,13 +224,15 @@ class _File(NamedTuple):
     name: str
     """Its path below the folder."""
     source: str
-    prepared: str = ""
-    """The folder that Energon has prepared and that lists it."""
+    is_listed: bool = False
+    """Whether it is a tar that Energon's description lists."""
     split: str = ""
     """The split that it is of, where its name or the folder says so."""
 
 
-def _files_below(folder: str, top: str, beside: list[tuple[str, str]]) -> Iterator[_File]:
+def _files_below(
+    folder: str, top: str, beside: list[tuple[str, str]], told: Told
+) -> Iterator[_File]:
     """Every data file; `beside` is given why others that look like data are not read."""
     outside: list[str] = []
     of_dictionary: dict[str, str] = {}
@@ -177,10 +242,7 @@ def _files_below(folder: str, top: str, beside: list[tuple[str, str]]) -> Iterat
         below = _below(here, folder)
         if prepared:
             folders.clear()
-            for number, name in enumerate(energon.shard_names(here)):
-                refuse_outside(os.path.join(here, name), folder)
-                order = os.path.join(below, f"{number:09d}")
-                yield _File(order, os.path.join(below, name), below, here)
+            yield from _prepared(here, folder, None, below, beside, told)
             continue
         if _STATE in files:
             folders.clear()
@@ -242,21 +304,3 @@ def _looks_like_data(name: str) -> bool:
     """Return whether a file that is not read may hold records, by its name."""
     lower = name.lower()  # .JSONL and .TAR are not read either
     return lower.endswith(_DATA) and not lower.endswith(_MEDIA)
-
-
-def unread(folder: str, beside: Sequence[tuple[str, str]]) -> energon.NotRead:
-    """Return what is said of files below a folder that are not read.
-
-    Args:
-        beside: why, which may be the split that a file is of, and its path; at least one.
-    """
-    by_reason: dict[str, list[str]] = {}
-    for why, name in beside:
-        by_reason.setdefault(why, []).append(name)
-    notes: list[str] = []
-    warnings: list[str] = []
-    for why, names in by_reason.items():
-        reason = _REASONS.get(why, f"of its {why} split ({folder}#{why} reads it)")
-        told = f"{len(names):,} file(s) of {folder} not read, {reason}: {energon.some(names)}"
-        (warnings if why in (_FORM, _OUTSIDE) else notes).append(told)
-    return energon.NotRead(tuple(notes), tuple(warnings))

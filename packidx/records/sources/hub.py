@@ -17,15 +17,15 @@ import posixpath
 import re
 import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from packidx.errors import MissingExtraError, SourceError
+from packidx.format.manifest import Layout
 from packidx.io import urls
 from packidx.records.containers.registry import KNOWN, SUFFIXES, required_kind
-from packidx.records.layout import Layout
 from packidx.records.media.paths import refuse_outside
-from packidx.records.shards import Shard
+from packidx.records.shards import InputFile
 from packidx.records.sources import energon
 
 SCHEME = "hf://"
@@ -64,9 +64,9 @@ def named(arg: str) -> Name | None:
     return Name(repo, revision and urllib.parse.unquote(revision), config, wanted)
 
 
-def shards_of(arg: str, name: Name, layout: Layout) -> list[Shard]:
-    """The shards of a data set's splits: of the only or default config and of the train split,
-    where none is named.
+def files_of(arg: str, name: Name, layout: Layout) -> tuple[list[InputFile], str]:
+    """The files of a data set's splits, and where they are read from: of the only or default config
+    and of the train split, where none is named.
 
     Raises:
         SourceError: it is nowhere, or cannot be read as it is.
@@ -90,13 +90,13 @@ def shards_of(arg: str, name: Name, layout: Layout) -> list[Shard]:
         files, place = _at_commit(arg, name, commit)
     top = name.repo.rpartition("/")[2] + (f"/{name.config}" if name.config else "")
     shards = [
-        Shard(path, path, top if split == "train" else f"{top}/{split}", kind, layout)
+        InputFile(path, path, top if split == "train" else f"{top}/{split}", kind, layout)
         for split, paths in files.items()
         for path in paths
         if (kind := required_kind(path, path))
     ]
     number = f"{len(shards):,} file{'s' if len(shards) > 1 else ''}"
-    return from_hub(shards, f"{name.repo} at {commit}: {number} {place}")
+    return shards, f"{name.repo} at {commit}: {number} {place}"
 
 
 def pinned(url: str) -> tuple[str, str]:
@@ -124,11 +124,6 @@ def pinned(url: str) -> tuple[str, str]:
         said = f"{repo} at {os.path.basename(folder)}: from the hub cache, {folder}"
         return place, f"{said}, since {unasked}"
     raise SourceError(f"{url}: {unasked}, and {_hub_folder(_TYPES[kind], repo)} does not have it")
-
-
-def from_hub(shards: Sequence[Shard], said: str) -> list[Shard]:
-    """`shards`, of which the first says where they are from."""
-    return [replace(shard, origin="" if number else said) for number, shard in enumerate(shards)]
 
 
 def _commit(arg: str, kind: str, repo: str, revision: str | None) -> tuple[str | None, str]:

@@ -18,10 +18,10 @@ from typing import Any
 import orjson
 
 from packidx.errors import OptionError, SourceError
+from packidx.format.manifest import Layout
 from packidx.io import storage, urls
 from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.containers.base import local_shard
-from packidx.records.layout import Layout
 from packidx.records.sources import hub
 
 HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")

@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.errors import OptionError
-from packidx.plan.cost_model import DEFAULT_PRESET, PRESETS, CostWeights, parse_cost
+from packidx.format.index import CostModel
+from packidx.format.manifest import decoded
+from packidx.index.cost import pack_cost
+from packidx.plan.cost_model import DEFAULT_PRESET, PRESETS, parse_cost
 
 
 # Parameters without embeddings, from the model cards of Qwen2.5, Qwen2.5-VL's and Qwen3's language
@@ -37,7 +40,7 @@ def test_every_preset_is_sound_and_the_default_is_one() -> None:
     for name in PRESETS:
         cost = parse_cost(name)
         assert (cost.vit_linear > 0) == (name != "text-8b")
-        assert CostWeights.from_json(json.loads(json.dumps(cost.to_json()))) == cost
+        assert decoded(CostModel, json.loads(json.dumps(cost.to_json()))) == cost
     tower = 32 * 14 * 14 * 3 * 2 * 1280 / 32 + 32 * (4 * 1280**2 + 3 * 1280 * 3420)
     window = 28 * 1280 * 64
     merger = (5120 * 5120 + 5120 * 3584) / 4
@@ -52,14 +55,16 @@ def test_the_cost_of_a_pack(rows: list[tuple[int, ...]], scale: int) -> None:
     table = np.array(rows, np.int64).reshape(-1, 4)
     names = ("length", "attention_cost", "vision_patches", "vision_cost")
     columns = dict(zip(names, table.T, strict=True))
-    llm, vit = CostWeights(3, scale, 0, 0, 5, 7).of(columns)
+    word = f"llm_linear=3,llm_attention={scale},vit_linear=5,vit_attention=7"
+    llm, vit = pack_cost(parse_cost(word), columns)
     assert llm.dtype == vit.dtype == np.float64
     assert llm.tolist() == [3 * row[0] + scale * row[1] for row in rows]
     assert vit.tolist() == [5 * row[2] + 7 * row[3] for row in rows]
 
 
 def test_unknown_columns_count_nothing() -> None:
-    llm, vit = CostWeights(llm_linear=2).of({"length": np.array([3, 4]), "vision_cost": None})
+    columns = {"length": np.array([3, 4]), "vision_cost": None}
+    llm, vit = pack_cost(parse_cost("llm_linear=2"), columns)
     assert llm.tolist() == [6, 8] and vit.tolist() == [0, 0]
 
 
@@ -72,7 +77,8 @@ def test_windowed_layers_are_charged_enough_and_seldom_more(
         "length": np.array([sum(lengths)]),
         "attention_cost": np.array([sum(one * one for one in lengths)]),
     }
-    charged = float(CostWeights(0, 0, 1, window).of(columns)[0][0])
+    weights = parse_cost(f"llm_windowed=1,llm_window={window}")
+    charged = float(pack_cost(weights, columns)[0][0])
     # The continuum of l²/2: token t of a sample sees min(t, window).
     seen = 2 * sum(
         one * one / 2 if one <= window else one * window - window * window / 2 for one in lengths
@@ -84,7 +90,9 @@ def test_windowed_layers_are_charged_enough_and_seldom_more(
 
 
 def test_weights_on_the_command_line() -> None:
-    assert parse_cost("llm_linear=2,vit_linear=1e3") == CostWeights(llm_linear=2, vit_linear=1000)
+    stated = {"llm_linear": 2.0, "vit_linear": 1000.0}
+    others = dict.fromkeys(parse_cost(DEFAULT_PRESET).to_json(), 0.0)
+    assert parse_cost("llm_linear=2,vit_linear=1e3").to_json() == others | stated
     changed = parse_cost("qwen3-vl-8b,vit_linear=0")
     assert changed.vit_linear == 0
     assert changed.llm_linear == parse_cost("qwen3-vl-8b").llm_linear

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vlm_mix import SOURCES, vlm_mix
 
+from packidx.index.cost import pack_cost
 from packidx.index.order import EpochOrder, order_key
 from packidx.inspect.waiting import ScheduledPacks, ranks_stats
 from packidx.pack.counts import Histogram
@@ -47,7 +48,7 @@ def shares(packs: Packs) -> list[np.ndarray]:
 
 def measured(packs: Packs, kind: str, micro_steps: int, cost: str = DEFAULT_PRESET) -> list[Packs]:
     """`ranks_stats` of a schedule for global batches of 512."""
-    llm, vit = parse_cost(cost).of(packs)
+    llm, vit = pack_cost(parse_cost(cost), packs)
     options: Packs = {"global_batch": 512, "micro_steps": micro_steps, "key": 5}
     order = schedule(kind, llm, vit, shares=shares(packs), **options)
     columns = (llm, vit, packs["length"], packs["vision"], packs["sources"])
@@ -72,7 +73,7 @@ def test_a_mix_of_text_images_and_video(mix: Packs, cost: str) -> None:
 
 @pytest.mark.parametrize("unit", [2.0**-60, 2.0**30], ids=["days", "operations of more packs"])
 def test_the_unit_of_cost_does_not_matter(mix: Packs, unit: float) -> None:
-    llm, vit = parse_cost(DEFAULT_PRESET).of(mix)
+    llm, vit = pack_cost(parse_cost(DEFAULT_PRESET), mix)
     options: Packs = {"global_batch": 512, "micro_steps": 8, "key": 5}
     orders = [schedule("stratified", llm * by, vit * by, **options) for by in (1, unit)]
     assert (orders[0] == orders[1]).all()

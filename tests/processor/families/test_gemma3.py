@@ -77,8 +77,6 @@ def test_a_folder_cannot_switch_pan_and_scan_on(tmp: Path) -> None:
 def test_what_cannot_be_counted(tmp: Path) -> None:
     files = tiles.saved(tiles.gemma3(tmp, 224), tmp / "broken")
     assert files.vision is not None
-    counts = files.vision.count_images([(0, 5), (5, 5)])
-    assert counts.errors[0].reason == "broken_media" and counts.tokens.tolist() == [0, 16]
     assert files.vision.count_videos([MediaInfo(5, 5, 5)]).errors[0].reason == "unsupported_media"
     image, own = dict(files.image_settings or {}), dict(files.own_settings)
     for settings, message in (

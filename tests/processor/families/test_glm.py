@@ -16,7 +16,7 @@ from family_processors import family_processor
 from transformers.models.glm4v.image_processing_glm4v import smart_resize
 from transformers.video_utils import VideoMetadata
 
-from packidx.encode.positions import MropeMedium, mrope_positions
+from packidx.encode.positions import mrope_positions
 from packidx.errors import SourceError
 from packidx.processor.families.glm import GLM4V, GLM46V, GlmVision
 from packidx.processor.families.shared import PixelLimits
@@ -199,14 +199,13 @@ def test_positions_are_the_models(name: str) -> None:
         grids = rng.integers(1, 9, (len(kinds), 3)) * [1, 2, 2]
         grids[kinds == 1, 0] = 1
         types: list[int] = []
-        media = []
+        starts: list[list[int]] = []
         for kind, grid in zip(kinds.tolist(), grids.tolist(), strict=True):
-            starts = []
+            starts.append([])
             for _ in range(grid[0]):
                 types += [0] * int(rng.integers(1, 9))
-                starts.append(len(types))
+                starts[-1].append(len(types))
                 types += [kind] * (grid[1] * grid[2] // 4)
-            media.append(MropeMedium(starts, (grid[0], grid[1], grid[2])))
         types += [0] * int(rng.integers(1, 9))
         expected, _ = model.get_rope_index(
             torch.zeros(1, len(types), dtype=torch.long),
@@ -215,7 +214,7 @@ def test_positions_are_the_models(name: str) -> None:
             video_grid_thw=torch.from_numpy(grids[kinds == 2]),
         )
         assert vision(name).mrope_merge_size == 2
-        ours = mrope_positions(len(types), media, 2)
+        ours = mrope_positions(len(types), starts, grids.tolist(), 2)
         assert (ours == expected[:, 0].numpy()).all()
 
 

@@ -137,12 +137,18 @@ def test_frames(tmp_path: Path) -> None:
     assert len(vision.sample_frames(listed)) == 30
     assert vision.sample_frames(MediaInfo(9, 9, 30, 2.0, (7, 9))).tolist() == [7, 9]
     counts = vision.count_videos(
-        [MediaInfo(9, 9, 30), MediaInfo(9, 9, 0, 2.0), MediaInfo(9, 9, 90_000 * 30, 30.0)]
+        [
+            MediaInfo(9, 9, 30),
+            MediaInfo(9, 9, 0, 2.0),
+            MediaInfo(9, 9, 30, 1e-5, (7, 9)),
+            MediaInfo(9, 9, 90_000 * 30, 30.0),
+        ]
     )
-    assert [counts.errors[number].reason for number in (0, 1)] == ["unknown_fps", "broken_media"]
-    assert counts.tokens.tolist() == [0, 0, 16 * 4]
-    assert counts.expansions is not None and counts.expansions[2] is not None
-    assert "sixteen frames from a 1 day, 1:00:00 [H:MM:SS]" in counts.expansions[2].text
+    reasons = [counts.errors[number].reason for number in range(3)]
+    assert reasons == ["unknown_fps", "broken_media", "unknown_fps"]
+    assert counts.tokens.tolist() == [0, 0, 0, 16 * 4]
+    assert counts.expansions is not None and counts.expansions[3] is not None
+    assert "sixteen frames from a 1 day, 1:00:00 [H:MM:SS]" in counts.expansions[3].text
 
 
 def test_an_image_and_a_video_of_one_sample_are_refused(tmp_path: Path) -> None:
@@ -170,8 +176,6 @@ def test_what_cannot_be_counted(tmp_path: Path) -> None:
     files = tiles.saved(tiles.smolvlm(tmp_path, 128), tmp_path / "smolvlm")
     family = FAMILIES["SmolVLMProcessor"]
     assert files.vision is not None and files.family == "smolvlm"
-    counts = files.vision.count_images([(0, 5), (5, 5)])
-    assert counts.errors[0].reason == "broken_media" and counts.tokens.tolist() == [0, 17 * 4]
     image, video = dict(files.image_settings or {}), dict(files.video_settings or {})
     own = dict(files.own_settings)
     no_sampling = {"video_sampling": None, "fps": None, "num_frames": None}

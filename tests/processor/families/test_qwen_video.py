@@ -196,6 +196,9 @@ def test_videos_that_cannot_be(name: str, tmp: Path) -> None:
     assert counts.tokens[:3].tolist() == [0, 0, 0] and counts.tokens[3] > 0
     assert not counts.grids[:3].any()
     assert vision.count_videos([]).tokens.shape == (0,)
+    if name == "qwen3-vl":  # it writes seconds: one video's rate says nothing of the others
+        counts = vision.count_videos([MediaInfo(40, 80, 9, 1e-5, (0, 4)), videos[""]])
+        assert counts.errors[0].reason == "unknown_fps" and counts.tokens[1] > 0
 
 
 def test_a_record_that_lies_about_the_size(tmp: Path, clips: list[Path]) -> None:

@@ -441,7 +441,9 @@ def test_repeated_keys_are_found_far_apart_and_by_every_worker(
 
 def test_a_place_that_holds_no_sample(tmp_path: Path) -> None:
     path = str(put(tmp_path / "x.tar", SAMPLES))
-    with pytest.raises(SourceError, match="has 2 samples at bytes 0 to 2048, where one was"):
+    with pytest.raises(
+        SourceError, match="has 2 samples in 2048 bytes from byte 0 on, where one was"
+    ):
         read_row(path, 0, 0, 2048, kind="tar")
     with pytest.raises(SourceError, match="from byte 7 on: there is no header of a tar"):
         read_row(path, 0, 7, 1024, kind="tar")

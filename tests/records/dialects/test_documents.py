@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from packidx.errors import BadRecord
+from packidx.format.manifest import DEFAULT
 from packidx.records.conversation import Media
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
-from packidx.records.layout import DEFAULT
 
 A, B = Media("image", "a.png"), Media("image", "b.png")
 IMAGE = {"image_name": "a.png", "matched_text_index": 1}

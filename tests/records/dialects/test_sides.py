@@ -9,9 +9,9 @@ import pytest
 from preference_records import ASKED, BAD, CHAT, GOOD, PREFERENCES
 
 from packidx.errors import BadRecord
+from packidx.format.manifest import Layout
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
-from packidx.records.layout import Layout
 
 REFUSED = {
     "TRL, whole texts": "bad_pair",

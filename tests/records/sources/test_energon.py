@@ -139,12 +139,12 @@ def test_what_energon_leaves_out_is_told(tmp_path: Path) -> None:
     assert summary.num_samples == 2
     path = folder / ".nv-meta"
     assert summary.not_read == [
-        f"1 shard(s) of {folder}: excluded by {path}/split.yaml",
-        f"3 shard(s) of {folder}: of its val split",
-        f"1 shard(s) of {folder}: of its test split",
+        f"1 file(s) of {folder} not read, excluded by {path}/split.yaml: 's-1.tar'",
+        f"3 file(s) of {folder} not read, of its val split ({folder}#val reads it): 's-3.tar', 's-4.tar', 's-5.tar'",
+        f"1 file(s) of {folder} not read, of its test split ({folder}#test reads it): 's-6.tar'",
     ]
     assert summary.warnings == [
-        f"2 tar(s) of {folder} are in no split and not read: 's-7.tar', 'stray.tar'; run `energon prepare` again if they belong to it",
+        f"2 file(s) of {folder} not read, in no split (run `energon prepare` again if they belong to it): 's-7.tar', 'stray.tar'",
         f"{path}/split.yaml excludes 't-0.tar', 't-1.tar', 't-2.tar' and 2 more, which {path}/.info.json does not list: that leaves nothing out, so check the names",
     ]
     again = estimate_lengths(str(folder), tmp_path / "out", workers=1)

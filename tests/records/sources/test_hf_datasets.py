@@ -17,7 +17,7 @@ from packidx.errors import SourceError
 from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import media_size, open_media
 from packidx.records.media.paths import MediaRoot
-from packidx.records.shards import Shard, read_records, scan
+from packidx.records.shards import InputFile, read_records, scan
 from packidx.records.sources.find_shards import find_shards
 
 datasets.disable_progress_bars()
@@ -66,7 +66,7 @@ def data() -> datasets.Dataset:
     return datasets.Dataset.from_list(rows, features=features)
 
 
-def rows_of(shard: Shard) -> list[dict[str, Any]]:
+def rows_of(shard: InputFile) -> list[dict[str, Any]]:
     result = scan(shard.path, shard.container, shard.layout)
     found = []
     for part in result.ranges:
@@ -170,7 +170,7 @@ def test_hf_dataset_of_a_list_is_the_train_split(
     data.to_parquet(str(tmp_path / "loose" / "test-00000-of-00001.parquet"))
     mix = tmp_path / "mix.json"
 
-    def found(name: str) -> list[Shard]:
+    def found(name: str) -> list[InputFile]:
         return find_shards([lmms(mix, {"path": name, "data_type": "hf_dataset"})])
 
     assert [rows(shard) for shard in found("saved")] == [len(data)]
@@ -187,6 +187,6 @@ def test_hf_dataset_of_a_list_is_the_train_split(
         found("a/b/c")
 
 
-def rows(shard: Shard) -> int:
+def rows(shard: InputFile) -> int:
     return sum(1 for part in scan(shard.path, shard.container, shard.layout).ranges
                for _ in read_records(shard.path, part, shard.container, shard.layout))  # fmt: skip

@@ -19,11 +19,13 @@ from packidx.records.sources import hub as hub_names
 FIND = """
 import json, sys
 from packidx.errors import PackidxError
-from packidx.records.sources.find_shards import find_shards, origins
+from packidx.records.sources.find_shards import find_shards
+from packidx.records.sources.folders import Told
 for arg in sys.argv[1:]:
     try:
-        shards = find_shards([arg])
-        print(json.dumps([[s.uri, s.source, s.container] for s in shards] + origins(shards)))
+        told = Told()
+        shards = find_shards([arg], told=told)
+        print(json.dumps([[s.uri, s.source, s.container] for s in shards] + told.taken_from))
     except PackidxError as error:
         print(json.dumps(f"{type(error).__name__}: {error}"))
 """

@@ -13,9 +13,9 @@ import yaml
 from record_files import chats, write
 
 from packidx.errors import OptionError, SourceError
+from packidx.format.manifest import Layout
 from packidx.records.dialects.parse import parse
-from packidx.records.layout import Layout
-from packidx.records.shards import Shard, read_records, scan
+from packidx.records.shards import InputFile, read_records, scan
 from packidx.records.sources.find_shards import find_shards
 
 
@@ -39,7 +39,7 @@ def mix(path: Path, value: Any) -> str:
     return str(path)
 
 
-def first_record(shard: Shard) -> dict[str, Any]:
+def first_record(shard: InputFile) -> dict[str, Any]:
     parts = scan(shard.path, shard.container, shard.layout).ranges
     raw = next(read_records(shard.path, parts[0], shard.container, shard.layout))
     assert isinstance(raw.record, dict)

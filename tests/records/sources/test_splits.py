@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from packidx_cli.main import cli
 
 from packidx.errors import SourceError
-from packidx.records.sources.find_shards import find_shards, not_read
-from packidx.records.sources.folders import split_in
+from packidx.records.sources.find_shards import find_shards
+from packidx.records.sources.folders import Told, split_in
 
 T, V, E = "train", "validation", "test"
 NAMES = {
@@ -52,9 +52,10 @@ FOLDERS = {
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_train_split_is_taken_and_others_are_told(tmp_path: Path, name: str) -> None:
     given, taken, others = FOLDERS[name]
-    shards = find_shards([folder_of(tmp_path / "set", *given)])
+    besides = Told()
+    shards = find_shards([folder_of(tmp_path / "set", *given)], told=besides)
     assert [Path(shard.path).name for shard in shards] == taken
-    told = " ".join(not_read(shards).notes)
+    told = " ".join(besides.not_read(shards)[0])
     assert told.count(" split (") == len(others)
     assert all(f"of its {split} split" in told and f"set#{split}" in told for split in others)
 

@@ -1,4 +1,4 @@
-"""Media of a given shape, to probe a processor with.
+"""Media of a given shape, made up: to probe a processor with, and to compare samples.
 
 A shape is all of a medium that a processor's tokens may depend on, as text: an image's
 ``480x640`` (height, width), a video's ``33x480x640@29.97`` (frames and their rate), a sound's
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from packidx.encode.whole import BlankVideo
+from packidx.encode.imports import import_torch
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.audio import Audio, Samples
 from packidx.records.media.video import Video
@@ -81,29 +81,42 @@ def num_values(kind: str, shape: str) -> int:
     return math.prod(map(int, sides.split("x")))
 
 
-def blank(kind: str, shape: str, *, is_abstract: bool = False) -> Media:
-    """A medium of a shape that says nothing.
+def medium_of(
+    kind: str, shape: str, seed: int | None = None, *, is_abstract: bool = False
+) -> Media:
+    """Return a medium of a shape, made up.
 
     Args:
-        is_abstract: of a video, as for `BlankVideo`.
+        seed: of its random content; None makes it say nothing: black pixels, silence.
+        is_abstract: of a video, as for `MadeUpVideo`.
     """
     if kind == "audio":
-        return _sound(shape, None)
+        num_samples, rate = map(int, shape.split("@"))
+        info = MediaInfo(0, 0, num_samples=num_samples, sampling_rate=rate)
+        return Media(kind, MadeUpSound(info, seed))
     if kind == "video":
-        return _video(shape, None, is_abstract)
+        info = _video_info(shape)
+        own_seed = None if seed is None else seed + zlib.crc32(shape.encode())
+        video = MadeUpVideo(info, own_seed, is_abstract=is_abstract)
+        return Media(kind, video, frame_indices=info.frame_indices)
     height, width = map(int, shape.split("x"))
-    return Media(kind, Image.new("RGB", (width, height)))
-
-
-def noise(kind: str, shape: str, seed: int) -> Media:
-    """The same with random content."""
-    if kind == "audio":
-        return _sound(shape, seed)
-    if kind == "video":
-        return _video(shape, seed)
-    height, width = map(int, shape.split("x"))
+    if seed is None:
+        return Media(kind, Image.new("RGB", (width, height)))
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
     return Media(kind, Image.fromarray(pixels))
+
+
+def _video_info(shape: str) -> MediaInfo:
+    stated: Any = _CLIP.fullmatch(shape)
+    num_frames, height, width = map(int, stated.group(1, 2, 3))
+    return MediaInfo(
+        height,
+        width,
+        num_frames,
+        float(stated[4]) if stated[4] else None,
+        None if stated[6] is None else tuple(map(int, stated[6].split("+"))),
+        stated[5] is not None,
+    )
 
 
 def random_tuples(kind: str, rate: int = 16000) -> list[tuple[str, ...]]:
@@ -122,25 +135,44 @@ def random_tuples(kind: str, rate: int = 16000) -> list[tuple[str, ...]]:
     return [tuple(rng.choices(shapes, k=number)) for number in _NUMBERS]
 
 
-class _NoisyVideo(Video):
-    """Random frames, the same for the same seed."""
+class MadeUpVideo(Video):
+    """A video of a shape.
 
-    def __init__(self, info: MediaInfo, seed: int) -> None:
+    Args:
+        info: its shape.
+        seed: of its random frames; None makes them black, and its tensor as small as one of them.
+        is_abstract: whether the tensor of a black one has a shape alone (torch's device ``meta``):
+            what is done to it costs nothing, and fails where a value is looked at.
+    """
+
+    def __init__(
+        self, info: MediaInfo, seed: int | None = None, *, is_abstract: bool = False
+    ) -> None:
         super().__init__((), "a made-up video")
         self.info = info
         self._seed = seed
+        self._is_abstract = is_abstract
 
     def frames(self, indices: ArrayLike) -> NDArray[np.uint8]:
-        shape = (self.info.height, self.info.width, 3)
-        every = np.random.default_rng(self._seed).integers(
-            0, 256, (self.info.num_frames, *shape), np.uint8
-        )
+        shape = (self.info.num_frames, self.info.height, self.info.width, 3)
+        every = np.zeros(shape, np.uint8)
+        if self._seed is not None:
+            every = np.random.default_rng(self._seed).integers(0, 256, shape, np.uint8)
         taken: NDArray[np.uint8] = every[np.asarray(indices, np.int64)]
         return taken
 
+    def tensor(self, indices: NDArray[np.int64]) -> Any:
+        """Return frames as uint8 ``[n, 3, height, width]``."""
+        torch = import_torch()
+        if self._seed is not None:
+            return torch.from_numpy(self.frames(indices)).permute(0, 3, 1, 2).contiguous()
+        device = "meta" if self._is_abstract else "cpu"
+        frame = torch.zeros((1, 3, self.info.height, self.info.width), dtype=torch.uint8)
+        return frame.to(device).expand(len(indices), -1, -1, -1)
 
-class _MadeUpSound(Audio):
-    """Silence, or noise."""
+
+class MadeUpSound(Audio):
+    """Silence, or noise of a seed."""
 
     def __init__(self, info: MediaInfo, seed: int | None) -> None:
         super().__init__(b"", "a made-up sound")
@@ -153,26 +185,3 @@ class _MadeUpSound(Audio):
             return np.zeros(num, np.float32)
         wave = np.random.default_rng(self._seed).normal(0, 0.1, num).astype(np.float32)
         return np.asarray(wave, np.float32)
-
-
-def _sound(shape: str, seed: int | None) -> Media:
-    num_samples, rate = map(int, shape.split("@"))
-    info = MediaInfo(0, 0, num_samples=num_samples, sampling_rate=rate)
-    return Media("audio", _MadeUpSound(info, seed))
-
-
-def _video(shape: str, seed: int | None, is_abstract: bool = False) -> Media:
-    stated: Any = _CLIP.fullmatch(shape)
-    num_frames, height, width = map(int, stated.group(1, 2, 3))
-    info = MediaInfo(
-        height,
-        width,
-        num_frames,
-        float(stated[4]) if stated[4] else None,
-        None if stated[6] is None else tuple(map(int, stated[6].split("+"))),
-        stated[5] is not None,
-    )
-    video: Video = BlankVideo(info, is_abstract=is_abstract)
-    if seed is not None:
-        video = _NoisyVideo(info, seed + zlib.crc32(shape.encode()))
-    return Media("video", video, frame_indices=info.frame_indices)
