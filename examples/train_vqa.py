@@ -15,6 +15,7 @@ uses, numbered anew, in place of Qwen's 151,936. It takes some 5 minutes on two 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import time
 from collections import Counter
@@ -58,7 +59,8 @@ def plan(corpus: Path, processor: Path, out: Path, limit: int | None = None) -> 
 def read(index: Path, encode: ProcessorEncoder, workers: int = 2) -> list[Pack]:
     """Every pack of a snapshot, in memory, pixels in 16 bits: each is used several times."""
     dataset = PackedDataset(index, encode)
-    packs = list(DataLoader(dataset, batch_size=None, num_workers=workers))
+    loader = DataLoader(dataset, batch_size=None, num_workers=workers)
+    packs = [copy.deepcopy(pack) for pack in loader]  # out of files that it shares with a worker
     for sample in (sample for pack in packs for sample in pack.samples):
         sample["pixel_values"] = sample["pixel_values"].half()
     return packs

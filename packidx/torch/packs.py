@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -131,15 +130,35 @@ class Pack:
         return joined
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As bytes: a worker hands tensors over as open files, which those of many samples exceed.
+        """Of each type one tensor: a worker hands every tensor over as a file that stays open."""
+        tensors = [value for each in self.segments for value in each.tensors.values()]
+        joined = {
+            dtype: torch.cat([value.flatten() for value in tensors if value.dtype == dtype])
+            for dtype in dict.fromkeys(value.dtype for value in tensors)
+        }
+        shapes = [
+            [(key, value.dtype, value.shape) for key, value in each.tensors.items()]
+            for each in self.segments
+        ]
+        others = [(each.slot, each.pad_token_id) for each in self.segments]
+        return _split, ({**vars(self), "segments": []}, joined, shapes, others)
 
-        A worker that collates hands over few.
-        """
-        return _unpickled, (pickle.dumps(vars(self)),)
 
-
-def _unpickled(data: bytes) -> Pack:
-    return Pack(**pickle.loads(data))
+def _split(
+    fields: dict[str, Any],
+    joined: dict[torch.dtype, Tensor],
+    shapes: list[list[tuple[str, torch.dtype, torch.Size]]],
+    others: list[tuple[int, int]],
+) -> Pack:
+    pack, taken = Pack(**fields), dict.fromkeys(joined, 0)
+    for named, other in zip(shapes, others, strict=True):
+        tensors = {}
+        for key, dtype, shape in named:
+            begin = taken[dtype]
+            taken[dtype] = begin + shape.numel()
+            tensors[key] = joined[dtype][begin : taken[dtype]].view(shape)
+        pack.segments.append(Segment(tensors, *other))
+    return pack
 
 
 def sample_of(encoded: Encoded) -> Sample:
