@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packidx.format.manifest import COLUMNS, PAIRS, TAGS
+from packidx.format.terms import COLUMNS, PAIRS, TAGS
 from packidx.records.sources import MIX
 
 from .options import Decorator, option, pairs_option, settings_option, together, trust_option

@@ -122,9 +122,9 @@ def estimate_lengths(
         remote_media: folders, and URLs such as ``s3://corpus/images/``, elsewhere, below which
             records may refer to files and objects, too.
         columns: what the sources call their columns, ``{"messages": "chat"}``; see
-            `packidx.format.manifest.COLUMNS`. A data set of a mix that states columns of its own
+            `packidx.format.terms.COLUMNS`. A data set of a mix that states columns of its own
             must not be among the sources then; the same holds for tags and the delimiter.
-        tags: the words of their turns, ``{"role_tag": "speaker"}``; see `format.manifest.TAGS`.
+        tags: the words of their turns, ``{"role_tag": "speaker"}``; see `format.terms.TAGS`.
         delimiter: between the cells of CSV and TSV files, one character; a TSV has no quotes
             unless it is stated.
         pair: which side of preference pairs is taken, ``'chosen'`` or ``'rejected'``, or

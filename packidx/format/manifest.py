@@ -19,7 +19,7 @@ from msgspec.structs import force_setattr, replace
 
 from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError, OptionError
-from packidx.format.terms import PAIR_SIDES
+from packidx.format.terms import BOTH, COLUMNS, PAIRS, TAGS
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
 
@@ -135,26 +135,6 @@ def as_planned(shard: Shard) -> Shard:
     return replace(shard, identity=None, ranges=None, columns=None)
 
 
-COLUMNS = (
-    *("messages", "images", "videos", "audios", "system", "tools", "id"),
-    *("input_ids", "labels", "text_tokens", "mm_inputs_meta"),
-    *("prompt", "query", "response", "history", "caption", "text"),
-    *("chosen", "rejected"),
-)
-"""Standard columns that another may stand for."""
-TAGS = {
-    "role_tag": None,  # which names a key, as does the next
-    "content_tag": None,
-    "user_tag": "user",
-    "assistant_tag": "assistant",
-    "system_tag": "system",
-    "observation_tag": "tool",
-    "function_tag": "function_call",
-}
-"""What LLaMA-Factory and NeMo call the words of a turn → the role such a word means."""
-BOTH = "both"
-PAIRS = (*PAIR_SIDES, BOTH)
-"""What `Layout.pair` may be: which answer of preference pairs is taken."""
 _WHOLE = 1.0  # msgspec leaves out a default that is this very object
 
 

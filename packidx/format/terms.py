@@ -13,6 +13,26 @@ Schedule = Literal["stratified", "random"]
 Side = Literal["train", "holdout"]
 PAIR_SIDES = ("chosen", "rejected")
 """The sides of a preference pair, in the order in which their samples stand."""
+COLUMNS = (
+    *("messages", "images", "videos", "audios", "system", "tools", "id"),
+    *("input_ids", "labels", "text_tokens", "mm_inputs_meta"),
+    *("prompt", "query", "response", "history", "caption", "text"),
+    *("chosen", "rejected"),
+)
+"""Standard columns that another may stand for."""
+TAGS = {
+    "role_tag": None,  # which names a key, as does the next
+    "content_tag": None,
+    "user_tag": "user",
+    "assistant_tag": "assistant",
+    "system_tag": "system",
+    "observation_tag": "tool",
+    "function_tag": "function_call",
+}
+"""What LLaMA-Factory and NeMo call the words of a turn → the role such a word means."""
+BOTH = "both"
+PAIRS = (*PAIR_SIDES, BOTH)
+"""What `packidx.format.manifest.Layout.pair` may be: which answer of preference pairs is taken."""
 MAX_CAPACITY = 1 << 30
 
 BY_CHOICE = ("excluded", "consumed", "holdout", "train", "mix", "max_packs")

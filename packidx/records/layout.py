@@ -12,7 +12,8 @@ from typing import Any
 import orjson
 
 from packidx.errors import BadRecord
-from packidx.format.manifest import COLUMNS, TAGS, Layout
+from packidx.format.manifest import Layout
+from packidx.format.terms import COLUMNS, TAGS
 
 TURN_KEYS = ("messages", "conversations", "conversation")
 _KEYS = {"text_tokens": "_text_tokens"}  # a column's key in the record, where it has another name

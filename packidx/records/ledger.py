@@ -19,8 +19,8 @@ import orjson
 from msgspec import structs
 
 from packidx.errors import BadRecord, OptionError
-from packidx.format.manifest import COLUMNS, Layout
-from packidx.format.terms import PAIR_SIDES
+from packidx.format.manifest import Layout
+from packidx.format.terms import COLUMNS, PAIR_SIDES
 from packidx.io.ranges import Extent
 from packidx.records.containers.registry import container
 from packidx.records.containers.tar import KEY, MEMBERS, Members

@@ -127,7 +127,7 @@ IMAGES = [
     Case("zero-sized image", image(claims(0, 5)), "broken_media", "no image of a known format"),
     Case("bomb", image(claims(60_000, 60_000)), "media_too_large", "more pixels"),
     Case("stated size of a bomb", says(chat("<image>", images=[{"path": "good.png", "height": 60_000, "width": 60_000}])), "media_too_large", "60000 x 60000"),
-    Case("aspect ratio 201", image(saved(pixels("RGB", (402, 2)), "PNG")), "aspect_ratio", "200"),
+    Case("aspect ratio 201", image(saved(pixels("RGB", (402, 2)), "PNG")), "aspect_ratio", "201 times"),
     Case("aspect ratio 200", image(saved(pixels("RGB", (400, 2)), "PNG")), COUNTED),
     Case("one pixel", image(saved(pixels("RGB", (1, 1)), "PNG")), COUNTED),
     *[Case(f"EXIF {turn} {kind}", image(turned(turn, kind)), COUNTED)

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.errors import BadRecord, OptionError
-from packidx.format.manifest import COLUMNS, DEFAULT, TAGS, Layout, decoded
+from packidx.format.manifest import DEFAULT, Layout, decoded
+from packidx.format.terms import COLUMNS, TAGS
 from packidx.records.containers.tar import KEY
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import key_of, standard

@@ -298,6 +298,6 @@ def unusable_size(height: int, width: int) -> BadRecord:
     """Return why an image of this size, in pixels, becomes no token."""
     if height <= 0 or width <= 0:
         return no_pixels(height, width)
-    size = f"{width}x{height}"
-    text = f"an image of {size} pixels: one side is too many times the other for its processor"
-    return BadRecord("aspect_ratio", text)
+    ratio = max(height, width) / min(height, width)
+    text = f"one side is {ratio:,.0f} times the other, more than its processor takes"
+    return BadRecord("aspect_ratio", f"an image of {width}x{height} pixels: {text}")
