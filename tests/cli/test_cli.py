@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import cli, main
+from told_facts import facts_of
 
 from packidx.plan.options import TYPES
 
@@ -34,24 +35,33 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
 
 
 def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pq.write_table(pa.table({"length": [5, 6, 7, 8, 99]}), tmp_path / "l.parquet")
+    rows = {"length": [5, 6, 7, 8, 99, 4], "source": [*"aaaaab"]}
+    pq.write_table(pa.table(rows), tmp_path / "l.parquet")
     command = ["plan", str(tmp_path / "l.parquet"), "-o", str(tmp_path / "i"), "--capacity", "16"]
+    command += ["--mix", "b=0", "--epochs", "3"]
     status, out, err = run(capsys, *command)
     assert (status, err) == (0, "")
-    for words in (
-        "5 in, 4 packed",
-        "26",
-        "2 of 16 tokens",
-        "81.250 %",
-        "2 packs",
-        "99 tokens, 79.2 % of the 125 to be packed (1 too_long)",
-    ):
-        assert words in out
+    said = facts_of(out)
+    for name, words in {
+        "samples": "6 in, 4 packed",
+        "tokens": "78",
+        "packs": "6 of 16 tokens, 3 epochs of 2",
+        "fill": "81.250 %",
+        "lower bound": "6 packs",
+    }.items():
+        assert said[name].startswith(words), name
+    # Each sample's tokens once, whatever the epochs; what was left out by choice is no loss.
+    assert said["dropped"] == "99 tokens, 79.2 % of the 125 to be packed (1 too_long)"
+    assert said["left out"] == "1 mix"
     line = next(line for line in out.splitlines() if "packidx sql" in line)
     assert f'packidx sql {tmp_path / "i"} "SELECT' in line  # unbroken, to be copied
     assert "exists already" in run(capsys, *command)[1]
     [_, out, _] = run(capsys, *command, "--json")
     assert json.loads(out)["existed"] is True
+    again = facts_of(run(capsys, "stats", str(tmp_path / "i"))[1])
+    assert (again["dropped"], again["left out"]) == (said["dropped"], said["left out"])
+    told = json.loads(run(capsys, "stats", str(tmp_path / "i"), "--json")[1])
+    assert told["result"]["lost_percent"] == 100 * 99 / 125
 
 
 def test_log_says_order_and_origin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
