@@ -452,10 +452,12 @@ def test_a_transform_is_all_that_its_module_imports(
     monkeypatch.syspath_prepend(str(home.here))
 
     def count() -> LengthsSummary:
-        for module in ("own", "helper", "lazy", "pack", "pack.deep", "pack.deeper"):
-            sys.modules.pop(module, None)
         importlib.invalidate_caches()
-        return home.count(*TEXT, transform="own:f")
+        try:
+            return home.count(*TEXT, transform="own:f")
+        finally:
+            for module in ("own", "helper", "lazy", "pack", "pack.deep", "pack.deeper"):
+                sys.modules.pop(module, None)
 
     first = count()
     assert count().existed

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from packidx.encode import proof
+from packidx.encode import imports
 from packidx.estimate import comparison, estimate_lengths
 from packidx.processor.counts import NEEDS_TORCHVISION
 
@@ -27,7 +27,7 @@ def test_a_missing_torchvision_counts_nothing_twice(
     given: dict[str, Any] = {"processor": processors / "qwen2.5-vl", "workers": 1}
     with monkeypatch.context() as patch:
         patch.setattr("packidx.encode.proof._load", load)
-        for module in (comparison, proof):
+        for module in (comparison, imports):
             patch.setattr(
                 module, "installed", lambda name: None if name == "torchvision" else there(name)
             )
