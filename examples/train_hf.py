@@ -200,6 +200,8 @@ def main() -> None:
         callbacks=[speed],
     )
     speed.trainer.train(resume_from_checkpoint=args.resume or None)
+    if world_size > 1:  # or a rank may be aborted while it ends
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
