@@ -190,7 +190,7 @@ def _segment_numbers(row: Sequence[Segment], *, padding: bool) -> Tensor:
 
 
 def _thd_bounds(row: Sequence[Segment]) -> tuple[Tensor, Tensor]:
-    """Cumulative true lengths and _cumulative slots, int32 [segments + 1], of a row.
+    """Return cumulative true lengths and cumulative slots, int32 [segments + 1], of a row.
 
     A segment that is nothing but padding is part of the slot before it: an empty sequence is not
     something every kernel takes.
