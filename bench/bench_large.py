@@ -52,10 +52,11 @@ def bench_large(folder: Path, count: int) -> None:
 
 
 def _show_result(index: Path, counts: Int64s) -> None:
-    result = open_index(index).manifest["result"]
+    manifest = open_index(index).manifest
+    result = manifest["result"]
     packs, bound = result["num_packs"], result["lower_bound"]
     size = sum(one.stat().st_size for one in index.rglob("*") if one.is_file())
-    found = f"{packs:,} in {len(result['windows'])} windows, {size / 1e9:.2f} GB on disk"
+    found = f"{packs:,} in {len(manifest['windows'])} windows, {size / 1e9:.2f} GB on disk"
     line("packs", f"{found}, gap {100 * (packs / bound - 1):.4f} % ({result['bound']})")
     present = np.flatnonzero(counts)[::-1]
     histogram = Histogram(present.astype(np.int64), counts[present])
