@@ -36,7 +36,7 @@ def bench_large(folder: Path, count: int) -> None:
         for _ in range(ROUNDS):
             shutil.rmtree(index, ignore_errors=True)
             taken.append(plan(table, index))
-            files = open_index(index).files("samples")
+            files = [Path(file.path) for file in open_index(index).files("samples")]
             alone.append((_reading(table), _writing(files, folder / "copy.parquet")))
         best = min(taken, key=lambda one: one.cpu)
         line("packidx plan", f"{best.wall:.1f} s, {best.cpu:.1f} CPU-s")

@@ -216,9 +216,6 @@ class Window(Sums, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise an `Unfit` unless the files are those of the window."""
         check_files(self.files)
-        own = folder_name([file.sha256 for file in self.files])
-        if own != self.folder:
-            raise Unfit(f"has a window of folder {self.folder}, and files of {own}")
         wanted = {
             "packs": sum(self.num_packs),
             "samples": self.num_pieces,

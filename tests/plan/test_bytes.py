@@ -26,7 +26,8 @@ def lengths(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def parquet_bytes(index: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(index.glob("snapshots/*/*.parquet"))}
+    found = sorted(index.glob("windows/*/*.parquet"))
+    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in found}
 
 
 RULES: list[dict[str, Any]] = [
