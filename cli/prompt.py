@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterable
-from typing import Any
-
-from prompt_toolkit import PromptSession
-from prompt_toolkit.application import get_app
-from prompt_toolkit.completion import WordCompleter
-from prompt_toolkit.filters import Condition
-from prompt_toolkit.history import FileHistory, History, InMemoryHistory
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+import readline
+from collections.abc import Callable, Iterable, Sequence
 
 from packidx.errors import PackidxError
 from packidx.format.index import TABLES
@@ -24,11 +16,7 @@ from .show.console import say, warn
 
 _ENDS = ("quit", "exit", ".quit")
 _COLUMNS = {
-    **{name: schema.names for name, schema in TABLES.items()},
-    "lengths": ALL_LENGTHS.names,
-    "rejected": ALL_LENGTHS.names,
-    "sources": SOURCES.names,
-    "steps": STEPS.names,
+    name for schema in (*TABLES.values(), ALL_LENGTHS, SOURCES, STEPS) for name in schema.names
 }
 _SQL = (
     *("SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "DISTINCT", "JOIN"),
@@ -37,77 +25,62 @@ _SQL = (
 )
 
 
-def prompt(run: Callable[[str], None], views: Iterable[str], title: str, **terminal: Any) -> None:
+def prompt(run: Callable[[str], None], views: Iterable[str], title: str) -> None:
     """Ask for queries and `run` them, until Ctrl-D or ``quit``.
 
     Args:
         run: prints what queries give.
-        views: that can be asked.
+        views: that can be asked; Tab completes them, their columns and words of SQL.
         title: what is asked.
-        terminal: ``input`` and ``output`` of prompt_toolkit, others than the terminal's.
     """
-    lines: PromptSession[str] = PromptSession(
-        history=_history(),
-        completer=completer(views),
-        complete_while_typing=False,
-        multiline=True,
-        key_bindings=_bindings(),
-        prompt_continuation="    ...> ",
-        **terminal,
-    )
+    words = [*views, *sorted(_COLUMNS), *_SQL]
+    readline.set_completer(lambda begun, number: completed(words, begun, number))
+    readline.set_completer_delims(" \t\n,;()\"'=<>.")
+    readline.parse_and_bind("tab: complete")
+    history = _history()
     say(f"{title}: views are {', '.join(views)}; a semicolon ends a query, Ctrl-D the prompt")
+    text = ""
     while True:
         try:
-            text = lines.prompt("packidx> ").strip()
+            text += input("    ...> " if text else "packidx> ") + "\n"
         except KeyboardInterrupt:  # what was typed is given up
+            say("")
+            text = ""
             continue
         except EOFError:
-            return
-        if text.lower() in _ENDS:
-            return
+            break
+        if text.strip().lower() in _ENDS:
+            break
+        if text.strip() and not text.rstrip().endswith(";"):
+            continue
         try:
-            if text:
+            if text.strip():
                 run(text)
         except KeyboardInterrupt:
             say("stopped", err=True)
         except (PackidxError, OSError) as error:
             say(str(error), err=True)
+        text = ""
+    if history is not None:
+        readline.write_history_file(history)
 
 
-def is_complete(text: str) -> bool:
-    """Return whether Enter runs what was typed, and begins no further line."""
-    return text.rstrip().endswith(";") or text.strip().lower() in ("", *_ENDS)
+def completed(words: Sequence[str], begun: str, number: int) -> str | None:
+    """Return the word of that number that begins so, in any case."""
+    fitting = [word for word in words if word.lower().startswith(begun.lower())]
+    return fitting[number] if number < len(fitting) else None
 
 
-def completer(views: Iterable[str]) -> WordCompleter:
-    """Completes views, their columns and words of SQL."""
-    columns = dict.fromkeys(name for view in views for name in _COLUMNS[view])
-    return WordCompleter([*views, *columns, *_SQL], ignore_case=True, pattern=re.compile(r"\w+"))
-
-
-def _bindings() -> KeyBindings:
-    """Enter ends what is complete; Alt-Enter begins a line all the same."""
-    bindings = KeyBindings()
-
-    @bindings.add("enter", filter=Condition(lambda: is_complete(get_app().current_buffer.text)))
-    def run(event: KeyPressEvent) -> None:
-        event.current_buffer.validate_and_handle()
-
-    @bindings.add("escape", "enter")
-    def line(event: KeyPressEvent) -> None:
-        event.current_buffer.newline()
-
-    return bindings
-
-
-def _history() -> History:
-    """Return what was asked before, in a file of the cache that nobody else reads."""
+def _history() -> str | None:
+    """Read what was asked before, of a file of the cache that nobody else reads; its path, None
+    where there can be none."""
     path = os.path.join(cache.folder(), "sql_history")
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600))
         os.chmod(path, 0o600)
+        readline.read_history_file(path)
     except OSError as error:
         warn([f"queries are not remembered: {path}: {error.strerror}"])
-        return InMemoryHistory()
-    return FileHistory(path)
+        return None
+    return path

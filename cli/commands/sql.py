@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import decimal
 import io
@@ -9,11 +10,10 @@ import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,14 +37,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 100  # of a table on a terminal
 _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
-_TIMEOUT, _MEMORY = 60.0, "4GB"  # of a locked query
-_LONGEST = 1e6  # seconds; the system waits no longer than 2^31 milliseconds at once
-
-
-def _seconds(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not 0 < value <= _LONGEST:  # nan is neither
-        raise click.BadParameter(f"{value:g} is no number above 0 and up to {_LONGEST:,.0f}.")
-    return value
+_TIMEOUT, _MEMORY = 60, "4GB"  # of a locked query
 
 
 class _Query(GroupedCommand):
@@ -84,8 +77,7 @@ def _of_steps(option: str, least: int, help: str) -> Decorator:
         "--timeout",
         "SECONDS",
         "Stop QUERY after so long.  [default: 60; none with --unlocked]",
-        type=float,
-        callback=_seconds,
+        type=click.IntRange(1, 1_000_000),
     ),
     option(
         "--memory-limit",
@@ -110,7 +102,7 @@ def sql(
     kind: str | None,
     output: str | None,
     unlocked: bool,
-    timeout: float | None,
+    timeout: int | None,
     memory_limit: str | None,
     roots: dict[str, str],
     quiet: bool,
@@ -134,7 +126,8 @@ def sql(
     kind = kind or _kind_of(output)
     if kind == "parquet" and not output:
         raise click.UsageError("--format parquet needs -o FILE")
-    file = _file_of(output)
+    if output is not None:
+        _check_folder(output)
     with status(quiet):
         asked = opened(index, roots, **steps)
     asker = Asker(
@@ -144,17 +137,24 @@ def sql(
         _bytes(memory_limit or (None if unlocked else _MEMORY)),
         quiet,
     )
-    if query is None and output is None and sys.stdin.isatty() and sys.stdout.isatty():
+    is_terminal = sys.stdout.isatty()
+
+    def show(text: str) -> None:
+        asker.run(text, kind, lambda data: print_text(data.decode()), is_terminal, several=True)
+
+    if query is None and output is None and sys.stdin.isatty() and is_terminal:
         from ..prompt import prompt
 
-        prompt(lambda text: asker.show(text, kind, several=True), asked.names, asked.title)
+        prompt(show, asked.names, asked.title)
         return
     is_read = query == "-" or (query is None and not sys.stdin.isatty())
-    text = (sys.stdin.read() if is_read else query or "").strip()
+    text = (sys.stdin.read() if is_read else query or "").strip() or _ALL_COLUMNS
     if output is not None:
-        asker.write(text or _ALL_COLUMNS, kind, output, file)
+        asker.run(text, kind, lambda data: _write(output, data))
+    elif is_read:
+        show(text)
     else:
-        asker.show(text or _ALL_COLUMNS, kind, several=is_read)
+        asker.run(text, kind, lambda data: print_text(data.decode()), is_terminal)
 
 
 _ALL_COLUMNS = (
@@ -165,87 +165,60 @@ _ALL_COLUMNS = (
 
 @dataclass(frozen=True)
 class Asker:
-    """Runs queries over an index or a lengths table, and prints or writes what they give."""
+    """Runs queries over an index or a lengths table."""
 
     asked: Asked
     unlocked: bool
-    timeout: float | None
+    timeout: int | None
     """Seconds of a query."""
     memory: int | None
     """Bytes that a query may take."""
     quiet: bool
 
-    def show(self, text: str, kind: str, several: bool) -> None:
-        """Print what queries give, up to the first that fails; of a table on a terminal, the first
-        rows.
+    def run(
+        self,
+        text: str,
+        kind: str,
+        put: Callable[[bytes], None],
+        is_terminal: bool = False,
+        several: bool = False,
+    ) -> None:
+        """Put what queries give somewhere, up to the first that fails.
 
         Args:
             text: one query or, with `several`, queries with a semicolon behind each.
-            kind: ``table``, ``csv`` or ``json``.
+            kind: one of `FORMATS`.
+            put: takes what a query gives, as it is printed or stands in a file.
+            is_terminal: of a table the first rows are enough, and nothing steers the terminal.
 
         Raises:
             OptionError: why there is no result.
             FormatError, OSError: what is asked cannot be read.
         """
-        is_terminal = sys.stdout.isatty()  # while it is no proxy of the status
-        most = _MOST_ROWS if kind == "table" and is_terminal else None
-        with self._connection(text) as connection:
-            listed = [text]
-            if several:
-                found = [each.query for each in connection.extract_statements(text)]
-                listed = found or [_ALL_COLUMNS]
-            for query in listed:
-                with status(self.quiet) as doing, self._limited(connection, query) as relation:
-                    doing("running the query")
-                    shown = text_of(relation, kind, most)
-                # CSV is data: a program gets it as it is, and has no escape to undo. A terminal
-                # does not.
-                print_text(visible(shown, lines=True) if kind == "csv" and is_terminal else shown)
-
-    def write(self, query: str, kind: str, output: str, file: Path | None) -> None:
-        """Write what a query gives into the file, or into what `output` names that is no file.
-
-        Raises:
-            OptionError: why there is no result.
-            FormatError, OSError: what is asked cannot be read.
-        """
-        from packidx.io.files import atomic_file
-
-        with self._connection(query) as connection, status(self.quiet) as doing:
-            doing("running the query")
-            with (
-                self._limited(connection, query) as relation,
-                atomic_file(file) if file is not None else open(output, "wb") as out,
-            ):
-                if kind == "parquet" and relation is not None:
-                    write_parquet(relation, out)
-                else:
-                    out.write(text_of(relation, kind, None).encode())
-
-    @contextmanager
-    def _connection(self, text: str) -> Iterator[Any]:
-        """A connection with the views that a text names; its errors are sentences."""
         import duckdb
 
-        from packidx.inspect.sql import connect, failure
+        from packidx.inspect.sql import connect, failure, limited, one_select
 
-        with self.asked.views(text) as views:
+        with self.asked.views(text) as views, contextlib.ExitStack() as stack:
             try:
-                connection = connect(views, self.unlocked, self.memory and self.memory * 3 // 4)
-                try:
-                    yield connection
-                finally:
-                    connection.close()  # what an unlocked query attached is written
+                memory = self.memory and self.memory * 3 // 4
+                connection = connect(views, self.unlocked, memory)
+                stack.callback(connection.close)  # what an unlocked query attached is written
+                listed = [text]
+                if several:
+                    found = [each.query for each in connection.extract_statements(text)]
+                    listed = found or [_ALL_COLUMNS]
+                for query in listed:
+                    with (
+                        status(self.quiet) as doing,
+                        limited(connection, self.timeout, self.memory),
+                    ):
+                        doing("running the query")
+                        asked = query if self.unlocked else one_select(connection, query)
+                        data = rendered(connection.sql(asked), kind, is_terminal)
+                    put(data)
             except (duckdb.Error, PackidxError) as error:
                 raise OptionError(failure(error, text, views.absent)) from error
-
-    @contextmanager
-    def _limited(self, connection: Any, query: str) -> Iterator[Any]:
-        """Return what a query gives, within its limits of time and memory."""
-        from packidx.inspect.sql import limited, one_select
-
-        with limited(connection, self.timeout, self.memory):
-            yield connection.sql(query if self.unlocked else one_select(connection, query))
 
 
 def _kind_of(output: str | None) -> str:
@@ -269,38 +242,45 @@ def _bytes(size: str | None) -> int | None:
     return limit
 
 
-def _file_of(output: str | None) -> Path | None:
-    """The file to write as a whole; None for stdout and what else `output` names: a pipe, a device.
+def _check_folder(output: str) -> None:
+    """Raise an OptionError where the folder of the file does not exist."""
+    folder = Path(output).resolve().parent
+    if not folder.is_dir():
+        raise OptionError(f"-o {output}: the folder {folder} does not exist")
 
-    Raises:
-        OptionError: its folder does not exist.
-    """
-    if output is None:
-        return None
+
+def _write(output: str, data: bytes) -> None:
+    """Write a file as a whole; into what `output` names that is no file, a pipe or a device."""
+    from packidx.io.files import atomic_file
+
     target = Path(output).resolve()
-    if target.exists() and not target.is_file():
-        return None
-    if not target.parent.is_dir():
-        raise OptionError(f"-o {output}: the folder {target.parent} does not exist")
-    return target
+    is_file = target.is_file() or not target.exists()
+    with atomic_file(target) if is_file else open(output, "wb") as out:
+        out.write(data)
 
 
-def text_of(relation: Any, kind: str, most: int | None) -> str:
-    """A DuckDB relation in one of the forms `FORMATS`, or a short table of `most` rows.
+def rendered(relation: Any, kind: str, is_terminal: bool) -> bytes:
+    """A DuckDB relation in one of the `FORMATS`; of a table on a terminal, the first rows.
 
     Args:
         relation: None of a statement without rows.
-        most: rows of a table for a terminal; None for all rows.
+
+    Raises:
+        OptionError: the format has no such type, or two columns of one name.
     """
     if relation is None:
-        return "[]\n" if kind == "json" else ""
-    if most is not None:
-        return as_short_table(relation.columns, python_rows(relation, most + 1), most)
-    return FORMATS[kind](relation.columns, python_rows(relation))
+        return b"[]\n" if kind == "json" else b""
+    if kind == "parquet":
+        return as_parquet(relation)
+    if kind == "table" and is_terminal:
+        return as_short_table(relation.columns, python_rows(relation, _MOST_ROWS + 1)).encode()
+    text = FORMATS[kind](relation.columns, python_rows(relation))
+    # CSV is data: a program gets it as it is, and has no escape to undo. A terminal does not.
+    return (visible(text, lines=True) if kind == "csv" and is_terminal else text).encode()
 
 
-def write_parquet(relation: Any, file: BinaryIO) -> None:
-    """A DuckDB relation as Parquet, batch by batch.
+def as_parquet(relation: Any) -> bytes:
+    """A DuckDB relation as a Parquet file.
 
     Raises:
         OptionError: Parquet has no such type.
@@ -308,18 +288,14 @@ def write_parquet(relation: Any, file: BinaryIO) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    buffer = io.BytesIO()
     try:
-        # Older releases of DuckDB have it under its former name alone.
-        older = not hasattr(relation, "to_arrow_reader")
-        read = relation.fetch_arrow_reader if older else relation.to_arrow_reader
-        reader = read(1 << 16)
-        with pq.ParquetWriter(file, reader.schema, compression="zstd") as writer:
-            for batch in reader:
-                writer.write_batch(batch)
+        pq.write_table(relation.to_arrow_table(), buffer, compression="zstd")
     except pa.ArrowNotImplementedError as error:
         raise OptionError(f"the query failed: {error}; cast that column to VARCHAR") from None
     except pa.ArrowException as error:
         raise OptionError(f"the query failed: {error}") from None
+    return buffer.getvalue()
 
 
 def python_rows(relation: Any, most: int | None = None) -> list[tuple[Any, ...]]:
@@ -381,44 +357,36 @@ def as_table(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
     return format_table(columns, cells, _are_numbers(columns, rows))
 
 
-def as_short_table(columns: list[str], rows: list[tuple[Any, ...]], most: int) -> str:
-    """A table for a terminal: so many rows, and as many columns as fit; says what it left out.
+def as_short_table(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
+    """A table for a terminal: the first rows, and as many columns as fit; says what it left out.
 
     Long values are cut before columns are left out. Tables of few columns go on below instead.
     """
-    notes = []
-    if len(rows) > most:
-        rows = rows[:most]
-        notes.append(f"these are the first {most} rows")
+    from rich.cells import cell_len
+
+    notes = [f"these are the first {_MOST_ROWS} rows"] if len(rows) > _MOST_ROWS else []
+    rows = rows[:_MOST_ROWS]
     cells = [[visible(_cell(value), lines=True) for value in row] for row in rows]
-    width = shutil.get_terminal_size((100, 24)).columns
-    if len(columns) > _FEW and _width(columns, cells) > width:
-        cut = [[_cut(cell) for cell in row] for row in cells]
-        shown = len(columns)
-        while shown > 1 and _width(columns[:shown], [row[:shown] for row in cut]) > width:
+    width, shown = shutil.get_terminal_size((100, 24)).columns, len(columns)
+
+    def is_wide() -> bool:
+        widths = (max(map(cell_len, each)) for each in zip(columns, *cells, strict=True))
+        return sum([3 + one for one in widths][:shown]) - 3 > width
+
+    if shown > _FEW and is_wide():
+        whole, cells = cells, [[_cut(cell) for cell in row] for row in cells]
+        while shown > 1 and is_wide():
             shown -= 1
-        if any(row[:shown] != short[:shown] for row, short in zip(cells, cut, strict=True)):
+        cells = [row[:shown] for row in cells]
+        if cells != [row[:shown] for row in whole]:
             notes.append("long values are cut")
-        if shown < len(columns):
-            left_out = ", ".join(columns[shown:])
-            notes.append(f"{len(columns) - shown} columns are not shown: {left_out}")
-        columns, rows = columns[:shown], [row[:shown] for row in rows]
-        cells = [row[:shown] for row in cut]
-    text = format_table(columns, cells, _are_numbers(columns, rows))
+        if left_out := columns[shown:]:
+            notes.append(f"{len(left_out)} columns are not shown: {', '.join(left_out)}")
+    text = format_table(columns[:shown], cells, _are_numbers(columns, rows)[:shown])
     if notes:
         said = visible(f"… {'; '.join(notes)}. {_HINT}")
         text += textwrap.fill(said, width, subsequent_indent="  ") + "\n"
     return text
-
-
-def _width(columns: list[str], cells: list[list[str]]) -> int:
-    """Terminal columns of a table."""
-    from rich.cells import cell_len
-
-    widths = (
-        max(map(cell_len, (name, *below))) for name, *below in zip(columns, *cells, strict=True)
-    )
-    return sum(widths) + 3 * (len(columns) - 1)
 
 
 def _cut(cell: str) -> str:

@@ -7,7 +7,6 @@ extension and takes no setting any more; a timer interrupts it, and its memory i
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import resource
 import tempfile
@@ -159,12 +158,18 @@ def rows_of(connection: duckdb.DuckDBPyConnection, query: str, **values: Any) ->
 
 
 UNLOCKED = "--unlocked lets the query do all that DuckDB can"
-_EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
+_READ = """SELECT tree ->> '$.error_message', tree ->> '$..table_name',
+    list_concat(tree ->> '$..schema_name', tree ->> '$..catalog_name'),
+    tree ->> '$..function.function_name', tree ->> '$..function_name'
+    FROM (SELECT json_serialize_sql(?) AS tree)"""
+_TABLE_FUNCTIONS = ("range", "generate_series", "unnest", "repeat_row")
+_TELLS = re.compile("current_setting|pg_.*|(col|obj|shobj)_description")
+"""Functions that tell of the engine, and macros that read its catalogue."""
 
 
 def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
-    """The text to run of a query that is one SELECT, or EXPLAIN of one: DuckDB would write to the
-    files that it may read.
+    """The text to run of a query that is one SELECT over the views: DuckDB would write to the files
+    that it may read, and its own catalogue has settings and paths.
 
     Args:
         connection: a locked one (`connect`), as releases of DuckDB compute arguments of a PRAGMA
@@ -175,69 +180,33 @@ def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
         OptionError: with what is refused.
         duckdb.ParserException: the query is no SQL.
     """
-    found, before = connection.extract_statements(query), ""
-    explained = _EXPLAIN.match(query)
-    if len(found) == 1 and found[0].type.name == "EXPLAIN" and explained is not None:
-        # Only a whole statement is read here as the engine reads it: none with EXPLAIN's options.
-        with contextlib.suppress(duckdb.ParserException):
-            found = connection.extract_statements(query[explained.end() :])
-            before = "EXPLAIN ANALYZE " if explained[1] else "EXPLAIN "
+    found = connection.extract_statements(query)
     pivot = re.search(r"\bPIVOT\b", query, re.I)  # which may be several statements
     hint = "; a PIVOT needs ON column IN ('a', 'b')" if pivot else ""
     if len(found) != 1:
         raise OptionError(f"the query holds {len(found)} statements: give one at a time{hint}")
     if (kind := found[0].type.name) != "SELECT":
         raise OptionError(f"the query is no SELECT but {kind}, which is locked: {UNLOCKED}{hint}")
-    _refuse_catalogue(connection, found[0].query)
-    return f"{before}{found[0].query}"
-
-
-_SCHEMA_TABLES = ("tables", "columns")  # of information_schema, which name no file
-_TABLE_FUNCTIONS = ("range", "generate_series", "unnest", "repeat_row")
-_TELLS = re.compile("current_setting|pg_.*|(col|obj|shobj)_description")
-"""Functions that tell of the engine, and macros that read its catalogue."""
-
-
-def _refuse_catalogue(connection: duckdb.DuckDBPyConnection, select: str) -> None:
-    """Refuse what reads the engine's own catalogue, where settings and paths of the views stand.
-
-    Raises:
-        OptionError: with what is refused.
-    """
-    internal = "SELECT view_name FROM duckdb_views() WHERE internal"
-    own = {name for (name,) in connection.execute(internal).fetchall()}
-    [(text,)] = connection.execute("SELECT json_serialize_sql(?)", [select]).fetchall()
-    tree = json.loads(text)
-    if tree["error"]:
-        raise OptionError(f"the query failed: {tree['error_message']}")
-    nodes: list[Any] = [tree]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, list):
-            nodes += node
-            continue
-        if not isinstance(node, dict):
-            continue
-        nodes += node.values()
-        kind, name = node.get("type"), str(node.get("table_name", "")).lower()
-        schema = [str(node.get(key, "")).lower() for key in ("catalog_name", "schema_name")]
-        refused = None
-        if kind in ("BASE_TABLE", "SHOW_REF") and not (
-            (schema in (["", ""], ["", "main"]) and name not in own and name[:2] != "__")
-            or (schema == ["", "information_schema"] and name in _SCHEMA_TABLES)
-        ):
-            refused = ".".join(filter(None, (*schema, name)))
-        elif kind == "TABLE_FUNCTION" and node["function"]["function_name"] not in _TABLE_FUNCTIONS:
-            refused = node["function"]["function_name"]
-        elif _TELLS.fullmatch(str(node.get("function_name", "")).lower()):
-            refused = node["function_name"]
-        if refused is not None:
-            raise OptionError(f"the query reads {refused}, which is locked: {UNLOCKED}")
+    select = found[0].query
+    own = connection.execute("SELECT lower(view_name) FROM duckdb_views() WHERE internal")
+    refused = {name for (name,) in own.fetchall()} - {"tables", "columns"}  # which name no file
+    [(error, tables, schemas, made, called)] = connection.execute(_READ, [select]).fetchall()
+    if error:
+        raise OptionError(f"the query failed: {error}")
+    locked = [
+        *(name for name in schemas if name.lower() not in ("", "main", "information_schema")),
+        *(name for name in tables if name.lower() in refused or name.startswith("__")),
+        *(name for name in made if name not in _TABLE_FUNCTIONS),
+        *(name for name in called if _TELLS.fullmatch(name.lower())),
+    ]
+    if locked:
+        raise OptionError(f"the query reads {locked[0]}, which is locked: {UNLOCKED}")
+    return str(select)
 
 
 @contextlib.contextmanager
 def limited(
-    connection: duckdb.DuckDBPyConnection, seconds: float | None, memory: int | None
+    connection: duckdb.DuckDBPyConnection, seconds: int | None, memory: int | None
 ) -> Iterator[None]:
     """Interrupt what `connection` runs in the block after so long, and bound what it takes.
 
@@ -274,7 +243,7 @@ def limited(
         if not is_over.is_set():  # by Ctrl-C, of which DuckDB makes an error of its own
             raise KeyboardInterrupt from error
         raise OptionError(
-            f"the query was stopped after {seconds:g} seconds: ask for less, or give it more with "
+            f"the query was stopped after {seconds} seconds: ask for less, or give it more with "
             "--timeout SECONDS"
         ) from error
     except (duckdb.OutOfMemoryException, MemoryError) as error:

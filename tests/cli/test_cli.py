@@ -188,7 +188,6 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
     loaded = loaded_by(f"from packidx_cli.main import main; main({words})")
     assert "click" in loaded
     heavy = {"torch", "transformers", "polars", "duckdb", "ray", "numpy", "pyarrow", "rich"}
-    heavy |= {"prompt_toolkit"}
     assert loaded & heavy == set()
 
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import readline
 import stat
 import sys
 from pathlib import Path
 
 import pytest
-from packidx_cli.commands.sql import Asker
 from packidx_cli.main import main
-from packidx_cli.prompt import prompt
-from prompt_toolkit.input import create_pipe_input
-from prompt_toolkit.output import DummyOutput
+from packidx_cli.prompt import completed
 
 from packidx import plan_packs
-from packidx.inspect.sql import Asked, asked
-
-PLENTY = 60.0  # seconds: an answer that never comes fails the test
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +35,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-@pytest.fixture(scope="module")
-def index(made: Path) -> Asked:
-    return asked(str(made / "index"), {})
 
 
 @pytest.mark.parametrize(
@@ -85,44 +75,55 @@ def test_stdin_is_read_where_it_is_no_terminal(
     assert "steps,micro_step,INTEGER\n" in capfd.readouterr().out
 
 
-def typed(asked_index: Asked, text: str) -> None:
-    asker = Asker(asked_index, unlocked=False, timeout=PLENTY, memory=1 << 30, quiet=True)
-    with create_pipe_input() as keys:
-        keys.send_text(text)
-        prompt(
-            lambda text: asker.show(text, "csv", several=True),
-            *(asked_index.names, asked_index.title),
-            input=keys,
-            output=DummyOutput(),
-        )
+def typed(index: str, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command on a terminal on which `lines` are typed, ^C and ^D among them."""
+    left = iter(lines)
+
+    def read(shown: str = "") -> str:
+        line = next(left)
+        if line in ("^C", "^D"):
+            raise KeyboardInterrupt if line == "^C" else EOFError
+        readline.add_history(line)
+        return line
+
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", read)
+    readline.clear_history()
+    assert main(["sql", index, "--format", "csv", "--quiet"]) == 0
 
 
 def test_lines_are_typed_until_they_are_complete(
-    index: Asked, cache: Path, capfd: pytest.CaptureFixture[str]
+    made: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = ["SELECT 1 + 1", "AS two", ";", "SELECT nosuch FROM packs;"]
-    lines.append("SELECT 3 AS three; SELECT 4 AS four;")
-    typed(index, "".join(f"{line}\r" for line in lines) + "\x04")
-    out, err = capfd.readouterr()
+    lines = ["SELECT 1 + 1", "AS two", ";", "SELECT nosuch FROM packs;", ""]
+    lines += ["SELECT 3 AS three; SELECT 4 AS four;", "^D"]
+    typed(str(made / "index"), lines, monkeypatch)
+    out, err = capsys.readouterr()
     assert out.splitlines()[1:] == ["two", "2", "three", "3", "four", "4"]
     assert 'Referenced column "nosuch" not found' in err
-    typed(index, "SELECT 5 AS five\x03SELECT 6 AS six;\rquit\rSELECT 7 AS seven;\r")
-    assert capfd.readouterr().out.splitlines()[1:] == ["six", "6"]
+    lines = ["SELECT 5 AS five", "^C", "SELECT 6 AS six;", "quit", "SELECT 7 AS seven;"]
+    typed(str(made / "index"), lines, monkeypatch)
+    assert capsys.readouterr().out.splitlines()[1:] == ["", "six", "6"]
 
 
 def test_history_is_kept_for_its_owner_alone(
-    index: Asked, cache: Path, capfd: pytest.CaptureFixture[str]
+    made: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    typed(index, "SELECT 1 AS one;\r\x04")
     kept = cache / "sql_history"
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    kept.chmod(0o644)
-    capfd.readouterr()
-    typed(index, "\x1b[A\r\x04")  # the key up
-    assert capfd.readouterr().out.splitlines()[1:] == ["one", "1"]
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    for query in ("SELECT 1 AS one;", "SELECT 2 AS two;"):
+        typed(str(made / "index"), [query, "^D"], monkeypatch)
+        assert query in kept.read_text() and stat.S_IMODE(kept.stat().st_mode) == 0o600
+        kept.chmod(0o644)
+    assert "SELECT 1 AS one;" in kept.read_text()
     kept.unlink()
     kept.mkdir()
-    typed(index, "SELECT 2 AS two;\r\x04")
-    out, err = capfd.readouterr()
+    capsys.readouterr()
+    typed(str(made / "index"), ["SELECT 2 AS two;", "^D"], monkeypatch)
+    out, err = capsys.readouterr()
     assert out.splitlines()[1:] == ["two", "2"] and "queries are not remembered" in err
+
+
+def test_words_are_completed() -> None:
+    assert completed(["packs", "pack_id", "SELECT"], "PACK", 1) == "pack_id"
+    assert completed(["packs"], "x", 0) is None
