@@ -139,8 +139,8 @@ def _mixing(index: Index, composition: Mapping[str, Any]) -> Iterator[Finding]:
         )
         if options.group_by is not None:
             said += f", as `--group-by {options.group_by}` asks"
-        elif len(index.snapshot.result.windows) > 1:
-            said += f", as packs are made in {len(index.snapshot.result.windows):,} windows"
+        elif len(index.snapshot.windows) > 1:
+            said += f", as packs are made in {len(index.snapshot.windows):,} windows"
         yield Finding((mean - random) / 4, said)
 
 
