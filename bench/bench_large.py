@@ -36,7 +36,7 @@ def bench_large(folder: Path, count: int) -> None:
         for _ in range(ROUNDS):
             shutil.rmtree(index, ignore_errors=True)
             taken.append(plan(table, index))
-            files = open_index(index).files("samples")
+            files = [Path(file.path) for file in open_index(index).files("samples")]
             alone.append((_reading(table), _writing(files, folder / "copy.parquet")))
         best = min(taken, key=lambda one: one.cpu)
         line("packidx plan", f"{best.wall:.1f} s, {best.cpu:.1f} CPU-s")
@@ -52,10 +52,11 @@ def bench_large(folder: Path, count: int) -> None:
 
 
 def _show_result(index: Path, counts: Int64s) -> None:
-    result = open_index(index).manifest["result"]
+    manifest = open_index(index).manifest
+    result = manifest["result"]
     packs, bound = result["num_packs"], result["lower_bound"]
     size = sum(one.stat().st_size for one in index.rglob("*") if one.is_file())
-    found = f"{packs:,} in {len(result['windows'])} windows, {size / 1e9:.2f} GB on disk"
+    found = f"{packs:,} in {len(manifest['windows'])} windows, {size / 1e9:.2f} GB on disk"
     line("packs", f"{found}, gap {100 * (packs / bound - 1):.4f} % ({result['bound']})")
     present = np.flatnonzero(counts)[::-1]
     histogram = Histogram(present.astype(np.int64), counts[present])

@@ -7,17 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.hashing import derive_key, splitmix64
-from packidx.permutation import KeyedPermutation, permutation, permute, unpermute
-
-
-@given(st.integers(1, 63), st.integers(0, 2**64 - 1), st.data())
-def test_inverse_undoes_forward(bits: int, key: int, data: st.DataObject) -> None:
-    values = data.draw(st.lists(st.integers(0, (1 << bits) - 1), min_size=1, max_size=50))
-    array = np.array(values, np.uint64)
-    mix = KeyedPermutation.keyed(bits, key)
-    mixed = mix.forward(array)
-    assert mixed.max() < 1 << bits
-    assert np.array_equal(mix.inverse(mixed), array)
+from packidx.permutation import permutation, permute, unpermute
 
 
 @given(st.integers(1, 2**62), st.booleans(), st.data())
@@ -35,4 +25,4 @@ def test_values_are_part_of_the_format() -> None:
     """Golden values: a change here changes the bytes of every plan."""
     assert splitmix64(0) == 0xE220A8397B1DCDAF  # Vigna's reference implementation
     assert derive_key(0, "samples") == 0x1057B48EE3EA771F
-    assert permutation(10, derive_key(0, "packs")).tolist() == [4, 1, 8, 5, 2, 6, 3, 9, 0, 7]
+    assert permutation(10, derive_key(0, "packs")).tolist() == [1, 3, 6, 2, 9, 5, 7, 8, 0, 4]

@@ -213,7 +213,7 @@ def _piece(index: Index) -> str | None:
         return f"{cut} tokens are cut off by --on-long truncate"
     if options.on_long == "split" and options.continues:
         return "it continues a plan with --on-long split"
-    for number in range(len(index.snapshot.result.windows)):
+    for number in range(len(index.snapshot.windows)):
         rows = index.window("samples", number, ["key", "piece", "token_start"])
         for key, *piece in zip(*(column.to_pylist() for column in rows.columns), strict=True):
             if any(piece):

@@ -2,13 +2,14 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from msgspec import Meta, field
 
 from packidx.digests import canonical_json, digest
+from packidx.errors import FormatError
 from packidx.format.lengths import check_shards, fingerprint
 from packidx.format.manifest import (
     Amount,
@@ -42,9 +43,12 @@ from packidx.format.schema import (
     PACKS,
     SAMPLES,
     SAMPLES_OPTIONAL,
+    STORED_PACKS,
+    STORED_SAMPLES,
 )
-from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side
+from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side, lost_percent
 from packidx.io import urls
+from packidx.io.copies import StoredFile
 
 _Tokens = Annotated[int, Meta(ge=1, le=MAX_CAPACITY)]
 
@@ -150,21 +154,25 @@ class Options(JsonObject, frozen=True, kw_only=True):
         return {name: cap for name, cap in asked.items() if cap is not None}
 
 
-class Window(JsonObject, frozen=True, kw_only=True):
-    """Rows of the lengths table that were planned as one, and their packs."""
+class TableFile(File, frozen=True, kw_only=True):
+    """A file of a window: rows of one of the tables; `path` is a bare name."""
 
-    first_row: Count
-    num_rows: Count
-    first_pack: Count
-    num_packs: Count
-    digest: Sha256
+    crc32: Annotated[str, Meta(pattern=r"^([0-9a-f]{8})+\Z")]
 
 
-class Result(JsonObject, frozen=True, kw_only=True):
-    """What a plan came to."""
+class Sums(JsonObject, frozen=True, kw_only=True):
+    """What was planned, in numbers: of a window, and of all of them.
 
-    num_packs: Count
-    num_packs_without_labels: Count = written(0)
+    Attributes:
+        num_samples: those that are packed; `num_pieces` rows of the samples table, of all epochs.
+        num_tokens: in packs of all epochs; `num_tokens_cut` of packed samples are in none.
+        num_tokens_eligible: of the samples that were to be packed; `num_tokens_lost` of them are in
+            no pack.
+        dropped: reason -> samples.
+        lower_bound: packs that every plan of all epochs needs.
+    """
+
+    num_packs_without_labels: Count
     num_samples: Count
     num_pieces: Count
     num_tokens: Count
@@ -174,51 +182,129 @@ class Result(JsonObject, frozen=True, kw_only=True):
     num_tokens_eligible: Count
     num_tokens_lost: Count
     dropped: Mapping[str, Count]
+    lower_bound: Count
+
+
+class Window(Sums, frozen=True, kw_only=True):
+    """Rows of the lengths table that were planned as one, and their packs, in a folder of their
+    own.
+
+    Attributes:
+        folder: its name among the windows of the index, which follows from the bytes in it.
+        digest: of the assignment.
+        num_rows: of the lengths table.
+        num_packs: of each epoch.
+        strategies: the rules that were taken.
+        bounds: names of the proofs of the lower bound.
+        dropped_of: source -> dropped samples, of sources that have some.
+        files: table by table.
+    """
+
+    folder: SnapshotId
+    digest: Sha256
+    num_rows: Count
+    num_packs: tuple[Count, ...]
+    strategies: tuple[str, ...]
+    bounds: tuple[str, ...]
+    dropped_of: Mapping[str, Count]
+    files: tuple[TableFile, ...]
+
+    def files_of(self, table: str) -> list[TableFile]:
+        """Its files of one of the tables, in order."""
+        return [file for file in self.files if table_of(file.path) == table]
+
+    def check(self) -> None:
+        """Raise an `Unfit` unless the files are those of the window."""
+        check_files(self.files)
+        wanted = {
+            "packs": sum(self.num_packs),
+            "samples": self.num_pieces,
+            "dropped": self.num_dropped,
+        }
+        for table, rows in wanted.items():
+            files = self.files_of(table)
+            equal(sum(file.rows for file in files), rows, f"rows of {table} in {self.folder}")
+            for number, file in enumerate(files):
+                if file.path != file_name(table, number):
+                    name = file_name(table, number)
+                    raise Unfit(f"has file {file.path!r:.80} in {self.folder}, not {name}")
+        equal(sum(self.dropped.values()), self.num_dropped, "dropped samples")
+
+
+class PlacedWindow(NamedTuple):
+    """A window among those of its snapshot: what its own numbers begin with."""
+
+    number: int
+    first_row: int
+    """Of the lengths table."""
+    first_pack: int
+    first_piece: int
+    """Row of the samples table."""
+    window: Window
+
+
+class Result(Sums, frozen=True, kw_only=True):
+    """What a plan came to: the sums of its windows, and what follows from them."""
+
+    num_packs: Count
     fill: Number
     strategies: Mapping[str, Count]
-    lower_bound: Count
     bound: str
     gap: Integer
     gap_percent: Number
     schedule: Schedule
     schedule_block: Positive
     schedule_chunk: Positive
-    windows: tuple[Window, ...]
     lost_percent: Number
-    epochs: tuple[tuple[tuple[Count, Count], ...], ...] | None = None
 
-    def __post_init__(self) -> None:
-        """Raise an `Unfit` unless the members fit each other."""
-        if self.schedule_block % self.schedule_chunk:
-            block, chunk = self.schedule_block, self.schedule_chunk
+    @classmethod
+    def of(cls, windows: Sequence[Window], options: Options, blocks: tuple[int, int]) -> "Result":
+        """Sum up `windows`; packs that may be shuffled together, and that stay together."""
+        sums: dict[str, Any] = {
+            name: sum(getattr(window, name) for window in windows)
+            for name in Sums.__struct_fields__
+            if name != "dropped"
+        }
+        dropped, strategies = Counter[str](), Counter[str]()
+        for window in windows:
+            dropped.update(window.dropped)
+            strategies.update(window.strategies)
+        num_packs = sum(sum(window.num_packs) for window in windows)
+        gap = num_packs - sums["lower_bound"]
+        return cls(
+            **sums,
+            dropped=dict(sorted(dropped.items())),
+            num_packs=num_packs,
+            fill=sums["num_tokens"] / max(num_packs * options.capacity, 1),
+            strategies=dict(sorted(strategies.items())),
+            bound=", ".join(dict.fromkeys(name for each in windows for name in each.bounds)),
+            gap=gap,
+            gap_percent=100 * gap / max(sums["lower_bound"], 1),
+            schedule=options.schedule,
+            schedule_block=blocks[0],
+            schedule_chunk=blocks[1],
+            lost_percent=lost_percent(sums["num_tokens_lost"], sums["num_tokens_eligible"]),
+        )
+
+    def check(self, windows: Sequence[Window], options: Options) -> None:
+        """Raise an `Unfit` unless it is that of `windows`."""
+        block, chunk = self.schedule_block, self.schedule_chunk
+        if block % chunk:
             raise Unfit(f"has schedule_block {block}, no multiple of schedule_chunk {chunk}")
-        row = pack = 0
-        for number, window in enumerate(self.windows):
-            if (window.first_row, window.first_pack) != (row, pack):
-                raise Unfit(f"has windows[{number}], which does not follow the one before")
-            row, pack = row + window.num_rows, pack + window.num_packs
-        if pack != self.num_packs:
-            raise Unfit(f"has num_packs {self.num_packs}, its windows have {pack}")
-        if sum(self.dropped.values()) != self.num_dropped:
-            raise Unfit(f"has num_dropped {self.num_dropped}, which is not the sum of dropped")
-        if self.epochs is not None:
-            self._check_epochs(self.epochs)
-
-    def _check_epochs(self, epochs: tuple[tuple[tuple[int, int], ...], ...]) -> None:
-        """The ranges of all variants are all packs, each once."""
-        end = 0
-        for first, count in sorted(span for ranges in epochs for span in ranges):
-            if first != end:
-                raise Unfit(f"has epochs with [{first}, {count}] where pack {end} is next")
-            end += count
-        if end != self.num_packs:
-            raise Unfit(f"has epochs of {end} packs, and {self.num_packs} num_packs")
+        own = Result.of(windows, options, (block, chunk))
+        for name in self.__struct_fields__:
+            stated, summed = getattr(self, name), getattr(own, name)
+            if stated != summed:
+                raise Unfit(f"has {name} {stated!r:.80}, its windows give {summed!r:.80}")
 
 
 TABLE_NAMES = ("packs", "samples", "dropped")
 _ID = re.compile("[0-9a-f]{32}")
 
 TABLES = {"packs": PACKS, "samples": SAMPLES, "dropped": DROPPED}
+"""Columns of a snapshot's tables."""
+STORED = {"packs": STORED_PACKS, "samples": STORED_SAMPLES, "dropped": DROPPED}
+"""Columns of the files of a window."""
 # Columns that a file may lack; they read as null.
 OPTIONAL: dict[str, tuple[str, ...]] = {"packs": (), "samples": SAMPLES_OPTIONAL, "dropped": ()}
 
@@ -233,11 +319,19 @@ def file_name(table: str, number: int) -> str:
     return f"{table}-{number:05d}.parquet"
 
 
-class TableFile(File, frozen=True, kw_only=True):
-    """A file of one of the tables: the rows of one window, or some of them."""
+def table_of(path: str) -> str:
+    """Return the name of the table that a file of a window is of."""
+    return path.rpartition("-")[0]
 
-    crc32: Annotated[str, Meta(pattern=r"^([0-9a-f]{8})+\Z")]
-    window: Count = written(0)
+
+def folder_name(digests: Iterable[str]) -> str:
+    """Return the name of a window's folder: it follows from the SHA-256 of each of its files."""
+    return digest(canonical_json(list(digests)))[:32]
+
+
+def windows_folder(index: str) -> str:
+    """Return where an index has its windows."""
+    return urls.join(index, "windows")
 
 
 class LengthsOf(JsonObject, frozen=True, kw_only=True):
@@ -276,7 +370,7 @@ class IndexManifest(Manifest, frozen=True, kw_only=True):
     result: Result
     sources: tuple[Source, ...]
     shards: tuple[Shard, ...]
-    files: tuple[TableFile, ...]
+    windows: tuple[Window, ...]
     created: str
     software: Mapping[str, Any] = field(default_factory=dict)
     recipe: str | None = None
@@ -288,48 +382,59 @@ class IndexManifest(Manifest, frozen=True, kw_only=True):
         layouts = (source.layout for source in self.sources)
         return any(layout is not None and layout.pair == "both" for layout in layouts)
 
+    @cached_property
+    def placed(self) -> list[PlacedWindow]:
+        """The windows in order, and where the numbers of each begin."""
+        placed, row, pack, piece = [], 0, 0, 0
+        for number, window in enumerate(self.windows):
+            placed.append(PlacedWindow(number, row, pack, piece, window))
+            row, pack = row + window.num_rows, pack + sum(window.num_packs)
+            piece += window.num_pieces
+        return placed
+
+    @cached_property
+    def epochs(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Of each epoch that was planned apart the runs of its packs: first pack, and how many."""
+        epochs: list[list[tuple[int, int]]] = [[] for _ in range(self.options.epochs)]
+        for placed in self.placed:
+            first = placed.first_pack
+            for runs, count in zip(epochs, placed.window.num_packs, strict=False):
+                runs.append((first, count))
+                first += count
+        return tuple(map(tuple, epochs))
+
+    def files(
+        self, table: str | None = None, window: int | None = None
+    ) -> list[tuple[str, TableFile]]:
+        """Each file and its window's folder: all of them, or those of a table, or of a window."""
+        windows = self.windows if window is None else self.windows[window : window + 1]
+        return [
+            (each.folder, file)
+            for name in (TABLE_NAMES if table is None else (table,))
+            for each in windows
+            for file in each.files_of(name)
+        ]
+
+    def stored(
+        self, index: str, table: str | None = None, window: int | None = None
+    ) -> list[StoredFile]:
+        """The same files in the index at `index`."""
+        home = windows_folder(index)
+        return [file.within(urls.join(home, folder)) for folder, file in self.files(table, window)]
+
     def check(self) -> None:
-        check_files(self.files)
         unique([source.name for source in self.sources], "source")
         check_shards(self.shards, [source.name for source in self.sources])
-        equal(
-            sum(window.num_rows for window in self.result.windows),
-            self.lengths.num_samples,
-            "samples of lengths",
-        )
-        if self.result.epochs is None:
-            equal(1, self.options.epochs, "epochs")
-        else:
-            equal(len(self.result.epochs), self.options.epochs, "epochs")
+        for window in self.windows:
+            window.check()
+            if len(window.num_packs) != self.options.epochs:
+                named = f"window {window.folder} with packs of {len(window.num_packs)} epochs"
+                raise Unfit(f"has {named}, and options.epochs {self.options.epochs}")
+        rows = sum(window.num_rows for window in self.windows)
+        equal(rows, self.lengths.num_samples, "samples of lengths")
+        self.result.check(self.windows, self.options)
         if self.lengths.digests is None and self.shards:
             raise Unfit("has shards, and lengths of a bare table, which has none")
-        self._check_tables()
-
-    def _check_tables(self) -> None:
-        """Files are numbered table by table, in the order of their windows, and have all rows."""
-        rows: Counter[str] = Counter()
-        last: dict[str, tuple[int, int]] = {}
-        packs: Counter[int] = Counter()
-        for file in self.files:
-            table = file.path.partition("-")[0]
-            if table not in TABLE_NAMES:
-                continue  # a later version's
-            number, window = last.get(table, (-1, 0))
-            if file.path != file_name(table, number + 1):
-                raise Unfit(f"has file {file.path!r:.80}, not {file_name(table, number + 1)}")
-            if not window <= file.window < max(1, len(self.result.windows)):
-                raise Unfit(f"has file {file.path} of window {file.window}")
-            last[table] = number + 1, file.window
-            rows[table] += file.rows
-            if table == "packs":
-                packs[file.window] += file.rows
-        missing = [table for table in TABLE_NAMES if table not in last]
-        if missing:
-            raise Unfit(f"names no file of {missing[0]}")
-        for number, planned in enumerate(self.result.windows):
-            equal(packs[number], planned.num_packs, f"packs of window {number}")
-        equal(rows["samples"], self.result.num_pieces, "pieces")
-        equal(rows["dropped"], self.result.num_dropped, "dropped samples")
 
     @classmethod
     def prove(cls, stated: Mapping[str, Any]) -> None:
@@ -355,24 +460,33 @@ def snapshot_id(stated: Mapping[str, Any]) -> str:
         stated: the manifest, or the part of it that is known before the id is.
     """
     result = stated["result"]
-    names = ("first_row", "num_rows", "first_pack", "num_packs", "digest")
     head = {
         "format": INDEX_FORMAT,
         "version": FORMAT_VERSION,
         "lengths": stated["lengths"]["fingerprint"],
         "options": stated["options"],
         "schedule": [result["schedule_block"], result["schedule_chunk"]],
-        "epochs": result.get("epochs"),
     }
-    windows = [[window[name] for name in names] for window in result["windows"]]
+    names = ("num_rows", "num_packs", "digest")
+    windows = [[window[name] for name in names] for window in stated["windows"]]
     return digest(canonical_json(head), canonical_json(windows))[:32]
 
 
-def read_manifest(folder: str | Path) -> IndexManifest:
+def manifest_path(index: str, ident: str) -> str:
+    """Return where the manifest of a snapshot is."""
+    return urls.join(index, f"snapshots/{ident}.json")
+
+
+def read_manifest(index: str, ident: str) -> IndexManifest:
     """A snapshot's manifest, which is as FORMAT.md says.
 
     Raises:
-        FormatError: it is not, or another version's.
+        FormatError: it is not, or another version's, or another snapshot's.
         OSError: a store cannot be asked.
     """
-    return load(urls.join(str(folder), "manifest.json"), IndexManifest, "plan again")
+    path = manifest_path(index, ident)
+    manifest = load(path, IndexManifest, "plan again")
+    if manifest.snapshot_id != ident:
+        named = manifest.snapshot_id
+        raise FormatError(f"{path} holds snapshot {named}: it was renamed; name it {named}.json")
+    return manifest

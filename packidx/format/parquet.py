@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from packidx.format.schema import PACKS
+from packidx.format.schema import STORED_PACKS
 
 # What makes DuckDB take a path for a pattern; between brackets it stands for itself.
 _MARK = re.compile(r"[\[*?]")
@@ -55,7 +55,7 @@ def open_writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:
     each column of a row group than to compress it.
     """
     codec: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
-    if schema.equals(PACKS):
+    if schema.equals(STORED_PACKS):
         codec = {"compression": "lz4"}
     flat = [field for field in schema if not pa.types.is_nested(field.type)]
     integers = [field.name for field in flat if pa.types.is_integer(field.type)]

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 LENGTHS_FORMAT = "packidx-lengths"
 INDEX_FORMAT = "packidx-index"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 MEDIA = pa.list_(
     pa.struct(
@@ -121,6 +121,16 @@ SAMPLES_OPTIONAL = ("media", "pair")
 DROPPED = pa.schema(
     [LENGTHS.field(name) for name in ("sample_id", "source", "key", "length", "reason", "detail")]
 )
+
+
+def _stored(schema: pa.Schema) -> pa.Schema:
+    """Columns as a window's files have them: numbers count within the window, which no file knows
+    the number of."""
+    fields = [field for field in schema if field.name not in ("pack_id", "window")]
+    return pa.schema([pa.field("pack", pa.int64()), *fields])
+
+
+STORED_PACKS, STORED_SAMPLES = _stored(PACKS), _stored(SAMPLES)
 
 METHODS = ("exact", "precomputed", "heuristic")
 """Strongest first; a row's is the weakest of its parts."""

@@ -43,7 +43,7 @@ LOST = ("too_long", "max_images", "max_vision_patches", "max_samples")
 
 NOT_ELIGIBLE = ("rejected", "invalid_length", "empty", "excluded", "holdout", "train", "mix")
 """Samples that hold nothing, and those that the plan is not about. The others are eligible: packed,
-lost, drawn out by `max_packs`, or consumed."""
+lost, left out by `max_packs`, or consumed."""
 
 
 def lost_percent(num_tokens_lost: int, num_tokens_eligible: int) -> float:

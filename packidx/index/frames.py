@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from packidx.errors import missing_package
-from packidx.format.index import OPTIONAL, TABLES
+from packidx.format.index import OPTIONAL, TABLES, PlacedWindow
 from packidx.format.parquet import quoted, scan_of
 from packidx.format.schema import ALL_LENGTHS
 from packidx.index.tables import (
@@ -39,45 +39,54 @@ def create_views(connection: Any, views: Views) -> None:
     Raises:
         duckdb.Error: a file cannot be read.
     """
-    for name, files in views.files.items():
-        optional = OPTIONAL.get(name, ())
-        scan = scan_of(files, may_differ=bool(optional) and len(files) > 1)
-        nulls = _nulls(connection, scan, [TABLES[name].field(column) for column in optional])
-        connection.execute(f"CREATE VIEW {name} AS SELECT {', '.join(['*', *nulls])} FROM {scan}")
-    if "lengths" in views.files:
+    for name, (table, windows) in views.tables.items():
+        selects = [_no_row(connection, TABLES[table])]
+        selects += [_of_window(table, *window) for window in windows if window[1]]
+        connection.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(selects)}")
+    if views.lengths is not None:
+        scan = scan_of(views.lengths)
+        connection.execute(f"CREATE VIEW lengths AS SELECT * FROM {scan}")
         _create_rejected(connection, views)
     connection.execute(f"CREATE SCHEMA {_MADE}")
     if views.sources is not None:
         rows = pa.Table.from_pylist(views.sources, schema=SOURCES)
         _create_table(connection, "sources", rows)
         connection.execute(f"CREATE VIEW sources AS SELECT * FROM {_MADE}.sources")
-    if "packs" in views.files and views.steps is not None:
+    if "packs" in views.tables and views.steps is not None:
         _create_table(connection, "train_order", views.steps.table())
         columns = ", ".join(f'"{name}"' for name in STEPS.names)
         connection.execute(
             f"CREATE VIEW steps AS SELECT {columns} FROM (SELECT * EXCLUDE (epoch) FROM packs) "
             f"JOIN {_MADE}.train_order USING (pack_id) ORDER BY epoch, position"
         )
-    elif "packs" in views.files:
+    elif "packs" in views.tables:
         create_errors(connection, "steps", STEPS, "the steps are computed where a query names them")
 
 
-def _nulls(connection: Any, scan: str, optional: list[pa.Field]) -> list[str]:
-    """SQL of the columns that the files lack, which read as null."""
-    if not optional:
-        return []
-    there = {name for name, *_ in connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()}
-    return _typed_nulls(connection, pa.schema([f for f in optional if f.name not in there]))
+def _of_window(table: str, placed: PlacedWindow, files: list[str]) -> str:
+    """SQL of a table's rows in a window, numbered as in the whole table; a file may lack optional
+    columns."""
+    numbered = {
+        "packs": f'pack + {placed.first_pack} AS pack_id, {placed.number}::INTEGER AS "window", '
+        f"first_row + {placed.first_piece} AS first_row, * EXCLUDE (pack, first_row)",
+        "samples": f"pack + {placed.first_pack} AS pack_id, * EXCLUDE (pack)",
+        "dropped": "*",
+    }
+    scan = scan_of(files, may_differ=bool(OPTIONAL[table]) and len(files) > 1)
+    return f"SELECT {numbered[table]} FROM {scan}"
 
 
 def _typed_nulls(connection: Any, schema: pa.Schema) -> list[str]:
     """SQL of columns without values."""
-    if not schema.names:
-        return []
     connection.register("packidx_rows", schema.empty_table())
     described = connection.execute("DESCRIBE packidx_rows").fetchall()
     connection.unregister("packidx_rows")
     return [f'CAST(NULL AS {kind}) AS "{column}"' for column, kind, *_ in described]
+
+
+def _no_row(connection: Any, schema: pa.Schema) -> str:
+    """SQL of columns without a row."""
+    return f"SELECT {', '.join(_typed_nulls(connection, schema))} WHERE false"
 
 
 def _create_rejected(connection: Any, views: Views) -> None:

@@ -19,12 +19,9 @@ def snapshot_ids(folder: str | Path, beginning: str = "") -> list[str]:
     Raises:
         OSError: a store cannot be asked.
     """
-    home = urls.join(str(folder), "snapshots")
-    names = [name for name in storage.names(home) if name.startswith(beginning)]
-    names = [name for name in names if is_snapshot_id(name)]
-    manifests = [urls.join(home, f"{name}/manifest.json") for name in names]
-    there = storage.overlapped(storage.is_file, manifests)
-    return [name for name, is_there in zip(names, there, strict=True) if is_there]
+    names = storage.names(urls.join(str(folder), "snapshots"))
+    idents = [name.removesuffix(".json") for name in names if name.endswith(".json")]
+    return [name for name in idents if is_snapshot_id(name) and name.startswith(beginning)]
 
 
 def read_head(index: str | Path) -> str | None:
@@ -97,12 +94,8 @@ def _is_lengths(folder: str) -> bool:
 
 
 def _without_head(folder: str, head: str | None) -> NotFoundInIndex:
-    if head is None:
-        state = "has no HEAD yet"
-    elif is_snapshot_id(head) and storage.is_folder(urls.join(folder, f"snapshots/{head}")):
-        state = f"is not whole: snapshots/{head} has no manifest.json"
-    else:
-        state = f"has HEAD at {head!r:.50}, which is not there"
+    at = f"HEAD at {head!r:.50}, which is not there"
+    state = "has no HEAD yet" if head is None else f"has {at}"
     return NotFoundInIndex(f"{folder} {state}: run `packidx plan LENGTHS -o {folder}` again")
 
 

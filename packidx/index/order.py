@@ -183,8 +183,7 @@ class Epochs:
     def of(cls, snapshot: IndexManifest) -> Epochs:
         """Make one of an index's manifest."""
         result = snapshot.result
-        variants = (((0, result.num_packs),),) if result.epochs is None else result.epochs
-        return cls(variants, result.schedule_block, result.schedule_chunk)
+        return cls(snapshot.epochs, result.schedule_block, result.schedule_chunk)
 
     @property
     def smallest(self) -> int:

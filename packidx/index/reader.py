@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from packidx.errors import FormatError, OptionError
-from packidx.format.index import OPTIONAL, TABLES, TableFile, read_manifest
+from packidx.errors import FormatError
+from packidx.format.index import OPTIONAL, STORED, TABLES, PlacedWindow, read_manifest
 from packidx.format.schema import PACKS, Pack, Sample
 from packidx.index.described import plan_line
 from packidx.index.row_groups import RowGroups
@@ -37,7 +37,7 @@ class Index:
     Attributes:
         path: folder of the index, or a URL of one.
         id: snapshot id.
-        snapshot: what its manifest.json says.
+        snapshot: what its manifest says.
         roots: ``{old: new}`` path prefixes, for data that has moved since it was planned.
     """
 
@@ -45,12 +45,7 @@ class Index:
         self.path = path
         self.id = ident
         self.roots = dict(roots or {})
-        self.snapshot = read_manifest(self.location)
-        named = self.snapshot.snapshot_id
-        if named != ident:
-            raise FormatError(
-                f"{self.location} holds snapshot {named}: its folder was renamed; name it {named}"
-            )
+        self.snapshot = read_manifest(path, ident)
 
     def __reduce__(self) -> tuple[type[Index], tuple[str, str, dict[str, str]]]:
         return Index, (self.path, self.id, self.roots)
@@ -59,29 +54,8 @@ class Index:
         return f"Index({plan_line(self.path, self.snapshot)})"
 
     @property
-    def location(self) -> str:
-        """The snapshot's own folder, or its URL."""
-        if urls.is_url(self.path):
-            return urls.join(self.path, f"snapshots/{self.id}")
-        return str(Path(self.path) / "snapshots" / self.id)
-
-    @property
-    def folder(self) -> Path:
-        """The snapshot's own folder, of an index on this machine.
-
-        Raises:
-            OptionError: the index is in an object store; see `location` and `local_files`.
-        """
-        if urls.is_url(self.path):
-            raise OptionError(
-                f"{self.path} is in an object store: `with index.local_files(table) as paths` has "
-                "copies of a table's files"
-            )
-        return Path(self.location)
-
-    @property
     def manifest(self) -> dict[str, Any]:
-        """The snapshot's manifest.json (FORMAT.md) as plain JSON, made anew each time."""
+        """The snapshot's manifest (FORMAT.md) as plain JSON, made anew each time."""
         return self.snapshot.to_json()
 
     @property
@@ -98,13 +72,14 @@ class Index:
         """Tokens a pack may hold."""
         return self.snapshot.options.capacity
 
-    def files(self, table: str) -> list[Path]:
-        """Paths of one table's Parquet files, in order, of an index on this machine.
+    def files(self, table: str | None = None, window: int | None = None) -> list[StoredFile]:
+        """Parquet files, in order, wherever they are; numbers in them count within a window.
 
-        Raises:
-            OptionError: the index is in an object store; see `local_files`.
+        Args:
+            table: only the files of this table.
+            window: only the files of this window.
         """
-        return [self.folder / file.path for file in self._files(table)]
+        return self.snapshot.stored(self.path, table, window)
 
     @contextlib.contextmanager
     def local_files(self, table: str, window: int | None = None) -> Iterator[list[str]]:
@@ -119,20 +94,20 @@ class Index:
         Raises:
             FormatError: a file is missing, or is not the one that the manifest names.
         """
-        with local_copies(self._stored(table, window)) as paths:
+        with local_copies(self.files(table, window)) as paths:
             yield paths
 
     def packs(self, columns: Sequence[str] | None = None) -> pa.Table:
         """``to_arrow("packs", columns)``."""
-        return self._table("packs", columns)
+        return read_table(self.snapshot, self.path, "packs", columns)
 
     def samples(self, columns: Sequence[str] | None = None) -> pa.Table:
         """``to_arrow("samples", columns)``."""
-        return self._table("samples", columns)
+        return read_table(self.snapshot, self.path, "samples", columns)
 
     def dropped(self, columns: Sequence[str] | None = None) -> pa.Table:
         """``to_arrow("dropped", columns)``."""
-        return self._table("dropped", columns)
+        return read_table(self.snapshot, self.path, "dropped", columns)
 
     def to_arrow(
         self, table: str, columns: Sequence[str] | None = None, **steps: Unpack[StepOptions]
@@ -154,7 +129,7 @@ class Index:
         """
         order = Steps.of(self.snapshot, **steps)
         if table in TABLES:
-            return self._table(table, columns)
+            return read_table(self.snapshot, self.path, table, columns)
         return made_table(self, table, columns, order)
 
     def duckdb(self, **steps: Unpack[StepOptions]) -> duckdb.DuckDBPyConnection:
@@ -177,7 +152,7 @@ class Index:
 
     def window(self, table: str, number: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of one window in ``'packs'``, ``'samples'`` or ``'dropped'``."""
-        return self._table(table, columns, number)
+        return read_table(self.snapshot, self.path, table, columns, number)
 
     def pack(self, pack_id: int) -> Pack:
         """Pack number `pack_id` with its samples.
@@ -195,8 +170,10 @@ class Index:
             columns = self._sample_rows.read(first, count)
         except (IndexError, TypeError) as error:
             raise self._damaged(pack_id, f"its samples are {error}") from None
-        if columns[0] != [pack_id] * count:
+        number = pack_id - self._window_of(pack_id).first_pack
+        if columns[0] != [number] * count:
             raise self._damaged(pack_id, f"{count} samples from row {first} are of other packs")
+        columns[0] = [pack_id] * count
         return Pack(pack_id, stats, list(map(Sample._make, zip(*columns, strict=True))))
 
     def stats(self, pack_id: int) -> dict[str, Any]:
@@ -208,13 +185,27 @@ class Index:
         """
         if not 0 <= pack_id < self.num_packs:
             raise IndexError(f"pack {pack_id}: {self.path} has packs 0 to {self.num_packs - 1}")
+        placed = self._window_of(pack_id)
         try:
             row = [column[0] for column in self._pack_rows.read(pack_id, 1)]
         except IndexError as error:
             raise self._damaged(pack_id, f"it should be in {error}") from None
-        if row[0] != pack_id:
-            raise self._damaged(pack_id, f"pack {row[0]} is in its place")
-        return dict(zip(PACKS.names, row, strict=True))
+        stats = dict(zip(STORED["packs"].names, row, strict=True))
+        number = stats.pop("pack")
+        if number != pack_id - placed.first_pack:
+            where = f"of its window, not {pack_id - placed.first_pack}"
+            raise self._damaged(pack_id, f"pack {number} {where}, is in its place")
+        stats["first_row"] += placed.first_piece
+        own = {"pack_id": pack_id, "window": placed.number}
+        return {name: own[name] if name in own else stats[name] for name in PACKS.names}
+
+    def _window_of(self, pack_id: int) -> PlacedWindow:
+        """The window that holds a pack."""
+        return self.snapshot.placed[bisect_right(self._first_packs, pack_id) - 1]
+
+    @cached_property
+    def _first_packs(self) -> list[int]:
+        return [placed.first_pack for placed in self.snapshot.placed]
 
     def resolve(self, uri: str) -> str:
         """`uri` with the longest matching prefix of `roots` exchanged."""
@@ -235,8 +226,8 @@ class Index:
 
     def _damaged(self, pack_id: int, what: str) -> FormatError:
         return FormatError(
-            f"{self.location} is damaged at pack {pack_id} ({what}): `packidx verify` tells more;"
-            " plan again"
+            f"{self.path}@{self.id[:12]} is damaged at pack {pack_id} ({what}): `packidx verify`"
+            " tells more; plan again"
         )
 
     @cached_property
@@ -248,31 +239,15 @@ class Index:
         return self._row_groups("samples")
 
     def _row_groups(self, table: str) -> RowGroups:
-        parts = self._stored(table)
+        parts = self.files(table)
         return RowGroups(
             [part.path for part in parts],
-            self._files(table),
-            TABLES[table].names,
+            [file for _, file in self.snapshot.files(table)],
+            STORED[table].names,
             _KEPT[table],
             optional=OPTIONAL[table],
             copy=(lambda number: local_copy(parts[number])) if urls.is_url(self.path) else None,
         )
-
-    def _files(self, table: str) -> list[TableFile]:
-        return [file for file in self.snapshot.files if file.path.startswith(f"{table}-")]
-
-    def _stored(self, table: str, window: int | None = None) -> list[StoredFile]:
-        """The files of a table, or of one window of it."""
-        return [
-            file.within(self.location)
-            for file in self._files(table)
-            if window is None or file.window == window
-        ]
-
-    def _table(
-        self, table: str, columns: Sequence[str] | None, window: int | None = None
-    ) -> pa.Table:
-        return read_table(self._stored(table, window), table, columns)
 
 
 def _is_below(uri: str, prefix: str) -> bool:

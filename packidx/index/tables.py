@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Protocol, TypedDict, Unpack
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceError
-from packidx.format.index import OPTIONAL, TABLE_NAMES, TABLES, IndexManifest
+from packidx.format.index import OPTIONAL, TABLE_NAMES, TABLES, IndexManifest, PlacedWindow
 from packidx.format.lengths import KnownTable, known_table
 from packidx.format.schema import PACKS
 from packidx.index.order import SEEDS, Dealing, Epochs, check_global_batch, packs_per_step
@@ -128,10 +129,8 @@ class OpenedIndex(Protocol):
     def packs(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The packs table."""
 
-    def local_files(
-        self, table: str, window: int | None = None
-    ) -> contextlib.AbstractContextManager[list[str]]:
-        """The files of a table, on this machine."""
+    def files(self, table: str | None = None, window: int | None = None) -> list[StoredFile]:
+        """Its files, or those of a table, or of a window."""
 
 
 SOURCES = pa.schema(
@@ -156,8 +155,14 @@ STEPS = pa.schema([*ORDER, *(PACKS.field(name) for name in _OF_PACKS)])
 NO_STATUS = "the lengths have no column status, which says what was rejected"
 
 
-def read_table(parts: Sequence[StoredFile], table: str, columns: Sequence[str] | None) -> pa.Table:
-    """Rows of the files of one of an index's `TABLES`, in order.
+def read_table(
+    snapshot: IndexManifest,
+    index: str,
+    table: str,
+    columns: Sequence[str] | None,
+    window: int | None = None,
+) -> pa.Table:
+    """Rows of one of an index's `TABLES`, in order: of all windows, or of one.
 
     Raises:
         NotFoundInIndex: the table has no such column.
@@ -165,20 +170,46 @@ def read_table(parts: Sequence[StoredFile], table: str, columns: Sequence[str] |
     """
     schema = TABLES[table]
     wanted = known_columns(table, columns, schema)
-
-    def read(path: str) -> pa.Table:
-        rows = pq.ParquetFile(path).read(columns=wanted)
-        for name in OPTIONAL[table]:
-            if name in wanted and name not in rows.column_names:
-                field = schema.field(name)
-                rows = rows.append_column(field, pa.nulls(len(rows), field.type))
-        return rows.select(wanted)
-
     tables = [schema.empty_table().select(wanted)]
-    with local_copies(parts) as copies:
-        for part, copy in zip(parts, copies, strict=True):
-            tables.append(read_as_format(part.path, copy, read))
+    placed = snapshot.placed if window is None else [snapshot.placed[window]]
+    for each in placed:
+        parts = snapshot.stored(index, table, each.number)
+        with local_copies(parts) as copies:
+            for part, copy in zip(parts, copies, strict=True):
+                read = functools.partial(_read, table=table, wanted=wanted, placed=each)
+                tables.append(read_as_format(part.path, copy, read))
     return pa.concat_tables(tables)
+
+
+def _read(path: str, *, table: str, wanted: list[str], placed: PlacedWindow) -> pa.Table:
+    """Columns of the file of a window, numbered as in the whole table."""
+    from pyarrow import compute  # takes 20 ms to load, of a worker's time
+
+    file = pq.ParquetFile(path)
+    there = set(file.schema_arrow.names)
+    own = [_STORED_AS.get(name, name) for name in wanted if name != "window"]
+    stored = [name for name in own if name in there or name not in OPTIONAL[table]]
+    rows = file.read(columns=stored)
+    if stored and rows.num_columns < len(stored):
+        raise KeyError(next(name for name in stored if name not in rows.column_names))
+    firsts = {"pack_id": placed.first_pack, "first_row": placed.first_piece}
+    columns = []
+    schema = pa.schema([TABLES[table].field(name) for name in wanted])
+    for name in wanted:
+        own_name = _STORED_AS.get(name, name)
+        if name == "window":
+            column: Any = pa.array(np.full(file.metadata.num_rows, placed.number, np.int32))
+        elif own_name not in stored:
+            column = pa.nulls(file.metadata.num_rows, schema.field(name).type)
+        elif first := firsts.get(name):
+            column = compute.add(rows.column(own_name), first)
+        else:
+            column = rows.column(own_name)
+        columns.append(column)
+    return pa.table(columns, schema)
+
+
+_STORED_AS = {"pack_id": "pack"}
 
 
 def known_columns(table: str, columns: Sequence[str] | None, schema: pa.Schema) -> list[str]:
@@ -275,26 +306,47 @@ VIEWS = (*TABLE_NAMES, *OF_LENGTHS, "steps")
 """All there are; a lengths table has those `OF_LENGTHS`."""
 
 
+WindowPaths = list[tuple[PlacedWindow, list[str]]]
+"""Of each window the files of a table, on this machine."""
+
+
 @dataclass(frozen=True)
 class Views:
     """The files and rows that the views read."""
 
-    files: dict[str, list[str]] = field(default_factory=dict)
-    """Of this machine, by the view that reads them."""
+    lengths: list[str] | None = None
+    """Files of the lengths table on this machine, where it is there."""
+    tables: dict[str, tuple[str, WindowPaths]] = field(default_factory=dict)
+    """View -> the table of an index that it is, and its files."""
     sources: list[dict[str, Any]] | None = None
     steps: Steps | None = None
     absent: dict[str, str] = field(default_factory=dict)
     """Why a view is not there."""
 
+    @property
+    def paths(self) -> list[str]:
+        """All files."""
+        windows = [paths for _, windows in self.tables.values() for _, paths in windows]
+        return [path for paths in (self.lengths or [], *windows) for path in paths]
+
+
+def paths_of(stack: contextlib.ExitStack, index: OpenedIndex, table: str) -> WindowPaths:
+    """Return the files of a table, as long as `stack` is open."""
+    placed = index.snapshot.placed
+    parts = [index.files(table, each.number) for each in placed]
+    paths = iter(stack.enter_context(local_copies([part for own in parts for part in own])))
+    return [(each, [next(paths) for _ in own]) for each, own in zip(placed, parts, strict=True)]
+
 
 def views_of_lengths(stack: contextlib.ExitStack, table: KnownTable, uri: str) -> Views:
     """Return what can be asked of a lengths table, as long as `stack` is open."""
-    views = Views({"lengths": stack.enter_context(local_copies(table.files))})
+    paths = stack.enter_context(local_copies(table.files))
+    views = Views(lengths=paths)
     if table.manifest is None:
         why = f"{uri} is bare Parquet, which names no sources: ask its column source, if it has one"
         views.absent["sources"] = f"there is no view sources: {why}"
         return views
-    return Views(views.files, source_rows(table.manifest, None))
+    return Views(lengths=paths, sources=source_rows(table.manifest, None))
 
 
 def views_of_index(
@@ -308,15 +360,17 @@ def views_of_index(
     """
     wanted = {*names, *(["packs"] if "steps" in names else [])}
     rows = source_rows(index.snapshot, index.snapshot.options.weights)
-    views = Views(sources=rows, steps=steps)
-    for name in TABLE_NAMES:
-        if name in wanted or not urls.is_url(index.path):
-            views.files[name] = stack.enter_context(index.local_files(name))
+    tables = {
+        name: (name, paths_of(stack, index, name))
+        for name in TABLE_NAMES
+        if name in wanted or not urls.is_url(index.path)
+    }
+    views = Views(tables=tables, sources=rows, steps=steps)
     is_asked = wanted & {"lengths", "rejected"}
     if is_asked or not urls.is_url(index.resolve(index.snapshot.lengths.uri)):
         try:
-            parts = planned_lengths(index).files
-            views.files["lengths"] = stack.enter_context(local_copies(parts))
+            paths = stack.enter_context(local_copies(planned_lengths(index).files))
+            return replace(views, lengths=paths)
         except (SourceError, FormatError) as error:
             for name in ("lengths", "rejected"):
                 views.absent[name] = f"there is no view {name}: {error}"

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -56,8 +55,8 @@ class WindowFiles:
     Parquet is encoded in a thread of its own, while the caller makes the next rows.
     """
 
-    def __init__(self, folder: Path, window: int) -> None:
-        self._folder, self._window = folder, window
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._open: dict[str, _TableFiles] = {}
         self._digest = WindowDigest()
         self._thread = ThreadPoolExecutor(1)
@@ -68,20 +67,17 @@ class WindowFiles:
         self._wait()
         self._pending = self._thread.submit(self._write, table, rows)
 
-    def close(self) -> WrittenWindow:
-        """Close the files; the first window has one of each table at least: the schema is there."""
+    def close(self) -> tuple[tuple[TableFile, ...], str]:
+        """Close the files, of tables that have rows; the digest of the assignment."""
         self._wait()
         self._thread.shutdown()
-        for name in TABLES:
-            if self._window == 0 and name not in self._open:
-                self._write(name, _empty(name))
         files = [file for name in TABLES if name in self._open for file in self._open[name].close()]
         self._open = {}
-        return WrittenWindow(files, self._digest.hexdigest())
+        return tuple(files), self._digest.hexdigest()
 
     def _write(self, table: str, rows: pa.Table) -> None:
         if table not in self._open:
-            self._open[table] = _TableFiles(self._folder, table, self._window)
+            self._open[table] = _TableFiles(self._folder, table)
         self._open[table].write(rows)
         self._digest.update(table, rows)
 
@@ -97,19 +93,11 @@ class WindowFiles:
             part.abandon()
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenWindow:
-    """A window's files, as the manifest has them, and the digest of its assignment."""
-
-    files: list[TableFile]
-    digest: str
-
-
 class _TableFiles:
     """The files of one table in one window: full row groups, whatever runs the rows come in."""
 
-    def __init__(self, folder: Path, table: str, window: int) -> None:
-        self._folder, self._table, self._window = folder, table, window
+    def __init__(self, folder: Path, table: str) -> None:
+        self._folder, self._table = folder, table
         self._number = 0
         self._group = ROW_GROUP[table]
         self._most = self._group * FILE_GROUPS
@@ -132,9 +120,8 @@ class _TableFiles:
 
     def close(self) -> list[TableFile]:
         """Entries of the manifest for these files."""
-        rest = self._rest if self._rest is not None else _empty(self._table)
-        if rest.num_rows or (self._writer is None and not self._done):
-            self._append(rest)
+        if self._rest is not None and self._rest.num_rows:
+            self._append(self._rest)
         if self._writer is not None:
             self._finish()
         return self._done
@@ -169,16 +156,9 @@ class _TableFiles:
             bytes=self._path.stat().st_size,
             sha256=sha256,
             crc32=crc32,
-            window=self._window,
         )
         self._done.append(file)
         self._writer, self._rows, self._number = None, 0, self._number + 1
-
-
-def _empty(table: str) -> pa.Table:
-    """No row of a table; of no pairs either."""
-    schema = TABLES[table]
-    return pa.schema(field for field in schema if field.name != "pair").empty_table()
 
 
 @contextlib.contextmanager

@@ -5,136 +5,114 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from packidx.errors import FormatError
 from packidx.format.index import (
-    TABLES,
     IndexManifest,
-    TableFile,
-    file_name,
+    Window,
     is_snapshot_id,
+    manifest_path,
     read_manifest,
     snapshot_id,
+    windows_folder,
 )
 from packidx.format.manifest import sealed
 from packidx.index.opening import read_head
-from packidx.index.window_files import WrittenWindow
 from packidx.io import storage, urls
-from packidx.io.copies import content_of, local_copy, unsound_file
-from packidx.io.files import (
-    fsync_path,
-    locked,
-    remove_tree,
-    write_atomic,
-    write_json,
-)
-from packidx.io.output_folder import OutputFolder, local_home
+from packidx.io.copies import StoredFile, content_of, unsound_file
+from packidx.io.files import fsync_path, locked, remove_tree, write_atomic, write_json
+from packidx.io.output_folder import local_home
 from packidx.io.own_files import check_index
+from packidx.io.publish import Uploaded, upload
 from packidx.software import software
 
 _STAGING = re.compile(r"\.tmp-.*")
 
 
 class SnapshotWriter:
-    """Writes a snapshot window by window, and publishes it in one step.
+    """Writes windows, and publishes a snapshot of them in one step.
 
-    Everything is written into a hidden folder that is renamed into place; HEAD follows last. A
-    crash at any instant leaves the previous snapshot intact and current.
+    A window is written into a hidden folder, and gets its place and name when all are there. The
+    manifest follows, then HEAD: a crash at any instant leaves the previous snapshot intact and
+    current, and windows that no manifest names.
 
     Args:
         location: folder of the index, or a URL of one.
-        output: where the snapshot is made.
+        staging: where windows are written, each into a folder of its own.
         uploaded: as of `writing`.
     """
 
-    def __init__(
-        self,
-        location: str,
-        output: OutputFolder,
-        uploaded: Callable[[int, int], None] | None = None,
-    ) -> None:
-        self._location, self._output, self._uploaded = location, output, uploaded
-        self._table = Path(output.table)
-        self._files: list[TableFile] = []
-        self.windows: list[str] = []
-        """Digests of the windows that are finished."""
+    def __init__(self, location: str, staging: Path, uploaded: Uploaded | None = None) -> None:
+        self.staging = staging
+        self._location, self._uploaded = location, uploaded
+        self._made: dict[str, Path] = {}
 
-    def folder_of_windows(self) -> Path:
-        """Folder for windows while they are written, each try into a folder of its own."""
-        return Path(self._output.scratch("windows"))
-
-    def take_window(self, folder: Path, written: WrittenWindow) -> None:
-        """Take what was written into `folder` as the next window."""
-        numbers = Counter(file.path.rpartition("-")[0] for file in self._files)
-        for file in written.files:
-            table = file.path.rpartition("-")[0]
-            path = file_name(table, numbers[table])
-            os.rename(folder / file.path, self._table / path)
-            self._files.append(replace(file, path=path))
-            numbers[table] += 1
-        folder.rmdir()
-        self.windows.append(written.digest)
-
-    def take_over(self, folder: str | Path, snapshot: IndexManifest) -> None:
-        """Take all windows of another snapshot of this index, before any is written."""
-        for file in snapshot.files:
-            target = self._table / file.path
-            with local_copy(file.within(str(folder))) as source:
-                try:
-                    os.link(source, target)  # files of a snapshot never change
-                except OSError:
-                    shutil.copyfile(source, target)
-                    fsync_path(target)
-            self._files.append(file)
-        self.windows += [window.digest for window in snapshot.result.windows]
+    def take_window(self, folder: Path, window: Window) -> None:
+        """Take a window that was written into `folder`."""
+        self._made[window.folder] = folder
 
     def publish(self, planned: IndexManifest) -> tuple[IndexManifest, bool]:
         """Name the snapshot, put it into place, move HEAD to it.
 
-        `planned` is the manifest but for what the writer knows: id, parent, files, time. Returns
-        the manifest, and whether this very plan was there already.
+        `planned` is the manifest but for what the writer knows: id, parent, time. Returns the
+        manifest, and whether this very plan was there already.
         """
         ident = snapshot_id(planned.to_json())
-        final = urls.join(self._location, f"snapshots/{ident}")
-        existed = _is_whole(final, ident, self._files)
+        existed = self._is_whole(ident)
         if not existed:
-            order, head = list(TABLES), read_head(self._location)
-            manifest = replace(
-                planned,
-                snapshot_id=ident,
-                parent=head if head is not None and is_snapshot_id(head) else None,
-                files=tuple(sorted(self._files, key=lambda file: _table_of(file.path, order))),
-                created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                software=software(),
+            head = read_head(self._location)
+            manifest = sealed(
+                replace(
+                    planned,
+                    snapshot_id=ident,
+                    parent=head if head is not None and is_snapshot_id(head) else None,
+                    created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                    software=software(),
+                )
             )
-            write_json(self._table / "manifest.json", sealed(manifest).to_json())
-            self._put(final)
+            self._put(manifest)
         if read_head(self._location) != ident:
             head, text = urls.join(self._location, "HEAD"), f"{ident}\n".encode()
             (storage.write if urls.is_url(head) else write_atomic)(head, text)
-        return read_manifest(final), existed
+        return read_manifest(self._location, ident), existed
 
-    def _put(self, final: str) -> None:
-        """The finished snapshot into its place."""
-        if urls.is_url(final):
-            from packidx.io.publish import put_snapshot
-
-            put_snapshot(self._output.table, final, self._uploaded)
+    def _put(self, manifest: IndexManifest) -> None:
+        """Windows that are new into their places, then the manifest that names them."""
+        home = windows_folder(self._location)
+        target = manifest_path(self._location, manifest.snapshot_id)
+        if urls.is_url(target):
+            files = {
+                urls.join(home, f"{name}/{path.name}"): str(path)
+                for name, folder in self._made.items()
+                for path in sorted(folder.iterdir())
+            }
+            upload(files, self._uploaded)
+            write_json(self.staging / "manifest.json", manifest.to_json())
+            storage.upload(str(self.staging / "manifest.json"), target)
             return
-        remove_tree(final)  # what is left of a damaged one serves nobody
-        os.rename(self._table, final)
-        fsync_path(os.path.dirname(final))
+        for window in manifest.windows:
+            made, place = self._made.get(window.folder), os.path.join(home, window.folder)
+            parts = [file.within(place) for file in window.files]
+            if made is None or _are_sound(parts):
+                continue
+            fsync_path(made)
+            remove_tree(place)  # what is left of a damaged one serves nobody
+            os.rename(made, place)
+        fsync_path(home)
+        write_json(target, manifest.to_json())
 
-    def discard(self) -> None:
-        """Remove what was written and not published."""
-        remove_tree(self._output.path)
+    def _is_whole(self, ident: str) -> bool:
+        """Return whether a snapshot is there with a sound manifest and all its files."""
+        try:
+            manifest = read_manifest(self._location, ident)
+        except (FormatError, FileNotFoundError):
+            return False
+        return _are_sound(manifest.stored(self._location))
 
 
 @contextlib.contextmanager
@@ -156,46 +134,30 @@ def writing(
     location = str(index)
     check_index(location)
     home = local_home(location)
-    snapshots = os.path.join(home, "snapshots")
-    os.makedirs(snapshots, exist_ok=True)
-    output = OutputFolder(os.path.join(snapshots, f".tmp-{os.getpid()}"))
+    windows = windows_folder(home)
+    for folder in (windows, os.path.join(home, "snapshots")):
+        os.makedirs(folder, exist_ok=True)
     with locked(home, wait=True):
-        for name in filter(_STAGING.fullmatch, os.listdir(snapshots)):  # of killed writers
-            remove_tree(os.path.join(snapshots, name))
-        os.makedirs(output.table)
-        writer = SnapshotWriter(location, output, uploaded)
+        for name in filter(_STAGING.fullmatch, os.listdir(windows)):  # of killed writers
+            remove_tree(os.path.join(windows, name))
+        staging = Path(windows, f".tmp-{os.getpid()}")
+        staging.mkdir()
         try:
-            yield writer
+            yield SnapshotWriter(location, staging, uploaded)
         finally:
-            writer.discard()
+            remove_tree(staging)
 
 
-def _table_of(path: str, order: list[str]) -> tuple[int, str]:
-    name = path.rpartition("-")[0]
-    return (order.index(name) if name in order else len(order)), path
-
-
-def _is_whole(folder: str, ident: str, files: list[TableFile]) -> bool:
-    """Return whether a snapshot is there with a sound manifest and just these files."""
+def _are_sound(parts: Sequence[StoredFile]) -> bool:
+    """Return whether files are there with the bytes that a manifest states."""
     try:
-        manifest = read_manifest(folder)
-        parts = [file.within(folder) for file in manifest.files]
-        return (
-            manifest.snapshot_id == ident
-            and sorted(file.path for file in manifest.files) == sorted(file.path for file in files)
-            and unsound_file(parts) is None
-            and all(
-                content.sha256 == part.sha256
-                for part, content in zip(
-                    parts,
-                    storage.overlapped(content_of, [part.path for part in parts]),
-                    strict=True,
-                )
-            )
-        )
-    except (FormatError, FileNotFoundError):
+        if unsound_file(parts) is not None:
+            return False
+        found = storage.overlapped(content_of, [part.path for part in parts])
+    except FileNotFoundError:
         return False
     except OSError:
-        if urls.is_url(folder):
+        if any(urls.is_url(part.path) for part in parts):
             raise
         return False
+    return all(part.sha256 == own.sha256 for part, own in zip(parts, found, strict=True))

@@ -28,6 +28,7 @@ from packidx.index.tables import (
     StepOptions,
     Steps,
     Views,
+    paths_of,
     views_of_index,
     views_of_lengths,
 )
@@ -123,8 +124,7 @@ def connect(
     connection.execute("SET enable_progress_bar = false")  # it is drawn on stdout
     create_views(connection, views)
     if not unlocked:
-        files = [file for listed in views.files.values() for file in listed]
-        allowed = dict.fromkeys([*files, *map(pattern_of, files)])
+        allowed = dict.fromkeys([*views.paths, *map(pattern_of, views.paths)])
         connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
@@ -141,11 +141,10 @@ def tables_of(tables: Mapping[str, tuple[Index, str]]) -> Iterator[duckdb.DuckDB
         FormatError: a file is missing or damaged.
     """
     with contextlib.ExitStack() as stack:
-        files = {
-            name: stack.enter_context(index.local_files(table))
-            for name, (index, table) in tables.items()
+        views = {
+            name: (table, paths_of(stack, index, table)) for name, (index, table) in tables.items()
         }
-        connection = stack.enter_context(connect(Views(files)))
+        connection = stack.enter_context(connect(Views(tables=views)))
         spilled = stack.enter_context(tempfile.TemporaryDirectory(prefix="packidx-"))
         connection.execute(f"SET temp_directory = {quoted(spilled)}")
         yield connection

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from packidx.io import storage, urls
 from packidx.io.own_files import FORMAT, LIST, Kind, check_free, names_below
@@ -42,24 +42,13 @@ def publish(folder: str, url: str, kind: Kind, uploaded: Uploaded | None = None)
     _list(url, kind.what, names)
 
 
-def put_snapshot(staging: str, url: str, uploaded: Uploaded | None = None) -> None:
-    """Upload a snapshot's files, its manifest when all others are there.
-
-    What another writer of this very plan uploads meanwhile is the same. A manifest that is there
-    is of a damaged snapshot, which nobody is to begin with while it is made whole.
-
-    Raises:
-        OSError: the store cannot be written.
-    """
-    _replace(staging, url, storage.names(url), uploaded)
-
-
 def _replace(folder: str, url: str, there: Sequence[str], uploaded: Uploaded | None) -> None:
     """Put the files of `folder` in the place of those that are `there`."""
     names = names_below(folder)
     for name in reversed(_in_order(there)):
         storage.remove(urls.join(url, name))
-    _upload(folder, url, [name for name in names if not _rank(name)], uploaded)
+    first = [name for name in names if not _rank(name)]
+    upload({urls.join(url, name): os.path.join(folder, name) for name in first}, uploaded)
     stale = [name for name in there if not _rank(name) and name not in names]
     storage.overlapped(storage.remove, [urls.join(url, name) for name in stale])
     for name in _in_order(names):  # each when the one before is there
@@ -72,8 +61,11 @@ def _list(url: str, what: str, names: Sequence[str]) -> None:
     storage.write(urls.join(url, LIST), json.dumps(stated, indent=2).encode() + b"\n")
 
 
-def _upload(folder: str, url: str, names: Sequence[str], uploaded: Uploaded | None = None) -> None:
-    """Copy files of a folder into a store, several at a time.
+def upload(files: Mapping[str, str], uploaded: Uploaded | None = None) -> None:
+    """Copy files into a store, several at a time.
+
+    Args:
+        files: URL -> path on this machine.
 
     Raises:
         OSError: one cannot be read or written.
@@ -82,12 +74,13 @@ def _upload(folder: str, url: str, names: Sequence[str], uploaded: Uploaded | No
 
     def put(file: tuple[str, str]) -> None:
         nonlocal done
-        storage.upload(file[1], file[0])
+        url, path = file
+        storage.upload(path, url)
         done += 1
         if uploaded is not None:
-            uploaded(done, len(names))
+            uploaded(done, len(files))
 
-    storage.overlapped(put, [(urls.join(url, name), os.path.join(folder, name)) for name in names])
+    storage.overlapped(put, list(files.items()))
 
 
 def _rank(name: str) -> int:

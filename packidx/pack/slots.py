@@ -12,7 +12,7 @@ import numpy as np
 from packidx.arrays import Int32s, Int64s, Ints
 from packidx.hashing import derive_key
 from packidx.pack.counts import PackRuns
-from packidx.permutation import KeyedPermutation, permutation, permuted
+from packidx.permutation import permutation, permute, permuted
 
 _SORTED = 1 << 20  # items sorted at a time
 _CHUNK = 1 << 16  # slots dealt at a time: they stay in the processor's cache
@@ -102,8 +102,8 @@ def deal_order(lengths: Ints, key: int) -> Int32s:
     groups = -(-len(lengths) // size)
     rank = np.zeros(groups * size, np.uint16)
     np.subtract(longest, lengths, out=rank[: len(lengths)], casting="unsafe")
-    turns = KeyedPermutation.keyed(32, derive_key(key, "turn")).forward(np.arange(groups))
-    turn = turns.astype(np.int32) & (size - 1)
+    turns = permute(np.arange(groups, dtype=np.uint64), 1 << 32, derive_key(key, "turn"))
+    turn = (turns & np.uint64(size - 1)).astype(np.int32)
     starts = np.arange(0, len(rank), size, dtype=np.int32)
     blocks, counts = [], []
     for number in range(size):

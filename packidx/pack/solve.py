@@ -112,8 +112,9 @@ class CountSolution:
     is_even: bool = False
     """Vision costs are dealt out evenly."""
 
-    def num_packs(self, key: int) -> int:
-        """Packs of a composition, where they are known before its items are dealt out."""
+    @property
+    def num_packs(self) -> int:
+        """Packs of every composition."""
         return self.runs.total_packs
 
     def slots(self, problem: Problem, key: int) -> Slots:
@@ -135,7 +136,9 @@ class ItemSolution:
     bound: tuple[int, str]
     pack: Int32s
 
-    def num_packs(self, key: int) -> int:
+    @property
+    def num_packs(self) -> int:
+        """Packs that there are."""
         return int(self.pack.max(initial=-1)) + 1
 
     def slots(self, problem: Problem, key: int) -> Slots:
@@ -158,10 +161,10 @@ class CappedSolution:
     key: int
     pack: Int32s | None
 
-    def num_packs(self, key: int) -> int | None:
-        if key != self.key:
-            return None
-        return self.tokens.num_packs(key) if self.pack is None else int(self.pack.max()) + 1
+    @property
+    def num_packs(self) -> int:
+        """Packs of the composition that is solved."""
+        return self.tokens.num_packs if self.pack is None else int(self.pack.max()) + 1
 
     def slots(self, problem: Problem, key: int) -> Slots:
         pack = self.pack if key == self.key else _keep_caps(problem, self.tokens, key)
@@ -177,10 +180,10 @@ class RoundsSolution:
     bound: tuple[int, str]
     rounds: list[CountSolution | ItemSolution | CappedSolution]
 
-    def num_packs(self, key: int) -> int | None:
-        """Packs of a composition; None where a round's are not known."""
-        known = [each.num_packs(derive_key(key, at)) for at, each in enumerate(self.rounds)]
-        return None if None in known else sum(number or 0 for number in known)
+    @property
+    def num_packs(self) -> int:
+        """Packs of the composition that is solved."""
+        return sum(each.num_packs for each in self.rounds)
 
     def slots(self, problem: Problem, key: int) -> Slots:
         """The items' slots, round by round."""

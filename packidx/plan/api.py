@@ -16,10 +16,9 @@ from packidx.io import urls
 from packidx.io.own_files import check_index
 from packidx.lengths.table import read_lengths
 from packidx.plan.job import prepare
-from packidx.plan.make import make_plan
+from packidx.plan.make import Progress, make_plan
 from packidx.plan.options import PlanOptions
 from packidx.plan.resolved import changed, inherited, merged
-from packidx.plan.write import Progress
 from packidx.run import open_workers
 
 
@@ -44,7 +43,7 @@ class PlanSummary:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """The snapshot's manifest.json (FORMAT.md) as plain JSON, made anew each time."""
+        """The snapshot's manifest (FORMAT.md) as plain JSON, made anew each time."""
         return self.snapshot.to_json()
 
     def __repr__(self) -> str:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
-from packidx.arrays import Bools
 from packidx.errors import OptionError
 from packidx.format.index import Consumed, Options
 from packidx.format.manifest import setting_differences
-from packidx.hashing import derive_key
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
-from packidx.permutation import permutation
 from packidx.plan.options import PlanOptions, number_text
 from packidx.plan.resolved import with_defaults
 from packidx.plan.select.consumed import continued_rules, lineage
 from packidx.plan.select.eligible import Rules, read_exclusion
 from packidx.plan.select.mixture import Mixture, sample_ratios
 from packidx.plan.windows import WindowRange, shard_ends, windows_of
-from packidx.plan.write import PlanTotals, Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +41,21 @@ class PlanJob:
     todo: Sequence[WindowRange]
     recipe: str | None = None
 
-    def totals(self) -> PlanTotals:
-        """Return what is added up before any window is written."""
-        if self.append is None:
-            return PlanTotals.empty(self.options)
-        return PlanTotals.going_on(self.options, self.append.snapshot)
+    def shares(self, sizes: Sequence[int]) -> list[int]:
+        """Return how many packs stay, of windows of `sizes` packs in one epoch: ``max_packs`` in
+        all, or all there are, by the sizes of the windows."""
+        ends = np.cumsum([0, *sizes])
+        most = min(int(ends[-1]), self.options.max_packs or 0)
+        return [int(number) for number in np.diff(ends * most // max(int(ends[-1]), 1))]
 
-    def draw(self, sizes: Sequence[int]) -> list[Bools]:
-        """Return which packs stay, of windows of `sizes` packs in one epoch: one seeded draw over
-        all."""
-        chosen = np.zeros(sum(sizes), bool)
-        key = derive_key(self.options.seed, "max_packs")
-        chosen[permutation(sum(sizes), key)[: self.options.max_packs]] = True
-        return np.split(chosen, np.cumsum(sizes)[:-1])
+    @property
+    def block_before(self) -> int | None:
+        """Packs of an optimizer step in the snapshot that is appended to."""
+        return None if self.append is None else self.append.snapshot.result.schedule_block
 
-    def block(self, num_packs: int | None) -> int:
-        """Packs of an optimizer step: as asked, as in the snapshot that is appended to, else 512
-        or, of few packs, a smaller power of two; 0 where no window has any. `num_packs` is of the
-        first window that has some."""
-        before = 0 if self.append is None else self.append.snapshot.result.schedule_block
-        if before or num_packs is None:
-            return before
+    def block(self, num_packs: int) -> int:
+        """Packs of an optimizer step: as asked, else 512 or, of few packs, a smaller power of two;
+        `num_packs` is of the first window that has some."""
         if self.options.global_batch is not None:
             return self.options.global_batch
         fitting = 1 << max(0, (num_packs * len(self.windows) // 8).bit_length() - 1)
@@ -79,7 +69,7 @@ def prepare(
     asked: PlanOptions,
     append: Index | None,
     resume: tuple[Index, Mapping[str, Any]] | None,
-    progress: Progress,
+    progress: Callable[[str], None],
 ) -> PlanJob:
     """Return what decides the plan of `table` under the options `asked`; arguments as of
     `plan_packs`.
@@ -159,8 +149,8 @@ def _taken_windows(table: Lengths, options: Options, append: Index) -> list[Wind
             "estimate it with the new shards first"
         )
     return [
-        WindowRange(number, window.first_row, window.first_row + window.num_rows)
-        for number, window in enumerate(append.snapshot.result.windows)
+        WindowRange(placed.number, placed.first_row, placed.first_row + placed.window.num_rows)
+        for placed in append.snapshot.placed
     ]
 
 

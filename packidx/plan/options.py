@@ -172,7 +172,7 @@ class PlanOptions:
     """A dummy image in packs without any; a multiple of `align` and `pad_pack_to`."""
     max_packs: int | None = option(
         None,
-        "Keep N packs, drawn by the seed; the rest is dropped.",
+        "Keep the first N packs of the schedule; the rest is dropped.",
         minimum=1,
         is_inherited=False,
         is_previewed=False,
@@ -205,7 +205,7 @@ class PlanOptions:
         is_inherited=False,
         is_previewed=False,
     )
-    """Of the same samples, packed item by item, or drawn by `max_packs`: then the same packs in
+    """Of the same samples, packed item by item, or kept by `max_packs`: then the same packs in
     another order."""
     schedule: str = option(
         "stratified",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -217,8 +216,8 @@ class WindowPlan:
         dropped: table of what is not.
         group_names: empty where all items are one group.
         groups: those that have items.
-        solutions: how each of them is packed; `plan_window` takes them for the same rows again.
-        draw: the packs that stay, where some are drawn.
+        solutions: how each of them is packed.
+        draw: the packs that stay, where some do not.
     """
 
     window: WindowRange
@@ -280,6 +279,42 @@ class WindowPlan:
 
     def variant(self, epoch: int, block: int) -> Variant:
         """Compose the packs of one epoch and put them in order, `block` to an optimizer step."""
+        slots, packs, order = self._scheduled(epoch, block)
+        packs = packs.select(order)
+        first = np.empty(len(order), np.int64)
+        first[order] = np.cumsum(packs.sizes) - packs.sizes
+        ordered = np.empty(len(slots.item), np.int64)
+        plain = self.items.padded is self.items.length
+        for chunk in slots.chunks():
+            item = slots.item[chunk.slots]
+            known = chunk.length if plain else None
+            length = self.items.length[item] if known is None else known
+            ordered[first[chunk.pack] + chunk.position] = with_length(item, length)
+        return unfolded(self.items, Variant(packs, ordered))
+
+    def keep(self, most: int, block: int) -> WindowPlan:
+        """The plan with the first `most` packs of its schedule, in every epoch; samples of the
+        others are dropped."""
+        slots, _, order = self._scheduled(0, block)
+        packs = np.zeros(len(order), bool)
+        packs[order[:most]] = True
+        is_kept = packs[slots.pack]
+        stayed = slots.item[is_kept]
+        lost, kept = (
+            np.unique(self.items.rows_of(items)) for items in (slots.item[~is_kept], stayed)
+        )
+        rows = np.setdiff1d(lost, kept, assume_unique=True)
+        detail = f"not among the {self.options.max_packs} packs that stay"
+        dropped = dropped_with(self.dropped, self.items.rows, rows, "max_packs", detail)
+        return replace(self, dropped=dropped, draw=_Draw(packs, stayed, rows))
+
+    @property
+    def num_packs(self) -> int:
+        """Packs of the first epoch."""
+        return sum(solution.num_packs for solution in self.solutions)
+
+    def _scheduled(self, epoch: int, block: int) -> tuple[Slots, Packs, Int64s]:
+        """Every item's slot in the packs of an epoch, these, and the order in which they stand."""
         slots, group = self._compose(epoch)
         packs = sum_up(self.items, slots, group, self.options.pad_pack_to)
         sums = {name: values for name, (values, _) in packs.sums.items()}
@@ -293,52 +328,7 @@ class WindowPlan:
             key=derive_key(self.options.seed, "packs", self.window.number, epoch),
             shares=self._shares(slots, sums),
         )
-        packs = packs.select(order)
-        first = np.empty(len(order), np.int64)
-        first[order] = np.cumsum(packs.sizes) - packs.sizes
-        ordered = np.empty(len(slots.item), np.int64)
-        plain = self.items.padded is self.items.length
-        for chunk in slots.chunks():
-            item = slots.item[chunk.slots]
-            known = chunk.length if plain else None
-            length = self.items.length[item] if known is None else known
-            ordered[first[chunk.pack] + chunk.position] = with_length(item, length)
-        return unfolded(self.items, Variant(packs, ordered))
-
-    def keep(self, packs: Bools) -> WindowPlan:
-        """The plan with some of its provisional packs, bool [n], in every epoch; it drops the
-        samples of the others."""
-        slots, _ = self._compose(0)
-        is_kept = packs[slots.pack]
-        stayed = slots.item[is_kept]
-        lost, kept = (
-            np.unique(self.items.rows_of(items)) for items in (slots.item[~is_kept], stayed)
-        )
-        rows = np.setdiff1d(lost, kept, assume_unique=True)
-        detail = f"not among the {self.options.max_packs} packs that were drawn"
-        dropped = dropped_with(self.dropped, self.items.rows, rows, "max_packs", detail)
-        return replace(self, dropped=dropped, draw=_Draw(packs, stayed, rows))
-
-    def pack_sizes(self) -> Int64s:
-        """Samples in each provisional pack, int64 [packs]."""
-        slots, _ = self._compose(0)
-        sizes = np.bincount(slots.pack, minlength=slots.num_packs)
-        if self.items.folded is not None:
-            pairs = self.items.folded.is_pair[slots.item]
-            sizes += np.bincount(slots.pack[pairs], minlength=slots.num_packs)
-        return sizes
-
-    def num_packs(self, epoch: int = 0) -> int:
-        """Packs of one epoch."""
-        if self.draw is not None:
-            return int(self.draw.kept.sum())
-        known = [
-            solution.num_packs(self._key(group.name, epoch))
-            for group, solution in zip(self.groups, self.solutions, strict=True)
-        ]
-        if None not in known:
-            return sum(number for number in known if number is not None)
-        return self._compose(epoch)[0].num_packs
+        return slots, packs, order
 
     def _compose(self, epoch: int) -> tuple[Slots, Int32s]:
         """Every item's slot, packs numbered group by group, and the group of each pack."""
@@ -393,14 +383,8 @@ def unfolded(items: Items, folded: Variant) -> Variant:
     return Variant(replace(folded.packs, sizes=of_packs), ordered)
 
 
-def plan_window(
-    table: Lengths,
-    window: WindowRange,
-    options: Options,
-    rules: Rules,
-    solutions: Sequence[Solution] | None = None,
-) -> WindowPlan:
-    """Plan one window; with the `solutions` of an earlier plan of its very rows, none is solved.
+def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Rules) -> WindowPlan:
+    """Plan one window.
 
     Raises:
         OptionError, FormatError: an option has no meaning for these rows, or a value is wrong.
@@ -410,15 +394,11 @@ def plan_window(
     table.note(rows)
     items, dropped = make_items(rows, options, rules)
     names, groups = groups_of(items, options)
-    if solutions is None:
-        keys = [
-            derive_key(options.seed, "samples", window.number, 0, group.name) for group in groups
-        ]
-        solutions = [
-            solve(group.problem, options.strategy, key)
-            for group, key in zip(groups, keys, strict=True)
-        ]
-    return WindowPlan(window, options, items, dropped, names, groups, list(solutions))
+    keys = [derive_key(options.seed, "samples", window.number, 0, group.name) for group in groups]
+    solutions = [
+        solve(group.problem, options.strategy, key) for group, key in zip(groups, keys, strict=True)
+    ]
+    return WindowPlan(window, options, items, dropped, names, groups, solutions)
 
 
 def _columns(table: Lengths, cuts: bool) -> list[str]:

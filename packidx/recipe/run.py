@@ -288,7 +288,7 @@ def is_done(folder: str, index: str, note: Done, asked: str) -> bool:
         snapshot = open_index(f"{index}@{note.snapshot_id}")
     except (PackidxError, OSError):
         return False
-    if not are_whole([file.within(snapshot.location) for file in snapshot.snapshot.files]):
+    if not are_whole(snapshot.files()):
         return False
     if note.report is None:
         return why_no_report(folder) is not None

@@ -111,7 +111,7 @@ def test_verify_exits_3_when_something_is_wrong(
 ) -> None:
     status, out, _ = run(capsys, "verify", index, "--json")
     assert status == 0 and json.loads(out)["ok"] is True
-    [samples] = Path(index).glob("snapshots/*/samples-*.parquet")
+    [samples] = Path(index).glob("windows/*/samples-*.parquet")
     samples.write_bytes(samples.read_bytes()[:-4] + b"XXXX")
     status, out, err = run(capsys, "verify", index, "--json")
     assert status == 3
@@ -245,7 +245,7 @@ def test_sql_json_is_always_json(index: str, capsys: pytest.CaptureFixture[str])
 def test_damaged_tables_get_one_sentence_and_plan_mends_them(
     index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, damage: str
 ) -> None:
-    [path] = Path(index).glob(f"snapshots/*/{table}-*.parquet")
+    [path] = Path(index).glob(f"windows/*/{table}-*.parquet")
     path.unlink() if damage == "delete" else path.write_bytes(
         b"junk" if damage == "garbage" else b""
     )
@@ -263,9 +263,8 @@ def test_damaged_tables_get_one_sentence_and_plan_mends_them(
 def test_a_bad_snapshot_does_not_hide_the_others(
     index: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = Path(index) / "snapshots" / ("0" * 32)
-    other.mkdir()
-    (other / "manifest.json").write_text("[" * 100_000)
+    other = Path(index) / "snapshots" / f"{'0' * 32}.json"
+    other.write_text("[" * 100_000)
     status, out, err = run(capsys, "log", index, "--json")
     assert status == 0 and len(json.loads(out)) == 1
     assert err.count("\n") == 1 and str(other) in err

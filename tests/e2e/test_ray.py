@@ -182,9 +182,9 @@ def plans(index: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
     """The Parquet files of all snapshots, and the newest manifest but for its date and digest."""
     found = {
         f"{path.parent.name}/{path.name}": path.read_bytes()
-        for path in sorted(index.glob("snapshots/*/*.parquet"))
+        for path in sorted(index.glob("windows/*/*.parquet"))
     }
-    assert not [one for one in os.listdir(index / "snapshots") if one.startswith(".")]
+    assert not [one for one in os.listdir(index / "windows") if one.startswith(".")]
     manifest = open_index(index).manifest
     dated = ("created", "digest")  # the digest is one of the manifest with its date
     return found, {name: value for name, value in manifest.items() if name not in dated}

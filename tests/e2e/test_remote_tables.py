@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from manifests import file_of
 from object_store import URL, Store
 from packidx_cli.main import main
 from small_packs import make_index, record
@@ -25,10 +26,11 @@ from torch_packs import SyntheticEncode
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceError
+from packidx.format.index import manifest_path
 from packidx.index import Index, snapshot_ids
 from packidx.inspect.verify import verify, verify_snapshot
 from packidx.inspect.verify.api import files_check
-from packidx.io import storage, urls
+from packidx.io import storage
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import LIST, Kind
 from packidx.lengths.parts import first_rejected
@@ -112,9 +114,9 @@ def bare(path: Path, count: int = 400, seed: int = 0) -> str:
 
 
 def tables(index: Index) -> dict[str, bytes]:
-    """Parquet files by name."""
-    names = [part["path"] for part in index.manifest["files"]]
-    return {name: storage.read(urls.join(index.location, name)) for name in names}
+    """Parquet files by where they are in the index."""
+    paths = [file.path for file in index.files()]
+    return {path.removeprefix(index.path).strip("/"): storage.read(path) for path in paths}
 
 
 def packs(index: Index) -> list[Any]:
@@ -140,7 +142,7 @@ def test_both_ends_in_the_bucket_give_the_local_bytes(
     assert found == first_rejected(str(tmp_path / "lengths"), kinds) != {}
 
     local = open_index(plan_packs(tmp_path / "lengths", tmp_path / "index", **OPTIONS).path)
-    assert len(local.manifest["result"]["windows"]) == 3
+    assert len(local.manifest["windows"]) == 3
     for lengths in (f"{url}/lengths", tmp_path / "lengths"):
         for output in (f"{url}/index", str(tmp_path / "index")):
             made = plan_packs(lengths, output, **OPTIONS)
@@ -153,11 +155,9 @@ def test_both_ends_in_the_bucket_give_the_local_bytes(
     assert [one.ok for one in verify(stored)] == [one.ok for one in verify(local)]
     assert all(one.ok for one in verify(stored))
     assert stored.manifest["lengths"]["uri"] == f"{url}/lengths"
-    assert b"loopback" not in storage.read(f"{stored.location}/manifest.json")  # no credentials
-    with pytest.raises(OptionError, match="object store"):
-        stored.files("packs")
+    assert b"loopback" not in storage.read(manifest_path(stored.path, stored.id))  # no credentials
     with stored.local_files("packs") as paths:
-        assert Path(paths[0]).read_bytes() == local.files("packs")[0].read_bytes()
+        assert Path(paths[0]).read_bytes() == file_of(local, "packs").read_bytes()
 
     for command in (["stats"], ["log"], ["verify"], ["sql", "DESCRIBE packs"]):
         assert main([*command[:1], f"{url}/index", *command[1:]]) == 0
@@ -182,8 +182,8 @@ def test_a_reader_asks_only_for_what_it_needs(tmp_path: Path, url: str, store: S
     plan_packs(bare(tmp_path / "l.parquet", 2000), f"{url}/index", **BARE)
     store.forget()
     index = open_index(f"{url}/index")
-    assert [one.path.rpartition("/")[2] for one in store.requests] == ["HEAD", "manifest.json"]
-    assert len(index.manifest["files"]) > 20  # three tables, twenty windows
+    assert [one.path.rpartition("/")[2] for one in store.requests] == ["HEAD", f"{index.id}.json"]
+    assert len(index.files()) > 20  # two tables, twenty windows
     store.forget()
     first = index.pack(0)
     assert sorted(one.path.rpartition("/")[2] for one in store.requests) == [
@@ -221,7 +221,7 @@ def test_what_is_damaged_is_found_and_made_whole(
 ) -> None:
     lengths = bare(tmp_path / "l.parquet")
     index = open_index(plan_packs(lengths, url, **BARE).path)
-    place = f"{index.location}/samples-00000.parquet"
+    place = index.files("samples")[0].path
     sound = storage.read(place)
     storage.write(place, sound[:-1] + bytes([sound[-1] ^ 1]))
     with pytest.raises(FormatError, match=r"samples-00000\.parquet has other content"):
@@ -231,13 +231,13 @@ def test_what_is_damaged_is_found_and_made_whole(
     assert storage.read(place) == sound
     assert index.pack(0).samples  # the damaged copy is not kept
     assert plan_packs(lengths, url, **BARE).existed
-    storage.remove(f"{index.location}/packs-00000.parquet")
+    storage.remove(index.files("packs")[0].path)
     monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
     with pytest.raises(FormatError, match=r"packs-00000\.parquet is missing"):
         open_index(url).packs()
     assert "is missing" in next(verify_snapshot(index)).detail
-    storage.remove(f"{index.location}/manifest.json")
-    with pytest.raises(NotFoundInIndex, match="has no manifest.json"):
+    storage.remove(manifest_path(url, index.id))
+    with pytest.raises(NotFoundInIndex, match="has HEAD at '.*', which is not there"):
         open_index(url)
 
 
@@ -278,8 +278,10 @@ def test_a_killed_plan_leaves_the_old_snapshot_or_the_new(tmp_path: Path, url: s
         if status == 0:
             break
         if moment % 2:  # the next one finds nothing of it, or what it has left
-            for name in storage.names(f"{url}/snapshots/{new}"):
-                storage.remove(f"{url}/snapshots/{new}/{name}")
+            kept = {file.path for file in open_index(f"{url}@{old}").files()}
+            for name in storage.files_below(f"{url}/windows"):
+                if (path := f"{url}/windows/{name}") not in kept:
+                    storage.remove(path)
     assert set(ended[:-1]) == {-9} and ended[-1] == 0
     assert 4 < len(seen) < 20 and set(seen[:-1]) == {old} and seen[-1] == new
     assert snapshot_ids(url) == sorted([old, new])
@@ -389,7 +391,7 @@ def test_workers_read_an_index_in_the_bucket(
         assert pack.pack_id == number
         ids, expected = (each.joined()["input_ids"] for each in (pack, wanted[number]))
         assert ids.tolist() == expected.tolist()
-    size = sum(part["bytes"] for part in local.manifest["files"])
+    size = sum(file.nbytes for file in local.files())
     assert store.read(".parquet") <= size * (how == "spawn")  # once for all workers, or before
 
 

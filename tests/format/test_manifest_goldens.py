@@ -48,11 +48,13 @@ def test_order_and_members_of_other_writers_stay(golden: Path, tmp_path: Path) -
     stated = json.loads(golden.read_bytes())
     for shard in stated["shards"]:
         shard["container"] = shard.get("container", "jsonl")
-    for part in (stated, *stated["sources"], *stated["files"], *stated["shards"]):
+    windows = stated.get("windows", [])
+    files = [file for one in [stated, *windows] for file in one.get("files", [])]
+    for part in (stated, *stated["sources"], *windows, *files, *stated["shards"]):
         part["of_tomorrow"] = {"b": [1], "a": None}
     stated["software"] = {}
     if "result" in stated:
-        stated["result"]["fill"], stated["lengths"]["pattern"] = 1, False
+        stated["result"]["gap_percent"], stated["lengths"]["pattern"] = 0, False
     stated = {name: stated[name] for name in sorted(stated, reverse=True)}
     write_json(tmp_path / "other.json", sign(stated))
     manifest = load(tmp_path / "other.json", kind_of(golden), "stop")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifests import edit, fingerprinted, read, reidentify
+from manifests import edit, fingerprinted, path_of, read, reidentify
 from msgspec.structs import replace
 from packidx_cli.main import main
 from small_packs import make_index, record
@@ -35,6 +35,10 @@ def swap(members: list[Any]) -> None:
     members[0], members[1] = members[1], members[0]
 
 
+def twice(members: list[Any]) -> None:
+    members.append(members[0])
+
+
 def setting(*place: Any, to: Any) -> Callable[[dict[str, Any]], None]:
     """What sets a member, by its place, to a value."""
 
@@ -55,22 +59,25 @@ WRONG = [
     (setting("result", "schedule_chunk", to=0), "`int` >= 1 - at `\\$.result.schedule_chunk`"),
     (setting("result", "schedule_block", to=1.5), "`int`, got `float`"),
     (setting("result", "num_packs", to=1 << 64), "`int` <= 9223372036854775807 - at"),
-    (setting("result", "windows", 0, "first_row", to=1), "does not follow the one before"),
-    (setting("result", "epochs", to=[[[0, 3]], [[2, 3]]]), "where pack 3 is next"),
-    (setting("result", "epochs", to=[]), "epochs of 0 packs"),
-    (setting("result", "epochs", to=[[0, 5]]), r"got `int` - at .*epochs\[0\]\[0\]`"),
-    (setting("result", "epochs", to=[[[0, 5], [4, 2]]]), "where pack 5 is next"),
-    (setting("result", "epochs", to=[[[0, -1]]]), r"`int` >= 0 - at .*epochs\[0\]\[0\]\[1\]`"),
-    (setting("result", "epochs", to=[[[0, "5"]]]), "`int`, got `str`"),
-    (setting("result", "epochs", to=[[[3, 8]]]), "where pack 0 is next"),
-    (setting("result", "epochs", to=None), "has 1 epochs by its parts, and 2 in all"),
+    (setting("result", "num_packs", to=1), "has num_packs 1, its windows give 20"),
+    (setting("result", "fill", to=0.5), "has fill 0.5, its windows give 0.9"),
+    (setting("windows", 0, "num_rows", to=39), "59 samples of lengths by its parts, and 60"),
+    (setting("windows", 0, "num_packs", to=[10]), "packs of 1 epochs, and options.epochs 2"),
+    (setting("windows", 0, "num_packs", to=[3, 3]), "rows of packs in"),
+    (setting("windows", 0, "num_packs", to=[-1, 9]), r"`int` >= 0 - at .*num_packs\[0\]`"),
+    (setting("windows", 0, "folder", to="../.."), r"matching regex .* - at `\$.windows\[0\].fold"),
+    (setting("windows", 0, "lower_bound", to=99), "has lower_bound .*, its windows give"),
+    (setting("windows", 0, "dropped", to={"mix": 1}), "dropped samples by its parts, and 0"),
     (setting("shards", 0, "container", to="pickle"), "Invalid enum value 'pickle' - at"),
     (setting("shards", 0, "container", to="json"), "lengths.fingerprint"),
     (setting("shards", 0, "source", to="three"), "of source 'three', which it lacks"),
     (setting("shards", 0, "uri", to="a\0b"), r"- at `\$.shards\[0\].uri`"),
     (lambda manifest: swap(manifest["shards"]), "lengths.fingerprint"),
     (lambda manifest: swap(manifest["sources"]), "lengths.fingerprint"),
-    (lambda manifest: swap(manifest["files"]), "has file 'packs-00001.parquet', not"),
+    (
+        setting("windows", 0, "files", 0, "path", to="packs-00001.parquet"),
+        "not packs-00000.parquet",
+    ),
     (setting("sources", 0, "media_root", to=5), "`str \\| null`, got `int`"),
     (setting("sources", 0, "layout", to={"new": 1}), "unknown field `new`"),
     (setting("sources", 0, "layout", to={"tags": {"user_tag": 5}}), "got `int` - at .*layout.tags"),
@@ -82,15 +89,17 @@ WRONG = [
     (setting("sources", 0, "layout", to={"sample_ratio": -1}), "- at `\\$.sources.*sample_ratio`"),
     (setting("lengths", "encoder", to=[1]), "`object \\| null`, got `array`"),
     (setting("lengths", "methods", to={"heuristic": 60}), "lengths.fingerprint"),
-    (setting("options", "capacity", to=128), "snapshot_id"),
+    (setting("options", "seed", to=128), "snapshot_id"),
     (setting("options", "planned_capacity", to=65), "above its capacity 64"),
     (setting("options", "shift", to=1), "`bool`, got `int` - at `\\$.options.shift`"),
     (setting("options", "cost_model", "vit_linear", to=-1.0), ">= 0.0 - at .*vit_linear`"),
-    (setting("files", 0, "sha256", to="0" * 63), r"- at `\$.files\[0\].sha256`"),
-    (setting("files", 0, "rows", to=-1), "`int` >= 0 - at `\\$.files\\[0\\].rows`"),
-    (setting("files", 0, "window", to=9), "of window 9"),
+    (setting("windows", 0, "files", 0, "sha256", to="0" * 63), r"files\[0\].sha256`"),
+    (setting("windows", 0, "files", 0, "rows", to=-1), r"`int` >= 0 - at .*files\[0\].rows`"),
     (setting("parent", to="../../elsewhere"), "matching regex .* - at `\\$.parent`"),
-    (lambda manifest: manifest["files"].append(manifest["files"][0]), "the file .* twice"),
+    (
+        lambda manifest: manifest["windows"][0]["files"].append(manifest["windows"][0]["files"][0]),
+        "the file .* twice",
+    ),
 ]
 
 
@@ -101,7 +110,7 @@ def test_a_snapshots_manifest_that_no_reader_can_use_is_refused_when_it_is_opene
     says: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    edit(index.folder, change)
+    edit(index, change)
     with pytest.raises(FormatError, match=says) as caught:
         open_index(index.path)
     assert "\n" not in str(caught.value) and str(caught.value).endswith("; plan again")
@@ -133,8 +142,8 @@ def test_a_lengths_manifest_that_no_plan_can_use_is_refused(
 
 @pytest.mark.parametrize("path", CLIMBING)
 def test_files_of_a_manifest_lie_beside_it(index: Index, tmp_path: Path, path: str) -> None:
-    for folder in (index.folder, tmp_path / "lengths"):
-        edit(folder, setting("files", 0, "path", to=path))
+    edit(index, setting("windows", 0, "files", 0, "path", to=path))
+    edit(tmp_path / "lengths", setting("files", 0, "path", to=path))
     with pytest.raises(FormatError, match="which is no bare file name"):
         open_index(index.path)
     with pytest.raises(FormatError, match="which is no bare file name"):
@@ -168,7 +177,7 @@ def test_head_leads_to_snapshots_alone(index: Index, head: str) -> None:
 def test_what_is_no_json_of_one_meaning_is_no_manifest(
     index: Index, text: Callable[[str], str | bytes]
 ) -> None:
-    path = index.folder / "manifest.json"
+    path = path_of(index)
     changed = text(path.read_text())
     path.write_bytes(changed if isinstance(changed, bytes) else changed.encode())
     with pytest.raises(FormatError, match="no index manifest|no JSON|digest|no str"):
@@ -176,8 +185,8 @@ def test_what_is_no_json_of_one_meaning_is_no_manifest(
 
 
 def test_a_manifest_that_was_edited_is_refused(index: Index, tmp_path: Path) -> None:
-    for folder in (index.folder, tmp_path / "lengths"):
-        write_json(folder / "manifest.json", {**read(folder), "software": {"packidx": "9"}})
+    for place in (index, tmp_path / "lengths"):
+        write_json(path_of(place), {**read(place), "software": {"packidx": "9"}})
     says = "its content [0-9a-f]{64}: it was changed after it was written"
     with pytest.raises(FormatError, match=says):
         open_index(index.path)
@@ -186,17 +195,16 @@ def test_a_manifest_that_was_edited_is_refused(index: Index, tmp_path: Path) -> 
 
 
 def test_a_writer_writes_no_manifest_that_a_reader_refuses(index: Index) -> None:
-    manifest = read(index.folder)
+    manifest = read(index)
     assert sealed(index.snapshot).to_json() == manifest == index.manifest
     result = replace(index.snapshot.result, schedule_block=0)
     with pytest.raises(FormatError, match="which no reader would take"):
         sealed(replace(index.snapshot, result=result))
 
 
-def test_a_snapshot_in_another_ones_folder_is_refused(index: Index) -> None:
-    other = index.folder.with_name("0" * 32)
-    index.folder.rename(other)
-    with pytest.raises(FormatError, match=f"holds snapshot {index.id}: its folder was renamed"):
+def test_a_snapshot_under_another_ones_name_is_refused(index: Index) -> None:
+    path_of(index).rename(path_of(index).with_stem("0" * 32))
+    with pytest.raises(FormatError, match=f"holds snapshot {index.id}: it was renamed"):
         open_index(f"{index.path}@{'0' * 32}")
 
 
@@ -212,6 +220,6 @@ def test_lengths_that_were_signed_by_another_hand_are_another_table(
 
 
 def test_ids_of_edited_plans_are_their_own(index: Index) -> None:
-    edit(index.folder, setting("options", "capacity", to=128))
-    renamed = reidentify(index.folder)
-    assert open_index(index.path).id == renamed.name != index.id
+    edit(index, setting("options", "seed", to=128))
+    ident = reidentify(index)
+    assert open_index(index.path).id == ident != index.id

@@ -11,18 +11,32 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.digests import file_digest
-from packidx.format import index, lengths
+from packidx.format import lengths
+from packidx.format.index import manifest_path, snapshot_id
 from packidx.format.manifest import content_digest
 from packidx.format.schema import FORMAT_VERSION, LENGTHS_FORMAT
+from packidx.index import Index
 from packidx.index.checksums import file_checksums
 from packidx.io.files import write_json
 
 Change = Callable[[dict[str, Any]], Any] | Mapping[str, Any]
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """The manifest in `folder`, unchecked."""
-    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_bytes())
+def path_of(place: Path | Index) -> Path:
+    """Where the manifest of a lengths table in a folder, or of a snapshot, is."""
+    if isinstance(place, Index):
+        return Path(manifest_path(place.path, place.id))
+    return place / "manifest.json"
+
+
+def file_of(index: Index, table: str) -> Path:
+    """The first file of one of a snapshot's tables."""
+    return Path(index.files(table)[0].path)
+
+
+def read(place: Path | Index) -> dict[str, Any]:
+    """The manifest of a table or a snapshot, unchecked."""
+    manifest: dict[str, Any] = json.loads(path_of(place).read_bytes())
     return manifest
 
 
@@ -31,47 +45,53 @@ def sign(manifest: dict[str, Any]) -> dict[str, Any]:
     return {**manifest, "digest": content_digest(manifest)}
 
 
-def edit(folder: Path, change: Change) -> None:
-    """Change the manifest in `folder`, in place or by members, and sign it."""
-    manifest = read(folder)
+def edit(place: Path | Index, change: Change) -> None:
+    """Change the manifest of a table or a snapshot, in place or by members, and sign it."""
+    manifest = read(place)
     if isinstance(change, Mapping):
         manifest |= change
     else:
         change(manifest)
-    write_json(folder / "manifest.json", sign(manifest))
+    write_json(path_of(place), sign(manifest))
 
 
-def refresh(folder: Path, rows: bool = True) -> None:
-    """Sign the manifest in `folder` with its files as they are now: damage that no checksum shows.
+def refresh(place: Path | Index, rows: bool = True) -> None:
+    """Sign the manifest of a table or a snapshot with its files as they are now: damage that no
+    checksum shows.
 
     Args:
-        folder: of a table or a snapshot.
         rows: state their numbers of rows, too.
     """
 
+    def state(folder: Path, part: dict[str, Any]) -> None:
+        path = folder / part["path"]
+        if rows:
+            part["rows"] = pq.read_metadata(path).num_rows
+        part["bytes"] = path.stat().st_size
+        if "crc32" in part:
+            part["sha256"], part["crc32"] = file_checksums(path)
+        else:
+            part["sha256"] = file_digest(path)
+
     def change(manifest: dict[str, Any]) -> None:
-        for part in manifest["files"]:
-            path = folder / part["path"]
-            if rows:
-                part["rows"] = pq.read_metadata(path).num_rows
-            part["bytes"] = path.stat().st_size
-            if "crc32" in part:
-                part["sha256"], part["crc32"] = file_checksums(path)
-            else:
-                part["sha256"] = file_digest(path)
+        for window in manifest.get("windows", ()):
+            for part in window["files"]:
+                state(Path(place.path, "windows", window["folder"]), part)
+        for part in manifest.get("files", ()):
+            state(place, part)
 
-    edit(folder, change)
+    edit(place, change)
 
 
-def reidentify(folder: Path) -> Path:
-    """Give the snapshot in `folder` the id of what its manifest says now; returns its folder."""
-    manifest = read(folder)
-    manifest["snapshot_id"] = index.snapshot_id(manifest)
-    write_json(folder / "manifest.json", sign(manifest))
-    renamed = folder.with_name(manifest["snapshot_id"])
-    folder.rename(renamed)
-    (folder.parent.parent / "HEAD").write_text(f"{renamed.name}\n")
-    return renamed
+def reidentify(index: Index) -> str:
+    """Give a snapshot the id of what its manifest says now; returns that."""
+    manifest = read(index)
+    ident = manifest["snapshot_id"] = snapshot_id(manifest)
+    path = path_of(index)
+    path.unlink()
+    write_json(path.with_name(f"{ident}.json"), sign(manifest))
+    Path(index.path, "HEAD").write_text(f"{ident}\n")
+    return ident
 
 
 def fingerprinted(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from manifests import edit, refresh, sign
+from manifests import edit, file_of, path_of, refresh, sign
 
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, NotFoundInIndex
@@ -50,20 +50,19 @@ def in_pieces(tmp_path: Path) -> Index:
     plan_packs(tmp_path / "lengths.parquet", tmp_path / "pieces", capacity=512)
     index = open_index(tmp_path / "pieces")
     files = []
-    for table in ("packs", "samples", "dropped"):
-        [path] = index.files(table)
+    for table in ("packs", "samples"):
+        path = file_of(index, table)
         rows = pq.read_table(path)
         path.unlink()
-        for number, start in enumerate(range(0, max(1, rows.num_rows), 400)):
+        for number, start in enumerate(range(0, rows.num_rows, 400)):
             part = rows.slice(start, 400)
-            name = f"{table}-{number:05d}.parquet"
-            with open_writer(str(index.folder / name), rows.schema) as writer:
+            path = path.with_name(f"{table}-{number:05d}.parquet")
+            with open_writer(str(path), rows.schema) as writer:
                 writer.write_table(part, row_group_size=64)
-            size = (index.folder / name).stat().st_size
-            sha256, crc32 = file_checksums(index.folder / name)
-            entry = {"path": name, "rows": part.num_rows, "bytes": size}
+            sha256, crc32 = file_checksums(path)
+            entry = {"path": path.name, "rows": part.num_rows, "bytes": path.stat().st_size}
             files.append(entry | {"sha256": sha256, "crc32": crc32})
-    edit(index.folder, {"files": files})
+    edit(index, lambda manifest: manifest["windows"][0].update(files=files))
     return open_index(index.path)
 
 
@@ -124,15 +123,15 @@ def test_a_reader_keeps_a_bounded_part_of_the_index(tmp_path: Path) -> None:
 
 
 def test_opening_reads_the_manifest_alone(index: Index) -> None:
-    first = index.files("samples")[0]
-    for path in [*index.files("packs"), *index.files("samples")]:
+    paths = [file_of(index, table) for table in ("packs", "samples")]
+    for path in paths:
         path.rename(path.with_suffix(".away"))
     opened = open_index(index.path)
     assert opened.num_packs == index.num_packs
     with pytest.raises(FormatError, match="packs-00000.parquet is damaged or missing"):
         opened.pack(0)
-    for path in first.parent.glob("*.away"):
-        path.rename(path.with_suffix(".parquet"))
+    for path in paths:
+        path.with_suffix(".away").rename(path)
     assert opened.pack(0) == by_tables(index)[0]
 
 
@@ -180,12 +179,12 @@ def rolled(table: pa.Table) -> pa.Table:
 @pytest.mark.parametrize(
     ("name", "change", "says"),
     [
-        ("packs", rolled, "damaged at pack 0 \\(pack 1 is in its place\\)"),
-        ("packs", lambda t: t.slice(0, 0), "has 0 packs of window 0 by its parts"),
+        ("packs", rolled, "damaged at pack 0 \\(pack 1 of its window, not 0, is in its place\\)"),
+        ("packs", lambda t: t.slice(0, 0), "has 0 rows of packs in .* by its parts"),
         ("packs", lambda t: t.drop_columns("epoch"), "packs-00000.parquet lacks a column"),
         ("packs", lambda t: t.drop_columns("group"), "packs-00000.parquet lacks a column"),
         ("samples", rolled, "damaged at pack 0 .* samples from row 0 are of other"),
-        ("samples", lambda t: t.slice(0, 1), "has 1 pieces by its parts, and"),
+        ("samples", lambda t: t.slice(0, 1), "has 1 rows of samples in .* by its parts, and"),
     ],
 )
 def test_a_pack_with_other_rows_is_refused(index: Index, name: str, change: Any, says: str) -> None:
@@ -195,9 +194,9 @@ def test_a_pack_with_other_rows_is_refused(index: Index, name: str, change: Any,
 
 
 def test_a_file_with_other_rows_than_stated_is_refused(index: Index) -> None:
-    [path] = index.files("samples")
+    path = file_of(index, "samples")
     pq.write_table(pq.read_table(path).slice(1), path)
-    refresh(index.folder, rows=False)
+    refresh(index, rows=False)
     index = open_index(index.path)
     with pytest.raises(FormatError, match="has 8999 rows, its manifest says 9000"):
         index.pack(0)
@@ -215,7 +214,7 @@ def test_ids_may_be_shortened_but_not_ambiguous(index: Index, tmp_path: Path) ->
     assert open_index(f"{path}@{index.id}").id == index.id
     assert open_index(f"{path}@{index.id[:8]}").id == index.id
     other = "0" if index.id[-1] != "0" else "1"
-    shutil.copytree(index.folder, index.folder.parent / (index.id[:-1] + other))
+    shutil.copy(path_of(index), path_of(index).with_stem(index.id[:-1] + other))
     with pytest.raises(NotFoundInIndex, match="2 snapshots"):
         open_index(f"{path}@{index.id[:8]}")
     for wrong in (f"{path}@zzz", f"{path}@"):
@@ -245,14 +244,14 @@ def test_what_is_no_index_says_so(tmp_path: Path, name: str, says: str) -> None:
 
 
 def test_newer_and_foreign_manifests_are_refused_by_name(index: Index) -> None:
-    path = index.folder / "manifest.json"
+    path = path_of(index)
     good = json.loads(path.read_text())
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"version": 3}, "version 3; this packidx knows 2: upgrade packidx"),
-        ({"version": 1}, "version 1, of before packidx's first release: plan again"),
+        ({"version": 4}, "version 4; this packidx knows 3: upgrade packidx"),
+        ({"version": 2}, "version 2, of before packidx's first release: plan again"),
         ({"version": "1"}, "version '1', which is none"),
         ({"shards": None}, "`array`, got `null` - at `.*shards`"),
-        ({"result": {}}, "missing required field `num_packs` - at `.*result`"),
+        ({"result": {}}, "missing required field `num_packs_without_labels` - at `.*result`"),
         ({"format": "iceberg"}, "format 'iceberg'"),
     ]
     for change, says in cases:
@@ -285,6 +284,6 @@ def test_roots_exchange_whole_path_prefixes(
 
 def rewrite(index: Index, name: str, change: Any) -> None:
     """Replace a table and its entry in the manifest: damage that no checksum shows."""
-    path = index.folder / f"{name}-00000.parquet"
+    path = file_of(index, name)
     pq.write_table(change(pq.read_table(path)), path)
-    refresh(index.folder)
+    refresh(index)

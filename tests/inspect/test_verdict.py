@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from small_packs import make_index, record
@@ -34,9 +33,7 @@ def planned(folder: Path, rows: dict[str, list[Any]], **options: Any) -> Index:
 
 def sql(index: Index, query: str) -> Any:
     """The one value of `query`, over the tables of a snapshot."""
-    with duckdb.connect() as connection:
-        for table in ("packs", "samples", "dropped"):
-            connection.from_parquet([str(path) for path in index.files(table)]).create_view(table)
+    with index.duckdb() as connection:
         (row,) = connection.sql(query).fetchall()
     return row[0]
 

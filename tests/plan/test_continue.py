@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from manifests import path_of
 from packidx_cli.main import main
 from training import Training
 
@@ -90,7 +91,7 @@ def test_what_cannot_be_continued_says_so(tmp_path: Path) -> None:
     plan_packs(lengths, tmp_path / "i", resume=(index, state), capacity=600)
     third = open_index(tmp_path / "i")
     later = Training(third, global_batch=4).state_at(1)
-    (index.folder / "manifest.json").unlink()
+    path_of(index).unlink()
     with pytest.raises(NotFoundInIndex):
         plan_packs(lengths, tmp_path / "i", resume=(third, later))
 

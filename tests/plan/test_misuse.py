@@ -126,7 +126,7 @@ def test_a_full_disk_is_told_in_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     [said] = done.stderr.splitlines()
     assert said.startswith("packidx: ") and said.endswith("parquet: File too large")
-    assert list((tmp_path / "i" / "snapshots").iterdir()) == []
+    assert list((tmp_path / "i" / "windows").iterdir()) == []
 
 
 # -- going on from another plan --------------------------------------------------------------------

@@ -12,13 +12,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from manifests import file_of, path_of
 
 import packidx.index.writer
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, OptionError, PackidxError, SourceError
 from packidx.format.parquet import conform
-from packidx.format.schema import DROPPED, LENGTHS, MEDIA, PACKS, SAMPLES, SAMPLES_OPTIONAL
-from packidx.index import window_files
+from packidx.format.schema import (
+    DROPPED,
+    LENGTHS,
+    MEDIA,
+    SAMPLES_OPTIONAL,
+    STORED_PACKS,
+    STORED_SAMPLES,
+)
+from packidx.index import snapshot_ids, window_files
 from packidx.inspect.verify import verify_snapshot
 from packidx.plan import PlanOptions
 from packidx.plan.resolved import with_defaults
@@ -35,7 +43,7 @@ def log_normal(n: int, capacity: int = 8192) -> np.ndarray:
 
 
 def parquet_bytes(index: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in sorted(index.glob("snapshots/*/*.parquet"))}
+    return {str(p): p.read_bytes() for p in sorted(index.glob("windows/*/*.parquet"))}
 
 
 def assert_sound(index: Path) -> None:
@@ -46,11 +54,11 @@ def assert_sound(index: Path) -> None:
 
 def test_schemas_on_disk_are_the_documented_ones(tmp_path: Path) -> None:
     plan_packs(bare(tmp_path / "l.parquet", [5, 6, 700]), tmp_path / "i", capacity=10)
-    folder = open_index(tmp_path / "i").folder
-    without = pa.schema(field for field in SAMPLES if field.name not in SAMPLES_OPTIONAL)
-    bare_ones = {"packs": PACKS, "samples": without, "dropped": DROPPED}
+    index = open_index(tmp_path / "i")
+    without = pa.schema(field for field in STORED_SAMPLES if field.name not in SAMPLES_OPTIONAL)
+    bare_ones = {"packs": STORED_PACKS, "samples": without, "dropped": DROPPED}
     for name, schema in bare_ones.items():
-        assert pq.read_schema(folder / f"{name}-00000.parquet").equals(schema)
+        assert pq.read_schema(file_of(index, name)).equals(schema)
 
 
 def test_head_parent_and_existing_snapshots(tmp_path: Path) -> None:
@@ -74,10 +82,10 @@ def test_options_are_part_of_the_id(tmp_path: Path) -> None:
     assert len(ids) == 2  # though both put the two samples into one pack
 
 
-def test_a_folder_without_manifest_is_no_snapshot_and_is_replaced(tmp_path: Path) -> None:
+def test_windows_without_manifest_are_no_snapshot(tmp_path: Path) -> None:
     lengths = bare(tmp_path / "l.parquet", [5, 6])
     first = plan_packs(lengths, tmp_path / "i", capacity=12)
-    (open_index(tmp_path / "i").folder / "manifest.json").unlink()
+    path_of(open_index(tmp_path / "i")).unlink()
     again = plan_packs(lengths, tmp_path / "i", capacity=12)
     assert (again.snapshot_id, again.existed) == (first.snapshot_id, False)
     assert_sound(tmp_path / "i")
@@ -189,7 +197,7 @@ class Crash(BaseException):
 
 def crash_points() -> Iterator[tuple[str, int]]:
     for name, calls in {
-        "open_writer": 3,
+        "open_writer": 2,
         "fsync_path": 4,
         "write_json": 1,
         "write_atomic": 1,
@@ -225,7 +233,7 @@ def test_a_crash_at_any_instant_leaves_the_last_snapshot(
     new = plan_packs(lengths, tmp_path / "i", capacity=20)
     assert open_index(tmp_path / "i").id == new.snapshot_id
     assert_sound(tmp_path / "i")
-    assert [p.name for p in (tmp_path / "i" / "snapshots").glob(".tmp*")] == []
+    assert [p.name for p in (tmp_path / "i" / "windows").glob(".tmp*")] == []
 
 
 def test_several_planners_at_once_publish_whole_snapshots(tmp_path: Path) -> None:
@@ -237,10 +245,10 @@ def test_several_planners_at_once_publish_whole_snapshots(tmp_path: Path) -> Non
         for s in seeds
     ]
     assert [run.wait() for run in runs] == [0] * 4
-    folders = list((tmp_path / "i" / "snapshots").iterdir())
-    assert len(folders) == 3
-    for folder in folders:
-        assert all(c.ok for c in verify_snapshot(open_index(f"{tmp_path / 'i'}@{folder.name}")))
+    idents = snapshot_ids(tmp_path / "i")
+    assert len(idents) == 3
+    for ident in idents:
+        assert all(c.ok for c in verify_snapshot(open_index(f"{tmp_path / 'i'}@{ident}")))
 
 
 NO_MEDIA: list[tuple[dict[str, list[int | None]], bool]] = [

@@ -192,7 +192,7 @@ def test_epochs_are_composed_anew_of_the_same_samples(tmp_path: Path) -> None:
     plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=500, epochs=3)
     index = open_index(tmp_path / "i")
     assert_sound(index)
-    ranges = index.manifest["result"]["epochs"]
+    ranges = index.snapshot.epochs
     assert [len(one) for one in ranges] == [1, 1, 1]
     packs = index.packs(["epoch", "pack_id"])
     samples = index.samples(["pack_id", "sample_id"])

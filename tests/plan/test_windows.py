@@ -51,8 +51,8 @@ def test_a_window_is_a_run_of_shards(tmp_path: Path) -> None:
     lengths = lengths_of(tmp_path, 10)
     plan_packs(lengths, tmp_path / "i", capacity=256, window=4)
     index = sound(open_index(tmp_path / "i"))
-    windows = index.manifest["result"]["windows"]
-    assert [(one["first_row"], one["num_rows"]) for one in windows] == [
+    placed = index.snapshot.placed
+    assert [(one.first_row, one.window.num_rows) for one in placed] == [
         (0, 160),
         (160, 160),
         (320, 80),
@@ -63,7 +63,7 @@ def test_a_window_is_a_run_of_shards(tmp_path: Path) -> None:
     )
     shard = index.samples(["shard"])["shard"].to_numpy()
     assert (shard // 4 == window).all()
-    assert sum(one["num_packs"] for one in windows) == index.num_packs
+    assert sum(sum(one.window.num_packs) for one in placed) == index.num_packs
     ours = sample_stats(index)["locality"]["shards_per_pack"]
     plan_packs(lengths, tmp_path / "g", capacity=256)
     whole = sample_stats(sound(open_index(tmp_path / "g")))["locality"]["shards_per_pack"]
@@ -77,7 +77,7 @@ def test_windows_for_memory_are_whole_shards(
     for fitting, rows in ((100, [80, 80, 40]), (10, [40] * 5)):
         monkeypatch.setattr("packidx.plan.windows._fitting", lambda *_, n=fitting: n)
         plan_packs(lengths, tmp_path / "i", capacity=256)
-        windows = sound(open_index(tmp_path / "i")).manifest["result"]["windows"]
+        windows = sound(open_index(tmp_path / "i")).manifest["windows"]
         assert [one["num_rows"] for one in windows] == rows
 
 
@@ -86,7 +86,7 @@ def test_the_memory_limit_makes_windows_and_nothing_else(tmp_path: Path) -> None
     rng = np.random.default_rng(0)
     pq.write_table(pa.table({"length": rng.integers(5, 500, n)}), tmp_path / "l.parquet")
     small = plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=2048, window="1MB")
-    assert len(small.manifest["result"]["windows"]) == 4  # of 65,536 samples, the fewest there are
+    assert len(small.manifest["windows"]) == 4  # of 65,536 samples, the fewest there are
     sound(open_index(tmp_path / "i"))
     plain = plan_packs(tmp_path / "l.parquet", tmp_path / "j", capacity=2048)
     large = plan_packs(tmp_path / "l.parquet", tmp_path / "j", capacity=2048, window="9TiB")
@@ -104,10 +104,9 @@ def test_appended_shards_leave_earlier_packs_as_they_are(tmp_path: Path) -> None
     assert table(new, "packs")[: len(packs)] == packs
     assert table(new, "samples")[: len(samples)] == samples
     assert new.num_samples == 17 * 40
-    rows = [one["num_rows"] for one in new.manifest["result"]["windows"]]
+    rows = [one["num_rows"] for one in new.manifest["windows"]]
     assert rows == [160, 160, 80, 160, 120]  # the short one stays, shards 10 to 16 follow
-    first = new.folder / "samples-00000.parquet"
-    assert first.stat().st_ino == (old.folder / first.name).stat().st_ino  # nothing was copied
+    assert new.files()[0] == old.files()[0]  # nothing was copied
     again = plan_packs(tmp_path / "lengths-17", tmp_path / "i", append=old)
     assert again.existed and again.snapshot_id == after.snapshot_id
 
@@ -147,7 +146,7 @@ def test_a_window_without_packs_does_not_decide_the_schedule(tmp_path: Path) -> 
     plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=1000, window=100)
     index = sound(open_index(tmp_path / "i"))
     result = index.manifest["result"]
-    assert (result["windows"][0]["num_packs"], result["dropped"]) == (0, {"too_long": 100})
+    assert index.snapshot.windows[0].num_packs == (0,) and result["dropped"] == {"too_long": 100}
     assert result["schedule_block"] == 128  # an eighth of 2,000 packs, as a power of two
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manifests import file_of
 from small_packs import make_index, record
 from tiny_models import fresh
 from torch_packs import SyntheticEncode
@@ -59,7 +60,7 @@ def rewritten(index: Index) -> Any:
 
 
 def flipped(index: Index) -> Any:
-    path = index.files("samples")[0]
+    path = file_of(index, "samples")
     data = bytearray(path.read_bytes())
     data[20] ^= 4
     path.write_bytes(bytes(data))

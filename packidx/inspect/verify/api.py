@@ -103,16 +103,15 @@ def verify_snapshot(index: Index) -> Iterator[Check]:
     yield files
     if files.ok:
         found = Found(index)
-        for number, stated in enumerate(index.snapshot.result.windows):
-            found.look(number, stated)
+        for placed in index.snapshot.placed:
+            found.look(placed)
         yield from found.checks()
 
 
 def files_check(index: Index, quick: bool = False) -> Check:
     """Every file is there with the bytes, rows and SHA-256 that the manifest names; `quick`: with
     the bytes alone."""
-    files = index.snapshot.files
-    parts = [file.within(index.location) for file in files]
+    parts, files = index.files(), [file for _, file in index.snapshot.files()]
     faults, hashed = _faults(parts, quick)
     rows = 0
     for part, file in zip(parts, files, strict=True):
@@ -457,20 +456,17 @@ def _encoded(
 
 def _drawn(index: Index, wanted: int, seed: int) -> Iterator[tuple[Sample, int]]:
     """Samples drawn by the seed, in the order of the table, and the epochs of their packs."""
-    files = index.snapshot.files
-    num_pieces = sum(file.rows for file in files if file.path.startswith("samples-"))
+    num_pieces = index.snapshot.result.num_pieces
     rows = np.sort(permutation(num_pieces, derive_key(seed, "verify"))[:wanted])
-    first_row = 0
-    for number, stated in enumerate(index.snapshot.result.windows):
+    for number, _, first_pack, first_row, _ in index.snapshot.placed:
         samples, epochs = index.window("samples", number), index.window("packs", number)["epoch"]
         stop = first_row + samples.num_rows
         own = rows[(rows >= first_row) & (rows < stop)] - first_row
         for row in samples.take(own).to_pylist():
             sample = Sample(**row)
-            pack = sample.pack_id - stated.first_pack
+            pack = sample.pack_id - first_pack
             epoch = epochs[pack].as_py() if 0 <= pack < len(epochs) else None
             yield sample, epoch or 0
-        first_row = stop
 
 
 def _seen(name: str, encoded: list[EncodedSample]) -> dict[str, Any]:

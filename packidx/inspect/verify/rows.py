@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import duckdb
 import numpy as np
 import pyarrow as pa
-from msgspec.structs import replace
 
 from packidx.format import index as plan
 from packidx.format.index import snapshot_id
-from packidx.format.terms import LOST, lost_percent
+from packidx.format.terms import LOST
 from packidx.index.reader import Index
 from packidx.index.window_files import WindowDigest
 
@@ -271,22 +270,22 @@ class Found:
         self.epochs: list[list[tuple[int, int]]] = [[] for _ in range(self.options.epochs)]
         self.digests: list[str] = []
         self._limits = _limit_rules(self.options)
-        self._first_row = 0
         self._last: int | None = None
 
-    def look(self, number: int, stated: plan.Window) -> None:
+    def look(self, placed: plan.PlacedWindow) -> None:
         """Look at the next window."""
+        number = placed.number
         tables = {name: self.index.window(name, number) for name in TABLES}
-        self._hash(number, stated, tables)
+        self._hash(number, placed.window, tables)
         with duckdb.connect(config={"python_enable_replacements": False}) as connection:
             for name, rows in tables.items():
                 place = pa.array(np.arange(rows.num_rows))
                 connection.register(name, rows.append_column("place", place))
             values = {
-                "first_row": self._first_row,
-                "first_pack": stated.first_pack,
+                "first_row": placed.first_piece,
+                "first_pack": placed.first_pack,
                 "number": number,
-                "num_rows": stated.num_rows,
+                "num_rows": placed.window.num_rows,
                 "epochs": self.options.epochs,
                 "unit": self.options.pad_pack_to or 1,
             }
@@ -300,8 +299,7 @@ class Found:
                 "pairs": _PAIRS,
             }.items():
                 self.wrong[check] += _offending(connection, rules, values)
-            self._count(connection, stated, sums)
-        self._first_row += tables["samples"].num_rows
+            self._count(connection, placed.first_pack, sums)
 
     def _hash(self, number: int, stated: plan.Window, tables: dict[str, pa.Table]) -> None:
         digest = WindowDigest()
@@ -313,7 +311,7 @@ class Found:
             self.wrong["id"].append(f"window {number} has digest {said}")
 
     def _count(
-        self, connection: duckdb.DuckDBPyConnection, stated: plan.Window, summed: Iterable[str]
+        self, connection: duckdb.DuckDBPyConnection, first_pack: int, summed: Iterable[str]
     ) -> None:
         """Add up what the window adds to the manifest's numbers."""
         lost = ", ".join(f"'{reason}'" for reason in LOST)
@@ -337,7 +335,7 @@ class Found:
         least = min((end for end in ends[:2] if end is not None), default=None)
         if least is not None:
             if self._last is not None and least <= self._last:
-                said = f"the window from pack {stated.first_pack} on has samples of the one before"
+                said = f"the window from pack {first_pack} on has samples of the one before"
                 self.wrong["every sample once"].append(said)
             self._last = max(end for end in ends[2:] if end is not None)
         self.fullest = max(self.fullest, told.pop("fullest") or 0)
@@ -349,7 +347,7 @@ class Found:
         )
         for epoch, first, number in epochs.fetchall():
             if epoch < len(self.epochs):
-                self.epochs[epoch].append((stated.first_pack + first, number))
+                self.epochs[epoch].append((first_pack + first, number))
 
     def checks(self) -> Iterator[Check]:
         """The verdicts; that of pairs where there is one."""
@@ -398,42 +396,32 @@ class Found:
 
     def _identify(self) -> None:
         """Compare the id with the digest of what the tables hold."""
-        pairs = zip(self.result.windows, self.digests, strict=True)
-        windows = tuple(replace(stated, digest=digest) for stated, digest in pairs)
-        snapshot = replace(self.index.snapshot, result=replace(self.result, windows=windows))
-        own = snapshot_id(snapshot.to_json())
+        stated = self.index.snapshot.to_json()
+        for window, digest in zip(stated["windows"], self.digests, strict=True):
+            window["digest"] = digest
+        own = snapshot_id(stated)
         if own != self.index.id:
-            said = f"{start_of(own)}…, the folder says {start_of(self.index.id)}…"
+            said = f"{start_of(own)}…, the manifest says {start_of(self.index.id)}…"
             self.wrong["id"].append(f"the content gives id {said}")
 
     def _compare_result(self) -> int:
         """Compare the manifest's result with what the tables hold; return how many numbers."""
         totals, result, options = self.totals, self.result, self.options
         packs, bound = totals["num_packs"], result.lower_bound
-        tokens = packs * options.capacity
         wanted: dict[str, Any] = {name: totals[name] for name in _COUNTED}
-        wanted |= {
-            "gap": packs - bound,
-            "gap_percent": 100 * (packs - bound) / max(bound, 1),
-            "fill": totals["num_tokens"] / tokens if tokens else 0,
-            "dropped": dict(self.reasons),
-            "lost_percent": lost_percent(result.num_tokens_lost, result.num_tokens_eligible),
-        }
+        wanted["dropped"] = dict(self.reasons)
         cut = result.num_tokens_cut  # of every copy, and what is lost is counted once
         if not options.continues and not (cut and options.weights):
             wanted["num_tokens_lost"] = totals["lost"] + cut
-        if result.epochs is not None:
-            wanted["epochs"] = tuple(map(tuple, self.epochs))
         wrong = self.wrong["result"]
+        stated = [[run for run in runs if run[1]] for runs in self.index.snapshot.epochs]
+        if stated != self.epochs:
+            wrong.append(f"epochs are packs {self.epochs}, the manifest says {stated}")
         if bound > packs:
             wrong.append(f"lower bound {bound} is above {packs} packs")
         for name, value in wanted.items():
-            if value != (stated := getattr(result, name)):
-                wrong.append(f"{name} is {value}, the manifest says {stated}")
-        rows = sum(window.num_rows for window in result.windows)
-        total = self.index.snapshot.lengths.num_samples
-        if rows != total:
-            wrong.append(f"windows have {rows:,} samples, the lengths {total:,}")
+            if value != (said := getattr(result, name)):
+                wrong.append(f"{name} is {value}, the manifest says {said}")
         block, asked = result.schedule_block, options.global_batch
         if asked is not None and options.schedule != "random" and block != asked:
             wrong.append(f"schedule_block is {block}, planned for was a global batch of {asked}")

@@ -97,7 +97,7 @@ def _left_out(index: Index) -> dict[str, Int64s]:
     A plan that continues another one has these among its own dropped ones, and so on.
     """
     left_out: dict[str, list[Int64s]] = {}
-    for number in range(len(index.snapshot.result.windows)):
+    for number in range(len(index.snapshot.windows)):
         dropped = index.window("dropped", number, ["sample_id", "reason"])
         reasons = pl.Series(pl.from_arrow(dropped["reason"]))
         ids = dropped["sample_id"].to_numpy()
@@ -116,8 +116,8 @@ def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[Finished, Stretch
     variant = state["epoch"] % index.snapshot.options.epochs
     none = np.empty(0, np.int64), np.empty(0, np.int32)
     runs, lefts, tokens = [Finished(*none)], [Stretches.none()], [Trained(*none, none[1])]
-    for number, window in enumerate(index.snapshot.result.windows):
-        of_window = done[window.first_pack : window.first_pack + window.num_packs]
+    for number, _, first, _, window in index.snapshot.placed:
+        of_window = done[first : first + sum(window.num_packs)]
         if not of_window.any():
             continue
         packs = index.window("packs", number, ["epoch", "num_samples"])

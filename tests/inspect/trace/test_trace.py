@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from manifests import path_of
 from packidx_cli.main import main
 from training import Training
 
@@ -163,7 +163,7 @@ def lineage(folder: Path) -> tuple[list[Index], list[dict[str, Any]], Path]:
     lengths = write(folder / "l.parquet")
     indexes, states = [planned(folder, lengths, on_long="split", capacity=128)], []
     for number, capacity in enumerate((300, 200)):
-        training = Training(indexes[-1], global_batch=6, seed=number)
+        training = Training(indexes[-1], global_batch=6, seed=number + 3)
         states.append(training.state_at(3 + number))
         plan_packs(lengths, folder / "i", resume=(indexes[-1], states[-1]), capacity=capacity)
         indexes.append(open_index(folder / "i"))
@@ -202,7 +202,7 @@ def test_an_ancestor_that_is_gone_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     indexes, _, _ = lineage(tmp_path)
-    shutil.rmtree(indexes[0].folder)
+    path_of(indexes[0]).unlink()
     last = indexes[-1]
     found = trace_samples(last, sample_id=0)
     assert [one.missing is None for one in found.ancestors] == [False, True]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from manifests import refresh
+from manifests import file_of, refresh
 from small_packs import make_index, media_spans, record
 from torch_packs import SyntheticEncode
 
@@ -59,7 +59,7 @@ def test_lengths_without_media_leave_the_column_out(tmp_path: Path) -> None:
     refresh(folder)
     plan_packs(tmp_path / "lengths", tmp_path / "other", capacity=64)
     index = open_index(tmp_path / "other")
-    assert "media" not in pq.read_schema(index.files("samples")[0]).names
+    assert "media" not in pq.read_schema(file_of(index, "samples")).names
     assert index.samples(["media"])["media"].to_pylist() == [None]
     assert index.pack(0).samples[0].media is None
     assert index.id == made.id  # media are no part of it: the lengths' fingerprint is
@@ -67,12 +67,12 @@ def test_lengths_without_media_leave_the_column_out(tmp_path: Path) -> None:
 
 def test_verify_sees_media_that_are_missing(tmp_path: Path) -> None:
     index = make_index(tmp_path, {"all": RECORDS}, capacity=200)
-    (file,) = index.files("samples")
+    file = file_of(index, "samples")
     table = pq.read_table(file)
     media = [one[:-1] if one else one for one in table["media"].to_pylist()]
     column = table.schema.get_field_index("media")
     pq.write_table(table.set_column(column, "media", pa.array(media, PIECE_MEDIA)), file)
-    refresh(index.folder)
+    refresh(index)
     checks = verify_snapshot(open_index(index.path))
     failed = {check.name: check.detail for check in checks if not check.ok}
     assert re.search(r"num_images is \d+, over its samples \d+", failed["sums"])

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 from packidx.plan.options import command_words
-
-from .console import count, number_of
+from packidx.words import count, number_of
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest, Options, Result
@@ -46,8 +45,8 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
         facts["continues"] = f"@{last.snapshot_id[:12]} after {number_of(last.position, 'pack')}"
     if options.appends_to:
         facts["appends to"] = f"@{options.appends_to[:12]}"
-    if len(result.windows) > 1:
-        facts["windows"] = count(len(result.windows))
+    if len(snapshot.windows) > 1:
+        facts["windows"] = count(len(snapshot.windows))
     if result.num_pieces != result.num_samples * epochs:
         facts["placed"] = f"{number_of(result.num_pieces, 'time')}: {_why_placed(options)}"
     if result.num_tokens_cut:
