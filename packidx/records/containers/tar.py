@@ -462,6 +462,8 @@ def _is_text(name: str) -> bool:
 def _repeated(digests: bytearray) -> list[int]:
     """Return the numbers of the keys, 16 bytes each, that were there before, ascending."""
     keys = np.frombuffer(digests, "<u8").reshape(-1, 2)
-    order = np.lexsort(keys.T)  # of equal ones the first comes first
-    again = (keys[order[1:]] == keys[order[:-1]]).all(axis=1)
-    return [int(number) for number in np.sort(order[1:][again])]
+    order = np.argsort(keys[:, 0], kind="stable")  # of equal ones the first comes first
+    ordered = keys[order, 0]
+    alike = np.flatnonzero(ordered[1:] == ordered[:-1])
+    again = (keys[order[alike]] == keys[order[alike + 1]]).all(axis=1)
+    return [int(number) for number in np.sort(order[alike[again] + 1])]
