@@ -21,13 +21,13 @@ from packidx.records.containers.base import (
     TASK_BYTES,
     BrokenFile,
     Container,
+    Cuts,
     RawRecord,
     RecordRange,
     ShardScan,
     broken,
     file_hash,
     file_version,
-    group_ranges,
     local_shard,
     too_few,
 )
@@ -80,7 +80,11 @@ class Table(Container):
         with local_shard(path) as here:
             hashing = file_hash(here)
             file = self._checked(here)
-        ranges = group_ranges(file.starts, file.nbytes, task_bytes)
+        cuts, work = Cuts(task_bytes), 0
+        for group, nbytes in enumerate(file.nbytes):
+            cuts.at(group, file.starts[group], work)
+            work += nbytes
+        ranges = cuts.ranges(len(file.nbytes), file.starts[-1], work)
         return ShardScan(hashing.nbytes, hashing.sha256, file.starts[-1], ranges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
