@@ -31,7 +31,7 @@ def sha256(*parts: bytes) -> str:
 
 
 def canonical(value: Any) -> bytes:
-    """JSON with sorted keys, without spaces, in UTF-8."""
+    """JSON with sorted keys, without spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -70,11 +70,10 @@ class CoreIndex:
         ident = ident or (self.path / "HEAD").read_text().strip()
         self.manifest = json.loads((self.path / "snapshots" / f"{ident}.json").read_bytes())
         stated = {name: value for name, value in self.manifest.items() if name != "digest"}
-        if self.manifest["version"] != 3 or sha256(canonical(stated)) != self.manifest["digest"]:
+        digests = sha256(canonical(stated)), self._id()
+        if self.manifest["version"] != 3 or digests != (self.manifest["digest"], ident):
             raise ValueError(f"{path}@{ident} is not of version 3, or was changed since")
-        self.id, self.windows = self._id(), self.manifest["windows"]
-        if self.id != ident:
-            raise ValueError(f"{path}@{ident} is {self.id}")
+        self.id, self.windows = ident, self.manifest["windows"]
         sizes = (sum(window["num_packs"]) for window in self.windows)
         self.first_packs = list(accumulate(sizes, initial=0))
 
@@ -82,8 +81,7 @@ class CoreIndex:
         head = {name: self.manifest[name] for name in ("format", "version", "options")}
         head["lengths"] = self.manifest["lengths"]["fingerprint"]
         head["schedule"] = [self.manifest["result"][f"schedule_{n}"] for n in ("block", "chunk")]
-        names = ("num_rows", "num_packs", "digest")
-        windows = [[window[name] for name in names] for window in self.manifest["windows"]]
+        windows = [[w["num_rows"], w["num_packs"], w["digest"]] for w in self.manifest["windows"]]
         return sha256(canonical(head), canonical(windows))[:32]
 
     def order(self, epoch: int = 0, seed: int = 0) -> Iterator[int]:
@@ -147,7 +145,6 @@ class CoreIndex:
 
 @lru_cache(maxsize=4)
 def read_table(path: Path, digest: str) -> pa.Table:
-    """A file of a window, which is the one that the manifest names."""
     if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
         raise ValueError(f"{path} is damaged")
     return pq.read_table(path)
