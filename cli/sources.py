@@ -9,19 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packidx.format.terms import COLUMNS, PAIRS, TAGS
+from packidx.inspect.facts import compared_fact
 from packidx.records.sources import MIX
+from packidx.words import count, number_of
 
 from .options import Decorator, option, pairs_option, settings_option, together, trust_option
-from .show.console import (
-    count,
-    number_of,
-    print_facts,
-    print_table,
-    say,
-    warn,
-    with_parts,
-)
-from .show.facts import compared_fact
+from .show.console import print_facts, print_table, say, warn, with_parts
 
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary

@@ -8,19 +8,10 @@ from typing import Any
 
 import click
 
+from packidx.words import count, number_of, percent
+
 from ..options import json_option, quiet_option, root_option
-from ..show.console import (
-    count,
-    cut_left,
-    number_of,
-    percent,
-    print_facts,
-    print_json,
-    print_table,
-    say,
-    status,
-    visible,
-)
+from ..show.console import cut_left, print_facts, print_json, print_table, say, status, visible
 
 Row = Mapping[str, Any]
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from packidx.words import count
+
 from ..options import (
     OptionGroup,
     flag,
@@ -19,7 +21,7 @@ from ..options import (
     quiet_option,
     worker_options,
 )
-from ..show.console import count, print_json, print_marked_text, progress_bar, say
+from ..show.console import print_json, print_marked_text, progress_bar, say
 from ..sources import (
     how_options,
     pair_option,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packidx.words import count, number_of
+
 from ..options import (
     json_option,
     output_option,
@@ -14,7 +16,7 @@ from ..options import (
     roots_option,
     worker_options,
 )
-from ..show.console import count, number_of, print_facts, print_result, progress_bar, warn
+from ..show.console import print_facts, print_result, progress_bar, warn
 
 if TYPE_CHECKING:
     from packidx.export.energon import EnergonSummary

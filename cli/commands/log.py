@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from packidx.errors import FormatError
+from packidx.words import count, percent
 
 from ..options import json_option, quiet_option
-from ..show.console import count, percent, print_json, print_table, say
+from ..show.console import print_json, print_table, say
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
@@ -50,7 +51,7 @@ _KEYS = ("snapshot_id", "parent", "created", "lengths", "options", "result")
 
 
 def _show(snapshots: list[IndexManifest], head: str | None) -> None:
-    from ..show.facts import origin
+    from packidx.inspect.facts import origin
 
     rows = []
     for snapshot in snapshots:

@@ -12,6 +12,7 @@ import click
 
 from packidx.errors import OptionError, VerificationError
 from packidx.plan.options import OPTIONS
+from packidx.words import number_of
 
 from ..options import (
     OptionGroup,
@@ -22,7 +23,6 @@ from ..options import (
     worker_options,
 )
 from ..show.console import (
-    number_of,
     print_facts,
     print_json,
     print_text,

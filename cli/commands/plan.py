@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
 
+from packidx.inspect.facts import result_facts
 from packidx.plan.options import (
     DEFAULTS,
     GROUPS,
@@ -21,6 +22,7 @@ from packidx.plan.options import (
     command_line,
     dashed,
 )
+from packidx.words import count, number_of, percent
 
 from ..options import (
     Decorator,
@@ -32,19 +34,7 @@ from ..options import (
     quiet_option,
     read_state,
 )
-from ..show.console import (
-    count,
-    number_of,
-    percent,
-    print_facts,
-    print_json,
-    print_table,
-    say,
-    say_wrapped,
-    status,
-    warn,
-)
-from ..show.facts import result_facts
+from ..show.console import print_facts, print_json, print_table, say, say_wrapped, status, warn
 
 if TYPE_CHECKING:
     from packidx.index import Index

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from packidx.words import count
+
 from ..options import (
     OptionGroup,
     grouped_command,
@@ -16,14 +18,7 @@ from ..options import (
     trust_option,
     worker_options,
 )
-from ..show.console import (
-    count,
-    print_facts,
-    print_json,
-    progress_bar,
-    warn,
-    with_parts,
-)
+from ..show.console import print_facts, print_json, progress_bar, warn, with_parts
 from ..sources import (
     print_sources,
     processor_option,

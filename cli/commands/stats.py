@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packidx.inspect.facts import result_facts
+from packidx.words import count, percent
+
 from ..options import json_option, quiet_option, ranks_option
 from ..show.console import (
-    count,
-    percent,
     print_facts,
     print_json,
     print_table,
@@ -20,7 +21,6 @@ from ..show.console import (
     warn,
     with_parts,
 )
-from ..show.facts import result_facts
 
 if TYPE_CHECKING:
     from packidx.format.index import Result, Source

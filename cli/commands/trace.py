@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packidx.errors import NotFoundInIndex
+from packidx.words import count, number_of
 
 from ..options import (
     OptionGroup,
@@ -20,17 +21,7 @@ from ..options import (
     read_state,
     root_option,
 )
-from ..show.console import (
-    count,
-    cut_left,
-    number_of,
-    print_facts,
-    print_json,
-    print_table,
-    say,
-    status,
-    visible,
-)
+from ..show.console import cut_left, print_facts, print_json, print_table, say, status, visible
 
 if TYPE_CHECKING:
     from packidx.index import Index

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packidx.errors import MissingExtraError, OptionError, VerificationError
+from packidx.words import count
 
 from ..options import (
     OptionGroup,
@@ -21,7 +22,7 @@ from ..options import (
     settings_option,
     trust_option,
 )
-from ..show.console import count, print_json, print_marked, print_table, say, status
+from ..show.console import print_json, print_marked, print_table, say, status
 
 if TYPE_CHECKING:
     from packidx.inspect.verify.rows import Check

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packidx.words import count
+
 if TYPE_CHECKING:
     from packidx.run.workers import Progress
 
@@ -224,21 +226,6 @@ def _progress_console() -> Any:
         return Console(stderr=True)
     except Exception:
         return None
-
-
-def count(value: int | None) -> str:
-    """An integer with thousands separators, or a dash for unknown."""
-    return "–" if value is None else f"{value:,}"
-
-
-def percent(share: float | None, digits: int = 2) -> str:
-    """A share in percent, or a dash for unknown."""
-    return "–" if share is None else f"{100 * share:.{digits}f} %"
-
-
-def number_of(value: int | None, what: str) -> str:
-    """A number of things, ``1 pack`` or ``2 packs``."""
-    return f"{count(value)} {what}{'' if value == 1 else 's'}"
 
 
 def with_parts(total: int, parts: dict[str, int]) -> str:

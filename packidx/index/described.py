@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from packidx.format.index import IndexManifest
+from packidx.words import number_of
 
 
 def short_name(path: str, snapshot: IndexManifest) -> str:
@@ -15,10 +16,6 @@ def plan_line(path: str, snapshot: IndexManifest) -> str:
     result, capacity = snapshot.result, number_of(snapshot.options.capacity, "token")
     dropped = f"{number_of(result.num_dropped, 'sample')} in no pack"
     return f"{short_name(path, snapshot)} of {capacity}, {100 * result.fill:.2f} % full, {dropped}"
-
-
-def number_of(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def without_labels(name: str, num_samples: int) -> str:

@@ -20,6 +20,7 @@ from packidx.index.reader import Index
 from packidx.inspect.sql import Row, rows_of, tables_of
 from packidx.inspect.stats import sample_stats
 from packidx.plan.options import dashed
+from packidx.words import number_of
 
 
 class Finding(NamedTuple):
@@ -37,10 +38,6 @@ def percent(share: float) -> str:
     if text == "0.0" and share > 0:
         return "below 0.1 %"
     return f"{text} %" if share not in (0, 100) else f"{share:.0f} %"
-
-
-def number_of(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 _FULL = 0.98  # packs that are less full are explained

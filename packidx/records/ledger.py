@@ -28,7 +28,6 @@ from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import UNUSED, parse
 from packidx.records.dialects.sides import BESIDE
 from packidx.records.dialects.standard import CAPTIONS, key_of, standard
-from packidx.records.layout import TURN_KEYS
 from packidx.records.media.held import (
     EXTENSIONS,
     NUMBERS,
@@ -40,7 +39,7 @@ from packidx.records.media.held import (
     texts_of,
     turns_in,
 )
-from packidx.records.media.references import LIST_KEYS, OBJECT, refs_of
+from packidx.records.media.references import LIST_KEYS, OBJECT, TURN_KEYS, refs_of
 
 CARRIED, IGNORED, NOT_USED = "carried", "ignored", "not used"
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from packidx_cli.main import main
-from packidx_cli.show.facts import compared_fact
+
+from packidx.inspect.facts import compared_fact
 
 GOOD = '{"messages": [{"role": "user", "content": "hello there"}]}\n'
 

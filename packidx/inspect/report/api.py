@@ -9,29 +9,14 @@ from typing import Any
 from packidx.errors import OptionError
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
-from packidx.inspect.report.figures import (
-    STEPS,
-    chosen_packs,
-    columns_figure,
-    create_counted,
-    dropped_figure,
-    fill_figure,
-    lengths_figures,
-    longest_figure,
-    origin_figures,
-    packs_figure,
-    rejected_figure,
-    samples_figure,
-    steps_figures,
-    tokens_figure,
-    waiting_figure,
-)
-from packidx.inspect.report.page import Drawer, Figure, Report, Section, Series, count, page_of
+from packidx.inspect.report import figures
+from packidx.inspect.report.page import Drawer, Figure, Report, Section, Series, page_of
 from packidx.inspect.sql import Asked, asked, connect
 from packidx.inspect.stats import sample_stats
 from packidx.inspect.verdict import verdict
 from packidx.inspect.waiting import RANKS
 from packidx.io.files import write_atomic
+from packidx.words import count
 
 _PAGE = b"<!doctype html>"  # how a report begins
 
@@ -96,13 +81,13 @@ def _is_page(path: str | os.PathLike[str]) -> bool:
 
 
 def _asked(path: str, roots: Mapping[str, str]) -> Asked:
-    """Return what is at `path`; an order without steps of its own is cut into `STEPS` of them."""
+    """Return what is at `path`; an order without steps of its own is cut into a few of them."""
     question = asked(path, roots)
     if question.index is None or packs_per_step(question.index.snapshot) is not None:
         return question
     snapshot = question.index.snapshot
     packs = snapshot.result.num_packs // snapshot.options.epochs
-    return asked(path, roots, global_batch=max(1, packs // STEPS))
+    return asked(path, roots, global_batch=max(1, packs // figures.STEPS))
 
 
 def _series(connection: Any, *views: str) -> Series:
@@ -112,18 +97,18 @@ def _series(connection: Any, *views: str) -> Series:
 
 
 def _of_lengths(question: Asked, connection: Any) -> Report:
-    create_counted(connection)
+    figures.create_counted(connection)
     series = _series(connection, "counted")
     number, tokens, rejected, longest = connection.execute(
         "SELECT count(*), coalesce(sum(length) FILTER (status IS DISTINCT FROM 'rejected'), 0), "
         "count(*) FILTER (status = 'rejected'), max(length) FROM counted"
     ).fetchone()
     table = question.lengths and question.lengths.manifest
-    figures = [
-        *lengths_figures(connection, series),
-        longest_figure(connection),
-        columns_figure(table.sources if table else ()),
-        rejected_figure(connection),
+    drawn = [
+        *figures.lengths(connection, series),
+        figures.longest(connection),
+        figures.columns_used(table.sources if table else ()),
+        figures.rejected(connection),
     ]
     numbers = [
         ("records", count(number)),
@@ -132,7 +117,7 @@ def _of_lengths(question: Asked, connection: Any) -> Report:
         ("longest sample", "–" if longest is None else count(longest)),
         ("sources", count(series.num_sources)),
     ]
-    sections = [Section("Lengths", figures)]
+    sections = [Section("Lengths", drawn)]
     return Report(f"Lengths {question.path}", "packidx report", [], numbers, sections)
 
 
@@ -149,22 +134,26 @@ def _of_index(
     series = _series(connection, "samples", "dropped")
     progress("adding up")
     notes: list[str] = []
-    lengths: list[Figure | None] = []
+    of_lengths: list[Figure | None] = []
     if "lengths" in absent:
         notes.append(f"lengths: {absent['lengths']}")
     else:
-        create_counted(connection)
-        lengths = [*lengths_figures(connection, series, options.capacity)]
-        lengths.append(rejected_figure(connection))
-    drawn = chosen_packs(connection)
-    packs = (tokens_figure(index, connection), fill_figure(index, connection))
-    waiting = waiting_figure(of_samples["schedule"], result.schedule)
+        figures.create_counted(connection)
+        of_lengths = [*figures.lengths(connection, series, options.capacity)]
+        of_lengths.append(figures.rejected(connection))
+    of_packs = [
+        figures.tokens(index, connection),
+        figures.fill(index, connection),
+        figures.samples(connection),
+        figures.dropped(index, connection),
+    ]
+    waiting = figures.waiting(of_samples["schedule"], result.schedule)
     sections = [
-        Section("Packs", [*packs, samples_figure(connection), dropped_figure(connection)]),
-        Section("Training", [waiting, *steps_figures(connection, series)]),
-        Section("A closer look", [packs_figure(index, drawn, series)] if drawn else []),
-        Section("Lengths", lengths),
-        Section("Where it is from", origin_figures(index)),
+        Section("Packs", of_packs),
+        Section("Training", [waiting, *figures.steps(connection, series)]),
+        Section("A closer look", figures.packs_closely(index, connection, series)),
+        Section("Lengths", of_lengths),
+        Section("Where it is from", list(figures.origin(index))),
     ]
     numbers = [
         ("packs", count(result.num_packs)),

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from packidx.format.manifest import SourceData
 from packidx.format.terms import BY_CHOICE
 from packidx.index.reader import Index
+from packidx.inspect.facts import result_facts
 from packidx.inspect.report import charts
-from packidx.inspect.report.page import Figure, Row, Series, count, share, short_name
+from packidx.inspect.report.page import Figure, Row, Series, share, short_name
 from packidx.plan.options import command_line
 from packidx.plan.resolved import unusual
 from packidx.records.ledger import by_use
+from packidx.words import count
 
 STEPS = 60
 """Of an epoch, that are shown."""
@@ -27,15 +31,30 @@ def _asked(connection: Any, query: str) -> list[Any]:
     return rows
 
 
-def _lines(rows: Sequence[Row], whole: float, digits: int = 1) -> list[Row]:
-    """Name, value and whether it is red as `charts.lying` takes them, the share in the label."""
-    return [
+def _table(connection: Any, title: str, says: str, query: str, **figure: Any) -> Figure | None:
+    """The first rows of a query, whose columns are named as they are headed; None without rows."""
+    found = connection.execute(query)
+    columns = [column[0] for column in found.description]
+    rows = [
+        tuple(short_name(cell, 160) if isinstance(cell, str) else cell for cell in row)
+        for row in found.fetchall()
+    ]
+    if (more := len(rows) - _MAX_ROWS) > 0:
+        says += f" {count(more)} smaller kinds are not shown."
+    return Figure(title, says, columns, rows[:_MAX_ROWS], **figure) if rows else None
+
+
+def _lying(rows: Sequence[Row], whole: float, what: str, digits: int = 1) -> dict[str, Any]:
+    """A chart of name, value and whether it is red, with shares of `whole` in the labels, and its
+    height."""
+    lines = [
         (short_name(name), value, f"{count(value)} ({share(value, whole, digits)})", bad)
         for name, value, bad in rows
     ]
+    return {"spec": charts.lying(lines, what), "height": max(30, 28 * len(lines))}
 
 
-def tokens_figure(index: Index, connection: Any) -> Figure:
+def tokens(index: Index, connection: Any) -> Figure:
     """Return where the tokens go: into packs, or out of the plan, by reason; and room that is
     left."""
     result, capacity = index.snapshot.result, index.snapshot.options.capacity
@@ -51,27 +70,24 @@ def tokens_figure(index: Index, connection: Any) -> Figure:
         *((f"out: {why}", number, tokens, why not in BY_CHOICE) for why, number, tokens in dropped),
         ("room left in packs", None, room, False),
     ]
-    lines = _lines([(name, tokens, bad) for name, _, tokens, bad in parts], whole)
     return Figure(
         "Where the tokens go",
         "Shares are of the tokens that were counted, copies of a weighted source among those in "
         "packs. Red is lost; what was left out by choice is not.",
         ("", "samples", "tokens", "share"),
         [(name, number, tokens, share(tokens, whole, 2)) for name, number, tokens, _ in parts],
-        charts.lying(lines, "tokens"),
-        height=28 * len(lines),
+        **_lying([(name, tokens, bad) for name, _, tokens, bad in parts], whole, "tokens"),
     )
 
 
-def fill_figure(index: Index, connection: Any) -> Figure:
+def fill(index: Index, connection: Any) -> Figure:
     """Packs by how full they are."""
     capacity, result = index.snapshot.options.capacity, index.snapshot.result
-    fill = connection.execute(f"SELECT 100.0 * length / {capacity} AS fill FROM packs")
-    values = fill.fetchnumpy()["fill"]
-    rows = []
-    for low, high in zip(_FILL_EDGES, _FILL_EDGES[1:], strict=False):
-        below = values <= high if high == _FILL_EDGES[-1] else values < high
-        rows.append((f"{low:g}–{high:g} %", int(((values >= low) & below).sum())))
+    shares = connection.execute(f"SELECT 100.0 * length / {capacity} AS fill FROM packs")
+    numbers, _ = np.histogram(shares.fetchnumpy()["fill"], _FILL_EDGES)
+    edges = zip(_FILL_EDGES, _FILL_EDGES[1:], strict=False)
+    names = [f"{low:g}–{high:g} %" for low, high in edges]
+    rows = list(zip(names, numbers.tolist(), strict=True))
     return Figure(
         "How full packs are",
         f"{100 * result.fill:.3f} % on average. No plan under the same options has fewer than "
@@ -83,7 +99,7 @@ def fill_figure(index: Index, connection: Any) -> Figure:
     )
 
 
-def samples_figure(connection: Any) -> Figure:
+def samples(connection: Any) -> Figure:
     """Packs by their number of samples."""
     found = _asked(
         connection,
@@ -100,37 +116,21 @@ def samples_figure(connection: Any) -> Figure:
     )
 
 
-def dropped_figure(connection: Any) -> Figure | None:
+def dropped(index: Index, connection: Any) -> Figure | None:
     """Samples that are in no pack, by reason, with examples; None where there are none."""
-    rows = _asked(
+    number = index.snapshot.result.num_dropped
+    return _table(
         connection,
-        "SELECT reason, source, count(*) AS n, arg_max(key, length), max(length), "
-        "arg_max(detail, length) FROM dropped GROUP BY 1, 2 ORDER BY n DESC, reason, source",
-    )
-    if not rows:
-        return None
-    more = len(rows) - _MAX_ROWS
-    says = f"{count(sum(row[2] for row in rows))} samples, with the longest of each kind"
-    return Figure(
         "Samples in no pack",
-        f"{says}; {more} smaller kinds are not shown." if more > 0 else f"{says}.",
-        ("reason", "source", "samples", "for example", "tokens", "detail"),
-        [
-            (
-                short_name(why),
-                short_name(source),
-                number,
-                short_name(key, 60),
-                length,
-                short_name(detail or "", 160),
-            )
-            for why, source, number, key, length, detail in rows[:_MAX_ROWS]
-        ],
+        f"{count(number)} samples, with the longest of each kind.",
+        'SELECT reason, source, count(*) AS samples, arg_max(key, length) AS "for example", '
+        "max(length) AS tokens, arg_max(detail, length) AS detail "
+        "FROM dropped GROUP BY 1, 2 ORDER BY samples DESC, reason, source",
         is_open=True,
     )
 
 
-def waiting_figure(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
+def waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
     """The share of time in which no rank waits; None where no number of ranks has a step."""
     orders = {"planned": f"this plan: {name}", "random": "random order"}
     orders["by_vision_tokens"] = "sorted by vision tokens"
@@ -152,7 +152,7 @@ def waiting_figure(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure |
     )
 
 
-def steps_figures(connection: Any, series: Series) -> Iterator[Figure]:
+def steps(connection: Any, series: Series) -> Iterator[Figure]:
     """Yield what the steps of the first epoch hold: sources, and visual tokens; none without
     steps."""
     [(number,)] = _asked(
@@ -237,8 +237,11 @@ def chosen_packs(connection: Any) -> list[tuple[str, int]]:
     return [(why, pack) for pack, why in packs.items() if pack < number]
 
 
-def packs_figure(index: Index, packs: list[tuple[str, int]], series: Series) -> Figure:
-    """The samples of packs, end to end."""
+def packs_closely(index: Index, connection: Any, series: Series) -> list[Figure]:
+    """The samples of a few packs, end to end; nothing where there is no pack."""
+    packs = chosen_packs(connection)
+    if not packs:
+        return []
     blocks: list[Row] = []
     table = []
     capacity = index.snapshot.options.capacity
@@ -254,7 +257,7 @@ def packs_figure(index: Index, packs: list[tuple[str, int]], series: Series) -> 
         longest = max(pack.samples, key=lambda sample: sample.length)
         row = (name, len(pack.samples), length, share(length, capacity))
         table.append((*row, short_name(longest.key, 60), longest.length))
-    return Figure(
+    closely = Figure(
         "A few packs",
         "Each strip is a pack, each block one of its samples, as long as its tokens; blocks with "
         "a dashed edge are pieces of samples that were cut. Rest the pointer on a block for its "
@@ -265,6 +268,7 @@ def packs_figure(index: Index, packs: list[tuple[str, int]], series: Series) -> 
         height=26 * len(packs),
         is_wide=True,
     )
+    return [closely]
 
 
 # -- lengths, planned or not -----------------------------------------------------------------------
@@ -292,9 +296,9 @@ def create_counted(connection: Any) -> None:
     connection.execute(f"CREATE TEMP VIEW counted AS SELECT {', '.join(['*', *made])} FROM lengths")
 
 
-def lengths_figures(
+def lengths(
     connection: Any, series: Series, capacity: int | None = None
-) -> Iterator[Figure]:
+) -> Iterator[Figure | None]:
     """Distributions of lengths, by source and by what samples hold, and how they were counted.
 
     Args:
@@ -355,76 +359,58 @@ _WAYS = {
 }
 
 
-def _methods(connection: Any) -> Figure:
-    rows = _asked(
-        connection,
-        "SELECT source, coalesce(method, 'given') AS method, count(*), CAST(sum(length) AS BIGINT) "
-        f"FROM counted WHERE {_USABLE} GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2",
+def _methods(connection: Any) -> Figure | None:
+    """The ways by which lengths were got; None where no sample has one."""
+    totals = dict(
+        _asked(
+            connection,
+            "SELECT coalesce(method, 'given') AS method, count(*) FROM counted "
+            f"WHERE {_USABLE} GROUP BY method",
+        )
     )
-    totals: dict[str, int] = {}
-    for _, method, number, _ in rows:
-        totals[method] = totals.get(method, 0) + number
     ways = [method for method in _WAYS if method in totals]
-    said = "; ".join(f"{method} is {_WAYS[method]}" for method in ways)
     bars = [(method, totals[method], method == "heuristic") for method in ways]
-    return Figure(
-        "How lengths were got",
-        f"{said}." if said else "No sample has a length.",
-        ("source", "method", "samples", "tokens"),
-        [(short_name(source), *row) for source, *row in rows[:_MAX_ROWS]],
-        charts.lying(_lines(bars, sum(totals.values())), "samples"),
-        height=max(30, 28 * len(bars)),
-    )
-
-
-def rejected_figure(connection: Any) -> Figure | None:
-    """Records that are no samples, by reason, with an example each; None where there are none."""
-    rows = _asked(
+    return _table(
         connection,
-        "SELECT reason, count(*) AS n, arg_min(source, sample_id), arg_min(key, sample_id), "
-        "arg_min(detail, sample_id) FROM counted WHERE status = 'rejected' "
-        "GROUP BY 1 ORDER BY n DESC, reason",
+        "How lengths were got",
+        f"{'; '.join(f'{method} is {_WAYS[method]}' for method in ways)}.",
+        "SELECT source, coalesce(method, 'given') AS method, count(*) AS samples, "
+        f"CAST(sum(length) AS BIGINT) AS tokens FROM counted WHERE {_USABLE} "
+        "GROUP BY 1, 2 ORDER BY samples DESC, 1, 2",
+        **_lying(bars, sum(totals.values()), "samples"),
     )
-    if not rows:
-        return None
-    [(whole,)] = _asked(connection, "SELECT count(*) FROM counted")
-    bars = [(reason, number, True) for reason, number, *_ in rows[:_MAX_ROWS]]
-    return Figure(
+
+
+def rejected(connection: Any) -> Figure | None:
+    """Records that are no samples, by reason, with an example each; None where there are none."""
+    [(whole, bad)] = _asked(
+        connection, "SELECT count(*), count(*) FILTER (status = 'rejected') FROM counted"
+    )
+    reasons = _asked(
+        connection,
+        "SELECT reason, count(*) AS n, true FROM counted WHERE status = 'rejected' "
+        f"GROUP BY 1 ORDER BY n DESC, reason LIMIT {_MAX_ROWS}",
+    )
+    return _table(
+        connection,
         "Records that are no samples",
-        f"{count(sum(row[1] for row in rows))} of {count(whole)} records were rejected when "
-        "they were counted.",
-        ("reason", "records", "for example: source", "key", "detail"),
-        [
-            (
-                short_name(reason),
-                number,
-                short_name(source),
-                short_name(key, 60),
-                short_name(detail or "", 160),
-            )
-            for reason, number, source, key, detail in rows[:_MAX_ROWS]
-        ],
-        charts.lying(_lines(bars, whole, 2), "records"),
-        height=max(30, 28 * len(bars)),
+        f"{count(bad)} of {count(whole)} records were rejected when they were counted.",
+        "SELECT reason, count(*) AS records, arg_min(source, sample_id) AS "
+        '"for example: source", arg_min(key, sample_id) AS key, arg_min(detail, sample_id) AS '
+        "detail FROM counted WHERE status = 'rejected' GROUP BY 1 ORDER BY records DESC, reason",
+        **_lying(reasons, whole, "records", 2),
         is_open=True,
     )
 
 
-def longest_figure(connection: Any) -> Figure:
+def longest(connection: Any) -> Figure | None:
     """The longest samples by name."""
-    rows = _asked(
+    return _table(
         connection,
-        f"SELECT key, source, length, {_MODALITY} FROM counted WHERE {_USABLE} "
-        "ORDER BY length DESC, sample_id LIMIT 5",
-    )
-    return Figure(
         "Longest samples",
         "The five longest.",
-        ("key", "source", "tokens", "holds"),
-        [
-            (short_name(key, 60), short_name(source), length, kind)
-            for key, source, length, kind in rows
-        ],
+        f"SELECT key, source, length AS tokens, {_MODALITY} AS holds FROM counted WHERE {_USABLE} "
+        "ORDER BY length DESC, sample_id LIMIT 5",
         is_open=True,
     )
 
@@ -432,7 +418,7 @@ def longest_figure(connection: Any) -> Figure:
 # -- where a plan is from: its certificate, its options, and its columns ---------------------------
 
 
-def columns_figure(sources: Sequence[SourceData]) -> Figure | None:
+def columns_used(sources: Sequence[SourceData]) -> Figure | None:
     """Return what each source's columns are used as; None where nobody looked."""
     rows = [(short_name(each.name), *by_use(each.columns)) for each in sources if each.columns]
     if not rows:
@@ -445,39 +431,24 @@ def columns_figure(sources: Sequence[SourceData]) -> Figure | None:
     return Figure("Columns of the sources", says, header, rows, is_open=True, is_wide=True)
 
 
-def origin_figures(index: Index) -> list[Figure]:
-    """The plan's certificate and provenance, as tables."""
+def origin(index: Index) -> Iterator[Figure | None]:
+    """Yield the plan's certificate and provenance, as tables."""
     snapshot = index.snapshot
-    result, lengths, options = snapshot.result, snapshot.lengths, snapshot.options
-    encoder = lengths.encoder
-    compared: Mapping[str, Any] = (encoder.compared if encoder else None) or {}
-    told = compared.get("with") and f"with {compared['with']}, {compared.get('records')} samples"
-    facts = [
-        ("snapshot", snapshot.snapshot_id),
-        ("parent", snapshot.parent or "none"),
-        ("written", f"{snapshot.created}, format {snapshot.VERSION}"),
-        ("packs", f"{count(result.num_packs)}, at least {count(result.lower_bound)} needed"),
-        ("bound", f"{result.bound}; gap {count(result.gap)} ({result.gap_percent:.3f} %)"),
-        ("strategy", f"{options.strategy}: {', '.join(result.strategies)}"),
-        ("lengths", lengths.uri),
-        ("their fingerprint", lengths.fingerprint),
-        ("counted by", encoder.name if encoder else "not stated"),
-        ("compared", told or compared.get("reason") or "not stated"),
-        ("margin", f"{100 * (1 - options.planned_capacity / options.capacity):.2f} % kept free"),
-        ("software", ", ".join(f"{name} {v}" for name, v in snapshot.software.items())),
-    ]
-    for number, before in enumerate(options.continues):
+    facts = {
+        "snapshot": snapshot.snapshot_id,
+        "parent": snapshot.parent or "none",
+        "written": f"{snapshot.created}, format {snapshot.VERSION}",
+        **result_facts(snapshot),
+        "table": snapshot.lengths.uri,
+        "its fingerprint": snapshot.lengths.fingerprint,
+        "software": ", ".join(f"{name} {v}" for name, v in snapshot.software.items()),
+    }
+    for number, before in enumerate(snapshot.options.continues):
         said = f"{before.snapshot_id}, after {count(before.position)} packs"
-        facts.append((f"goes on from ({number + 1})", said))
-    if options.appends_to:
-        facts.append(("appends to", options.appends_to))
-    facts.append(("command", command_line(lengths.uri, index.path, unusual(options))))
-    figures = [
-        Figure("What it was made of", "", ("", ""), [f for f in facts if f[1]], is_open=True)
-    ]
-    columns = columns_figure(snapshot.sources)
-    figures += [] if columns is None else [columns]
+        facts[f"goes on from ({number + 1})"] = said
+    facts["command"] = command_line(snapshot.lengths.uri, index.path, unusual(snapshot.options))
+    yield Figure("What it was made of", "", ("", ""), list(facts.items()), is_open=True)
+    yield columns_used(snapshot.sources)
     if snapshot.recipe is not None:
         rows = [(line,) for line in snapshot.recipe.rstrip("\n").split("\n")[:200]]
-        figures.append(Figure("Its recipe", "", ("",), rows))
-    return figures
+        yield Figure("Its recipe", "", ("",), rows)

@@ -12,16 +12,12 @@ from typing import Any
 import jinja2
 
 from packidx.errors import missing_package
+from packidx.words import count
 
 MAX_SERIES = 8
 """Sources with a colour of their own; of more, the smaller ones are one."""
 OTHERS = "all others"
 NAMELESS = "(no name)"
-
-
-def count(value: int | float) -> str:
-    """A whole number with its thousands apart."""
-    return f"{value:,.0f}"
 
 
 def share(part: float, whole: float, digits: int = 1) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -152,34 +154,34 @@ def too_few(path: str, row: int) -> SourceError:
     )
 
 
-def group_ranges(
-    starts: Sequence[int], nbytes: Sequence[int], task_bytes: int
-) -> tuple[RecordRange, ...]:
-    """Ranges of row groups or batches, cut every `task_bytes` or so.
+class Cuts:
+    """Cuts a shard into ranges as it is read, none of them empty.
 
     Args:
-        starts: number of each group's first row, and of all rows.
-        nbytes: of each group.
+        task_bytes: of work, after which a range ends.
+        task_records: after which it ends as well.
     """
-    ranges: list[RecordRange] = []
-    begin, total = 0, 0
-    for number, size in enumerate(nbytes):
-        total += size
-        if total >= task_bytes or number + 1 == len(nbytes):
-            first, end = starts[begin], starts[number + 1]
-            if end > first:
-                ranges.append(RecordRange(begin, number + 1, first, end - first, total))
-            begin, total = number + 1, 0
-    return tuple(ranges)
 
+    def __init__(self, task_bytes: int, task_records: int = sys.maxsize) -> None:
+        self._task_bytes, self._task_records = task_bytes, task_records
+        self._begun: list[tuple[int, int, int]] = []
 
-def within(cuts: list[tuple[int, int]]) -> tuple[RecordRange, ...]:
-    """Ranges between neighbouring (start, records before it), without those that are empty."""
-    return tuple(
-        RecordRange(start, end, row, until - row)
-        for (start, row), (end, until) in zip(cuts, cuts[1:], strict=False)
-        if until > row
-    )
+    def at(self, place: int, row: int, work: int) -> None:
+        """A range may begin at `place`, before record `row`, with `work` bytes done so far."""
+        if self._begun:
+            _, first, done = self._begun[-1]
+            if work - done < self._task_bytes and row - first < self._task_records:
+                return
+        self._begun.append((place, row, work))
+
+    def ranges(self, end: int, num_records: int, work: int | None) -> tuple[RecordRange, ...]:
+        """All ranges of a shard; `work` is that of all of it, None where places are bytes."""
+        cuts = [*self._begun, (end, num_records, work or 0)]
+        return tuple(
+            RecordRange(start, end, row, until - row, None if work is None else after - before)
+            for (start, row, before), (end, until, after) in itertools.pairwise(cuts)
+            if until > row
+        )
 
 
 # -- bytes -----------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from packidx.records.containers.base import (
     TASK_RECORDS,
     BrokenFile,
     Container,
+    Cuts,
     Gathered,
     RawRecord,
     RecordRange,
@@ -78,15 +79,11 @@ class Converted(Container):
             hashing = file_hash(here)
         with self._copy(path) as copy:
             starts = _starts(copy)
-        cuts = [0]
-        while (first := cuts[-1]) < len(starts) - 1:
-            due = int(np.searchsorted(starts, starts[first] + task_bytes))
-            cuts.append(max(first + 1, min(due, first + TASK_RECORDS, len(starts) - 1)))
-        ranges = tuple(
-            RecordRange(first, end, first, end - first, int(starts[end] - starts[first]))
-            for first, end in zip(cuts, cuts[1:], strict=False)
-        )
-        return ShardScan(hashing.nbytes, hashing.sha256, len(starts) - 1, ranges)
+        cuts, number = Cuts(task_bytes, TASK_RECORDS), len(starts) - 1
+        for row, start in enumerate(map(int, starts)):
+            cuts.at(row, row, start)
+        ranges = cuts.ranges(number, number, int(starts[-1]))
+        return ShardScan(hashing.nbytes, hashing.sha256, number, ranges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         row, end = record_range.first_row, record_range.first_row + record_range.num_records

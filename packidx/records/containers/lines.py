@@ -16,6 +16,7 @@ from packidx.records.containers.base import (
     TASK_BYTES,
     TASK_RECORDS,
     Container,
+    Cuts,
     Gathered,
     Hashing,
     RawRecord,
@@ -29,7 +30,6 @@ from packidx.records.containers.base import (
     read_bytes,
     size_of,
     too_large,
-    within,
 )
 
 SCAN_BLOCK = 4 << 20
@@ -45,15 +45,14 @@ class Lines(Container):
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hashing = Hashing()
-        cuts, number = [(0, 0)], 0  # (offset, records before it)
+        cuts, number = Cuts(task_bytes, TASK_RECORDS), 0
+        cuts.at(0, 0, 0)
         with local_shard(path) as here:
             blocks = hashing.observed(file_blocks(here, size=SCAN_BLOCK))
             for offset, line in whole_lines(blocks, 0, False, self._max_record):
-                start, row = cuts[-1]
-                if offset >= start + task_bytes or number >= row + TASK_RECORDS:
-                    cuts.append((offset, number))
+                cuts.at(offset, number, offset)
                 number += bool(line) and not line.isspace()
-        ranges = within([*cuts, (hashing.nbytes, number)])
+        ranges = cuts.ranges(hashing.nbytes, number, None)
         return ShardScan(hashing.nbytes, hashing.sha256, number, ranges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:

@@ -32,6 +32,7 @@ from packidx.records.containers.base import (
     TASK_BYTES,
     BrokenFile,
     Container,
+    Cuts,
     Hashing,
     RawRecord,
     RecordRange,
@@ -65,6 +66,7 @@ COMPRESSED = {
 _RECORD, _TEXT = "json", "txt"  # extensions
 _NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__($|/)")
+_DIGEST = 16  # bytes of a key's
 _BLOCK = 512  # bytes of a header, and what content is padded to
 _MAX_HEADER = 1 << 20  # bytes of an extended header; names and times
 _GLANCE = 4096  # bytes of a medium that are counted as work: most that is looked at is a header
@@ -129,21 +131,31 @@ class Tar(Container):
     """A WebDataset shard."""
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        hashing, keys, cuts = Hashing(), _Keys(), _Cuts(task_bytes)
+        hashing, cuts = Hashing(), Cuts(task_bytes)
+        keys, work = bytearray(), 0  # digests, since keys may be long
         nbytes = file_version(path)[0]
         read = ReadAhead(path, nbytes, _SCAN_BLOCK).read
         archive = members(read, 0, nbytes, content=is_record, is_archive=True, taken=hashing.add)
         last: Sample | None = None
         try:
             for last in samples_of(archive):
-                cuts.add(last)
-                keys.add(last.key)
+                cuts.at(last.start, len(keys) // _DIGEST, work)
+                work += _work(last)
+                key = last.key.encode("utf-8", "surrogateescape")
+                keys += hashlib.blake2b(key, digest_size=_DIGEST).digest()
         except BrokenFile as error:
             behind = "no sample is whole" if last is None else f"sample {last.key!r} is whole"
             text = f"{path}: {error}; {behind}: restore the shard or write it again"
             raise SourceError(text) from None
-        ranges = cuts.finish(keys.repeated())
-        return ShardScan(nbytes, hashing.sha256, cuts.number, ranges, num_hashed=hashing.nbytes)
+        number, again = len(keys) // _DIGEST, _repeated(keys)
+        ranges = tuple(
+            TarRange(
+                *(part.start, part.end, part.first_row, part.num_records, part.weight),
+                tuple(n for n in again if 0 <= n - part.first_row < part.num_records),
+            )
+            for part in cuts.ranges(0 if last is None else last.end, number, work)
+        )
+        return ShardScan(nbytes, hashing.sha256, number, ranges, num_hashed=hashing.nbytes)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         repeated = frozenset(record_range.repeated if isinstance(record_range, TarRange) else ())
@@ -180,6 +192,17 @@ class Tar(Container):
                 "one was counted: run estimate again"
             )
         return record_of(samples[0])
+
+
+def _work(sample: Sample) -> int:
+    """Return the bytes of a sample that are read to count it, and not those of its media: an hour
+    of counting is then thousands of parts, whatever the images weigh."""
+    return sum(
+        member.offset
+        - member.start
+        + (member.nbytes if extension == _RECORD else min(member.nbytes, _GLANCE))
+        for extension, member in sample.extensions.items()
+    )
 
 
 def refuse_compressed(uri: str) -> None:
@@ -433,69 +456,14 @@ def _is_text(name: str) -> bool:
     return True
 
 
-# -- ranges and keys -------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------------------
 
 
-class _Cuts:
-    """Ranges of a tar, cut by the bytes that are read of it and not by those of its media: an hour
-    of counting is then thousands of parts, whatever the images weigh."""
-
-    def __init__(self, task_bytes: int) -> None:
-        self.number = 0
-        """Samples so far."""
-        self._task_bytes = task_bytes
-        self._done: list[tuple[int, int, int, int, int]] = []
-        self._start = self._first = self._weight = self._end = 0
-
-    def add(self, sample: Sample) -> None:
-        """The next sample."""
-        if self._weight >= self._task_bytes:
-            self._close()
-        if self.number == self._first:
-            self._start = sample.start
-        for extension, member in sample.extensions.items():
-            read = member.nbytes if extension == _RECORD else min(member.nbytes, _GLANCE)
-            self._weight += member.offset - member.start + read
-        self._end = sample.end
-        self.number += 1
-
-    def _close(self) -> None:
-        count = self.number - self._first
-        if count:
-            self._done.append((self._start, self._end, self._first, count, self._weight))
-        self._first, self._weight = self.number, 0
-
-    def finish(self, repeated: list[int]) -> tuple[TarRange, ...]:
-        """All ranges; `repeated` are the rows whose keys come again."""
-        self._close()
-        return tuple(
-            TarRange(*cut, tuple(row for row in repeated if cut[2] <= row < cut[2] + cut[3]))
-            for cut in self._done
-        )
-
-
-class _Keys:
-    """Which keys come again, for 16 bytes a key: digests, since keys may be long."""
-
-    def __init__(self) -> None:
-        self._digests = bytearray()
-
-    def add(self, key: str) -> None:
-        """Add the next key."""
-        data = key.encode("utf-8", "surrogateescape")
-        self._digests += hashlib.blake2b(data, digest_size=16).digest()
-
-    def repeated(self) -> list[int]:
-        """Return the numbers of the keys that were added before, ascending."""
-        digests = np.frombuffer(self._digests, "V16")
-        halves = np.frombuffer(self._digests, "<u8")[::2]
-        ordered = np.sort(halves)
-        twice = ordered[1:][ordered[1:] == ordered[:-1]]
-        seen: set[bytes] = set()
-        numbers: list[int] = []
-        for number in np.flatnonzero(np.isin(halves, twice)).tolist() if len(twice) else ():
-            digest = digests[number].tobytes()
-            if digest in seen:
-                numbers.append(number)
-            seen.add(digest)
-        return numbers
+def _repeated(digests: bytearray) -> list[int]:
+    """Return the numbers of the keys, 16 bytes each, that were there before, ascending."""
+    keys = np.frombuffer(digests, "<u8").reshape(-1, 2)
+    order = np.argsort(keys[:, 0], kind="stable")  # of equal ones the first comes first
+    ordered = keys[order, 0]
+    alike = np.flatnonzero(ordered[1:] == ordered[:-1])
+    again = (keys[order[alike]] == keys[order[alike + 1]]).all(axis=1)
+    return [int(number) for number in np.sort(order[alike[again] + 1])]

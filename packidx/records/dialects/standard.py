@@ -26,15 +26,17 @@ from packidx.format.manifest import DEFAULT, Layout
 from packidx.records.containers.tar import KEY, MEMBERS, TAR, Members
 from packidx.records.dialects.sides import take_side
 from packidx.records.dialects.webdataset import has_placeholder, media_first, with_members
-from packidx.records.layout import TURN_KEYS, apply
+from packidx.records.layout import apply
 from packidx.records.media.held import EXTENSIONS, kind_of_name, media_in
 from packidx.records.media.references import (
     LIST_KEYS,
     OBJECT,
+    TURN_KEYS,
     cut,
     integer,
     media_entries,
     named,
+    turn_key,
 )
 
 Record = dict[str, Any]
@@ -87,7 +89,7 @@ def standard(record: Record, layout: Layout, cells: bool) -> Record:
 
 def _with_turns(record: Record) -> Record:
     """`record` with messages, where it has them in other words."""
-    if any(record.get(key) is not None for key in TURN_KEYS):
+    if turn_key(record) is not None:
         return record
     for column, applies, turned in _DIALECTS:
         if record.get(column) is not None and applies(record):
@@ -97,7 +99,7 @@ def _with_turns(record: Record) -> Record:
 
 def _stated_kinds(record: Mapping[str, Any]) -> frozenset[str] | None:
     """The kinds of media that a record states it has, all of them; None where it does not say."""
-    is_talk = any(record.get(key) is not None for key in TURN_KEYS)
+    is_talk = turn_key(record) is not None
     has_texts = record.get("texts") is not None and not is_talk
     word = _stated_type(record) if has_texts else record.get("media_type")
     if not isinstance(word, str):
@@ -176,7 +178,7 @@ def _with_columns(record: Record) -> Record:
     Raises:
         BadRecord: ``bad_media``, a file's name is none.
     """
-    if _NAMES.isdisjoint(record) or any(record.get(key) is not None for key in TURN_KEYS):
+    if _NAMES.isdisjoint(record) or turn_key(record) is not None:
         return record
     if any(media_entries(record, kind)[1] for kind in LIST_KEYS):
         return record

@@ -11,15 +11,17 @@ from typing import Any
 
 from packidx.io.ranges import Extent
 from packidx.records.containers.tar import MEMBERS, Members
-from packidx.records.layout import TURN_KEYS
 from packidx.records.media.held import kind_of_name
 from packidx.records.media.references import (
     LIST_KEYS,
-    OBJECT,
+    TURN_KEYS,
+    content_of,
     frames_of,
+    map_media,
     media_entries,
     part_kind,
     reference_of,
+    role_of,
 )
 
 _KEYS = frozenset(
@@ -50,14 +52,14 @@ def with_members(record: dict[str, Any], stated: frozenset[str] | None = None) -
         return located
     find = _finder(sample)
     named = False
-    for kind in LIST_KEYS:
-        key, _ = media_entries(record, kind)
-        if key is not None:
-            located[key], named = _located(record[key], find), True
-    for key in TURN_KEYS:
-        if isinstance(record.get(key), list):
-            located[key] = turns = [_turn(turn, find) for turn in record[key]]
-            named = named or any(_names_media(turn) for turn in turns)
+
+    def place(_: str, entry: Any, is_part: bool) -> Any:
+        nonlocal named
+        named = named or not is_part or frames_of(entry)[1] is not None
+        named = named or reference_of(entry) is not None
+        return _located(entry, find)
+
+    located = map_media(located, place)
     return located if named or stated == frozenset() else _inferred(located, sample)
 
 
@@ -70,7 +72,7 @@ def media_first(record: dict[str, Any]) -> dict[str, Any]:
     for kind in reversed(LIST_KEYS):
         if not any(has_placeholder(turn, kind) for turn in turns):
             front = [kind] * len(media_entries(record, kind)[1]) + front
-    at = next((n for n, turn in enumerate(turns) if _said_by_user(turn)), None)
+    at = next((n for n, turn in enumerate(turns) if role_of(turn) in ("user", "human")), None)
     if not front or key is None or at is None:
         return record
     changed = _preceded(turns[at], front)
@@ -79,7 +81,7 @@ def media_first(record: dict[str, Any]) -> dict[str, Any]:
 
 def has_placeholder(turn: Any, kind: str) -> bool:
     """Return whether a turn has a place for a medium of a kind."""
-    content = _content(turn)[1]
+    content = content_of(turn)[1]
     for part in content if isinstance(content, list) else [content]:
         text = part.get("text") if isinstance(part, dict) else part
         if isinstance(text, str) and f"<{kind}>" in text:
@@ -114,31 +116,6 @@ def _located(entry: Any, find: Find, depth: int = 0) -> Any:
     return entry
 
 
-def _turn(turn: Any, find: Find) -> Any:
-    name, content = _content(turn)
-    if not isinstance(content, list):
-        return turn
-    parts = [_located(part, find) if part_kind(part) in LIST_KEYS else part for part in content]
-    return {**turn, name: parts}
-
-
-def _content(turn: Any) -> tuple[str, Any]:
-    """The name and value of what a turn says."""
-    if not isinstance(turn, OBJECT):
-        return "content", None
-    name = "content" if "content" in turn else "value"
-    return name, turn.get(name)
-
-
-def _names_media(turn: Any) -> bool:
-    content = _content(turn)[1]
-    return isinstance(content, list) and any(
-        frames_of(part)[1] is not None or reference_of(part) is not None
-        for part in content
-        if part_kind(part) in LIST_KEYS and not isinstance(part, str)
-    )
-
-
 def _inferred(record: dict[str, Any], sample: Members) -> dict[str, Any]:
     for kind, keys in LIST_KEYS.items():
         files = [data for name, data in sample.files.items() if kind_of_name(name) == kind]
@@ -148,13 +125,9 @@ def _inferred(record: dict[str, Any], sample: Members) -> dict[str, Any]:
     return media_first(record)
 
 
-def _said_by_user(turn: Any) -> bool:
-    return isinstance(turn, OBJECT) and turn.get("role", turn.get("from")) in ("user", "human")
-
-
 def _preceded(turn: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
     """A turn with placeholders before what it says."""
-    name, content = _content(turn)
+    name, content = content_of(turn)
     if isinstance(content, list):
         return {**turn, name: [*({"type": kind} for kind in kinds), *content]}
     front = "".join(f"<{kind}>" for kind in kinds)

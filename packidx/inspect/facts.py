@@ -6,8 +6,7 @@ from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 from packidx.plan.options import command_words
-
-from .console import count, number_of
+from packidx.words import count, number_of
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest, Options, Result
