@@ -101,8 +101,7 @@ def estimate(
         print_lengths(summary)
         if samples is not None:
             print_samples(samples)
-    command = click.get_current_context().find_root().obj
-    tell(summary, {**options, "max_rejected": max_rejected}, command)
+    tell(summary, {**options, "max_rejected": max_rejected})
 
 
 def _first_samples(path: str, number: int, options: Mapping[str, Any]) -> list[dict[str, Any]]:
