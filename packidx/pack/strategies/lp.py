@@ -331,7 +331,9 @@ def _bound(histogram: Histogram, capacity: int, goal: int, most_work: int) -> in
     return bound
 
 
-def _plan(histogram: Histogram, capacity: int, num_classes: int, most_work: int) -> PackRuns:
+def _plan(
+    histogram: Histogram, capacity: int, num_classes: int, most_work: int = _MAX_WORK
+) -> PackRuns:
     relaxation = by_classes(histogram, capacity, num_classes)
     if relaxation is None:
         return best_fit_decreasing(histogram, capacity)
@@ -355,7 +357,7 @@ class _Generation:
     bound: int = 0
     """⌈the best certified value⌉: of the relaxation's samples, no fewer packs hold all."""
 
-    def solve(self, goal: int, most_work: int) -> _Generation:
+    def solve(self, goal: int, most_work: int = _MAX_WORK) -> _Generation:
         """Generate columns until the bound is `goal`, none is worth adding, or `most_work`, about
         so many nanoseconds, is done."""
         work = 0
