@@ -3,7 +3,7 @@
 A member's key is its name up to the first dot of its base name, as the `webdataset` package has it
 (`base_plus_ext` in its tariterators.py); what follows the dot is its extension. A sample's record
 is its ``json`` member; its other members wait under `MEMBERS` until the record has the standard
-names (`dialects.webdataset`). The locator of a sample is the byte range of all its members, headers
+names (`dialects.standard`). The locator of a sample is the byte range of all its members, headers
 included, so that it is read without opening the tar.
 
 A scan reads headers and records, and passes over everything else: a corpus of images is counted
@@ -49,7 +49,7 @@ from packidx.records.containers.lines import decode
 TAR = "tar"
 """The kind of container."""
 MEMBERS = "__members__"
-"""Where a record has its sample's files, as `Members`, until `dialects.webdataset` places them."""
+"""Where a record has its sample's files, as `Members`, until `dialects.standard` places them."""
 KEY = "__key__"
 """Where a record has its sample's key, as in a WebDataset."""
 DUPLICATE = "duplicate_key"

@@ -29,7 +29,6 @@ from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.records.dialects.sides import refuse_preferences
 from packidx.records.dialects.standard import CAPTIONS, is_document, may_hold_media, plain_document
-from packidx.records.dialects.webdataset import media_first
 from packidx.records.media.held import media_in
 from packidx.records.media.references import (
     LIST_KEYS,
@@ -39,6 +38,7 @@ from packidx.records.media.references import (
     cut,
     integer,
     media_entries,
+    media_first,
     medium_of,
     named,
     part_kind,

@@ -22,12 +22,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.dialects.webdataset import media_first
 from packidx.records.media.references import (
     LIST_KEYS,
     OBJECT,
     TURN_KEYS,
     content_of,
+    media_first,
     named,
     role_of,
     turn_key,
