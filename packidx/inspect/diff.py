@@ -12,7 +12,6 @@ from packidx.index.cost import pack_cost
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.sql import Row, rows_of, tables_of
-from packidx.inspect.trace import first_ids
 from packidx.inspect.waiting import RANKS, ScheduledPacks, first_epoch, ranks_stats
 
 
@@ -27,8 +26,7 @@ def diff(
     """Return what plan `b` differs in from plan `a`.
 
     Samples are matched by their ids where both plans are of the same lengths; else by source and
-    key, where these name one sample (of a preference pair: two) each; else by row in shards of the
-    same content.
+    key, where these name one sample (of a preference pair: two) each.
 
     Args:
         a, b: of one index or of two.
@@ -108,12 +106,6 @@ def matched_by(connection: duckdb.DuckDBPyConnection, a: Index, b: Index) -> str
     if all(_has_unique_keys(connection, *each) for each in zip(NAMES, (a, b), strict=True)):
         _join(connection, ["source", "key", "side"])
         return "source and key"
-    firsts = [first_ids(index) for index in (a, b)]
-    if firsts[0] is not None and firsts[1] is not None:
-        _locate(connection, "a", a, firsts[0])
-        _locate(connection, "b", b, firsts[1])
-        _join(connection, ["shard", "row"])
-        return "shard and row"
     return None
 
 
@@ -140,26 +132,6 @@ def _has_unique_keys(connection: duckdb.DuckDBPyConnection, name: str, index: In
     return True
 
 
-def _locate(
-    connection: duckdb.DuckDBPyConnection, name: str, index: Index, firsts: list[int]
-) -> None:
-    """Add ``shard``, content of the shard and which of several alike, and ``row`` of the table in
-    it: what has moved to another path is the same, what has changed is another."""
-    seen: dict[str, int] = {}
-    rows: list[tuple[str, int]] = []
-    for shard, first in zip(index.snapshot.shards, firsts, strict=True):
-        number = seen[shard.fingerprint] = seen.get(shard.fingerprint, 0) + 1
-        if shard.rows:
-            rows.append((f"{shard.fingerprint}#{number}", first))
-    connection.execute("CREATE OR REPLACE TABLE shards (shard VARCHAR, first BIGINT)")
-    connection.executemany("INSERT INTO shards VALUES (?, ?)", rows)
-    connection.execute(
-        f"""CREATE OR REPLACE TABLE {name} AS
-        SELECT {name}.*, shards.shard, sample_id - shards.first AS row
-        FROM {name} ASOF JOIN shards ON {name}.sample_id >= shards.first"""
-    )
-
-
 def _join(connection: duckdb.DuckDBPyConnection, columns: list[str]) -> None:
     on = " AND ".join(f"a.{name} IS NOT DISTINCT FROM b.{name}" for name in columns)
     told = ", ".join(
@@ -182,8 +154,8 @@ def sample_diff(connection: duckdb.DuckDBPyConnection, matched_by: str, num_exam
     """Return what became of the samples, by the tables of `matched_by`.
 
     Returns:
-        ``matched_by`` (``'sample_id'``: the lengths are the same, ``'source and key'``, or ``'shard
-        and row'``: shards of the same content), ``in_both`` (samples that both plans pack),
+        ``matched_by`` (``'sample_id'``: the lengths are the same, or ``'source and key'``),
+        ``in_both`` (samples that both plans pack),
         ``gained`` (only B packs them) and ``gained_from`` (of these by what they were in A: a
         reason of its drops, or ``absent``), ``lost`` and ``lost_to``, ``moved`` (samples in both
         that share their packs with others of them than before), ``companions_kept`` (of the pairs

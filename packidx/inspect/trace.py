@@ -329,24 +329,16 @@ def _sample(index: Index, ident: int, rows: Sequence[Row]) -> Row:
 def _record_of(index: Index, sample_id: int) -> tuple[int | None, int | None]:
     """Number of the shard and of the record in it; None where the id does not say it, as where a
     record may be the two sides of a preference pair."""
-    snapshot, firsts = index.snapshot, first_ids(index)
-    if firsts is None:
-        return None, None
-    number = bisect_right(firsts, sample_id) - 1
+    snapshot = index.snapshot
+    ends = [*accumulate(shard.rows for shard in snapshot.shards)]
+    if not ends or ends[-1] != snapshot.lengths.num_samples:
+        return None, None  # the lengths were nobody's shards
+    number = bisect_right(ends, sample_id)  # ids are dense, in the order of the shards
     shard = snapshot.shards[number]
     layout = next(each.layout for each in snapshot.sources if each.name == shard.source)
     if layout is not None and layout.pair == "both":
         return None, None
-    return number, sample_id - firsts[number]
-
-
-def first_ids(index: Index) -> list[int] | None:
-    """The id of each shard's first sample, as ids are dense, in the order of the shards; None where
-    the lengths were nobody's shards."""
-    rows = [shard.rows for shard in index.snapshot.shards]
-    if not rows or sum(rows) != index.snapshot.lengths.num_samples:
-        return None
-    return list(accumulate(rows, initial=0))[:-1]
+    return number, sample_id - ends[number] + shard.rows
 
 
 _OF_ROW = ("pack_id", "position", "copy", "piece", "token_start", "length")
