@@ -20,7 +20,7 @@ from packidx.index.described import short_name, untrained
 from packidx.torch.events import Events, Happened, event
 from packidx.torch.joining import IGNORE, pair_ids, rules_of
 from packidx.torch.packs import NOTHING, Pack, Segment, emptied
-from packidx.torch.reader import Encode, Policy, SampleReader, room_of
+from packidx.torch.reader import Encode, SampleReader
 from packidx.torch.sample import PlanMismatch, Sample, length_of, media_of, normalise, up_to
 
 if TYPE_CHECKING:
@@ -90,7 +90,6 @@ class PackedDataset(Dataset[Pack]):
         retries: int = 3,
         dummy_image: bool | Mapping[str, Any] | None = None,
     ) -> None:
-        self._policy = policy = Policy(on_mismatch, on_error, retries)
         self.index = open_index(index, roots)
         self.encode = encode
         self._rules = rules_of(encode)
@@ -109,8 +108,8 @@ class PackedDataset(Dataset[Pack]):
         planned = self.index.snapshot.lengths.transform
         checked = planned_transform(planned, transform, str(self.index.path))
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
-        self._reader = SampleReader(self.index, encode, checked, policy)
-        self._room = room_of(self.index.snapshot) if policy.fits else None
+        policies = (on_mismatch, on_error, retries)
+        self._reader = SampleReader(self.index, encode, checked, *policies)
         self._dummy_image = dummy_image
         self._like = NOTHING  # per-token tensors of the last first sample, for packs that keep none
         if dummy_image and not self._options.reserve:
@@ -141,7 +140,7 @@ class PackedDataset(Dataset[Pack]):
         with self._reader.together(planned.samples, epoch):
             read = [self._reader.read(sample, epoch, happened) for sample in planned.samples]
         whole = {place: sample for place, sample in enumerate(read) if sample is not None}
-        samples = whole if self._room is None else self._fitting(planned, whole, happened)
+        samples = whole if self._reader.room is None else self._fitting(planned, whole, happened)
         for each in happened:
             self.events.add(each)
         kept = [planned.samples[place] for place in samples]
@@ -162,7 +161,7 @@ class PackedDataset(Dataset[Pack]):
         self, planned: PlannedPack, read: Mapping[int, Sample], happened: Happened
     ) -> dict[int, Sample]:
         """The samples, by their place, that there is room for, each as long as it is."""
-        fitting, left = {}, self._room or 0
+        fitting, left = {}, self._reader.room or 0
         for place, sample in read.items():
             length = length_of(sample)
             taken = up_to(length, self._options.align)
@@ -172,7 +171,7 @@ class PackedDataset(Dataset[Pack]):
             of_plan = planned.samples[place]
             error = PlanMismatch(
                 f"encoded to {length} tokens but planned as {of_plan.length}: of the"
-                f" {self._room} of its pack {left} are left"
+                f" {self._reader.room} of its pack {left} are left"
             )
             happened.append(event("no_room", "left_out", of_plan, error, length))
         return fitting
@@ -183,7 +182,7 @@ class PackedDataset(Dataset[Pack]):
         """All that the pack holds, padded as planned, of which `kept` are left as `samples`."""
         pad, align = self._pad_token_id, self._options.align
         slots = [sample.padded_length or sample.length for sample in kept]
-        if self._room is not None:
+        if self._reader.room is not None:
             slots = [up_to(length_of(sample), align) for sample in samples]
         segments = [Segment(*each, pad) for each in zip(samples, slots, strict=True)]
         if self._needs_dummy(samples):
@@ -193,7 +192,7 @@ class PackedDataset(Dataset[Pack]):
             segments.append(Segment(own, up_to(length_of(dummy), align), pad))
         total = sum(segment.slot for segment in segments)
         padded = up_to(max(total, align), self._options.pad_pack_to)
-        if self._room is None:
+        if self._reader.room is None:
             padded = max(padded, planned.stats["padded_length"] or 0)
         if samples:
             self._like = emptied(samples[0], self._rules)

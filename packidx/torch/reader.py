@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from packidx.errors import (
@@ -47,29 +46,6 @@ ON_MISMATCH = ("error", "skip", "fit")
 ON_ERROR = ("raise", "skip")
 
 BACKOFF = 0.1  # seconds before the first retry, twice as many before each further one
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The options of `PackedDataset` of these names."""
-
-    on_mismatch: str = "error"
-    on_error: str = "raise"
-    retries: int = 3
-
-    def __post_init__(self) -> None:
-        for name, value, known in (
-            ("on_mismatch", self.on_mismatch, ON_MISMATCH),
-            ("on_error", self.on_error, ON_ERROR),
-        ):
-            if value not in known:
-                raise OptionError(f"{name} {value!r} is none of {', '.join(known)}")
-        if operator.index(self.retries) < 0:
-            raise OptionError(f"retries is {self.retries}: it must be 0 or more")
-
-    @property
-    def fits(self) -> bool:
-        return self.on_mismatch == "fit"
 
 
 def room_of(snapshot: IndexManifest) -> int:
@@ -129,17 +105,34 @@ def with_retries(read: Callable[[], T], retries: int) -> tuple[T, Exception | No
 
 
 class SampleReader:
-    """Reads the samples of one plan by a policy."""
+    """Reads the samples of one plan; `on_mismatch`, `on_error` and `retries` are `PackedDataset`'s.
+
+    Attributes:
+        room: tokens for the samples of one pack by ``on_mismatch="fit"``; else None.
+
+    Raises:
+        OptionError: one of the three is none, or a plan cannot be read so.
+    """
 
     def __init__(
         self,
         index: Index,
         encode: Encode,
         transform: Transform | None,
-        policy: Policy,
+        on_mismatch: str,
+        on_error: str,
+        retries: int,
     ) -> None:
+        if on_mismatch not in ON_MISMATCH:
+            raise OptionError(f"on_mismatch {on_mismatch!r} is none of {', '.join(ON_MISMATCH)}")
+        if on_error not in ON_ERROR:
+            raise OptionError(f"on_error {on_error!r} is none of {', '.join(ON_ERROR)}")
+        if operator.index(retries) < 0:
+            raise OptionError(f"retries is {retries}: it must be 0 or more")
+        self._on_mismatch, self._on_error, self._retries = on_mismatch, on_error, retries
+        self.room = room_of(index.snapshot) if on_mismatch == "fit" else None
         self._index, self._encode = index, encode
-        self._policy, self._rules = policy, rules_of(encode)
+        self._rules = rules_of(encode)
         self._media_ids: Mapping[str, int] | None = getattr(encode, "media_token_ids", None)
         self._fetcher = Fetcher(index, transform)
         self._ready: dict[tuple[int, int], dict[str, Any]] = {}  # by pack and position
@@ -167,8 +160,8 @@ class SampleReader:
                 self._ready.pop(slot, None)
 
     def read(self, sample: Sample, epoch: int, events: Happened) -> Tensors | None:
-        """The piece of `sample` that its pack holds, of exactly the planned length; by the policy
-        ``fit`` as long as it is. None where it is left out.
+        """The piece of `sample` that its pack holds, of exactly the planned length; by
+        ``on_mismatch="fit"`` as long as it is. None where it is left out.
 
         Args:
             sample: as planned.
@@ -180,12 +173,10 @@ class SampleReader:
             BadRecord, SourceError: record, media or shard cannot be read.
         """
         try:
-            encoded, failed = with_retries(
-                lambda: self._encoded(sample, epoch), self._policy.retries
-            )
+            encoded, failed = with_retries(lambda: self._encoded(sample, epoch), self._retries)
         except Exception as error:
             self._note_changes(sample, events)
-            if self._policy.on_error == "raise" or not is_of_the_sample(error):
+            if self._on_error == "raise" or not is_of_the_sample(error):
                 raise _located(error, sample, self._index) from error.__cause__
             events.append(event("unreadable", "left_out", sample, error))
             return None
@@ -195,9 +186,9 @@ class SampleReader:
         try:
             return self._fit(encoded, sample)
         except PlanMismatch as error:
-            if self._policy.on_mismatch == "error":
+            if self._on_mismatch == "error":
                 raise _located(error, sample, self._index) from None
-            if self._policy.fits:
+            if self.room is not None:
                 return self._as_it_is(encoded, sample, error, events)
             events.append(event("mismatch", "left_out", sample, error, length_of(encoded)))
             return None

@@ -248,13 +248,13 @@ def test_steps_out_of_range() -> None:
 
 
 def test_loss_denominator_is_unknown_for_bare_lengths(tmp_path: Path) -> None:
-    assert PackSampler(bare_index(tmp_path, 4)).label_tokens_of_step(0) is None
+    assert PackSampler(bare_index(tmp_path, 4)).denominator(0) is None
 
 
 def test_real_index_and_pickle(tmp_path: Path) -> None:
     bare_index(tmp_path, 30)
     sampler = PackSampler(tmp_path / "index", world_size=2, rank=1, global_batch=4)
-    sampler.label_tokens_of_step(0)
+    sampler.denominator(0)
     sampler.load_state_dict(sampler.state_at(3))
     again = pickle.loads(pickle.dumps(sampler))
     assert again.state_dict() == sampler.state_dict() and list(again) == list(sampler)
