@@ -502,7 +502,8 @@ def _stated_media(meta: Any) -> dict[str, Sequence[Any]]:
 
 
 def _entry(entry: Any, kind: str) -> dict[str, Any]:
-    names = _META[kind]
+    is_pair = isinstance(entry, list | tuple) and len(entry) == 2  # a video's may be its size alone
+    names = _META["image" if is_pair and kind == "video" else kind]
     if isinstance(entry, list | tuple) and len(names) - len(entry) in (0, 1):
         entry = dict(zip(names, entry, strict=False))
     if entry is None:
