@@ -28,7 +28,8 @@ import orjson
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.records.dialects.sides import refuse_preferences
-from packidx.records.dialects.standard import CAPTIONS, is_document, may_hold_media, plain_document
+from packidx.records.dialects.standard import is_document, may_hold_media, plain_document
+from packidx.records.layout import CAPTIONS
 from packidx.records.media.held import media_in
 from packidx.records.media.references import (
     LIST_KEYS,
