@@ -41,7 +41,7 @@ _PAIR_KEYS = ("prompt", "chosen", "rejected", "rejected_messages")  # that may h
 _ROLE_KEYS = ("role", "from")
 
 
-def apply(layout: Layout, record: dict[str, Any], *, cells: bool = False) -> dict[str, Any]:
+def apply(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
     """`record` in the standard names; itself where nothing has to change.
 
     JSON in text, as tables hold lists of turns, becomes what it says; so does an object of
@@ -49,7 +49,6 @@ def apply(layout: Layout, record: dict[str, Any], *, cells: bool = False) -> dic
 
     Args:
         record: as it stands in its shard; it is not changed.
-        cells: all its values are text, from a table.
 
     Raises:
         BadRecord: ``no_messages``, ``bad_record`` or ``bad_json``.
@@ -61,8 +60,6 @@ def apply(layout: Layout, record: dict[str, Any], *, cells: bool = False) -> dic
     record = _structured(record)
     if layout.pair is not None:
         record = _with_sides(layout, record)
-    if cells:
-        record = _numbers(record)
     return _retagged(layout, record) if layout.tags else record
 
 
@@ -174,11 +171,3 @@ def _transposed(turns: dict[str, Any]) -> Any:
         {k: v for k, v in zip(turns, row, strict=True) if v is not None}
         for row in zip(*lists, strict=True)
     ]
-
-
-def _numbers(record: dict[str, Any]) -> dict[str, Any]:
-    """Cells that stand for numbers; any other text stays for `dialects.parse` to refuse."""
-    stated = record.get("_text_tokens")
-    if isinstance(stated, str) and stated.isascii() and stated.removeprefix("-").isdigit():
-        return {**record, "_text_tokens": int(stated)}
-    return record

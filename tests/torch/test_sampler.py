@@ -30,10 +30,9 @@ class StandIn(Index):
         self, num_packs: int, block: int = 1024, chunk: int = 1, epochs: Any = None
     ) -> None:
         self.path, self.id, self.roots = "index", "0123abcd", {}
-        result = SimpleNamespace(
-            num_packs=num_packs, schedule_block=block, schedule_chunk=chunk, epochs=epochs
-        )
-        self.snapshot: Any = SimpleNamespace(snapshot_id=self.id, result=result)
+        result = SimpleNamespace(num_packs=num_packs, schedule_block=block, schedule_chunk=chunk)
+        epochs = (((0, num_packs),),) if epochs is None else epochs
+        self.snapshot: Any = SimpleNamespace(snapshot_id=self.id, result=result, epochs=epochs)
 
     def packs(self, columns: Any = None) -> pa.Table:
         return pa.table({"label_tokens": np.arange(self.num_packs) * 10})

@@ -78,13 +78,12 @@ _DEEPEST = 4  # an entry, a place in it, a list of frames, a place in one of the
 Find = Callable[[str], bytes | Extent | None]
 
 
-def standard(record: Record, layout: Layout, cells: bool) -> Record:
+def standard(record: Record, layout: Layout) -> Record:
     """A record in the standard names, with the media that its container has beside it.
 
     Args:
         record: as it stands in its shard, or as a transform returned it.
         layout: how its source names things; of pairs, which side is taken.
-        cells: all its values are text, from a table.
 
     Raises:
         BadRecord: it is of no known form.
@@ -93,7 +92,7 @@ def standard(record: Record, layout: Layout, cells: bool) -> Record:
         start = len(members.key)
         files = {n: c for n, c in members.files.items() if n[start:] not in layout.ignore}
         record = {**record, MEMBERS: members._replace(files=files)}
-    record = apply(layout, record, cells=cells)
+    record = apply(layout, record)
     if layout.pair is not None:
         record = take_side(_with_columns(record), layout.pair)
     if "texts" in record or MEMBERS in record or "text_list" in record:
