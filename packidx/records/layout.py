@@ -17,18 +17,21 @@ from packidx.format.terms import COLUMNS, TAGS
 from packidx.records.media.references import TURN_KEYS, turn_key
 
 _KEYS = {"text_tokens": "_text_tokens"}  # a column's key in the record, where it has another name
-_SAID = ("caption", "text", "TEXT", "txt")
+CAPTIONS = ("caption", "text", "TEXT", "txt")
+"""Columns of what is said of a medium, the first of which is taken."""
+IDS = ("id", "key", "__key__", "uid")
+"""Columns of a record's own id, the first of which is taken."""
 _RIVALS = {
     "messages": (*TURN_KEYS, "texts", "text_list"),
     "images": ("images", "image"),
     "videos": ("videos", "video"),
     "audios": ("audios", "audio"),
-    "id": ("id", "key", "__key__", "uid"),
+    "id": IDS,
     "prompt": ("prompt", "instruction", "question"),
     "query": ("query", "input"),
     "response": ("response", "completion", "output", "answer"),
-    "caption": _SAID,
-    "text": _SAID,
+    "caption": CAPTIONS,
+    "text": CAPTIONS,
 }  # keys of the same meaning as a stated column, so that no other is taken for it
 _KNOWN = frozenset((*COLUMNS, *(name for names in _RIVALS.values() for name in names)))
 # names with a meaning, which they lose where they are stated to be something else

@@ -26,7 +26,8 @@ from packidx.records.containers.tar import KEY, MEMBERS, Members
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import UNUSED, parse
 from packidx.records.dialects.sides import BESIDE
-from packidx.records.dialects.standard import CAPTIONS, key_of, standard
+from packidx.records.dialects.standard import key_of, standard
+from packidx.records.layout import CAPTIONS
 from packidx.records.media.held import (
     EXTENSIONS,
     NUMBERS,

@@ -28,7 +28,8 @@ import orjson
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.records.dialects.sides import refuse_preferences
-from packidx.records.dialects.standard import CAPTIONS, is_document, may_hold_media, plain_document
+from packidx.records.dialects.standard import is_document, may_hold_media, plain_document
+from packidx.records.layout import CAPTIONS
 from packidx.records.media.held import media_in
 from packidx.records.media.references import (
     LIST_KEYS,
@@ -502,7 +503,8 @@ def _stated_media(meta: Any) -> dict[str, Sequence[Any]]:
 
 
 def _entry(entry: Any, kind: str) -> dict[str, Any]:
-    names = _META[kind]
+    is_pair = isinstance(entry, list | tuple) and len(entry) == 2  # a video's may be its size alone
+    names = _META["image" if is_pair and kind == "video" else kind]
     if isinstance(entry, list | tuple) and len(names) - len(entry) in (0, 1):
         entry = dict(zip(names, entry, strict=False))
     if entry is None:

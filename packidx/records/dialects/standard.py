@@ -30,7 +30,7 @@ from packidx.format.manifest import DEFAULT, Layout
 from packidx.io.ranges import Extent
 from packidx.records.containers.tar import KEY, MEMBERS, TAR, Members
 from packidx.records.dialects.sides import take_side
-from packidx.records.layout import apply
+from packidx.records.layout import IDS, apply
 from packidx.records.media.held import EXTENSIONS, kind_of_name, media_in
 from packidx.records.media.references import (
     LIST_KEYS,
@@ -50,11 +50,8 @@ from packidx.records.media.references import (
 
 Record = dict[str, Any]
 
-CAPTIONS = ("caption", "text", "TEXT", "txt")
-"""Columns of what is said of a medium, the first of which is taken."""
 DOCUMENT = "document"
 """The role of a document's turn."""
-_IDS = ("id", "key", "__key__", "uid")  # a record's own id
 _BYTES = tuple(sorted(EXTENSIONS["image"]))
 _URLS = ("URL", "url")
 _FILES = {
@@ -144,7 +141,7 @@ def record_key(record: Mapping[str, Any]) -> str | None:
 
     No float: an integer of more than 64 bits arrives as one, and two of them may look alike.
     """
-    for name in _IDS:
+    for name in IDS:
         value = record.get(name)
         if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
             return str(value)
