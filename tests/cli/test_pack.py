@@ -248,17 +248,17 @@ def test_what_is_called_unchanged_was_looked_at(
 
     first = again()
     ident = open_index(first.index).id
-    snapshot = Path("packs/index/snapshots", ident)
+    snapshot, windows = Path("packs/index/snapshots", f"{ident}.json"), Path("packs/index/windows")
 
     def edit(path: Path) -> None:
         data = path.read_bytes()
         path.write_bytes(data[:-9] + bytes(9))
 
     changes: dict[str, Callable[[], Any]] = {
-        "the snapshot is deleted": lambda: shutil.rmtree(snapshot),
-        "its manifest is deleted": lambda: (snapshot / "manifest.json").unlink(),
-        "samples are emptied": lambda: next(snapshot.glob("samples-*")).write_bytes(b""),
-        "packs have other bytes": lambda: edit(next(snapshot.glob("packs-*"))),
+        "the snapshot is deleted": lambda: snapshot.unlink(),
+        "its window is deleted": lambda: shutil.rmtree(next(windows.iterdir())),
+        "samples are emptied": lambda: next(windows.glob("*/samples-*")).write_bytes(b""),
+        "packs have other bytes": lambda: edit(next(windows.glob("*/packs-*"))),
         "the report is another file": lambda: Path("packs/report.html").write_text("<html>"),
         "the report is gone": lambda: Path("packs/report.html").unlink(),
         "the recipe is gone": lambda: Path("packs/recipe.yaml").unlink(),
