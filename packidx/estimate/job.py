@@ -19,12 +19,20 @@ from packidx.format.lengths import (
     columns_digest,
     fingerprint,
 )
-from packidx.format.manifest import DEFAULT, Digests, Encoder, File, Transform, decoded, sealed
-from packidx.io import storage, urls
+from packidx.format.manifest import (
+    DEFAULT,
+    Digests,
+    Encoder,
+    File,
+    Shard,
+    Transform,
+    decoded,
+    sealed,
+)
+from packidx.io import storage
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.counts import Compared
 from packidx.records.containers.base import TASK_BYTES
-from packidx.records.containers.tar import TAR
 from packidx.records.ledger import merge_columns
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import LIST_KEYS
@@ -121,43 +129,65 @@ def shard_contexts(job: EstimateJob) -> list[ShardContext]:
     return contexts
 
 
-def job_identity(job: EstimateJob, earlier: str | None = None) -> str:
-    """SHA-256 of everything that decides the table's bytes; another one each time where an encoder
-    without a fingerprint counts: nobody can tell whether it is still the same.
+Recipe = dict[str, Any]
+"""All that decides the rows of a range but its content and the files that it refers to, by name."""
 
-    Paths are absolute here: the same relative ones name other media in another folder.
+DECIDED = ("text_engine", "comparison")
+"""What of it is decided on the data."""
 
-    Args:
-        earlier: digest of the manifest of a table whose rows are taken over: who counts all must
-            not go on with them.
-    """
-    infos = shard_contexts(job)
-    head = {
-        **_inputs(job),
-        "layouts": {shard.source: shard.layout.to_json() for shard in job.shards},
-        "paths": [urls.absolute(info.path) for info in infos],
-        "media_roots": [[urls.absolute(info.root.folder), info.root.stated] for info in infos],
-        "fingerprints": job.counter.fingerprints(),
-        "engine": job.backend,
-        "compared": None if job.compared is None else job.compared.to_json(),
-        "layout": [
-            TASK_BYTES,
-            ROW_GROUP,
-            BATCH,
-            schema.FORMAT_VERSION,
-            str(schema.ALL_LENGTHS),
-        ],
-        # No digest is of the media in tars.
-        "tars": [
-            [shard.mtime, shard.sampled, shard.identity, shard.version]
-            for shard, _ in job.scans
-            if shard.container == TAR
-        ],
-        "column_digest": "ColumnDigest",  # parts of releases before hashed columns otherwise
-        "software": software(),
-        "earlier": earlier,
-        "nonce": None if job.counter.is_known else secrets.token_hex(16),
+
+def recipe(job: EstimateJob) -> Recipe:
+    """The recipe of a job; what is decided on the data is None until it is."""
+    compared = None if job.compared is None else job.compared.to_json()
+    return _recipe(job.options, job.encoder, job.transform, job.backend, compared, software())
+
+
+def recipe_of(manifest: LengthsManifest) -> Recipe:
+    """The recipe of a table."""
+    encoder = manifest.encoder
+    bare = None if encoder is None else replace(encoder, compared=None)
+    compared = None if encoder is None else encoder.compared
+    made = manifest.transform, manifest.text_engine, compared, manifest.software
+    return _recipe(manifest.options, bare, *made)
+
+
+def _recipe(
+    options: Mapping[str, Any],
+    encoder: Encoder | None,
+    transform: Transform | None,
+    engine: Mapping[str, Any] | None,
+    compared: Mapping[str, Any] | None,
+    versions: Mapping[str, Any],
+) -> Recipe:
+    stated = compared or {}
+    return {
+        **options,
+        "encoder": encoder and encoder.to_json(),
+        "transform": transform and transform.to_json(),
+        "text_engine": (engine or {}).get("name"),
+        # Kinds that came since were compared as they were then.
+        "comparison": [stated.get("with"), list(stated.get("unequal", ()))],
+        **versions,
     }
+
+
+def difference(mine: Recipe, theirs: Recipe) -> str | None:
+    """Return the first thing in which `theirs` is another recipe, in words."""
+    for name in [*mine, *(theirs.keys() - mine.keys())]:
+        was, now = theirs.get(name), mine.get(name)
+        if was != now and name in ("encoder", "transform"):
+            return f"its {name} was another one, or had other settings or files"
+        if was != now:
+            return f"its {name.replace('_', ' ')} was {was}, and is {now}"
+    return None
+
+
+def job_identity(job: EstimateJob) -> str:
+    """SHA-256 of the recipe, and of how tables are cut; another one each time where an encoder
+    without a fingerprint counts: nobody can tell whether it is still the same."""
+    cut = [TASK_BYTES, ROW_GROUP, BATCH, schema.FORMAT_VERSION, str(schema.ALL_LENGTHS)]
+    nonce = None if job.counter.is_known else secrets.token_hex(16)
+    head = [recipe(job), job.counter.fingerprints(), cut, nonce]
     return digests_module.digest(digests_module.canonical_json(head))
 
 
@@ -168,7 +198,7 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
     columns = schema.ALL_LENGTHS.names[:num_columns]  # the last ones only where a part has them
     if encoder is not None and job.compared is not None:
         encoder = replace(encoder, compared=job.compared.to_json())
-    columns_of, of_sources = _columns(job, parts)
+    of_shards, of_sources = _columns(job, parts)
     manifest = LengthsManifest(
         fingerprint="",
         digests=Digests(
@@ -180,8 +210,8 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
         options=job.options,
         transform=job.transform,
         shards=tuple(
-            replace(shard, columns=None if own == of_sources.get(shard.source) else own)
-            for (shard, _), own in zip(job.scans, columns_of, strict=True)
+            _with_columns(shard, own, of_sources.get(shard.source))
+            for (shard, _), own in zip(job.scans, of_shards, strict=True)
         ),
         text_engine=job.backend,
         sources=_sources(job, parts, of_sources),
@@ -198,19 +228,6 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
     return sealed(replace(manifest, fingerprint=fingerprint(manifest.to_json())))
 
 
-def _inputs(job: EstimateJob) -> dict[str, Any]:
-    """Return what two runs must agree in to make the same table, as it stands in the manifest."""
-    inputs: dict[str, Any] = {
-        "encoder": job.encoder and job.encoder.to_json(),
-        "options": job.options,
-        "shards": [
-            [shard.uri, shard.bytes, shard.rows, shard.fingerprint, shard.source, shard.container]
-            for shard, _ in job.scans
-        ],
-    }
-    return inputs if job.transform is None else inputs | {"transform": job.transform.to_json()}
-
-
 def source_sums(job: EstimateJob, parts: Sequence[Part]) -> dict[str, SourceSums]:
     """Sums over the rows of each source, in order."""
     totals = {shard.source: SourceSums() for shard in job.shards}
@@ -222,22 +239,36 @@ def source_sums(job: EstimateJob, parts: Sequence[Part]) -> dict[str, SourceSums
 
 def _columns(
     job: EstimateJob, parts: Sequence[Part]
-) -> tuple[list[dict[str, str] | None], dict[str, dict[str, str]]]:
-    """The columns of each shard, and of each source, by name; none where the user's own encoder
-    reads the records."""
+) -> tuple[list[list[dict[str, str]]], dict[str, dict[str, str]]]:
+    """The columns of each range of each shard, and of each source, by name; none where the user's
+    own encoder reads the records."""
+    of_shards: list[list[dict[str, str]]] = [[] for _ in job.shards]
     if job.counter.encoder is not None:
-        return [None] * len(job.shards), {}
-    of_shards: list[dict[str, str] | None] = []
-    of_sources: dict[str, dict[str, str]] = {}
-    merged: dict[int, dict[str, str]] = {}
+        return of_shards, {}
+    of_sources: dict[str, dict[str, str]] = {shard.source: {} for shard in job.shards}
     for part in parts:
-        for number, columns in part.columns.items():
-            merge_columns(merged.setdefault(number, {}), columns)
-    for number, shard in enumerate(job.shards):
-        own = dict(sorted(merged.get(number, {}).items()))
-        of_shards.append(own)
-        merge_columns(of_sources.setdefault(shard.source, {}), own)
+        for number, columns in part.columns:
+            of_shards[number].append(columns)
+            merge_columns(of_sources[job.shards[number].source], columns)
     return of_shards, {name: dict(sorted(own.items())) for name, own in of_sources.items()}
+
+
+def _with_columns(
+    shard: Shard, of_ranges: Sequence[Mapping[str, str]], of_source: Mapping[str, str] | None
+) -> Shard:
+    """A shard with its columns, and those of its ranges, where they are not all the source's."""
+    if of_source is None:
+        return shard
+    merged: dict[str, str] = {}
+    for columns in of_ranges:
+        merge_columns(merged, columns)
+    own = dict(sorted(merged.items()))
+    are_alike = all(columns == own for columns in of_ranges)
+    return replace(
+        shard,
+        columns=None if own == of_source else own,
+        range_columns=None if are_alike else tuple(of_ranges),
+    )
 
 
 def _sources(

@@ -6,6 +6,7 @@ import functools
 import gc
 import itertools
 import os
+import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
+from packidx.digests import canonical_json, digest
 from packidx.errors import BadRecord, LimitError, MismatchError, SourceError
 from packidx.estimate.again import Kept, OldRows, read_part, taken_rows
 from packidx.estimate.counter import (
@@ -33,6 +35,7 @@ from packidx.format import schema
 from packidx.format.manifest import File
 from packidx.format.schema import METHODS
 from packidx.format.terms import PAIR_SIDES
+from packidx.io import urls
 from packidx.io.copies import StoredFile
 from packidx.io.output_folder import OutputFolder
 from packidx.lengths.parts import (
@@ -46,8 +49,8 @@ from packidx.lengths.parts import (
 )
 from packidx.processor.counts import KINDS, UNKNOWN, Compared, Counts, MediaColumns, Spans
 from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRange
-from packidx.records.ledger import merge_columns
 from packidx.records.media.opener import LookedAt, forget_media
+from packidx.records.shard_marks import range_keys
 from packidx.records.shards import ScannedShard
 from packidx.run.workers import Progress, Setup, WorkerDied, Workers
 
@@ -62,6 +65,23 @@ class Task:
     ranges: tuple[tuple[ShardContext, RecordRange], ...]
     earlier: tuple[OldRows | None, ...]
     """Of each range, the rows of an earlier table that it is known by; None where it is counted."""
+    keys: tuple[str | None, ...]
+    """Of each range its key (`records.shard_marks.range_keys`)."""
+
+    @property
+    def key(self) -> str:
+        """Digest of all that decides the part, beside the recipe; of its own, where a range has no
+        key.
+
+        Paths are absolute here: the same relative ones name other media in another folder.
+        """
+        parts = [
+            [shard.number, shard.name, shard.source, urls.absolute(shard.path)]
+            + [urls.absolute(shard.root.folder), shard.root.stated, key or secrets.token_hex(16)]
+            + ([] if old is None else [old.file.sha256, old.first, old.references.digest])
+            for (shard, _), key, old in zip(self.ranges, self.keys, self.earlier, strict=True)
+        ]
+        return digest(canonical_json([self.first_id, *parts]))
 
     @property
     def is_counted(self) -> bool:
@@ -84,24 +104,27 @@ def make_tasks(
     kept = kept or {}
     tasks: list[Task] = []
     ranges: list[tuple[ShardContext, RecordRange]] = []
+    keys: list[str | None] = []
     nbytes, num_records, first_id = 0, 0, 0
 
     def close() -> None:
-        nonlocal ranges, nbytes, first_id
+        nonlocal ranges, keys, nbytes, first_id
         places = [(shard.number, part.first_row) for shard, part in ranges]
         earlier = tuple(map(kept.get, places))
-        tasks.append(Task(len(tasks), first_id, tuple(ranges), earlier))
+        tasks.append(Task(len(tasks), first_id, tuple(ranges), earlier, tuple(keys)))
         first_id += tasks[-1].num_records
-        ranges, nbytes = [], 0
+        ranges, keys, nbytes = [], [], 0
 
     for shard, scan in zip(shards, scans, strict=True):
-        for record_range in scan.ranges:
+        of_ranges = range_keys(scan.shard, shard.layout, scan.ranges)
+        for record_range, key in zip(scan.ranges, of_ranges, strict=True):
             num_records += record_range.num_records
             is_full = nbytes + record_range.nbytes > TASK_BYTES * 3 // 2
             if ranges and (is_full or num_records > TASK_RECORDS * 3 // 2):
                 close()
                 num_records = record_range.num_records
             ranges.append((shard, record_range))
+            keys.append(key)
             nbytes += record_range.nbytes
     if ranges or not tasks:
         close()
@@ -157,7 +180,7 @@ def make_parts(
 
 def _finished(task: Task, output: OutputFolder) -> Part | None:
     """A task's part as an earlier run of this job left it, if its media did not change since."""
-    part = take_over(output, task.number, task.num_records)
+    part = take_over(output, task.number, task.key)
     if part is None or part.media is None:
         return part
     roots, first_id = {}, task.first_id
@@ -204,15 +227,15 @@ def make_part(
         OSError: the part cannot be written.
     """
     temporary = begin_part(output, task.number)
-    columns: dict[int, dict[str, str]] = {}
+    columns: list[tuple[int, dict[str, str]]] = []
     rows, referred = _count(task, counter, columns, progress)
     same = _same_part(task, rows)
-    return write_part(output, task.number, rows, temporary, columns, same, referred)
+    return write_part(output, task.number, rows, temporary, columns, same, referred, task.key)
 
 
 def _same_part(task: Task, rows: pa.Table) -> StoredFile | None:
     """The part of an earlier table that holds the very rows of a task, if there is one."""
-    files = {span.file for old in task.earlier if old is not None for span in old.spans}
+    files = {old.file for old in task.earlier if old is not None}
     if task.is_counted or len(files) != 1:
         return None
     file = files.pop()
@@ -222,20 +245,20 @@ def _same_part(task: Task, rows: pa.Table) -> StoredFile | None:
 def _count(
     task: Task,
     counter: RecordCounter,
-    columns: dict[int, dict[str, str]],
+    columns: list[tuple[int, dict[str, str]]],
     progress: Callable[[int], None] | None = None,
 ) -> tuple[pa.Table, list[Referred]]:
     """The rows of a task, and what each of its ranges refers to.
 
     Args:
-        columns: is given the columns of each shard by its number.
+        columns: is given the number of its shard and the columns of each range.
     """
     tables, referred = [schema.ALL_LENGTHS.empty_table()], []
     first_id = task.first_id
     for (shard, record_range), old in zip(task.ranges, task.earlier, strict=True):
-        own = columns.setdefault(shard.number, {})
+        own = {} if old is None else dict(old.columns)
+        columns.append((shard.number, own))
         if old is not None:
-            merge_columns(own, old.columns)
             tables.append(taken_rows(old, shard, first_id))
             referred.append(Referred(first_id, old.references))
             first_id += record_range.num_records
