@@ -29,11 +29,11 @@ from packidx.estimate.counter import ShardContext
 from packidx.estimate.job import (
     DECIDED,
     EstimateJob,
+    JobShard,
     Recipe,
     difference,
     recipe,
     recipe_of,
-    shard_contexts,
 )
 from packidx.format import schema
 from packidx.format.lengths import LengthsManifest
@@ -145,8 +145,8 @@ class Earlier:
     def _places(self) -> dict[str, list[_Place]]:
         """Where the rows of each key are."""
         places: dict[str, list[_Place]] = defaultdict(list)
-        first = 0
-        for number, (shard, keys) in enumerate(zip(self.manifest.shards, self._keys, strict=True)):
+        for number, shard in enumerate(self.manifest.shards):
+            keys, first = self._keys[number], self._first_rows[number]
             # Else what its records are called depended on the working folder.
             is_named = shard.uri.endswith(self._names[number])
             columns = self.manifest.columns_of(number)
@@ -155,8 +155,12 @@ class Earlier:
                 if key is not None and is_named:
                     place = _Place(number, first + part.first_row, part.num_records, own)
                     places[key].append(place)
-            first += shard.rows
         return places
+
+    @cached_property
+    def _first_rows(self) -> list[int]:
+        """The table's row that each shard begins with, and the number of rows."""
+        return list(accumulate((shard.rows for shard in self.manifest.shards), initial=0))
 
     @cached_property
     def _names(self) -> list[str]:
@@ -223,28 +227,21 @@ class Earlier:
         nothing changed, and all that records refer to is what it was."""
         if not self._is_decided_alike(job):
             return False
-        keys = [
-            range_keys(scan.shard, file.layout, scan.ranges)
-            for file, scan in zip(job.shards, job.scans, strict=True)
-        ]
+        keys = [shard.keys for shard in job.shards]
+        stated = [_stated(shard.stated) for shard in job.shards]
         return (
             self._keys == keys
             and not any(None in of_shard for of_shard in keys)
-            and [*map(_stated, self.manifest.shards)] == [_stated(scan.shard) for scan in job.scans]
-            and self._layouts == {shard.source: shard.layout for shard in job.shards}
+            and [*map(_stated, self.manifest.shards)] == stated
+            and self._layouts == job.layouts
             and PASSING_REASONS.isdisjoint(self.manifest.rejected)
             and are_whole(self._files)
             and all(
-                self._are_unchanged(first + part.first_row, shard.root)
-                for shard, scan, first in zip(
-                    shard_contexts(job), job.scans, self._first_rows(), strict=False
-                )
-                for part in scan.ranges
+                self._are_unchanged(first + part.first_row, shard.context.root)
+                for shard, first in zip(job.shards, self._first_rows, strict=False)
+                for part in shard.ranges
             )
         )
-
-    def _first_rows(self) -> list[int]:
-        return list(accumulate((shard.rows for shard in self.manifest.shards), initial=0))
 
     def _is_decided_alike(self, job: EstimateJob) -> bool:
         """Return whether the table is made as `job` makes one, and what is decided on the data
@@ -275,21 +272,18 @@ class Earlier:
         """
         wanted: dict[tuple[int, int], _Place] = {}
         first_id = 0
-        for number, (file, scan) in enumerate(zip(job.shards, job.scans, strict=True)):
-            keys = range_keys(scan.shard, file.layout, scan.ranges)
-            for part, key in zip(scan.ranges, keys, strict=True):
-                place = self._place(key, file.uri)
+        for shard in job.shards:
+            for part, key in zip(shard.ranges, shard.keys, strict=True):
+                place = self._place(key, shard.stated.uri)
                 # A transform draws by sample ids.
                 if place is not None and (job.transform is None or place.first == first_id):
-                    wanted[number, part.first_row] = place
+                    wanted[shard.context.number, part.first_row] = place
                 first_id += part.num_records
         damaged = self._damaged({self._part_of(place) for place in wanted.values()})
-        roots = [shard.root for shard in shard_contexts(job)]
         kept = {
             at: self._rows(place)
             for at, place in wanted.items()
-            if self._part_of(place) not in damaged
-            and self._is_usable(place, roots[at[0]], job.shards[at[0]].uri)
+            if self._part_of(place) not in damaged and self._is_usable(place, job.shards[at[0]])
         }
         return kept, _told(job, kept, list(damaged.values()))
 
@@ -309,9 +303,9 @@ class Earlier:
         said = storage.overlapped(_damage, [self._files[number] for number in numbers])
         return {n: text for n, text in zip(numbers, said, strict=True) if text is not None}
 
-    def _is_usable(self, place: _Place, root: MediaRoot, uri: str) -> bool:
-        """Return whether the rows of a range are as a count would make them now."""
-        is_moved = self.manifest.shards[place.shard].uri != uri
+    def _is_usable(self, place: _Place, shard: JobShard) -> bool:
+        """Return whether the rows of a range are as a count of `shard` would make them now."""
+        is_moved = self.manifest.shards[place.shard].uri != shard.stated.uri
         # What is said of rejected records names their place.
         reasons = {*self.manifest.rejected} if is_moved else PASSING_REASONS
         if not reasons.isdisjoint(self.manifest.rejected):
@@ -319,7 +313,7 @@ class Earlier:
             column = read_part(rows.file).column("reason").slice(rows.first, rows.num_rows)
             if not reasons.isdisjoint(pc.unique(column).to_pylist()):
                 return False
-        return self._are_unchanged(place.first, root)
+        return self._are_unchanged(place.first, shard.context.root)
 
     def _rows(self, place: _Place) -> OldRows:
         part = self._part_of(place)
@@ -343,15 +337,19 @@ def _told(job: EstimateJob, kept: Kept, damaged: Sequence[str]) -> TakenOver:
     """What is told of the rows that are taken over."""
     counted: list[str] = []
     num_shards = 0
-    for shard, scan in zip(shard_contexts(job), job.scans, strict=True):
-        is_kept = all((shard.number, part.first_row) in kept for part in scan.ranges)
+    for shard in job.shards:
+        context = shard.context
+        is_kept = all((context.number, part.first_row) in kept for part in shard.ranges)
         num_shards += is_kept
-        counted += [] if is_kept else [shard.name]
+        counted += [] if is_kept else [context.name]
     num_rows = sum(old.num_rows for old in kept.values())
-    total = sum(scan.shard.rows for scan in job.scans)
-    num_counted = len(job.shards) - num_shards
     return TakenOver(
-        num_rows, num_shards, total - num_rows, num_counted, counted, damaged=list(damaged)
+        num_samples=num_rows,
+        num_shards=num_shards,
+        num_counted=job.num_rows - num_rows,
+        num_counted_shards=len(job.shards) - num_shards,
+        counted=counted,
+        damaged=list(damaged),
     )
 
 

@@ -16,9 +16,9 @@ from packidx.estimate.counter import CounterSettings, check_renders
 from packidx.estimate.job import (
     EstimateJob,
     job_identity,
+    job_shards,
     make_manifest,
     refuse_changed_shards,
-    shard_contexts,
 )
 from packidx.estimate.summary import CountSummary, check_rejected, mistaken_sources, read_limit
 from packidx.estimate.tasks import CounterSetup, make_parts
@@ -182,10 +182,11 @@ def estimate_lengths(
         counter = settings.build()
         if method is None:
             check_renders(counter)
-        job = EstimateJob(shards, [], settings, counter, root, remote, wanted, method=method)
         earlier = None if existing is None or fresh else Earlier(output, existing)
         known = none_known if earlier is None else earlier.known_scan
-        job = replace(job, scans=scan_shards(shards, num_processes, progress, known))
+        scans = scan_shards(shards, num_processes, progress, known)
+        own = job_shards(shards, scans, settings, counter, root, remote)
+        job = EstimateJob(own, settings, counter, root, remote, wanted, method=method)
         if earlier is not None and earlier.is_table_of(job):
             taken = TakenOver(earlier.manifest.num_samples, len(job.shards))
             discarded = discard_abandoned(output)
@@ -219,8 +220,8 @@ def _taken(
             return earlier.take(job)
     if reason is None:
         return {}, None
-    rows = sum(scan.shard.rows for scan in job.scans)
-    return {}, TakenOver(num_counted=rows, num_counted_shards=len(job.shards), reason=reason)
+    num_shards = len(job.shards)
+    return {}, TakenOver(num_counted=job.num_rows, num_counted_shards=num_shards, reason=reason)
 
 
 def _make(
@@ -243,10 +244,9 @@ def _make(
 
 def decided(job: EstimateJob) -> EstimateJob:
     """`job` with its text backend, and with what is known of its processor's counts."""
-    shards = shard_contexts(job)
-    counter, scans = job.counter, job.scans
-    name, record = choose_text_backend(counter, shards, scans, job.wanted_backend)
-    compared = compare_processor(counter, shards, scans)
+    counter, shards = job.counter, job.shards
+    name, record = choose_text_backend(counter, shards, job.wanted_backend)
+    compared = compare_processor(counter, shards)
     counter.decided = name, compared or Compared()
     return replace(job, backend=record, compared=compared)
 

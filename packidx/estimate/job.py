@@ -6,7 +6,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -24,6 +24,7 @@ from packidx.format.manifest import (
     Digests,
     Encoder,
     File,
+    Layout,
     Shard,
     Transform,
     decoded,
@@ -32,23 +33,33 @@ from packidx.format.manifest import (
 from packidx.io import storage
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.counts import Compared
-from packidx.records.containers.base import TASK_BYTES
+from packidx.records.containers.base import TASK_BYTES, RecordRange
 from packidx.records.ledger import merge_columns
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import LIST_KEYS
-from packidx.records.shard_marks import check_unchanged
+from packidx.records.shard_marks import check_unchanged, range_keys
 from packidx.records.shards import InputFile, ScannedShard, own_root, short_names
 from packidx.software import software
 
 _MEDIA = frozenset(keys[0] for keys in LIST_KEYS.values())  # which a source is said not to have
 
 
+class JobShard(NamedTuple):
+    """A shard that is counted."""
+
+    context: ShardContext
+    stated: Shard
+    """As the manifest has it, but for its columns."""
+    ranges: tuple[RecordRange, ...]
+    keys: tuple[str | None, ...]
+    """Of the ranges (`records.shard_marks.range_keys`)."""
+
+
 @dataclass(frozen=True)
 class EstimateJob:
     """The records that are counted, and the way."""
 
-    shards: list[InputFile]
-    scans: list[ScannedShard]
+    shards: tuple[JobShard, ...]
     settings: CounterSettings
     counter: RecordCounter
     """Of `settings`, in this process."""
@@ -63,6 +74,16 @@ class EstimateJob:
     """Of the processor with the real one; None where it renders no text."""
     method: str | None = None
     """``'heuristic'`` where guesses were asked for."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the table."""
+        return sum(shard.stated.rows for shard in self.shards)
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """The layout of each source, by name."""
+        return {shard.context.source: shard.context.layout for shard in self.shards}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -108,25 +129,36 @@ class EstimateJob:
         return None if changes is None else decoded(Transform, changes.to_json())
 
 
-def shard_contexts(job: EstimateJob) -> list[ShardContext]:
-    """Return what the rows of each shard have in common."""
-    names = short_names([shard.path for shard in job.shards])
-    contexts = []
-    for number, (shard, name) in enumerate(zip(job.shards, names, strict=True)):
-        stated = job.media_root or shard.layout.media_root
-        folder = own_root(shard.path, shard.container) if stated is None else stated
-        root = MediaRoot(folder, stated is not None, job.remote_media)
-        sized = job.settings.processor is not None
-        kind, layout = shard.container, shard.layout
-        files = job.counter.files
-        takes_none = files is not None and files.image_settings is None
-        has_media = not takes_none and _MEDIA.isdisjoint(layout.ignore)
-        contexts.append(
-            ShardContext(
-                number, name, shard.path, shard.source, root, sized, kind, layout, has_media
-            )
+def job_shards(
+    files: Sequence[InputFile],
+    scans: Sequence[ScannedShard],
+    settings: CounterSettings,
+    counter: RecordCounter,
+    media_root: str | None,
+    remote_media: tuple[str, ...],
+) -> tuple[JobShard, ...]:
+    """Return the shards of a job, and what the rows of each have in common."""
+    names = short_names([file.path for file in files])
+    processor = counter.files
+    takes_media = processor is None or processor.image_settings is not None
+    shards = []
+    for number, (file, scan, name) in enumerate(zip(files, scans, names, strict=True)):
+        stated = media_root or file.layout.media_root
+        folder = own_root(file.path, file.container) if stated is None else stated
+        context = ShardContext(
+            number,
+            name,
+            file.path,
+            file.source,
+            MediaRoot(folder, stated is not None, remote_media),
+            settings.processor is not None,
+            file.container,
+            file.layout,
+            takes_media and _MEDIA.isdisjoint(file.layout.ignore),
         )
-    return contexts
+        keys = range_keys(scan.shard, file.layout, scan.ranges)
+        shards.append(JobShard(context, scan.shard, scan.ranges, keys))
+    return tuple(shards)
 
 
 Recipe = dict[str, Any]
@@ -210,8 +242,8 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
         options=job.options,
         transform=job.transform,
         shards=tuple(
-            _with_columns(shard, own, of_sources.get(shard.source))
-            for (shard, _), own in zip(job.scans, of_shards, strict=True)
+            _with_columns(shard.stated, own, of_sources.get(shard.stated.source))
+            for shard, own in zip(job.shards, of_shards, strict=True)
         ),
         text_engine=job.backend,
         sources=_sources(job, parts, of_sources),
@@ -230,7 +262,7 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
 
 def source_sums(job: EstimateJob, parts: Sequence[Part]) -> dict[str, SourceSums]:
     """Sums over the rows of each source, in order."""
-    totals = {shard.source: SourceSums() for shard in job.shards}
+    totals = {shard.stated.source: SourceSums() for shard in job.shards}
     for part in parts:
         for name, sums in part.sources.items():
             totals[name] = totals[name].plus(sums)
@@ -245,11 +277,11 @@ def _columns(
     of_shards: list[list[dict[str, str]]] = [[] for _ in job.shards]
     if job.counter.encoder is not None:
         return of_shards, {}
-    of_sources: dict[str, dict[str, str]] = {shard.source: {} for shard in job.shards}
+    of_sources: dict[str, dict[str, str]] = {shard.stated.source: {} for shard in job.shards}
     for part in parts:
         for number, columns in part.columns:
             of_shards[number].append(columns)
-            merge_columns(of_sources[job.shards[number].source], columns)
+            merge_columns(of_sources[job.shards[number].stated.source], columns)
     return of_shards, {name: dict(sorted(own.items())) for name, own in of_sources.items()}
 
 
@@ -274,7 +306,7 @@ def _with_columns(
 def _sources(
     job: EstimateJob, parts: Sequence[Part], columns: Mapping[str, dict[str, str]]
 ) -> tuple[Source, ...]:
-    layouts = {shard.source: shard.layout for shard in job.shards}
+    layouts = job.layouts
     return tuple(
         Source(
             name=name,
@@ -299,6 +331,4 @@ def refuse_changed_shards(job: EstimateJob) -> None:
     Raises:
         SourceError: one changed meanwhile.
     """
-    pairs = zip(job.shards, job.scans, strict=True)
-    seen = [(file.path, scanned.shard) for file, scanned in pairs]
-    storage.overlapped(lambda pair: check_unchanged(*pair), seen)
+    storage.overlapped(lambda shard: check_unchanged(shard.context.path, shard.stated), job.shards)

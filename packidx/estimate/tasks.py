@@ -30,7 +30,7 @@ from packidx.estimate.counter import (
     examine_batch,
     raw_records,
 )
-from packidx.estimate.job import EstimateJob, shard_contexts
+from packidx.estimate.job import EstimateJob, JobShard
 from packidx.format import schema
 from packidx.format.manifest import File
 from packidx.format.schema import METHODS
@@ -50,8 +50,6 @@ from packidx.lengths.parts import (
 from packidx.processor.counts import KINDS, UNKNOWN, Compared, Counts, MediaColumns, Spans
 from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRange
 from packidx.records.media.opener import LookedAt, forget_media
-from packidx.records.shard_marks import range_keys
-from packidx.records.shards import ScannedShard
 from packidx.run.workers import Progress, Setup, WorkerDied, Workers
 
 
@@ -93,9 +91,7 @@ class Task:
         return sum(record_range.num_records for _, record_range in self.ranges)
 
 
-def make_tasks(
-    shards: Sequence[ShardContext], scans: Sequence[ScannedShard], kept: Kept | None = None
-) -> list[Task]:
+def make_tasks(shards: Sequence[JobShard], kept: Kept | None = None) -> list[Task]:
     """At least one task: ranges in order, small ones together until about `TASK_BYTES`.
 
     Args:
@@ -115,15 +111,14 @@ def make_tasks(
         first_id += tasks[-1].num_records
         ranges, keys, nbytes = [], [], 0
 
-    for shard, scan in zip(shards, scans, strict=True):
-        of_ranges = range_keys(scan.shard, shard.layout, scan.ranges)
-        for record_range, key in zip(scan.ranges, of_ranges, strict=True):
+    for shard in shards:
+        for record_range, key in zip(shard.ranges, shard.keys, strict=True):
             num_records += record_range.num_records
             is_full = nbytes + record_range.nbytes > TASK_BYTES * 3 // 2
             if ranges and (is_full or num_records > TASK_RECORDS * 3 // 2):
                 close()
                 num_records = record_range.num_records
-            ranges.append((shard, record_range))
+            ranges.append((shard.context, record_range))
             keys.append(key)
             nbytes += record_range.nbytes
     if ranges or not tasks:
@@ -147,7 +142,7 @@ def make_parts(
         SourceError: a shard cannot be read or is no longer what was scanned, or a worker died.
         OSError: a part cannot be written.
     """
-    tasks = make_tasks(shard_contexts(job), job.scans, kept)
+    tasks = make_tasks(job.shards, kept)
     total = sum(task.num_records for task in tasks)
     taken_over = (_finished(task, output) for task in tasks)
     parts = [part for part in taken_over if part is not None]
