@@ -95,8 +95,7 @@ def main(args: list[str] | None = None) -> Any:
     try:
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # since modules were loaded
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        given = sys.argv[1:] if args is None else args
-        return cli.main(args, standalone_mode=False, obj=list(given)) or 0
+        return cli.main(args, standalone_mode=False) or 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:

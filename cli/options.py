@@ -200,17 +200,6 @@ def _value(word: str) -> Any:
         return word
 
 
-def make_encoder(
-    processor: str, labels: str | None, settings: Mapping[str, Any], trusts_code: bool = False
-) -> Any:
-    """A processor's encoder, with the label policy that a manifest states."""
-    from packidx.encode import ProcessorEncoder
-    from packidx.processor.labels import DEFAULT_POLICY
-
-    policy = DEFAULT_POLICY if labels is None else labels
-    return ProcessorEncoder(processor, policy, settings=settings, trust_remote_code=trusts_code)
-
-
 def read_state(path: str) -> dict[str, Any]:
     """A sampler's state, saved as JSON.
 

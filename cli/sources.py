@@ -250,15 +250,12 @@ def warnings_of(summary: LengthsSummary) -> list[str]:
     return [*summary.warnings, *(f"{text}; its rows are counted again" for text in parts)]
 
 
-def tell(
-    summary: LengthsSummary, options: Mapping[str, Any], command: Sequence[str] | None
-) -> None:
+def tell(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
     """Warnings and hints on stderr, once the table is written.
 
     Args:
         summary: of the table.
         options: of `estimate_lengths`.
-        command: the arguments that were given, None where they are not known.
 
     Raises:
         SourceError: too much of a source is rejected.
@@ -274,7 +271,7 @@ def tell(
             text += ": no processor is named, so packs will need a margin"
         warn([text])
     warn(untrained_warnings(summary))
-    print_mistaken(summary.mistaken, command, len(summary.sources) == 1)
+    print_mistaken(summary.mistaken, len(summary.sources) == 1)
     warn_of_rejected(summary.sources, options.get("max_rejected"), summary.path)
 
 
@@ -307,13 +304,10 @@ _SKETCH = (
 )
 
 
-def print_mistaken(
-    sources: Sequence[Mistaken], command: Sequence[str] | None, is_only_one: bool
-) -> None:
+def print_mistaken(sources: Sequence[Mistaken], is_only_one: bool) -> None:
     """Lines on stderr for each source.
 
     Args:
-        command: the arguments that were given, None where they are not known.
         is_only_one: whether they are about one source.
     """
     for source in sources:
@@ -333,16 +327,6 @@ def print_mistaken(
         options = shlex.join(source.options)
         if "--pair" in source.options:
             options += " (or rejected, or both)"
-        if command is None or not is_only_one or "--pair" in source.options:
-            where = "" if is_only_one else ", for this source alone or in its entry of a mix"
-            say(f"  It may be {source.nearest}. Add{where}: {options}", err=True)
-            say(f"  Then it is read as {source.sample}", err=True)
-        else:
-            asked = [word for word in command if word not in ("--json", "--quiet", "-q")]
-            can_show = "estimate" in asked[:1] and "--processor" in asked
-            show = ["--show", "3"] if can_show and "--show" not in asked else []
-            line = shlex.join([*asked, *source.options, *show])
-            say(f"  It may be {source.nearest}. Is this what you mean?", err=True)
-            say(f"      {source.sample}", err=True)
-            say("  Then type:", err=True)
-            say(f"      packidx {line}", err=True)
+        where = "" if is_only_one else ", for this source alone or in its entry of a mix"
+        say(f"  It may be {source.nearest}. Add{where}: {options}", err=True)
+        say(f"  Then it is read as {source.sample}", err=True)

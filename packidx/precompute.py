@@ -530,7 +530,7 @@ def _manifest(
     totals: Sequence[Totals],
     options: Mapping[str, Any],
 ) -> PrecomputedManifest:
-    """The manifest (FORMAT.md) of a finished data set, whose shards have these names."""
+    """The manifest (docs/counting.md) of a finished data set, whose shards have these names."""
     total = sum(totals, Totals()).to_json()
     layouts = {source.name: source.layout for source in lengths.sources}
     return PrecomputedManifest(

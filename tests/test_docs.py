@@ -209,6 +209,12 @@ def test_nothing_is_said_twice_in_readme() -> None:
     assert len(said) == len(set(said))
 
 
+def test_the_format_is_read_in_ten_minutes() -> None:
+    lines = text_of("FORMAT.md").splitlines()
+    assert len(lines) <= 150 and max(map(len, lines)) <= 140
+    assert len((REPO / "examples/core_reader.py").read_text().splitlines()) <= 150
+
+
 def test_format_names_every_column() -> None:
     text = text_of("FORMAT.md")
     for table in (schema.ALL_LENGTHS, schema.PACKS, schema.SAMPLES, schema.DROPPED):

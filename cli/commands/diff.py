@@ -47,7 +47,7 @@ def diff(
 
     A sample has moved if, of the samples that both plans pack, it shares its packs with others than
     before. Samples are matched by id where both plans are of the same lengths; else by source and
-    key, where these are unique; else by row in shards of the same content.
+    key, where these are unique.
     """
     from packidx.index import open_index
     from packidx.inspect.diff import diff as compare
@@ -95,7 +95,7 @@ def print_diff(told: Row) -> None:
     _print_sources(told["sources"])
     if told["samples"] is None:
         say(
-            "samples are not compared: the lengths differ, and neither unique keys nor shards say "
+            "samples are not compared: the lengths differ, and keys that are not unique do not say "
             "which sample of A is which of B"
         )
         return

@@ -15,7 +15,6 @@ from ..options import (
     flag,
     grouped_command,
     json_option,
-    make_encoder,
     option,
     output_option,
     quiet_option,
@@ -102,8 +101,7 @@ def estimate(
         print_lengths(summary)
         if samples is not None:
             print_samples(samples)
-    command = click.get_current_context().find_root().obj
-    tell(summary, {**options, "max_rejected": max_rejected}, command)
+    tell(summary, {**options, "max_rejected": max_rejected})
 
 
 def _first_samples(path: str, number: int, options: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -113,22 +111,12 @@ def _first_samples(path: str, number: int, options: Mapping[str, Any]) -> list[d
         PackidxError: the encoder cannot be loaded.
     """
     from packidx.inspect.shown import Words, shown_samples
-    from packidx.user_code import Transform, load_named
+    from packidx.recipe.run import encoder_of
+    from packidx.user_code import Transform
 
-    tokenizer = None
-    if options["encode"] is not None:
-        encode = load_named(options["encode"], "--encode")
-    else:
-        encode = make_encoder(
-            options["processor"],
-            options["labels"],
-            options["processor_settings"],
-            options["trust_remote_code"],
-        )
-        tokenizer = encode.files.tokenizer
-    given, transform = options["transform"], None
-    if given is not None:
-        transform = Transform.load(given, options["seed"])
+    encode, given = encoder_of(options, "--encode"), options["transform"]
+    tokenizer = None if options["encode"] is not None else encode.files.tokenizer
+    transform = None if given is None else Transform.load(given, options["seed"])
     return shown_samples(path, number, encode, Words(tokenizer), transform)
 
 

@@ -103,14 +103,13 @@ def pack(
     from packidx.recipe import pack_recipe
 
     with contextlib.ExitStack() as shown:
-        command = click.get_current_context().find_root().obj
         told: list[Callable[[str], None]] = []
 
         def counted(summary: LengthsSummary) -> None:
             shown.pop_all().close()  # the bar is gone before anything is said
             if not as_json and not summary.existed:
                 print_lengths(summary)
-            tell(summary, recipe.estimate, None if is_file else command)
+            tell(summary, recipe.estimate)
             told.append(shown.enter_context(status(quiet)))
 
         made = pack_recipe(

@@ -15,7 +15,6 @@ from ..options import (
     flag,
     grouped_command,
     json_option,
-    make_encoder,
     option,
     quiet_option,
     root_option,
@@ -52,16 +51,13 @@ if TYPE_CHECKING:
 def verify(
     index: str,
     processor: str | None,
-    processor_settings: dict[str, Any],
-    trust_remote_code: bool,
     encode: str | None,
-    transform: str | None,
-    quick: bool,
-    num_sampled: int,
-    seed: int,
     roots: dict[str, str],
     quiet: bool,
     as_json: bool,
+    processor_settings: dict[str, Any],
+    trust_remote_code: bool,
+    **looked_at: Any,
 ) -> None:
     """Check INDEX or INDEX@ID: files, sums, every sample once, shards; exit 3 if anything is wrong.
 
@@ -70,31 +66,28 @@ def verify(
     """
     from packidx.index import open_index
     from packidx.inspect.verify import verify as run
-    from packidx.user_code import load_named
 
+    num_sampled = looked_at["num_sampled"]
     if num_sampled < 0:
         raise OptionError(f"--sample is {num_sampled}: give the number of samples to encode")
-    if quick and (num_sampled or processor or encode):
+    if looked_at["quick"] and (num_sampled or processor or encode):
         raise OptionError("--quick reads nothing: leave --sample, --processor and --encode out")
     if processor is not None and encode is not None:
         raise OptionError("--processor and --encode both name the encoder: give one of them")
     opened = open_index(index, roots)
     encoder: Any = None
-    if processor is not None:
+    if processor is not None or encode is not None:
+        from packidx.recipe.run import encoder_of
+
         counted = opened.snapshot.lengths.encoder
-        labels = None if counted is None else counted.labels
-        planned = None if counted is None else counted.overrides
-        encoder = make_encoder(
-            processor, labels, processor_settings or planned or {}, trust_remote_code
-        )
-    elif encode is not None:
-        encoder = load_named(encode, "--encode")
-    looked_at: dict[str, Any] = {
-        "transform": transform,
-        "num_sampled": num_sampled,
-        "seed": seed,
-        "quick": quick,
-    }
+        asked = {
+            "processor": processor,
+            "encode": encode,
+            "labels": counted and counted.labels,
+            "processor_settings": processor_settings or (counted and counted.overrides),
+            "trust_remote_code": trust_remote_code,
+        }
+        encoder = encoder_of(asked, "--encode")
     checks, lacking = _run_all(run(opened, encoder=encoder, **looked_at), quiet)
     failed = [check for check in checks if not check.ok]
     if as_json:

@@ -290,7 +290,7 @@ def encode_whole(
     assert isinstance(files.vision, ProbedVision)  # see `ProcessorEncoder`
     processor = files.vision.processor
     sample |= _tensors(processor, files, conversation, arrays["input_ids"].tolist())
-    positions = model_positions(processor, files.folder, sample)
+    positions = model_positions(processor, files.folder or files.name, sample)
     return sample if positions is None else {**sample, "position_ids": positions}
 
 

@@ -13,18 +13,16 @@ from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counts import KINDS, MediaColumns
 from packidx.processor.families import VisionFamily
 from packidx.records.conversation import Conversation, Media, MediaInfo
-from packidx.records.media.audio import media_sound
 from packidx.records.media.images import open_image
+from packidx.records.media.opener import media_info
 from packidx.records.media.paths import ANYWHERE
-from packidx.records.media.video import Video, media_info
+from packidx.records.media.video import Video
 
 
 def info_of(medium: Media) -> MediaInfo:
     """Return what decides a medium's tokens: an image's size, a video's frames, a sound's
     length."""
-    if medium.kind == "audio":
-        return media_sound(medium, ANYWHERE)
-    if medium.kind == "video":
+    if medium.kind != "image":
         return media_info(medium, ANYWHERE)
     width, height = opened_image(medium).size
     return MediaInfo(height, width)

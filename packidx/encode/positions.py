@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -31,12 +30,11 @@ def model_positions(
 ) -> torch.Tensor | None:
     """Positions of one sample as its model makes them.
 
-    The model is found by the ``config.json`` in `folder`, else by transformers' table of which
-    processor serves which model. Without that file, ids of tokens and the merge size are those of
-    the processor; a sample whose positions hang on anything else in it is refused.
+    The model is found by the ``config.json`` in `folder`. Without that file transformers' table of
+    which processor serves which model tells whether positions have one dimension.
 
     Args:
-        processor: the real one, or the name of its class.
+        processor: the real one.
         folder: of the checkpoint, where there is one.
         sample: what the processor built: ``input_ids`` int64 ``[T]``, grids, and the like;
             ``mm_token_type_ids`` ``[T]`` if it makes them.
@@ -45,30 +43,26 @@ def model_positions(
         int64 ``[3, T]``, or None where the model's positions have one dimension.
 
     Raises:
-        OptionError: the model is not known, or a value that its positions hang on.
+        OptionError: the model is not known, or its positions hang on a file that is not there.
         MismatchError: the model makes no positions of this sample.
     """
-    name = processor if isinstance(processor, str) else type(processor).__name__
+    name = type(processor).__name__
     config = None if folder is None else _checkpoint_config(folder)
     if config is not None:
         return _by_config(_package(type(config)), config, processor, name, sample)
-    made = {
-        package: _by_processor(package, processor, name, sample)
-        for package in _packages(_class_names(processor))
-    }
-    if not made:
+    packages = _packages(tuple(kind.__name__ for kind in type(processor).__mro__))
+    if not packages:
         raise OptionError(
             f"which model {name} belongs to is not known, so neither are its positions: give a"
             " folder with the checkpoint's config.json"
         )
-    first, *others = made.items()
-    for other in others:
-        if not _equal(first[1], other[1]):
-            raise OptionError(
-                f"{name} serves models that give this sample different positions"
-                f" ({first[0]}, {other[0]}): give a folder with the checkpoint's config.json"
-            )
-    return first[1]
+    if any(map(_rope_classes, packages)):
+        raise OptionError(
+            f"the positions of {name}'s samples have several rows, which hang on the model's"
+            f" configuration ({', '.join(packages)}): give a folder with the checkpoint's"
+            " config.json"
+        )
+    return None
 
 
 def rope_index(
@@ -88,8 +82,6 @@ def rope_index(
     given = arguments(taken, config, processor, sample)
     try:
         rows = model.get_rope_index(**given)[0]
-    except Unknown:
-        raise
     except Exception as error:  # foreign code: whatever it raises, there are no positions
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise MismatchError(
@@ -129,44 +121,6 @@ def _by_config(
             " release of transformers makes them: pass your own encode(record) callable"
         )
     return None
-
-
-def _by_processor(
-    package: str, processor: Any, name: str, sample: Mapping[str, torch.Tensor]
-) -> torch.Tensor | None:
-    """Without the checkpoint's configuration: twice, with other values in place of unknown ones."""
-    classes = _rope_classes(package)
-    if not classes:
-        return None
-    if isinstance(processor, str):
-        raise OptionError(
-            f"the positions of {name}'s samples need ids of its tokens: give the processor itself,"
-            " or a folder with the checkpoint's config.json"
-        )
-    kind = classes[0]
-    inferred, other = _inferred(processor, kind)
-    positions = rope_index(kind, inferred, processor, sample)
-    unknown = sorted(inferred.unknown)
-    if unknown and not _equal(positions, rope_index(kind, other, processor, sample)):
-        raise OptionError(
-            f"the positions of {name}'s videos or sounds hang on {', '.join(unknown)} of the model:"
-            " give a folder with the checkpoint's config.json"
-        )
-    return positions
-
-
-_KEPT: WeakKeyDictionary[Any, dict[Any, tuple[InferredConfig, InferredConfig]]]
-_KEPT = WeakKeyDictionary()
-"""Processor → class → its inferred configurations, which take a tenth of a second to make."""
-
-
-def _inferred(processor: Any, kind: Any) -> tuple[InferredConfig, InferredConfig]:
-    """The configuration and another one, in which unknown numbers are others."""
-    kept = _KEPT.setdefault(processor, {})
-    if kind not in kept:
-        default = kind.config_class()
-        kept[kind] = (InferredConfig(default, processor), InferredConfig(default, processor, True))
-    return kept[kind]
 
 
 @lru_cache
@@ -209,12 +163,6 @@ def _packages(names: tuple[str, ...]) -> tuple[str, ...]:
         if packages:
             return tuple(sorted(packages))
     return ()
-
-
-def _class_names(processor: Any) -> tuple[str, ...]:
-    if isinstance(processor, str):
-        return (processor,)
-    return tuple(kind.__name__ for kind in type(processor).__mro__)
 
 
 def _package(kind: type) -> str:
@@ -266,103 +214,6 @@ def _without_weights(model_class: Any) -> Any:
     """Its vision tower would have this."""
     size = property(lambda model: model.config.vision_config.spatial_merge_size)
     return type(model_class.__name__, (model_class,), {"spatial_merge_size": size})
-
-
-def _equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return bool((one == other).all())
-
-
-_FROM_MEDIA = {"spatial_merge_size": "merge_size", "downsample_mode": "downsample_mode"}
-"""Name in the model's configuration → in that of the image or video processor."""
-_PARTS = ("image_processor", "video_processor")
-_ALSO = {"_start": "_bos", "_end": "_eos"}
-"""How processors name what configurations name otherwise."""
-_WRITTEN = {"newline": "\n"}
-"""Tokens of the vocabulary that no processor has a name for."""
-
-
-class Unknown(OptionError):
-    """A value of the configuration that the processor does not tell."""
-
-
-class InferredConfig:
-    """Stands for a configuration whose file is not there.
-
-    Ids of tokens and the merge size come from the processor. Other numbers are the default ones
-    and are noted in `unknown`; with `other` they are different ones, so that the two results are
-    equal only where such numbers do not count.
-
-    Args:
-        default: the default configuration of the model.
-        unknown: of the configuration that this one is inside of.
-    """
-
-    def __init__(
-        self, default: Any, processor: Any, other: bool = False, unknown: set[str] | None = None
-    ) -> None:
-        self._default, self._processor, self._other = default, processor, other
-        self.unknown: set[str] = set() if unknown is None else unknown
-        self._tokens: dict[str, int] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name in _FROM_MEDIA:
-            return self._of_media(name)
-        if name.endswith(("_token_id", "_id")):
-            if name not in self._tokens:
-                self._tokens[name] = self._of_token(name)
-            return self._tokens[name]
-        default = getattr(self._default, name)
-        if hasattr(default, "to_dict"):
-            return InferredConfig(default, self._processor, self._other, self.unknown)
-        if not isinstance(default, int | float) or isinstance(default, bool):
-            raise self._missing(name)
-        self.unknown.add(name)
-        return 2 * default + 1 if self._other else default
-
-    def _of_media(self, name: str) -> Any:
-        for part in _PARTS:
-            value = getattr(getattr(self._processor, part, None), _FROM_MEDIA[name], None)
-            if value is not None:
-                return value
-        raise self._missing(name)
-
-    def _of_token(self, name: str) -> int:
-        stem = name.removesuffix("_id").removesuffix("_token")
-        owners = (self._processor, getattr(self._processor, "tokenizer", None))
-        stems = [stem]
-        for ending, other in _ALSO.items():
-            if stem.endswith(ending):
-                stems.append(stem.removesuffix(ending) + other)
-        for each in stems:
-            for owner in owners:
-                ident = getattr(owner, f"{each}_token_id", None)
-                if not isinstance(ident, int):
-                    ident = self._ident(getattr(owner, f"{each}_token", None))
-                if ident is not None:
-                    return ident
-        ident = self._ident(_WRITTEN.get(stem, f"<|{stem}|>"))
-        if ident is None:
-            raise self._missing(name)
-        return ident
-
-    def _ident(self, token: Any) -> int | None:
-        """Return the id of a string that is one token."""
-        tokenizer = getattr(self._processor, "tokenizer", None)
-        if tokenizer is None or not isinstance(token, str):
-            return None
-        ids = tokenizer.encode(token, add_special_tokens=False)
-        return int(ids[0]) if len(ids) == 1 else None
-
-    def _missing(self, name: str) -> Unknown:
-        kind, model = type(self._processor).__name__, type(self._default).__name__
-        return Unknown(
-            f"{kind} does not tell {name} of its model ({model}), which positions hang on: give a"
-            " folder with the checkpoint's config.json"
-        )
 
 
 _SECONDS = ("video_second_per_grid", "second_per_grid_ts")

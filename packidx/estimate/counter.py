@@ -26,17 +26,16 @@ from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import record_key
-from packidx.records.media.audio import media_sound
 from packidx.records.media.opener import (
     LookedAt,
+    check_exists,
     check_reference,
     is_remote,
-    media_size,
+    media_info,
     open_media,
 )
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import refs_of
-from packidx.records.media.video import media_info
 from packidx.user_code import Function, Transform
 
 
@@ -385,15 +384,11 @@ def _at(item: ExaminedRecord, text: str) -> LimitError:
 
 
 def _info(medium: Media, shard: ShardContext) -> MediaInfo | None:
-    if medium.tokens is not None and not shard.sized:
-        check_reference(medium, shard.root)
-        return None
-    if medium.kind == "audio" and shard.sized:
-        return media_sound(medium, shard.root)
-    if medium.kind == "video" and shard.sized:
+    if shard.sized or (medium.kind == "image" and medium.tokens is None):
         return media_info(medium, shard.root)
-    size = media_size(medium, shard.root)
-    return None if size is None else MediaInfo(*size)
+    is_stated = medium.tokens is not None or None not in (medium.height, medium.width)
+    (check_reference if is_stated else check_exists)(medium, shard.root)
+    return None
 
 
 def count_rows(

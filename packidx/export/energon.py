@@ -1,6 +1,6 @@
 """Packs for Megatron-Energon 7.4 as text beside the original WebDataset: no media are copied.
 
-packs.jsonl        a line per pack (FORMAT.md), in the schedule's order
+packs.jsonl        a line per pack (docs/energon-and-tars.md), in the schedule's order
 packs.jsonl.idx    where each line begins, and the end: little-endian uint64, Energon's own index
 metadataset.yaml   a MetadatasetV2 that gives `packs.jsonl` the tars' folders as ``aux``
 .packidx.json      what was exported; the mark of a folder that an export may replace

@@ -1,7 +1,7 @@
 """One pack as the members of one WebDataset sample: its JSON, then its media, headers and padding.
 
-The JSON is LoongForge's packed one (``packed_multi_mix_qa``); FORMAT.md says what is in it. Bytes
-depend on the pack and on what it names alone: no time, no owner, one mode.
+The JSON is LoongForge's packed one (``packed_multi_mix_qa``); docs/energon-and-tars.md says
+what is in it. Bytes depend on the pack and on what it names alone: no time, no owner, one mode.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`export wds`: a snapshot's packs as the samples of new tars, with their media in them.
 
 Packs are written in order, shard by shard, beside the output (`OutputFolder`); a run that is
-killed leaves its finished shards to the next one of the same job. FORMAT.md has the layout.
+killed leaves its finished shards to the next one of the same job. docs/energon-and-tars.md has the
+layout.
 """
 
 from __future__ import annotations

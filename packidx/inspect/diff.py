@@ -12,7 +12,6 @@ from packidx.index.cost import pack_cost
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.sql import Row, rows_of, tables_of
-from packidx.inspect.trace import first_ids
 from packidx.inspect.waiting import RANKS, ScheduledPacks, first_epoch, ranks_stats
 
 
@@ -27,8 +26,7 @@ def diff(
     """Return what plan `b` differs in from plan `a`.
 
     Samples are matched by their ids where both plans are of the same lengths; else by source and
-    key, where these name one sample (of a preference pair: two) each; else by row in shards of the
-    same content.
+    key, where these name one sample (of a preference pair: two) each.
 
     Args:
         a, b: of one index or of two.
@@ -48,73 +46,53 @@ def diff(
     Raises:
         FormatError: a file is missing or damaged.
     """
-    names = {
-        name: {"path": index.path, "snapshot_id": index.id, "created": index.snapshot.created}
-        for name, index in zip(NAMES, (a, b), strict=True)
-    }
-    empty: Row = {name: {} for name in ("options", "lengths", "counts", "dropped", "sources")}
-    told: Row = {"same": a.id == b.id, **names, **empty}
-    told |= {"cost": _both(None, None), "useful": {}, "samples": None}
+    sides = dict(zip(NAMES, (a, b), strict=True))
+    told: Row = {"same": a.id == b.id, **dict.fromkeys(("options", "lengths", "counts"), {})}
+    told |= {"dropped": {}, "sources": {}, "cost": _both(None, None), "useful": {}, "samples": None}
+    for name, index in sides.items():
+        created = index.snapshot.created
+        told[name] = {"path": index.path, "snapshot_id": index.id, "created": created}
     if told["same"]:
         return told
     progress("comparing packs")
     told["cost"], told["useful"] = _costs(a, b)
+    told |= _manifests(a.snapshot, b.snapshot)
     progress("reading samples")
-    sides = dict(zip(NAMES, (a, b), strict=True))
     tables = {
         f"{name}_{table}": (index, table)
         for name, index in sides.items()
         for table in ("packs", "samples", "dropped")
     }
     with tables_of(tables) as connection:
-        for name, index in sides.items():
-            _load(connection, name, index)
+        for name in NAMES:
+            _load(connection, name, int(sides[name].snapshot.options.shift))
         told["sources"] = _sources(connection)
         progress("matching samples")
         how = matched_by(connection, a, b)
         if how is not None:
             told["samples"] = sample_diff(connection, how, examples)
-    one, two = a.snapshot, b.snapshot
-    # Options within others by ``cost_model.vit_linear``.
-    told["options"] = _differences(_flat(one.options.to_json()), _flat(two.options.to_json()))
-    told["lengths"] = _lengths_differ(one, two)
-    told["counts"] = {
-        "num_samples_in": _both(one.lengths.num_samples, two.lengths.num_samples),
-        **{name: _both(getattr(one.result, name), getattr(two.result, name)) for name in _COUNTS},
-        "packs_per_step": _both(packs_per_step(one), packs_per_step(two)),
-    }
-    drops = one.result.dropped, two.result.dropped
-    told["dropped"] = {why: _both(*(d.get(why, 0) for d in drops)) for why in _union(*drops)}
     return told
 
 
 NAMES = ("a", "b")
 
 
-def _load(connection: duckdb.DuckDBPyConnection, name: str, index: Index) -> None:
-    """Make the tables of one plan, ``a`` and ``places_a`` or ``b`` and ``places_b``."""
-    result, shift = index.snapshot.result, int(index.snapshot.options.shift)
-    if result.num_pieces == result.num_samples:  # each sample has one place
-        connection.execute(
-            f"CREATE VIEW places_{name} AS SELECT sample_id, pack_id FROM {name}_samples"
-        )
-        packed = f"""SELECT sample_id, source, key, true AS packed,
-            CASE WHEN copy = 0 THEN length + {shift} END AS tokens, pack_id AS home,
-            NULL::VARCHAR AS reason FROM {name}_samples"""
-    else:
-        connection.execute(
-            f"""CREATE TABLE places_{name} AS
-            SELECT DISTINCT sample_id, pack_id FROM {name}_samples"""
-        )
-        # In order of training: the first epoch's first copy from its first token on.
-        first = "(epoch, copy, token_start, s.pack_id)"
-        packed = f"""SELECT sample_id, any_value(source) AS source, any_value(key) AS key,
-            true AS packed, sum(s.length) FILTER (copy = 0 AND epoch = 0) + {shift} AS tokens,
-            arg_min(s.pack_id, {first}) AS home, NULL::VARCHAR AS reason
-            FROM {name}_samples AS s JOIN (SELECT pack_id, epoch FROM {name}_packs) AS p
-            ON s.pack_id = p.pack_id GROUP BY sample_id"""
+def _load(connection: duckdb.DuckDBPyConnection, name: str, shift: int) -> None:
+    """Make the tables of one plan, ``a`` and ``places_a`` or ``b`` and ``places_b``.
+
+    A sample's home is its first pack in the order of training: of the first epoch's first copy from
+    its first token on.
+    """
     connection.execute(
-        f"""CREATE TABLE {name} AS {packed} UNION ALL BY NAME
+        f"""CREATE TABLE places_{name} AS SELECT DISTINCT sample_id, pack_id FROM {name}_samples;
+        CREATE TABLE {name} AS SELECT sample_id, any_value(source) AS source,
+            any_value(key) AS key, true AS packed,
+            sum(s.length) FILTER (copy = 0 AND epoch = 0) + {shift} AS tokens,
+            arg_min(s.pack_id, (epoch, copy, token_start, s.pack_id)) AS home,
+            NULL::VARCHAR AS reason
+        FROM {name}_samples AS s JOIN (SELECT pack_id, epoch FROM {name}_packs) AS p
+        ON s.pack_id = p.pack_id GROUP BY sample_id
+        UNION ALL BY NAME
         SELECT sample_id, source, key, false AS packed, NULL AS tokens, NULL AS home, reason
         FROM {name}_dropped"""
     )
@@ -128,12 +106,6 @@ def matched_by(connection: duckdb.DuckDBPyConnection, a: Index, b: Index) -> str
     if all(_has_unique_keys(connection, *each) for each in zip(NAMES, (a, b), strict=True)):
         _join(connection, ["source", "key", "side"])
         return "source and key"
-    firsts = [first_ids(index) for index in (a, b)]
-    if firsts[0] is not None and firsts[1] is not None:
-        _locate(connection, "a", a, firsts[0])
-        _locate(connection, "b", b, firsts[1])
-        _join(connection, ["shard", "row"])
-        return "shard and row"
     return None
 
 
@@ -160,26 +132,6 @@ def _has_unique_keys(connection: duckdb.DuckDBPyConnection, name: str, index: In
     return True
 
 
-def _locate(
-    connection: duckdb.DuckDBPyConnection, name: str, index: Index, firsts: list[int]
-) -> None:
-    """Add ``shard``, content of the shard and which of several alike, and ``row`` of the table in
-    it: what has moved to another path is the same, what has changed is another."""
-    seen: dict[str, int] = {}
-    rows: list[tuple[str, int]] = []
-    for shard, first in zip(index.snapshot.shards, firsts, strict=True):
-        number = seen[shard.fingerprint] = seen.get(shard.fingerprint, 0) + 1
-        if shard.rows:
-            rows.append((f"{shard.fingerprint}#{number}", first))
-    connection.execute("CREATE OR REPLACE TABLE shards (shard VARCHAR, first BIGINT)")
-    connection.executemany("INSERT INTO shards VALUES (?, ?)", rows)
-    connection.execute(
-        f"""CREATE OR REPLACE TABLE {name} AS
-        SELECT {name}.*, shards.shard, sample_id - shards.first AS row
-        FROM {name} ASOF JOIN shards ON {name}.sample_id >= shards.first"""
-    )
-
-
 def _join(connection: duckdb.DuckDBPyConnection, columns: list[str]) -> None:
     on = " AND ".join(f"a.{name} IS NOT DISTINCT FROM b.{name}" for name in columns)
     told = ", ".join(
@@ -202,8 +154,8 @@ def sample_diff(connection: duckdb.DuckDBPyConnection, matched_by: str, num_exam
     """Return what became of the samples, by the tables of `matched_by`.
 
     Returns:
-        ``matched_by`` (``'sample_id'``: the lengths are the same, ``'source and key'``, or ``'shard
-        and row'``: shards of the same content), ``in_both`` (samples that both plans pack),
+        ``matched_by`` (``'sample_id'``: the lengths are the same, or ``'source and key'``),
+        ``in_both`` (samples that both plans pack),
         ``gained`` (only B packs them) and ``gained_from`` (of these by what they were in A: a
         reason of its drops, or ``absent``), ``lost`` and ``lost_to``, ``moved`` (samples in both
         that share their packs with others of them than before), ``companions_kept`` (of the pairs
@@ -303,29 +255,19 @@ def _examples(
 
 def _sources(connection: duckdb.DuckDBPyConnection) -> dict[str, Row]:
     """Return what each source has in the packs; samples without one by an empty name."""
-    sides = [
-        f"""SELECT * FROM
-        (SELECT coalesce(source, '') AS source, count(*) AS samples FROM {name} WHERE packed
-            GROUP BY ALL)
-        JOIN (SELECT coalesce(source, '') AS source, sum(length) AS tokens FROM {name}_samples
-            GROUP BY ALL) USING (source)"""
+    of_plans = [
+        f"""SELECT '{name}' AS plan, coalesce(source, '') AS source,
+        count(DISTINCT sample_id) AS samples, sum(length) AS tokens,
+        tokens / sum(sum(length)) OVER () AS share FROM {name}_samples GROUP BY ALL"""
         for name in NAMES
     ]
-    rows = rows_of(
-        connection,
-        f"""SELECT source, coalesce(a.samples, 0) AS samples_a, coalesce(b.samples, 0) AS samples_b,
-        coalesce(a.tokens, 0) AS tokens_a, coalesce(b.tokens, 0) AS tokens_b
-        FROM ({sides[0]}) AS a FULL JOIN ({sides[1]}) AS b USING (source) ORDER BY source""",
-    )
-    totals = [max(1, sum(row[f"tokens_{name}"] for row in rows)) for name in NAMES]
-    return {
-        row["source"]: {
-            "samples": _both(row["samples_a"], row["samples_b"]),
-            "tokens": _both(row["tokens_a"], row["tokens_b"]),
-            "share": _both(row["tokens_a"] / totals[0], row["tokens_b"] / totals[1]),
-        }
-        for row in rows
-    }
+    told: dict[str, Row] = {}
+    for row in rows_of(connection, f"{' UNION ALL '.join(of_plans)} ORDER BY source"):
+        none = {"samples": _both(0, 0), "tokens": _both(0, 0), "share": _both(0.0, 0.0)}
+        of_source = told.setdefault(row["source"], none)
+        for name, both in of_source.items():
+            both[row["plan"]] = row[name] if name == "share" else int(row[name])
+    return told
 
 
 _COUNTS = (
@@ -344,12 +286,23 @@ _COUNTS = (
 )
 
 
-def _lengths_differ(a: IndexManifest, b: IndexManifest) -> dict[str, Row]:
-    """Return what differs in the lengths that were planned."""
-    differing = _differences(_lengths(a), _lengths(b))
+def _manifests(a: IndexManifest, b: IndexManifest) -> Row:
+    """Return the options and lengths that differ, and the counts of both."""
+    lengths = _differences(_lengths(a), _lengths(b))
     if a.lengths.encoder is None or b.lengths.encoder is None:  # then all of one's would be told
-        differing = {k: v for k, v in differing.items() if not k.startswith("settings.")}
-    return differing
+        lengths = {k: v for k, v in lengths.items() if not k.startswith("settings.")}
+    dropped = a.result.dropped, b.result.dropped
+    return {
+        # Options within others by ``cost_model.vit_linear``.
+        "options": _differences(_flat(a.options.to_json()), _flat(b.options.to_json())),
+        "lengths": lengths,
+        "counts": {
+            "num_samples_in": _both(a.lengths.num_samples, b.lengths.num_samples),
+            **{name: _both(getattr(a.result, name), getattr(b.result, name)) for name in _COUNTS},
+            "packs_per_step": _both(packs_per_step(a), packs_per_step(b)),
+        },
+        "dropped": {why: _both(*(d.get(why, 0) for d in dropped)) for why in _union(*dropped)},
+    }
 
 
 def _lengths(snapshot: IndexManifest) -> dict[str, Any]:

@@ -79,31 +79,35 @@ def run_of(index: Index, **options: Unpack[RunOptions]) -> Run:
         MismatchError: the state is of another snapshot, or of another run than what is given.
         FormatError: this is no state.
     """
-    state, global_batch = options.get("state"), options.get("global_batch")
-    world_size = options.get("world_size")
+    name = f"{index.path}@{index.id[:12]}"
+    state, asked = options.get("state"), dict[str, Any](options)
     read = None if state is None else _read(index, state)
-    seed = 0 if (value := _agreed("seed", options.get("seed"), read)) is None else value
-    epoch = _agreed("epoch", options.get("epoch"), read)
-    for name, number in (("seed", seed), ("epoch", epoch or 0)):
+    given = {member: asked.get(member) for member in ("seed", "epoch", "global_batch")}
+    for member, value in given.items() if read else ():
+        stated = getattr(read, member)
+        if value not in (None, stated):
+            raise MismatchError(
+                f"the state has {member} {stated}, and {value} is asked for: give one"
+            )
+    come_from: str | None = "state" if given["global_batch"] is None else "given"
+    known = {m: getattr(read, m) if read else value for m, value in given.items()}
+    seed, epoch, size = known["seed"] or 0, known["epoch"], known["global_batch"]
+    for member, number in (("seed", seed), ("epoch", epoch or 0)):
         if not 0 <= number < SEEDS:
-            raise OptionError(f"{name} is {number}: it must be at least 0 and below 2^63")
-    size = _agreed("global_batch", global_batch, read)
-    come_from: str | None = "given" if global_batch is not None else "state"
+            raise OptionError(f"{member} is {number}: it must be at least 0 and below 2^63")
     if size is None:
         size = packs_per_step(index.snapshot)
         come_from = None if size is None else "plan"
+    world_size = options.get("world_size")
     if world_size is not None:
         check_rank(0, world_size)
     if size is not None and come_from == "plan" and size % (world_size or 1):
         raise OptionError(
-            f"{index.path}@{index.id[:12]} was planned for a global batch of {size} packs, which"
-            f" {world_size} ranks cannot share alike: give the global batch that PackSampler was"
-            " given"
+            f"{name} was planned for a global batch of {size} packs, which {world_size} ranks "
+            "cannot share alike: give the global batch that PackSampler was given"
         )
     if size is not None and (come_from != "plan" or world_size is not None):
-        check_global_batch(
-            size, world_size or 1, Epochs.of(index.snapshot), f"{index.path}@{index.id[:12]}"
-        )
+        check_global_batch(size, world_size or 1, Epochs.of(index.snapshot), name)
     return Run(seed, epoch, size, come_from, world_size, None if read is None else read.position)
 
 
@@ -118,14 +122,11 @@ def _read(index: Index, state: Mapping[str, Any]) -> State:
     return read
 
 
-def _agreed(name: str, given: int | None, state: State | None) -> int | None:
-    """Return what is given, or the state has, which must be the same."""
-    if state is None:
-        return given
-    stated: int = getattr(state, name)
-    if given is not None and given != stated:
-        raise MismatchError(f"the state has {name} {stated}, and {given} is asked for: give one")
-    return stated
+def _of_run(index: Index, run: Run) -> Row:
+    """Return what is told of a run in either case."""
+    names = ("seed", "global_batch", "global_batch_from", "world_size")
+    known = {name: getattr(run, name) for name in names}
+    return {"snapshot_id": index.id, "path": index.path, **known, "ancestors": ancestors(index)}
 
 
 _OF_SAMPLE = (
@@ -190,39 +191,30 @@ def trace_step(
     mine = [at for at, turn in enumerate(turns) if rank is None or turn.rank == rank]
     # In order of their numbers, each row group is decoded once.
     packs = {number: index.pack(number) for number in sorted(numbers[at] for at in mine)}
-    told = []
-    for at in mine:
-        pack = packs[numbers[at]]
-        samples = [{name: getattr(sample, name) for name in _OF_SAMPLE} for sample in pack.samples]
-        for sample in samples:
-            sample["shard"] = _shard_of(index, sample["shard"])
-        told.append(
+    told = _of_run(index, run)
+    return told | {
+        "step": step,
+        "num_steps": dealing.num_steps,
+        "epoch": epoch,
+        "rank": rank,
+        "consumed": None if run.position is None else first + run.global_batch <= run.position,
+        "steps_before": sum(ancestor["steps"] for ancestor in told["ancestors"]),
+        "packs": [
             {
                 "pack_id": numbers[at],
                 "order_position": first + at,
                 "place_in_step": turns[at].place,
                 "micro_step": None if world_size is None else turns[at].micro_step,
                 "rank": None if world_size is None else turns[at].rank,
-                "length": pack.stats["length"],
-                "samples": samples,
+                "length": packs[numbers[at]].stats["length"],
+                "samples": [
+                    {name: getattr(sample, name) for name in _OF_SAMPLE}
+                    | {"shard": _shard_of(index, sample.shard)}
+                    for sample in packs[numbers[at]].samples
+                ],
             }
-        )
-    lineage = ancestors(index)
-    return {
-        "snapshot_id": index.id,
-        "path": index.path,
-        "step": step,
-        "num_steps": dealing.num_steps,
-        "epoch": epoch,
-        "seed": run.seed,
-        "global_batch": run.global_batch,
-        "global_batch_from": run.global_batch_from,
-        "world_size": world_size,
-        "rank": rank,
-        "consumed": None if run.position is None else first + run.global_batch <= run.position,
-        "ancestors": lineage,
-        "steps_before": sum(ancestor["steps"] for ancestor in lineage),
-        "packs": told,
+            for at in mine
+        ],
     }
 
 
@@ -279,11 +271,10 @@ def trace_samples(
         listed = ", ".join(names[:8]) or "none by name"
         raise OptionError(f"there is no source {source!r:.80} in {index.path}: it has {listed}")
     run = run_of(index, **options)
-    epochs = list(range(len(Epochs.of(index.snapshot).variants)))
-    if run.epoch is not None:
-        epochs = [run.epoch]
-    rows = _rows(index, _BY_ID, ids=[sample_id]) if key is None else []
-    if key is not None:
+    epochs = [*range(len(Epochs.of(index.snapshot).variants))] if run.epoch is None else [run.epoch]
+    if key is None:
+        rows = _rows(index, _BY_ID, ids=[sample_id])
+    else:
         rows = _rows(index, _BY_KEY, key=key, source=source)
     ids = sorted({row["sample_id"] for row in rows})
     if len(ids) > MOST:
@@ -293,24 +284,13 @@ def trace_samples(
         )
     places = _places(index, rows, run, epochs)
     before = _before(index, ids)
-    return {
-        "snapshot_id": index.id,
-        "path": index.path,
-        "key": key,
-        "sample_id": sample_id,
-        "source": source,
-        "epochs": epochs,
-        "seed": run.seed,
-        "global_batch": run.global_batch,
-        "global_batch_from": run.global_batch_from,
-        "world_size": run.world_size,
-        "ancestors": ancestors(index),
-        "samples": [
-            _sample(index, ident, list(mine))
-            | {"places": places.get(ident, []), "before": before.get(ident, [])}
-            for ident, mine in groupby(rows, lambda row: int(row["sample_id"]))
-        ],
-    }
+    samples = [
+        _sample(index, ident, list(mine))
+        | {"places": places.get(ident, []), "before": before.get(ident, [])}
+        for ident, mine in groupby(rows, lambda row: int(row["sample_id"]))
+    ]
+    asked = {"key": key, "sample_id": sample_id, "source": source}
+    return _of_run(index, run) | asked | {"epochs": epochs, "samples": samples}
 
 
 _PACKED = (
@@ -349,24 +329,16 @@ def _sample(index: Index, ident: int, rows: Sequence[Row]) -> Row:
 def _record_of(index: Index, sample_id: int) -> tuple[int | None, int | None]:
     """Number of the shard and of the record in it; None where the id does not say it, as where a
     record may be the two sides of a preference pair."""
-    snapshot, firsts = index.snapshot, first_ids(index)
-    if firsts is None:
-        return None, None
-    number = bisect_right(firsts, sample_id) - 1
+    snapshot = index.snapshot
+    ends = [*accumulate(shard.rows for shard in snapshot.shards)]
+    if not ends or ends[-1] != snapshot.lengths.num_samples:
+        return None, None  # the lengths were nobody's shards
+    number = bisect_right(ends, sample_id)  # ids are dense, in the order of the shards
     shard = snapshot.shards[number]
     layout = next(each.layout for each in snapshot.sources if each.name == shard.source)
     if layout is not None and layout.pair == "both":
         return None, None
-    return number, sample_id - firsts[number]
-
-
-def first_ids(index: Index) -> list[int] | None:
-    """The id of each shard's first sample, as ids are dense, in the order of the shards; None where
-    the lengths were nobody's shards."""
-    rows = [shard.rows for shard in index.snapshot.shards]
-    if not rows or sum(rows) != index.snapshot.lengths.num_samples:
-        return None
-    return list(accumulate(rows, initial=0))[:-1]
+    return number, sample_id - ends[number] + shard.rows
 
 
 _OF_ROW = ("pack_id", "position", "copy", "piece", "token_start", "length")

@@ -41,16 +41,10 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 Texts = Annotated[list[Text], msgspec.Meta(min_length=1)]
 
 
-class RecipeSource(msgspec.Struct, forbid_unknown_fields=True):
+class RecipeSource(Layout, frozen=True, kw_only=True):
     """A named source with a layout of its own."""
 
     path: Text | Texts
-    media_root: Text | None = None
-    columns: dict[str, Text] = {}
-    tags: dict[str, Text] = {}
-    delimiter: Text | None = None
-    pair: Text | None = None
-    ignore: list[Text] = []
 
 
 class Estimate(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -189,14 +183,7 @@ def _source(where: str, name: str, given: Any) -> DataSet:
     entry = section(
         where, {"path": given} if isinstance(given, str | list) else given, RecipeSource
     )
-    layout = Layout(
-        entry.columns,
-        entry.tags,
-        entry.media_root,
-        delimiter=entry.delimiter,
-        pair=entry.pair,
-        ignore=tuple(entry.ignore),
-    )
+    layout = Layout(**{name: getattr(entry, name) for name in Layout.__struct_fields__})
     paths = (entry.path,) if isinstance(entry.path, str) else tuple(entry.path)
     return DataSet(name, paths, layout)
 

@@ -20,6 +20,7 @@ from packidx.plan.options import PlanOptions
 from packidx.recipe.recipe import SAMPLED, Recipe, to_yaml_value
 from packidx.run.workers import Progress
 from packidx.software import installed, software
+from packidx.user_code import load_named
 
 if TYPE_CHECKING:
     from packidx.inspect.verify.rows import Check
@@ -140,9 +141,8 @@ def pack_recipe(
         no_report=no_report,
     )
     if all(check.ok for check in checks):
-        num_checks = sum(check.checked for check in checks)
         drawn = None if report is None else digest_of(report)
-        note = Done(asked, plan.snapshot_id, num_checks, made.num_sampled, drawn, kept)
+        note = Done(asked, plan.snapshot_id, made.num_sampled, drawn, kept)
         put(urls.join(folder, NOTE), msgspec.json.format(msgspec.json.encode(note), indent=1))
     return made
 
@@ -211,7 +211,7 @@ def verified(named: str, recipe: Recipe, num_sampled: int, doing: Doing) -> tupl
     from packidx.inspect.verify import verify
 
     index = open_index(named)
-    encoder = _encoder(recipe.estimate) if num_sampled else None
+    encoder = encoder_of(recipe.estimate) if num_sampled else None
     transform = recipe.estimate.get("transform") if num_sampled else None
     checks = []
     for check in verify(index, encoder=encoder, transform=transform, num_sampled=num_sampled):
@@ -220,19 +220,26 @@ def verified(named: str, recipe: Recipe, num_sampled: int, doing: Doing) -> tupl
     return tuple(checks)
 
 
-def _encoder(estimate: Mapping[str, Any]) -> Any:
-    from packidx.user_code import load_named
+def encoder_of(asked: Mapping[str, Any], option: str = "encode") -> Any:
+    """Return the encoder that some arguments of `estimate_lengths` name.
 
-    if estimate.get("encode"):
-        return load_named(estimate["encode"], "encode")
+    Args:
+        asked: ``encode``, or ``processor`` and what goes with it.
+        option: what errors call ``encode``.
+
+    Raises:
+        PackidxError: it cannot be loaded.
+    """
+    if asked.get("encode"):
+        return load_named(asked["encode"], option)
     from packidx.encode import ProcessorEncoder
     from packidx.processor.labels import DEFAULT_POLICY
 
-    labels = estimate.get("labels") or DEFAULT_POLICY
-    settings = estimate.get("processor_settings") or {}
-    trust = estimate.get("trust_remote_code", False)
     return ProcessorEncoder(
-        estimate["processor"], labels, settings=settings, trust_remote_code=trust
+        asked["processor"],
+        asked.get("labels") or DEFAULT_POLICY,
+        settings=asked.get("processor_settings") or {},
+        trust_remote_code=asked.get("trust_remote_code", False),
     )
 
 
@@ -242,7 +249,6 @@ class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         asked: of what was asked: lengths, options, software, and samples to encode.
         snapshot_id: of the plan that it came to.
-        num_checks: what was looked at of that plan, nothing of which was wrong.
         num_sampled: samples that were encoded for real, each as long as planned.
         report: digest of the report that was drawn; None where none was.
         recipe: digest of the ``recipe.yaml`` that was written here; None where none was.
@@ -250,7 +256,6 @@ class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     asked: str
     snapshot_id: str
-    num_checks: int
     num_sampled: int
     report: str | None
     recipe: str | None

@@ -20,10 +20,9 @@ from packidx.records.containers.registry import container
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
-from packidx.records.layout import TURN_KEYS
 from packidx.records.ledger import Ledger, word_of
 from packidx.records.media.held import SPEAKERS, media_in, turns_in
-from packidx.records.media.references import LIST_KEYS, named
+from packidx.records.media.references import LIST_KEYS, TURN_KEYS, named
 
 Record = Mapping[str, Any]
 

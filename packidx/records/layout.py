@@ -14,8 +14,8 @@ import orjson
 from packidx.errors import BadRecord
 from packidx.format.manifest import Layout
 from packidx.format.terms import COLUMNS, TAGS
+from packidx.records.media.references import TURN_KEYS, turn_key
 
-TURN_KEYS = ("messages", "conversations", "conversation")
 _KEYS = {"text_tokens": "_text_tokens"}  # a column's key in the record, where it has another name
 _SAID = ("caption", "text", "TEXT", "txt")
 _RIVALS = {
@@ -85,7 +85,7 @@ def _renamed(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _retagged(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
-    key = next((key for key in TURN_KEYS if record.get(key) is not None), None)
+    key = turn_key(record)
     words = [(tag, word) for tag, own in layout.tags.items() for word in (own, *own.split(","))]
     roles = {word: TAGS[tag] for tag, word in words if TAGS[tag] is not None}
     changed: dict[str, Any] = {}

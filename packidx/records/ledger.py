@@ -28,7 +28,6 @@ from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import UNUSED, parse
 from packidx.records.dialects.sides import BESIDE
 from packidx.records.dialects.standard import CAPTIONS, key_of, standard
-from packidx.records.layout import TURN_KEYS
 from packidx.records.media.held import (
     EXTENSIONS,
     NUMBERS,
@@ -40,7 +39,7 @@ from packidx.records.media.held import (
     texts_of,
     turns_in,
 )
-from packidx.records.media.references import LIST_KEYS, OBJECT, refs_of
+from packidx.records.media.references import LIST_KEYS, OBJECT, TURN_KEYS, refs_of
 
 CARRIED, IGNORED, NOT_USED = "carried", "ignored", "not used"
 
@@ -76,6 +75,7 @@ _UNREAD = (CARRIED, "id", NOT_USED)
 _ORIGINS = ("url", "URL")  # where a medium that the record holds as `jpg` is from (img2dataset)
 _SIZES = ("width", "height")
 _MANY = 64
+_SIZED = frozenset((str, list, tuple, dict, bytes, type(None)))  # what may be empty
 _OF_PAIRS = frozenset((*PAIR_SIDES, *BESIDE, *TURN_KEYS, "prompt", "response", "answer", "output"))
 _FACTS = ("input_ids", "labels", *(keys[0] for keys in LIST_KEYS.values()), "tools", "system")
 
@@ -142,7 +142,6 @@ class Ledger:
     def __init__(self, layout: Layout, kind: str, columns: dict[str, str]) -> None:
         self._layout, self._kind, self._columns = layout, kind, columns
         self._rules: dict[Any, _Rule] = {}
-        self._whole: dict[tuple[str, ...], _Rule] = {}  # of records with something in each column
 
     def check(self, raw: Record) -> None:
         """Nothing, for a record of which everything is used that must be.
@@ -154,13 +153,13 @@ class Ledger:
             BadRecord: `UNUSED`.
         """
         record = raw if MEMBERS not in raw else _flat(raw)
-        names = tuple(record)
-        try:
-            rule = self._whole.get(names)
-            if rule is None or not all(record.values()):
-                rule = self._learned(names, tuple(map(bool, record.values())), record)
-        except ValueError:  # of an array, which is neither true nor false
-            rule = self._learned(names, (), record)
+        held = tuple([type(value) not in _SIZED or bool(value) for value in record.values()])
+        rule = self._rules.get((held, *record))
+        if rule is None:
+            parsed = self._parsed(record)
+            rule = self._rule(record, parsed)
+            if parsed is not None:  # else it is refused already, and says nothing of others
+                self._rules[held, *record] = rule
         for name, meaning in rule.watched:
             value = record[name]
             if type(value) is str and meaning is None:
@@ -172,28 +171,6 @@ class Ledger:
         text = None if rule.document is None else record[rule.document]
         if isinstance(text, str) and text[:1] in ("{", "["):
             self._refuse_record(text, str(rule.document))
-
-    def _learned(self, names: tuple[str, ...], held: tuple[bool, ...], record: Record) -> _Rule:
-        """The rule of records that have something in the same columns.
-
-        Args:
-            held: whether each value is true; a number that is 0 is there all the same.
-        """
-        rule = self._rules.get((names, held))
-        if rule is None:
-            present = names, tuple(not _is_absent(value) for value in record.values())
-            rule = self._rules.get(present)
-            if rule is None:
-                parsed = self._parsed(record)
-                rule = self._rule(record, parsed)
-                if parsed is None:  # it is refused already, and says nothing of others
-                    return rule
-            self._rules[present] = rule
-            if held:
-                self._rules[names, held] = rule
-            if all(present[1]):
-                self._whole[names] = rule
-        return rule
 
     def _rule(self, record: Record, parsed: Conversation | None) -> _Rule:
         """The rule of records that have something in the columns in which this one has."""
@@ -394,7 +371,7 @@ def _folded(record: Record) -> dict[str, Any]:
 
 
 def _is_absent(value: Any) -> bool:
-    return value is None or (type(value) in (str, list, tuple, dict, bytes) and not value)
+    return type(value) in _SIZED and not value
 
 
 def _meant(name: str, record: Record) -> str | None:

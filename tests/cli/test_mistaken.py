@@ -107,11 +107,10 @@ def test_the_line_that_is_told_works(
     given += ["--processor", str(processors / "qwen2.5-vl")]
     assert main(given) == 1
     told = [line.strip() for line in capsys.readouterr().err.splitlines()]
-    [line] = [line for line in told if line.startswith("packidx estimate")]
-    assert line.startswith("packidx " + shlex.join(given))
-    [seen] = [text for text in told if text.startswith(("user: ", "document: "))]
+    [options] = [line.partition(". Add: ")[2] for line in told if ". Add: " in line]
+    [seen] = [text for text in told if text.startswith("Then it is read as ")]
     assert seen.endswith(ANSWERED) and (shape not in ASKING or ASKED in seen)
-    assert main([*shlex.split(line)[1:], "--json"]) == 0
+    assert main([*given, *shlex.split(options), "--show", "3", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["num_rejected"], summary["mistaken"]) == (0, [])
     [sample] = summary["shown"]

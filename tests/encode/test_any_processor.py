@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from built_samples import RECORDS, built, image, processor_of, said
+from tiny_vlms import tiny_config
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import MismatchError, OptionError
@@ -21,7 +22,9 @@ IGNORED = -100
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """Ernie 4.5 VL MoE: positions of three rows, and two sorts of token types."""
-    return processor_of("ernie4_5_vl_moe", tmp_path_factory.mktemp("processors"))
+    processor, folder = processor_of("ernie4_5_vl_moe", tmp_path_factory.mktemp("processors"))
+    tiny_config("ernie4_5_vl_moe", processor).save_pretrained(folder)
+    return processor, folder
 
 
 @pytest.fixture(scope="module")

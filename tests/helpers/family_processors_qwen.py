@@ -22,8 +22,8 @@ from transformers.video_utils import load_video
 from packidx.encode.loading import load_processor
 from packidx.processor.counter import ConversationCounter
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn, to_messages
+from packidx.records.media.opener import media_info
 from packidx.records.media.paths import ANYWHERE
-from packidx.records.media.video import media_info
 
 FAMILIES = {
     "qwen2-vl": "qwen2_vl",

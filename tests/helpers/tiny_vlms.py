@@ -18,8 +18,6 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
 )
 
-from packidx.encode.positions import InferredConfig, Unknown
-
 HEAD = 16
 SMALL = {
     **dict.fromkeys(("hidden_size", "embed_dim", "d_model", "out_hidden_size"), 4 * HEAD),
@@ -263,12 +261,33 @@ def _shrink(config: Any, vocabulary: int) -> None:
 
 
 def _take_tokens(config: Any, processor: Any, vocabulary: int) -> None:
-    inferred = InferredConfig(config, processor)
     for name, value in list(vars(config).items()):
         is_id = name.endswith(ENDINGS) and not name.startswith(NO_MEDIA)
         if is_id and (value is None or isinstance(value, int)):
-            try:
-                setattr(config, name, getattr(inferred, name.replace("_index", "_id")))
-            except Unknown:
-                if value is not None and value >= vocabulary:
-                    setattr(config, name, vocabulary - 1)
+            ident = _token_of(processor, name.replace("_index", "_id"))
+            if ident is not None:
+                setattr(config, name, ident)
+            elif value is not None and value >= vocabulary:
+                setattr(config, name, vocabulary - 1)
+    media = ("image_processor", "video_processor")
+    sizes = (getattr(getattr(processor, each, None), "merge_size", None) for each in media)
+    size = next((each for each in sizes if each is not None), None)
+    if size is not None and hasattr(config, "spatial_merge_size"):
+        config.spatial_merge_size = size
+
+
+def _token_of(processor: Any, name: str) -> int | None:
+    """The id that a processor has for what a configuration calls ``image_token_id``."""
+    stem = name.removesuffix("_id").removesuffix("_token")
+    ends = stem.replace("_start", "_bos").replace("_end", "_eos")  # as Qwen-Omni's has them
+    tokenizer = processor.tokenizer
+    written = [{"newline": "\n"}.get(stem, f"<|{stem}|>")]
+    for each in (stem, ends):
+        for owner in (processor, tokenizer):
+            ident = getattr(owner, f"{each}_token_id", None)
+            if isinstance(ident, int):
+                return ident
+            token = getattr(owner, f"{each}_token", None)
+            written[-1:-1] = [token] if isinstance(token, str) else []
+    ids = [tokenizer.encode(token, add_special_tokens=False) for token in written]
+    return next((each[0] for each in ids if len(each) == 1), None)

@@ -18,7 +18,6 @@ from packidx.format.manifest import Layout
 from packidx.recipe.recipe import (
     Estimate,
     Recipe,
-    RecipeSource,
     read_recipe,
     recipe_file,
     recipe_given,
@@ -73,8 +72,6 @@ def test_the_keys_are_the_arguments_that_decide_a_table() -> None:
     arguments = list(inspect.signature(estimate_lengths).parameters)
     others = {"sources", "output", "workers", "engine", "fresh", "progress"}
     assert set(Estimate.__struct_fields__) == set(arguments) - others
-    of_layouts = set(Layout.__struct_fields__) - {"sample_ratio"}
-    assert set(RecipeSource.__struct_fields__) - {"path"} == of_layouts
 
 
 @pytest.mark.parametrize(

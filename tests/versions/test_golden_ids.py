@@ -16,10 +16,10 @@ OVERLAYS = Path(os.environ["PACKIDX_OVERLAYS"])
 RELEASES = {"21": "pyarrow-21.0.0", "23": "pyarrow-23.0.1", "26": None}  # None: this environment's
 
 GOLDEN = {
-    "split-groups-windows": "a28760d35d9f3e6eb48e0170c0db8ecc",
-    "dropped-limits-mix": "a237f8625ed4c6aa2e06ecc51b8abbcd",
-    "lp": "1fcfb7fa3345e77c88f9b1bb3eee6982",
-    "media-without-any": "982edc2ddba2e09bc232a3c4c10cf229",
+    "split-groups-windows": "5d0f2a38e8ea0f3b3bfd8d11b38bc664",
+    "dropped-limits-mix": "e95d963e4f0694c36be4e8a85d3ef3d6",
+    "lp": "dc03655cb7f082d5016ce491b564bb1c",
+    "media-without-any": "8c7bfcc7cd341698ada6334c7893f351",
 }
 
 

@@ -9,7 +9,6 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -36,15 +35,16 @@ _BATCH_BYTES = 4 << 20
 _CACHE_BYTES = 32 << 20
 _MAX_BATCH = 1024  # rows
 _ERRORS = (pa.ArrowException, OSError, ValueError, BrokenFile)  # ValueError: names not in UTF-8
-_FILE_MAGIC = b"ARROW1"
+_MAGIC = b"ARROW1"  # of an Arrow file, at both ends of it; between them is a stream
+_STREAM = 8  # where that begins
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 _ROWS = 256  # made into Python objects at once
-_ARROW_ERRORS = (pa.ArrowException, OSError, BrokenFile)
 
 
 class TableFile(ABC):
     """A file of tables, opened; its groups are row groups, or batches."""
 
+    path: str
     nbytes: list[int]
     """Bytes of each group of the file."""
     starts: list[int]
@@ -58,23 +58,38 @@ class TableFile(ABC):
     def record(self, row: int) -> dict[str, Any] | BadRecord:
         """The record in one row; a SourceError where there is none."""
 
+    def group_of(self, row: int) -> int:
+        """Return which group a row is in.
+
+        Raises:
+            SourceError: there is no such row.
+        """
+        if not 0 <= row < self.starts[-1]:
+            raise too_few(self.path, row)
+        return bisect.bisect_right(self.starts, row) - 1
+
 
 class Table(Container):
     """A kind of file of tables; `start` and `end` of a range are numbers of groups.
 
     Args:
         checked: opens a file after a look at all that may be wrong with it.
-        opened: opens one that was checked before.
-        remembered: the same for rows one by one, by path and version: some files stay open.
+        opened: opens one that was checked before; by default as `checked` does.
+        most: files that stay open.
     """
 
     def __init__(
         self,
         checked: Callable[[str], TableFile],
-        opened: Callable[[str], TableFile],
-        remembered: Callable[[str, tuple[int, str]], TableFile],
+        opened: Callable[[str], TableFile] | None = None,
+        most: int = 4,
     ) -> None:
-        self._checked, self._opened, self._remembered = checked, opened, remembered
+        @functools.lru_cache(maxsize=most)
+        def remembered(path: str, version: tuple[int, str]) -> TableFile:
+            return (opened or checked)(path)
+
+        self._checked, self._remembered = checked, remembered
+        atexit.register(remembered.cache_clear)  # while all it needs is still there
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         with local_shard(path) as here:
@@ -90,7 +105,7 @@ class Table(Container):
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         row = record_range.first_row
         with local_shard(path) as here:
-            file = self._opened(here)
+            file = self._remembered(here, file_version(here))
             for number in range(record_range.start, min(record_range.end, len(file.nbytes))):
                 for batch in file.batches(number):
                     for record in records_of(batch):
@@ -189,7 +204,7 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-class _File(TableFile):
+class _Parquet(TableFile):
     """A Parquet file; the batches last read for rows one by one are kept, up to `_CACHE_BYTES`.
 
     Raises:
@@ -209,7 +224,7 @@ class _File(TableFile):
         except _ERRORS as error:
             raise broken(path, "no Parquet file that can be read", error) from None
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        self._path, self._parquet = path, file
+        self.path, self._parquet = path, file
         self.nbytes = [group.total_byte_size for group in groups]
         self.starts = [0, *itertools.accumulate(group.num_rows for group in groups)]
         self._kept: Recent[int, pa.RecordBatch] = Recent(_CACHE_BYTES)  # by first row
@@ -222,15 +237,13 @@ class _File(TableFile):
         try:
             yield from self._parquet.iter_batches(size, row_groups=[number], use_threads=False)
         except _ERRORS as error:
-            raise broken(self._path, "a Parquet file that is damaged", error) from None
+            raise broken(self.path, "a Parquet file that is damaged", error) from None
 
     def record(self, row: int) -> dict[str, Any] | BadRecord:
         for start, batch in reversed(self._kept.items()):
             if start <= row < start + batch.num_rows:
                 return record_at(batch, row - start)
-        number = bisect.bisect_right(self.starts, row) - 1
-        if row < 0 or number >= len(self.nbytes):
-            raise too_few(self._path, row)
+        number = self.group_of(row)
         at, batches = self._coming
         if not self.starts[number] < at <= row:
             at, batches = self.starts[number], self.batches(number)
@@ -244,64 +257,12 @@ class _File(TableFile):
         except SourceError:
             self._coming = (-1, iter(()))
             raise
-        raise too_few(self._path, row)
+        raise too_few(self.path, row)
 
 
-@functools.lru_cache(maxsize=4)
-def _remembered_file(path: str, version: tuple[int, str]) -> _File:
-    return _File(path)
-
-
-atexit.register(_remembered_file.cache_clear)  # while all it needs is still there
-
-
-@dataclass(frozen=True)
-class _Mapped(TableFile):
-    """A mapped file and where its batches are."""
-
-    path: str
-    map: pa.MemoryMappedFile
-    reader: pa.RecordBatchFileReader | None
-    """None of a stream."""
-    schema: pa.Schema
-    offsets: list[int]
-    """Of a stream's messages."""
-    nbytes: list[int]
-    starts: list[int]
-
-    def mapped_anew(self) -> _Mapped:
-        """This file in a mapping of its own, without looking for its batches again."""
-        try:
-            file = pa.memory_map(self.path)
-            reader = None if self.reader is None else pa.ipc.open_file(file)
-        except _ARROW_ERRORS as error:
-            raise broken(self.path, "no Arrow file that can be read", error) from None
-        return replace(self, map=file, reader=reader)
-
-    def batch(self, number: int) -> pa.RecordBatch:
-        """A batch, where it lies in the file."""
-        try:
-            if self.reader is not None:
-                return self.reader.get_batch(number)
-            self.map.seek(self.offsets[number])
-            return pa.ipc.read_record_batch(pa.ipc.read_message(self.map), self.schema)
-        except _ARROW_ERRORS as error:
-            raise broken(self.path, "an Arrow file that is damaged", error) from None
-
-    def record(self, row: int) -> dict[str, Any] | BadRecord:
-        number = bisect.bisect_right(self.starts, row) - 1
-        if row < 0 or number >= len(self.nbytes):
-            raise too_few(self.path, row)
-        return record_at(self.batch(number), row - self.starts[number])
-
-    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
-        batch = self.batch(number)
-        for start in range(0, batch.num_rows, _ROWS):
-            yield batch.slice(start, _ROWS)
-
-
-def _mapped(path: str, check: Callable[[pa.RecordBatch], None] | None = None) -> _Mapped:
-    """A file, mapped.
+class _Arrow(TableFile):
+    """Where the batches of an Arrow stream or file are. It is mapped for each of them anew: pages
+    that were read do not stay in memory.
 
     Args:
         check: called with each batch; none of a file that has been checked before.
@@ -309,67 +270,74 @@ def _mapped(path: str, check: Callable[[pa.RecordBatch], None] | None = None) ->
     Raises:
         SourceError: it is no Arrow file, or cut, or `check` found it damaged.
     """
-    offsets, sizes, rows = [], [], []
-    try:
-        file = pa.memory_map(path)
-        reader = _reader(file)
-        for offset, batch in _batches(file, reader):
-            if check is not None:
-                check(batch)
-            offsets.append(offset)
-            sizes.append(batch.nbytes)
-            rows.append(batch.num_rows)
-    except (*_ARROW_ERRORS, ValueError) as error:
-        raise broken(path, "no Arrow file that can be read", error) from None
-    stays = reader if isinstance(reader, pa.RecordBatchFileReader) else None
-    starts = [0, *itertools.accumulate(rows)]
-    return _Mapped(path, file, stays, reader.schema, offsets, sizes, starts)
+
+    def __init__(self, path: str, check: Callable[[pa.RecordBatch], None] | None = None) -> None:
+        self.path, self.nbytes, self.starts = path, [], [0]
+        self._offsets: list[int] = []
+        try:
+            file = pa.memory_map(path)
+            number = _seek_stream(file)
+            reader = pa.ipc.open_stream(file)
+            _check_schema(reader.schema)
+            offset = file.tell()
+            for batch in reader:
+                if check is not None:
+                    check(batch)
+                self._offsets.append(offset)
+                self.nbytes.append(batch.nbytes)
+                self.starts.append(self.starts[-1] + batch.num_rows)
+                offset = file.tell()
+            if number not in (None, len(self._offsets)):
+                raise BrokenFile(f"it has {len(self._offsets)} batches of {number}")
+        except _ERRORS as error:
+            raise broken(path, "no Arrow file that can be read", error) from None
+        self._schema = reader.schema
+
+    def record(self, row: int) -> dict[str, Any] | BadRecord:
+        number = self.group_of(row)
+        return record_at(self._batch(number), row - self.starts[number])
+
+    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        batch = self._batch(number)
+        for start in range(0, batch.num_rows, _ROWS):
+            yield batch.slice(start, _ROWS)
+
+    def _batch(self, number: int) -> pa.RecordBatch:
+        try:
+            file = pa.memory_map(self.path)
+            file.seek(self._offsets[number])
+            return pa.ipc.read_record_batch(pa.ipc.read_message(file), self._schema)
+        except _ERRORS as error:
+            raise broken(self.path, "an Arrow file that is damaged", error) from None
 
 
-def _reader(file: pa.MemoryMappedFile) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
-    if file.size() < 8:
+def _seek_stream(file: pa.MemoryMappedFile) -> int | None:
+    """Go to the beginning of the stream in an Arrow file, which is told to be cut.
+
+    Returns:
+        How many batches it says it has; None of a stream.
+    """
+    if file.size() < _STREAM:
         raise BrokenFile("it is too short")
-    if file.read(len(_FILE_MAGIC)) == _FILE_MAGIC:
-        reader = pa.ipc.open_file(file)
-    else:
-        file.seek(file.size() - len(_END))
-        if file.read() != _END:
-            raise BrokenFile("it has no end-of-stream mark, so it is cut")
-        file.seek(0)
-        reader = pa.ipc.open_stream(file)
-    check_names(reader.schema)
-    for field in reader.schema:
+    if file.read(len(_MAGIC)) == _MAGIC:
+        number = int(pa.ipc.open_file(file).num_record_batches)
+        file.seek(_STREAM)
+        return number
+    file.seek(file.size() - len(_END))
+    if file.read() != _END:
+        raise BrokenFile("it has no end-of-stream mark, so it is cut")
+    file.seek(0)
+    return None
+
+
+def _check_schema(schema: pa.Schema) -> None:
+    check_names(schema)
+    for field in schema:
         if pa.types.is_dictionary(field.type):
             raise BrokenFile(f"its column {field.name!r} is dictionary-encoded: write it plain")
-    return reader
 
 
-def _batches(file: pa.MemoryMappedFile, reader: Any) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The batches, with their offsets in a stream."""
-    if isinstance(reader, pa.RecordBatchFileReader):
-        for number in range(reader.num_record_batches):
-            yield 0, reader.get_batch(number)
-        return
-    offset = file.tell()
-    for batch in reader:
-        yield offset, batch
-        offset = file.tell()
-
-
-@functools.lru_cache(maxsize=64)
-def _remembered_mapping(path: str, version: tuple[int, str]) -> _Mapped:
-    return _mapped(path)
-
-
-atexit.register(_remembered_mapping.cache_clear)  # while all it needs is still there
-
-
-def _mapped_again(path: str) -> _Mapped:
-    """A file that was checked, mapped anew: pages that were read do not stay in memory with it."""
-    return _remembered_mapping(path, file_version(path)).mapped_anew()
-
-
-PARQUET = Table(_File, _File, _remembered_file)
+PARQUET = Table(_Parquet)
 """Parquet files."""
-ARROW = Table(lambda path: _mapped(path, check_batch), _mapped_again, _remembered_mapping)
+ARROW = Table(lambda path: _Arrow(path, check_batch), _Arrow, most=64)
 """Arrow IPC streams or files."""

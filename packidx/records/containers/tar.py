@@ -3,7 +3,7 @@
 A member's key is its name up to the first dot of its base name, as the `webdataset` package has it
 (`base_plus_ext` in its tariterators.py); what follows the dot is its extension. A sample's record
 is its ``json`` member; its other members wait under `MEMBERS` until the record has the standard
-names (`dialects.webdataset`). The locator of a sample is the byte range of all its members, headers
+names (`dialects.standard`). The locator of a sample is the byte range of all its members, headers
 included, so that it is read without opening the tar.
 
 A scan reads headers and records, and passes over everything else: a corpus of images is counted
@@ -49,7 +49,7 @@ from packidx.records.containers.lines import decode
 TAR = "tar"
 """The kind of container."""
 MEMBERS = "__members__"
-"""Where a record has its sample's files, as `Members`, until `dialects.webdataset` places them."""
+"""Where a record has its sample's files, as `Members`, until `dialects.standard` places them."""
 KEY = "__key__"
 """Where a record has its sample's key, as in a WebDataset."""
 DUPLICATE = "duplicate_key"
@@ -462,6 +462,8 @@ def _is_text(name: str) -> bool:
 def _repeated(digests: bytearray) -> list[int]:
     """Return the numbers of the keys, 16 bytes each, that were there before, ascending."""
     keys = np.frombuffer(digests, "<u8").reshape(-1, 2)
-    order = np.lexsort(keys.T)  # of equal ones the first comes first
-    again = (keys[order[1:]] == keys[order[:-1]]).all(axis=1)
-    return [int(number) for number in np.sort(order[1:][again])]
+    order = np.argsort(keys[:, 0], kind="stable")  # of equal ones the first comes first
+    ordered = keys[order, 0]
+    alike = np.flatnonzero(ordered[1:] == ordered[:-1])
+    again = (keys[order[alike]] == keys[order[alike + 1]]).all(axis=1)
+    return [int(number) for number in np.sort(order[alike[again] + 1])]

@@ -29,20 +29,21 @@ from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.records.dialects.sides import refuse_preferences
 from packidx.records.dialects.standard import CAPTIONS, is_document, may_hold_media, plain_document
-from packidx.records.dialects.webdataset import media_first
-from packidx.records.layout import TURN_KEYS
 from packidx.records.media.held import media_in
 from packidx.records.media.references import (
     LIST_KEYS,
     MAX_TOKENS,
     OBJECT,
+    TURN_KEYS,
     cut,
     integer,
     media_entries,
+    media_first,
     medium_of,
     named,
     part_kind,
     stated_facts,
+    turn_key,
 )
 
 OF_TEMPLATES = {"developer": "system", "function": "tool", "ipython": "tool"}
@@ -106,7 +107,7 @@ def parse(record: Any, *, has_media: bool = False) -> Conversation:
 
 
 def _raw_turns(record: Mapping[str, Any]) -> list[Any]:
-    key = next((key for key in TURN_KEYS if record.get(key) is not None), None)
+    key = turn_key(record)
     if key is None:
         row = single_turn(record)
         if row is None:

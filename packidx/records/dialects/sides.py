@@ -22,9 +22,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.dialects.webdataset import media_first
-from packidx.records.layout import TURN_KEYS
-from packidx.records.media.references import LIST_KEYS, OBJECT, named
+from packidx.records.media.references import (
+    LIST_KEYS,
+    OBJECT,
+    TURN_KEYS,
+    content_of,
+    media_first,
+    named,
+    role_of,
+    turn_key,
+)
 
 BESIDE = ("rejected_response", "rejected_messages")
 """Columns of an answer to avoid, beside a record that has the other one as its own."""
@@ -138,7 +145,7 @@ def _answered(record: Mapping[str, Any], rest: dict[str, Any], side: str) -> dic
     question = next((name for name in _ANSWER_TO if rest.get(name) is not None), None)
     if question is not None and isinstance(rest[question], str):
         return {**rest, _ANSWER_TO[question]: answer}
-    if question is None and _turn_key(rest) is None:
+    if question is None and turn_key(rest) is None:
         text = "is text without a 'prompt': give what was asked in 'prompt', or turns"
         raise BadRecord("bad_pair", f"{side!r} {text}")
     return _with_turns(rest, [{"role": "assistant", "content": answer}], side)
@@ -146,10 +153,10 @@ def _answered(record: Mapping[str, Any], rest: dict[str, Any], side: str) -> dic
 
 def _with_turns(rest: dict[str, Any], turns: list[Any], side: str) -> dict[str, Any]:
     """`rest` with the turns of a side, behind those of the prompt unless they hold it."""
-    key = _turn_key(rest)
+    key = turn_key(rest)
     asked = _prompt(rest) if rest.get("prompt") is not None else None if key is None else rest[key]
     kept = {name: value for name, value in rest.items() if name not in ("prompt", *TURN_KEYS)}
-    if _role(turns[0]) in _ASKING:
+    if role_of(turns[0]) in _ASKING:
         if asked is not None and not _is_within(asked, turns):
             text = f"holds a whole conversation, which does not begin with {_name(rest)}"
             raise BadRecord("bad_pair", f"{side!r} {text}: leave one of the two out")
@@ -157,7 +164,7 @@ def _with_turns(rest: dict[str, Any], turns: list[Any], side: str) -> dict[str, 
     if not isinstance(asked, list | tuple) or not asked:
         text = "is an answer, and nothing says what was asked: give a 'prompt'"
         raise BadRecord("bad_pair", f"{side!r} {text}")
-    if _role(asked[-1]) not in (*_ASKING, "tool", "observation", "function_response"):
+    if role_of(asked[-1]) not in (*_ASKING, "tool", "observation", "function_response"):
         text = f"{_name(rest)} ends with an answer, before that in {side!r}"
         raise BadRecord("bad_pair", f"{text}: end it with what was asked")
     return media_first({**kept, "messages": [*asked, *turns]})
@@ -166,7 +173,7 @@ def _with_turns(rest: dict[str, Any], turns: list[Any], side: str) -> dict[str, 
 def _instead(record: Mapping[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
     """`rest` with the rejected answer that stands beside its own."""
     whole, answer = record.get("rejected_messages"), record.get("rejected_response")
-    key = _turn_key(rest)
+    key = turn_key(rest)
     if is_answer(whole) and is_answer(answer):
         raise BadRecord("bad_pair", f"the record has both {' and '.join(map(repr, BESIDE))}")
     if is_answer(whole):
@@ -178,7 +185,7 @@ def _instead(record: Mapping[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
     if key is None:
         return {**rest, "response": answer}
     turns = rest[key]
-    if not isinstance(turns, list | tuple) or not turns or _role(turns[-1]) in (None, *_ASKING):
+    if not isinstance(turns, list | tuple) or not turns or role_of(turns[-1]) in (None, *_ASKING):
         text = f"the last turn of {key!r} is no answer that 'rejected_response' could stand for"
         raise BadRecord("bad_pair", text)
     return {**rest, key: [*turns[:-1], {"role": "assistant", "content": answer}]}
@@ -209,17 +216,9 @@ def _said(turn: Any) -> tuple[Any, Any]:
     """A turn's role and what it says."""
     if not isinstance(turn, OBJECT):
         return None, turn
-    role = _role(turn)
-    return "user" if role == "human" else role, turn.get("content", turn.get("value"))
-
-
-def _role(turn: Any) -> Any:
-    return turn.get("role", turn.get("from")) if isinstance(turn, OBJECT) else None
-
-
-def _turn_key(record: Mapping[str, Any]) -> str | None:
-    return next((key for key in TURN_KEYS if record.get(key) is not None), None)
+    role = role_of(turn)
+    return "user" if role == "human" else role, content_of(turn)[1]
 
 
 def _name(rest: Mapping[str, Any]) -> str:
-    return repr("prompt" if rest.get("prompt") is not None else _turn_key(rest))
+    return repr("prompt" if rest.get("prompt") is not None else turn_key(rest))

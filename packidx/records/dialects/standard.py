@@ -8,6 +8,10 @@ turns or media in standard names may have these in columns that public data sets
   `imagefolder`, as `datasets` documents them;
 - ``URL``, or ``url`` beside a caption, as in LAION's tables: where an image was.
 
+Names of media in the record of a WebDataset sample become what is in its files. A name is a
+member's full name or its extension, what follows ``KEY.``. What is neither stays as it is, and
+leads into a stated media root alone.
+
 WebDataset samples and LoongForge's ``texts`` may have a ``media_type``: of which kinds their media
 are. What it says must be so; any word but ``text`` and ``image+video`` and the like is another
 tool's, and says nothing.
@@ -23,18 +27,25 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.format.manifest import DEFAULT, Layout
+from packidx.io.ranges import Extent
 from packidx.records.containers.tar import KEY, MEMBERS, TAR, Members
 from packidx.records.dialects.sides import take_side
-from packidx.records.dialects.webdataset import has_placeholder, media_first, with_members
-from packidx.records.layout import TURN_KEYS, apply
+from packidx.records.layout import apply
 from packidx.records.media.held import EXTENSIONS, kind_of_name, media_in
 from packidx.records.media.references import (
     LIST_KEYS,
     OBJECT,
+    TURN_KEYS,
     cut,
+    frames_of,
+    has_placeholder,
     integer,
+    map_media,
     media_entries,
+    media_first,
     named,
+    reference_of,
+    turn_key,
 )
 
 Record = dict[str, Any]
@@ -59,6 +70,14 @@ _LISTED = ("media_files", "name")  # columns of the files of LoongForge's texts
 _KINDS = ("media_type", "media")
 
 
+_PLACES = frozenset(
+    ("image", "video", "audio", "image_url", "video_url", "audio_url", "path", "url", "frames")
+)
+_DEEPEST = 4  # an entry, a place in it, a list of frames, a place in one of these
+
+Find = Callable[[str], bytes | Extent | None]
+
+
 def standard(record: Record, layout: Layout, cells: bool) -> Record:
     """A record in the standard names, with the media that its container has beside it.
 
@@ -79,7 +98,7 @@ def standard(record: Record, layout: Layout, cells: bool) -> Record:
         record = take_side(_with_columns(record), layout.pair)
     if "texts" in record or MEMBERS in record or "text_list" in record:
         stated = _stated_kinds(record)
-        record = with_members(_with_turns(record), stated)
+        record = _with_members(_with_turns(record), stated)
         if stated is not None:
             _check_kinds(record, stated)
     return _with_columns(record)
@@ -87,7 +106,7 @@ def standard(record: Record, layout: Layout, cells: bool) -> Record:
 
 def _with_turns(record: Record) -> Record:
     """`record` with messages, where it has them in other words."""
-    if any(record.get(key) is not None for key in TURN_KEYS):
+    if turn_key(record) is not None:
         return record
     for column, applies, turned in _DIALECTS:
         if record.get(column) is not None and applies(record):
@@ -97,7 +116,7 @@ def _with_turns(record: Record) -> Record:
 
 def _stated_kinds(record: Mapping[str, Any]) -> frozenset[str] | None:
     """The kinds of media that a record states it has, all of them; None where it does not say."""
-    is_talk = any(record.get(key) is not None for key in TURN_KEYS)
+    is_talk = turn_key(record) is not None
     has_texts = record.get("texts") is not None and not is_talk
     word = _stated_type(record) if has_texts else record.get("media_type")
     if not isinstance(word, str):
@@ -149,6 +168,74 @@ def key_of(record: Mapping[str, Any], kind: str, layout: Layout = DEFAULT) -> st
     return None if name is None else str(name)
 
 
+# -- files of a WebDataset sample --------------------------------------------------------------
+
+
+def _with_members(record: dict[str, Any], stated: frozenset[str] | None = None) -> dict[str, Any]:
+    """`record`, in the standard names, with its sample's media where it names them: as bytes, or
+    as `Extent`s of the tar.
+
+    Where it names no medium at all, its sample's images, videos and sounds are its media, in the
+    tar's order; and if no placeholder of a kind is in its texts, they stand before its first user
+    turn.
+
+    Args:
+        stated: the kinds of media that it says it has; if it says none, files beside it are none.
+
+    Raises:
+        BadRecord: ``bad_media``, both ``image`` and ``images`` are given.
+    """
+    sample = record.get(MEMBERS)
+    located = {name: value for name, value in record.items() if name != MEMBERS}
+    if not isinstance(sample, Members):
+        return located
+    find = _finder(sample)
+    named = False
+
+    def place(_: str, entry: Any, is_part: bool) -> Any:
+        nonlocal named
+        named = named or not is_part or frames_of(entry)[1] is not None
+        named = named or reference_of(entry) is not None
+        return _located(entry, find)
+
+    located = map_media(located, place)
+    return located if named or stated == frozenset() else _inferred(located, sample)
+
+
+def _finder(sample: Members) -> Find:
+    extensions = {name[len(sample.key) + 1 :].lower(): name for name in sample.files}
+
+    def find(name: str) -> bytes | Extent | None:
+        content = sample.files.get(name)
+        if content is None and (full := extensions.get(name.lower())) is not None:
+            content = sample.files[full]
+        return content
+
+    return find
+
+
+def _located(entry: Any, find: Find, depth: int = 0) -> Any:
+    if isinstance(entry, str):
+        content = find(entry)
+        return entry if content is None else content
+    if depth == _DEEPEST:
+        return entry
+    if isinstance(entry, list):
+        return [_located(member, find, depth + 1) for member in entry]
+    if isinstance(entry, dict):
+        return {k: _located(v, find, depth + 1) if k in _PLACES else v for k, v in entry.items()}
+    return entry
+
+
+def _inferred(record: dict[str, Any], sample: Members) -> dict[str, Any]:
+    for kind, keys in LIST_KEYS.items():
+        files = [data for name, data in sample.files.items() if kind_of_name(name) == kind]
+        if files:
+            record[keys[0]] = files
+            record.pop(keys[1], None)  # empty
+    return media_first(record)
+
+
 # -- columns of media ------------------------------------------------------------------------------
 
 
@@ -176,7 +263,7 @@ def _with_columns(record: Record) -> Record:
     Raises:
         BadRecord: ``bad_media``, a file's name is none.
     """
-    if _NAMES.isdisjoint(record) or any(record.get(key) is not None for key in TURN_KEYS):
+    if _NAMES.isdisjoint(record) or turn_key(record) is not None:
         return record
     if any(media_entries(record, kind)[1] for kind in LIST_KEYS):
         return record

@@ -17,11 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.errors import BadRecord
-from packidx.io.ranges import Extent
-from packidx.records.conversation import Media, MediaInfo
+from packidx.records.conversation import MediaInfo
 from packidx.records.media.images import Source, is_cut_riff, label_of, open_file
-from packidx.records.media.paths import MediaRoot, resolve
-from packidx.records.media.video import local, opened, remembered
+from packidx.records.media.video import local, opened
 
 Samples = NDArray[np.float32]
 
@@ -91,28 +89,6 @@ class Audio:
 def resampled_length(num_samples: int, rate: int, wanted: int) -> int:
     """Samples that sound has at another rate."""
     return -(-num_samples * wanted // rate)
-
-
-def media_sound(media: Media, root: MediaRoot) -> MediaInfo:
-    """Return what is known of a sound in a record: what the record states, else what its file says.
-
-    Answers about paths are remembered until `opener.forget_media`.
-
-    Raises:
-        BadRecord: as `resolve` and `audio_info`; ``bad_media`` where there is nothing to look at.
-        MissingExtraError: PyAV is not installed, or too old a release.
-    """
-    if media.num_samples is not None and media.sampling_rate is not None:
-        if isinstance(media.ref, str):
-            resolve(media.ref, root)
-        return MediaInfo(0, 0, num_samples=media.num_samples, sampling_rate=media.sampling_rate)
-    if isinstance(media.ref, Audio):
-        return media.ref.info
-    if isinstance(media.ref, bytes | Extent):
-        return audio_info(media.ref)
-    if not isinstance(media.ref, str):
-        raise BadRecord("bad_media", "a sound without a path, bytes or stated number of samples")
-    return remembered(audio_info, media.ref, root)
 
 
 def audio_info(source: Source, *, label: str | None = None) -> MediaInfo:

@@ -25,6 +25,7 @@ from packidx.errors import BadRecord, PackidxError
 from packidx.io import ranges, storage, urls
 from packidx.io.ranges import Extent, ReadAhead
 from packidx.io.storage import unreadable
+from packidx.records.conversation import MediaInfo
 from packidx.records.media.lmdb_store import read_value, split_reference
 from packidx.records.media.paths import shortened
 from packidx.records.media.references import is_opened
@@ -175,6 +176,11 @@ def image_size(source: Source, label: str | None = None) -> tuple[int, int]:
     if width < 1 or height < 1:
         raise BadRecord("broken_media", f"{label} has {height} x {width} pixels")
     return (width, height) if swapped else (height, width)
+
+
+def image_info(source: Source, label: str | None = None) -> MediaInfo:
+    """`image_size` as what is known of a medium."""
+    return MediaInfo(*image_size(source, label))
 
 
 def open_image(source: Any, label: str | None = None) -> Image.Image:

@@ -1,4 +1,4 @@
-"""The media of a record: where they lead, their sizes, and the record with them opened."""
+"""The media of a record: what is known of each, and the record with them opened."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from packidx.io import storage, urls
 from packidx.io.identity import Identity, identity_of, lasting_identity
 from packidx.io.ranges import Extent
 from packidx.io.storage import reading
-from packidx.records.conversation import Media
-from packidx.records.layout import TURN_KEYS
-from packidx.records.media.audio import Audio
+from packidx.records.conversation import Media, MediaInfo
+from packidx.records.media.audio import Audio, audio_info
 from packidx.records.media.images import (
     MAX_PIXELS,
-    image_size,
+    image_info,
     open_image,
     read_image,
     stored_value,
@@ -34,14 +33,12 @@ from packidx.records.media.lmdb_store import (
 )
 from packidx.records.media.paths import MediaRoot, data_uri, forget_paths, resolve, shortened
 from packidx.records.media.references import (
-    LIST_KEYS,
     frames_of,
-    media_entries,
-    part_kind,
+    map_media,
     reference_of,
     refs_of,
 )
-from packidx.records.media.video import Video, forget_infos, remembered
+from packidx.records.media.video import Video, frames_info, video_info, with_stated
 
 Moved = Callable[[str], str]
 
@@ -51,31 +48,97 @@ _REPLACED_KEYS = (
 )
 
 
-def media_size(media: Media, root: MediaRoot) -> tuple[int, int] | None:
-    """(height, width) of one medium: stated, else from its image's header; None for any other.
+_READ: dict[str, Callable[..., MediaInfo]] = {
+    "image": image_info,
+    "video": video_info,
+    "audio": audio_info,
+}
+_NOWHERE = {
+    "image": "an image without a path, bytes or stated size",
+    "video": "a video without a path, bytes, frames or stated size",
+    "audio": "a sound without a path, bytes or stated number of samples",
+}
+
+
+def media_info(media: Media, root: MediaRoot) -> MediaInfo:
+    """Return what is known of a medium: what the record states, else what its headers say.
 
     Answers about paths are remembered until `forget_media`.
 
     Raises:
-        BadRecord: as `resolve` and `image_size`; ``bad_media`` where there is nothing to look at.
+        BadRecord: as `resolve` and what reads a medium of its kind; ``bad_media`` where there is
+            nothing to look at, or where the record asks for a frame that is not there.
+        MissingExtraError: PyAV is not installed, or too old a release.
     """
-    if media.height is not None and media.width is not None:
-        if media.kind == "image" and media.height * media.width > MAX_PIXELS:
+    info = _stated(media)
+    if info is None:
+        info = _looked_at(media, root)
+    else:
+        check_reference(media, root)
+    return with_stated(info, media) if media.kind == "video" else info
+
+
+def _stated(media: Media) -> MediaInfo | None:
+    """Return what the record states, where that is everything and no file need be looked at."""
+    if media.kind == "audio":
+        num_samples, rate = media.num_samples, media.sampling_rate
+        if num_samples is None or rate is None:
+            return None
+        return MediaInfo(0, 0, num_samples=num_samples, sampling_rate=rate)
+    if media.height is None or media.width is None:
+        return None
+    if media.kind == "image":
+        if media.height * media.width > MAX_PIXELS:
             size = f"{media.height} x {media.width}"
             raise BadRecord("media_too_large", f"an image is stated to have {size} pixels")
-        check_reference(media, root)
-        return media.height, media.width
-    if media.kind != "image":
-        for ref in refs_of(media):
-            _check_exists(ref, root)
+        return MediaInfo(media.height, media.width)
+    extracted = isinstance(media.ref, list | tuple)
+    num_frames = len(media.ref) if extracted else media.num_frames
+    if num_frames is None or isinstance(media.ref, Video):
         return None
-    if isinstance(media.ref, bytes | Extent):
-        return image_size(media.ref)
-    if not isinstance(media.ref, str):
-        raise BadRecord("bad_media", "an image without a path, bytes or stated size")
-    if media.ref.startswith("data:"):
-        return image_size(data_uri(media.ref), "a data: URI")
-    return remembered(image_size, media.ref, root)
+    if media.fps is None and not extracted:
+        return None
+    return MediaInfo(media.height, media.width, num_frames, extracted=extracted)
+
+
+def _looked_at(media: Media, root: MediaRoot) -> MediaInfo:
+    ref, read = media.ref, _READ[media.kind]
+    if isinstance(ref, Video | Audio):
+        return ref.info
+    if isinstance(ref, bytes | Extent):
+        return read(ref)
+    if isinstance(ref, list | tuple):
+        return frames_info([resolve(r, root) if isinstance(r, str) else r for r in ref])
+    if not isinstance(ref, str):
+        raise BadRecord("bad_media", _NOWHERE[media.kind])
+    if ref.startswith("data:"):
+        return read(data_uri(ref), label="a data: URI")
+    answer = _answer(read, ref, root)
+    if isinstance(answer, BadRecord):
+        raise BadRecord(answer.reason, answer.detail)
+    return answer
+
+
+@functools.lru_cache(maxsize=1 << 17)
+def _answer(read: Callable[..., MediaInfo], ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
+    """Return what `read` says of a reference; that it is refused is remembered, too."""
+    try:
+        # The reference, not the path, goes into the detail: it is the same on every machine.
+        return read(resolve(ref, root), label=repr(shortened(ref)))
+    except BadRecord as error:
+        return error.with_traceback(None)
+
+
+def check_exists(media: Media, root: MediaRoot) -> None:
+    """Refuse a medium whose file is not there, without looking into it.
+
+    Raises:
+        BadRecord: ``missing_media``, or as `resolve`.
+    """
+    for ref in refs_of(media):
+        path = resolve(ref, root) if isinstance(ref, str) else None
+        if isinstance(path, str) and not _exists(path):
+            raise BadRecord("missing_media", f"{shortened(ref)!r} does not exist")
 
 
 def check_reference(media: Media, root: MediaRoot) -> None:
@@ -85,7 +148,7 @@ def check_reference(media: Media, root: MediaRoot) -> None:
         BadRecord: as `resolve`.
     """
     for ref in refs_of(media):
-        if isinstance(ref, str) and not ref.startswith("data:"):
+        if isinstance(ref, str) and not (media.kind == "image" and ref.startswith("data:")):
             resolve(ref, root)
 
 
@@ -93,7 +156,7 @@ def forget_media() -> None:
     """Forget what is remembered of media by their paths: files may have changed since."""
     _exists.cache_clear()
     forget_paths()
-    forget_infos()
+    _answer.cache_clear()
     forget_databases()
     _identity.cache_clear()
 
@@ -126,77 +189,68 @@ def open_media(
     """
     if not isinstance(record, Mapping):
         raise BadRecord("bad_record", "the record is not an object")
-    looker = _Looker(root, moved, looked_at)
-    looker.opened(record)
-    fetched = dict(storage.overlapped(looker.fetch, looker.urls))
-    return MediaOpener(root, moved, fetched).opened(record)
+    opener = MediaOpener(root, moved)
+    wanted: dict[str, None] = {}
+
+    def look(kind: str, entry: Any, _: bool) -> None:
+        frames = frames_of(entry)[1] if kind == "video" else None
+        for ref in map(reference_of, [entry] if frames is None else frames):
+            if looked_at is not None:
+                looked_at.note(ref, root)
+            located = opener.located_at(ref) if kind == "image" or frames is not None else None
+            if isinstance(located, str) and urls.is_url(located) and not split_reference(located):
+                wanted[located] = None
+
+    map_media(record, look)
+    opener.fetched = dict(storage.overlapped(_fetch, wanted))
+    return opener.opened(record)
+
+
+def _fetch(url: str) -> tuple[str, bytes | BadRecord]:
+    """An image's URL and its content, or why there is none."""
+    try:
+        return url, read_image(url)
+    except BadRecord as error:
+        return url, error.with_traceback(None)
 
 
 class MediaOpener:
     """Opens the media of one record; a subclass may put something else in their places."""
 
-    def __init__(
-        self, root: MediaRoot, moved: Moved, fetched: Mapping[str, bytes | BadRecord] | None = None
-    ) -> None:
+    def __init__(self, root: MediaRoot, moved: Moved) -> None:
         self._root, self._moved = root, moved
-        self._fetched = fetched or {}
+        self.fetched: Mapping[str, bytes | BadRecord] = {}
+        """Images that were read already, by URL."""
 
     def opened(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """A shallow copy of a record with its media opened, in its own dialect."""
-        opened = dict(record)
-        for kind in LIST_KEYS:
-            key, entries = media_entries(record, kind)
-            if key is not None:
-                media = [self.entry(kind, entry) for entry in entries]
-                opened[key] = media if isinstance(record[key], list | tuple) else media[0]
-        for key in TURN_KEYS:
-            if isinstance(record.get(key), list | tuple):
-                opened[key] = [self.turn(turn) for turn in record[key]]
-        return opened
+        return map_media(record, self.entry)
 
-    def turn(self, turn: Any) -> Any:
-        content = turn.get("content", turn.get("value")) if isinstance(turn, Mapping) else None
-        if not isinstance(content, list | tuple):
-            return turn
-        name = "content" if "content" in turn else "value"
-        return {**turn, name: [self._part(part) for part in content]}
-
-    def _part(self, part: Any) -> Any:
-        kind = part_kind(part)
-        if isinstance(part, str) or kind not in LIST_KEYS:
-            return part
-        if kind != "image":
-            return self.entry(kind, part)
-        ref = reference_of(part)
-        if ref is None:
-            return part
-        kept = {key: value for key, value in part.items() if key not in _REPLACED_KEYS}
-        return {**kept, "type": "image", "image": self.image(ref)}
-
-    def entry(self, kind: str, entry: Any) -> Any:
-        """An entry of a media list, opened: an image always, any other as far as it can be."""
-        if kind == "image":
-            return self.image(reference_of(entry))
+    def entry(self, kind: str, entry: Any, is_part: bool = False) -> Any:
+        """An entry of a media list or a part of a turn, opened: an image always, any other as far
+        as it can be."""
         key, frames = frames_of(entry) if kind == "video" else (None, None)
         if frames is not None:
             images = [self.image(reference_of(frame)) for frame in frames]
             return images if key is None else {**entry, key: images}
         ref = reference_of(entry)
+        if kind == "image" and not is_part:
+            return self.image(ref)
         if ref is None:
             return entry
-        opened = self.video(ref) if kind == "video" else self.sound(ref)
-        if opened is ref:
+        opened = {"image": self.image, "video": self.video, "audio": self.sound}[kind](ref)
+        if opened is ref and kind != "image":
             return entry
         if not isinstance(entry, Mapping):
             return opened
         kept = {name: value for name, value in entry.items() if name not in _REPLACED_KEYS}
-        if kept.get("type"):
+        if kind == "image" or kept.get("type"):
             return {**kept, "type": kind, kind: opened}
         return {**kept, (kind if kind in kept else "path"): opened}
 
     def image(self, ref: Any) -> Image.Image:
         located = self.located_at(ref)
-        content = self._fetched.get(located) if isinstance(located, str) else None
+        content = self.fetched.get(located) if isinstance(located, str) else None
         if isinstance(content, BadRecord):
             raise BadRecord(content.reason, content.detail)
         if content is None:
@@ -230,44 +284,6 @@ class MediaOpener:
                 (location, key), separator = entry, SEPARATOR
             ref = self._moved(location) + separator + key
         return resolve(ref, self._root)
-
-
-class _Looker(MediaOpener):
-    """Notes what a record refers to, and the URLs of its images, instead of opening them."""
-
-    def __init__(self, root: MediaRoot, moved: Moved, looked_at: LookedAt | None) -> None:
-        super().__init__(root, moved)
-        self.urls: dict[str, None] = {}
-        self._looked_at = looked_at
-
-    def _noted(self, ref: Any) -> Any:
-        if self._looked_at is not None:
-            self._looked_at.note(ref, self._root)
-        return ref
-
-    def image(self, ref: Any) -> Any:
-        self._noted(ref)
-        located = self.located_at(ref)
-        if isinstance(located, str) and urls.is_url(located) and not split_reference(located):
-            self.urls[located] = None
-        return ref
-
-    video = sound = _noted
-
-    @staticmethod
-    def fetch(url: str) -> tuple[str, bytes | BadRecord]:
-        """The content, or why there is none."""
-        try:
-            return url, read_image(url)
-        except BadRecord as error:
-            return url, error.with_traceback(None)
-
-
-def _check_exists(ref: Any, root: MediaRoot) -> None:
-    if isinstance(ref, str):
-        path = resolve(ref, root)
-        if isinstance(path, str) and not _exists(path):
-            raise BadRecord("missing_media", f"{shortened(ref)!r} does not exist")
 
 
 @functools.lru_cache(maxsize=1 << 16)

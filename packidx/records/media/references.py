@@ -6,18 +6,21 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.io.ranges import Extent
 from packidx.records.conversation import Media
 
+TURN_KEYS = ("messages", "conversations", "conversation")
+"""Keys of a record's turns, the first of which is taken."""
 LIST_KEYS = {
     "image": ("images", "image"),
     "video": ("videos", "video"),
     "audio": ("audios", "audio"),
 }
+Change = Callable[[str, Any, bool], Any]
 OBJECT = (dict, Mapping)  # dict first: asking an abstract class is slow
 MAX_TOKENS = 2**31 - 1  # the columns are int32
 
@@ -118,6 +121,97 @@ def media_entries(record: Mapping[str, Any], kind: str) -> tuple[str | None, lis
         raise BadRecord("bad_media", f"the record has both {given[0]!r} and {given[1]!r}")
     value = record[given[0]]
     return given[0], list(value) if isinstance(value, list | tuple) else [value]
+
+
+def map_media(record: Mapping[str, Any], change: Change) -> dict[str, Any]:
+    """A shallow copy of a record with its media changed: first the entries of its own lists, kind
+    by kind, then the parts of its turns.
+
+    Args:
+        change: (kind, entry or part, whether it is a part) → what stands in its place.
+
+    Raises:
+        BadRecord: as `media_entries`.
+    """
+    changed = dict(record)
+    for kind in LIST_KEYS:
+        key, entries = media_entries(record, kind)
+        if key is not None:
+            media = [change(kind, entry, False) for entry in entries]
+            changed[key] = media if isinstance(record[key], list | tuple) else media[0]
+    for key in TURN_KEYS:
+        if isinstance(record.get(key), list | tuple):
+            changed[key] = [_mapped(turn, change) for turn in record[key]]
+    return changed
+
+
+def _mapped(turn: Any, change: Change) -> Any:
+    name, content = content_of(turn)
+    if not isinstance(content, list | tuple):
+        return turn
+    kinds = [None if isinstance(part, str) else part_kind(part) for part in content]
+    return {
+        **turn,
+        name: [
+            change(kind, part, True) if kind in LIST_KEYS else part
+            for kind, part in zip(kinds, content, strict=True)
+        ],
+    }
+
+
+def content_of(turn: Any) -> tuple[str, Any]:
+    """The name and value of what a turn says; nothing of what is none."""
+    if not isinstance(turn, OBJECT):
+        return "content", None
+    name = "content" if "content" in turn else "value"
+    return name, turn.get(name)
+
+
+def turn_key(record: Mapping[str, Any]) -> str | None:
+    """Return under which key a record has its turns; None where it has none."""
+    return next((key for key in TURN_KEYS if record.get(key) is not None), None)
+
+
+def role_of(turn: Any) -> Any:
+    """Return who speaks, in the record's word; None where nobody is named."""
+    return turn.get("role", turn.get("from")) if isinstance(turn, OBJECT) else None
+
+
+def media_first(record: dict[str, Any]) -> dict[str, Any]:
+    """`record` with the media of each kind that no turn has a placeholder for before its first user
+    turn; itself where there are none."""
+    key = next((key for key in TURN_KEYS if isinstance(record.get(key), list)), None)
+    turns = record[key] if key is not None else []
+    front: list[str] = []
+    for kind in reversed(LIST_KEYS):
+        if not any(has_placeholder(turn, kind) for turn in turns):
+            front = [kind] * len(media_entries(record, kind)[1]) + front
+    at = next((n for n, turn in enumerate(turns) if role_of(turn) in ("user", "human")), None)
+    if not front or key is None or at is None:
+        return record
+    changed = _preceded(turns[at], front)
+    return {**record, key: [*turns[:at], changed, *turns[at + 1 :]]}
+
+
+def has_placeholder(turn: Any, kind: str) -> bool:
+    """Return whether a turn has a place for a medium of a kind."""
+    content = content_of(turn)[1]
+    for part in content if isinstance(content, list) else [content]:
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str) and f"<{kind}>" in text:
+            return True
+        if part_kind(part) == kind:
+            return True
+    return False
+
+
+def _preceded(turn: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
+    """A turn with placeholders before what it says."""
+    name, content = content_of(turn)
+    if isinstance(content, list):
+        return {**turn, name: [*({"type": kind} for kind in kinds), *content]}
+    front = "".join(f"<{kind}>" for kind in kinds)
+    return {**turn, name: front + content} if isinstance(content, str) else turn
 
 
 def _is_absent(value: Any) -> bool:

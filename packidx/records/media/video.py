@@ -9,10 +9,10 @@ transformers' default reader (torchcodec since 0.11) has them; its `pyav` reader
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,8 +31,8 @@ from packidx.records.media.images import (
     open_image,
 )
 from packidx.records.media.lmdb_store import split_reference
-from packidx.records.media.paths import MediaRoot, resolve, shortened
-from packidx.records.media.references import is_opened, refs_of
+from packidx.records.media.paths import shortened
+from packidx.records.media.references import is_opened
 
 # Containers of pixels alone: playlists and scripts, which name further files, are none.
 _FORMATS = (
@@ -44,7 +44,6 @@ _SOUND_FORMATS = (
     *("asf", "mpegts", "avi", "flv"),
 )
 
-T = TypeVar("T")
 Frames = tuple[Any, ...]
 
 
@@ -114,18 +113,13 @@ class Video:
                 yield number, _pixels(self.source[number])
 
 
-def media_info(media: Media, root: MediaRoot) -> MediaInfo:
-    """Return what is known of a video in a record: what the record states, else what its headers
-    say.
-
-    Answers about paths are remembered until `opener.forget_media`.
+def with_stated(info: MediaInfo, media: Media) -> MediaInfo:
+    """What is known of a video, with what its record states in place of what its headers say.
 
     Raises:
-        BadRecord: as `resolve`, `video_info` and `frames_info`; ``bad_media`` where there is
-            nothing to look at, or where the record asks for a frame that is not there.
-        MissingExtraError: PyAV is not installed, or too old a release.
+        BadRecord: ``bad_media`` or ``broken_media``: the record asks for a frame that is not there,
+            or there are none.
     """
-    info = _stated(media, root) or _looked_at(media.ref, root)
     stated = {"height": media.height, "width": media.width, "fps": media.fps}
     if not info.extracted:
         stated["num_frames"] = media.num_frames
@@ -133,20 +127,6 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
     info = replace(info, frame_indices=media.frame_indices, **known)
     _check(info)
     return info
-
-
-def _stated(media: Media, root: MediaRoot) -> MediaInfo | None:
-    """Return what the record states, where that is everything and no file need be looked at."""
-    frames = media.ref if isinstance(media.ref, list | tuple) else None
-    num_frames = media.num_frames if frames is None else len(frames)
-    if media.height is None or media.width is None or num_frames is None:
-        return None
-    if isinstance(media.ref, Video) or (frames is None and media.fps is None):
-        return None
-    for ref in refs_of(media):
-        if isinstance(ref, str):
-            resolve(ref, root)
-    return MediaInfo(media.height, media.width, num_frames, extracted=frames is not None)
 
 
 def _check(info: MediaInfo) -> None:
@@ -169,18 +149,6 @@ def _check(info: MediaInfo) -> None:
         if not 0 <= number < info.num_frames:
             text = f"frame {number} is asked for of a video of {info.num_frames} frames"
             raise BadRecord("bad_media", text)
-
-
-def _looked_at(ref: Any, root: MediaRoot) -> MediaInfo:
-    if isinstance(ref, Video):
-        return ref.info
-    if isinstance(ref, bytes | Extent):
-        return video_info(ref)
-    if isinstance(ref, list | tuple):
-        return frames_info([resolve(r, root) if isinstance(r, str) else r for r in ref])
-    if not isinstance(ref, str):
-        raise BadRecord("bad_media", "a video without a path, bytes, frames or stated size")
-    return remembered(video_info, ref, root)
 
 
 def _decode(
@@ -212,32 +180,6 @@ def _pixels(frame: Any) -> NDArray[np.uint8]:
 
 
 # -- headers ---------------------------------------------------------------------------------------
-
-
-def remembered(read: Callable[..., T], ref: str, root: MediaRoot) -> T:
-    """Return what `read` says of a reference, remembered until `forget_infos`.
-
-    Raises:
-        BadRecord: as `read`; that is remembered, too.
-    """
-    answer = _answer(read, ref, root)
-    if isinstance(answer, BadRecord):
-        raise BadRecord(answer.reason, answer.detail)
-    return cast(T, answer)
-
-
-@functools.lru_cache(maxsize=1 << 17)
-def _answer(read: Callable[..., Any], ref: str, root: MediaRoot) -> Any:
-    try:
-        # The reference, not the path, goes into the detail: it is the same on every machine.
-        return read(resolve(ref, root), label=repr(shortened(ref)))
-    except BadRecord as error:
-        return error.with_traceback(None)
-
-
-def forget_infos() -> None:
-    """Files may have changed since."""
-    _answer.cache_clear()
 
 
 def video_info(source: Source, *, label: str | None = None) -> MediaInfo:

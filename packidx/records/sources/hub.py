@@ -16,7 +16,7 @@ import os
 import posixpath
 import re
 import urllib.parse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -335,7 +335,10 @@ def _files_of(arg: str, builder: Any, splits: Sequence[str]) -> dict[str, list[s
     )
 
     there = builder.config.data_files or {}
-    _refuse_absent(arg, splits, there)
+    absent = [split for split in splits if split not in there]
+    if absent:
+        known = ", ".join(sorted(map(str, there))) or "none"
+        raise SourceError(f"{arg}: there is no split {absent[0]!r}, but {known}: name one")
     with_media = isinstance(builder, FolderBasedBuilder)
     if not with_media:
         _refuse_settings(arg, builder.config)
@@ -363,15 +366,3 @@ def _refuse_settings(arg: str, config: Any) -> None:
                 f"{arg}: config {config.name} states {field.name}={value!r:.80}, which is not "
                 "applied here: name its files, hf://datasets/org/name/PATH, with options for them"
             )
-
-
-def _refuse_absent(arg: str, splits: Sequence[str], there: Iterable[Any]) -> None:
-    """Raise a SourceError unless all of `splits` are there."""
-    absent = [split for split in splits if split not in there]
-    if absent:
-        raise SourceError(f"{arg}: there is no split {absent[0]!r}, but {_listed(there)}: name one")
-
-
-def _listed(names: Iterable[Any]) -> str:
-    """Names, in order, as a sentence has them."""
-    return ", ".join(sorted(str(name) for name in names)) or "none"

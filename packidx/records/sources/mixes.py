@@ -69,46 +69,28 @@ def is_mix(value: Any) -> bool:
 
 
 def mix_in_file(path: str) -> Any:
-    """`load_mix` of a local copy, which is kept: a ``.json`` file is read again for its records."""
-    if not path.endswith(SUFFIXES) and storage.stat(path).nbytes > _MAX_BYTES:
-        return None
-    with local_shard(path) as copy:
-        return load_mix(copy)
-
-
-def load_mix(path: str) -> Any:
     """Return what a mix file holds, or None where a ``.json`` file is none.
 
     Raises:
-        SourceError: it cannot be read, or is YAML and no mix.
+        SourceError: it cannot be read, is YAML and no mix, or a part of it would be lost.
     """
-    try:
-        if urls.is_url(path):
-            data = storage.read_range(path, 0, _MAX_BYTES + 1)
-        else:
-            with open(path, "rb", opener=storage.open_regular) as file:
-                data = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise SourceError(f"cannot read {path}: {error.strerror}; check the path") from None
-    if path.endswith(SUFFIXES):
-        value = _yaml(path, data)
-        if not is_mix(value):
-            raise SourceError(
-                f"{path} is no mix: write `datasets:` and a list of path, data_folder and "
-                "data_type, or for each data set its name and under it file_name, columns, tags"
-            )
-        return value
-    if len(data) > _MAX_BYTES or data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+    is_yaml = path.endswith(SUFFIXES)
+    if not is_yaml and storage.stat(path).nbytes > _MAX_BYTES:
         return None
+    with local_shard(path) as copy:  # which is kept: a .json file is read again for its records
+        try:
+            with open(copy, "rb", opener=storage.open_regular) as file:
+                data = file.read(_MAX_BYTES + 1)
+        except OSError as error:
+            raise SourceError(f"cannot read {path}: {error.strerror}; check the path") from None
+    if is_yaml:
+        return _yaml(path, data)
     try:
-        value = orjson.loads(data)
+        value = orjson.loads(data) if len(data) <= _MAX_BYTES else None
     except ValueError:
         return None
-    return _unique(path, data) if is_mix(value) else None
-
-
-def _unique(path: str, data: bytes) -> Any:
-    """The mix in a JSON file."""
+    if not is_mix(value):
+        return None
     try:
         return load_json(data)
     except ValueError as error:
@@ -119,9 +101,15 @@ def _yaml(path: str, data: bytes) -> Any:
     if len(data) > _MAX_BYTES:
         raise SourceError(f"{path} is over {_MAX_BYTES >> 20} MiB: data does not belong in YAML")
     try:
-        return load_yaml(data)
+        value = load_yaml(data)
     except ValueError as error:
         raise SourceError(f"{path} is not valid YAML: {error}") from None
+    if not is_mix(value):
+        raise SourceError(
+            f"{path} is no mix: write `datasets:` and a list of path, data_folder and "
+            "data_type, or for each data set its name and under it file_name, columns, tags"
+        )
+    return value
 
 
 def data_sets(path: str, value: Any, wanted: Sequence[str] = ()) -> list[DataSet]:
@@ -134,24 +122,26 @@ def data_sets(path: str, value: Any, wanted: Sequence[str] = ()) -> list[DataSet
         SourceError: an entry cannot be understood; the text names file and entry.
     """
     entries = listed(value)
-    folder = os.path.dirname(path)
-    if entries is not None:
-        chosen = [from_list(path, folder, number, entry) for number, entry in enumerate(entries)]
-        _refuse_twice(path, [data_set.name for data_set in chosen])
-        missing = [name for name in wanted if name not in {data_set.name for data_set in chosen}]
-        chosen = [data_set for data_set in chosen if not wanted or data_set.name in wanted]
+    if entries is None:
+        named = [(name, entry) for name, entry in value.items() if not name.startswith("_")]
     else:
-        named = {name: entry for name, entry in value.items() if not name.startswith("_")}
-        _refuse_twice(path, list(named))
-        missing = [name for name in wanted if name not in named]
-        chosen = [
-            from_meta(path, folder, name, entry)
-            for name, entry in named.items()
-            if (not wanted or name in wanted)
-        ]
+        named = [(entry.get("name"), entry) for entry in entries]
+    names = [name for name, _ in named]
+    for number, name in enumerate(names):
+        if name is not None and (not isinstance(name, str) or not name):
+            text = f"{path}, entry {number} of datasets: name is {name!r}, not text"
+            raise SourceError(text)
+    _refuse_twice(path, names)
+    missing = [name for name in wanted if name not in names]
     if missing:
         raise SourceError(f"{path} names no data set {missing[0]!r}: check what stands behind #")
-    return chosen
+    return [
+        _from_meta(path, f"{path}, data set {name!r}", name, entry)
+        if entries is None
+        else _from_list(path, f"{path}, entry {number} of datasets", name, entry)
+        for number, (name, entry) in enumerate(named)
+        if not wanted or name in wanted
+    ]
 
 
 def _refuse_twice(path: str, names: Sequence[str | None]) -> None:
@@ -169,7 +159,7 @@ def _refuse_twice(path: str, names: Sequence[str | None]) -> None:
 
 
 def listed(value: Mapping[Any, Any]) -> list[Any] | None:
-    """The entries, as `from_list` takes them; None where `value` is no such file."""
+    """The entries, as `_from_list` takes them; None where `value` is no such file."""
     entries = value.get("datasets")
     if isinstance(entries, list) and entries and all(isinstance(each, dict) for each in entries):
         return entries
@@ -215,13 +205,12 @@ class DataSet:
         return f"{path}, data set {self.name or self.locations[0]!r}"
 
 
-def from_meta(path: str, folder: str, name: str, entry: Mapping[str, Any]) -> DataSet:
+def _from_meta(path: str, where: str, name: str, entry: Mapping[str, Any]) -> DataSet:
     """The data set of an entry of NeMo Automodel's and LLaMA-Factory's meta file.
 
     Raises:
         SourceError: it cannot be understood.
     """
-    where = f"{path}, data set {name!r}"
     if not entry.get("file_name"):
         key = next((key for key in HUBS if entry.get(key)), None)
         wrong = "file_name is missing: give a file, glob or folder"
@@ -238,17 +227,16 @@ def from_meta(path: str, folder: str, name: str, entry: Mapping[str, Any]) -> Da
         if entry.get("pair") is not None:
             del columns["response"]
         columns = {k: v for k, v in columns.items() if k != v}
-    layout = _layout(where, entry, columns, _media_folder(where, folder, entry.get("media_dir")))
+    folder, split = os.path.dirname(path), entry.get("split")
+    layout = _layout(where, folder, {**entry, "columns": columns}, entry.get("media_dir"))
     locations = [_beside(folder, location) for location in _locations(where, entry["file_name"])]
-    split = entry.get("split")
     if split:
         locations = [_split(location, split) for location in locations]
     return DataSet(name, tuple(locations), layout)
 
 
-def from_list(path: str, folder: str, number: int, entry: Mapping[str, Any]) -> DataSet:
-    """The data set of entry `number` of LMMS Engine's list; else as `from_meta`."""
-    where = f"{path}, entry {number} of datasets"
+def _from_list(path: str, where: str, name: str | None, entry: Mapping[str, Any]) -> DataSet:
+    """The data set of an entry of LMMS Engine's list; else as `_from_meta`."""
     _check_keys(where, entry, _LIST_KEYS)
     given = [key for key in ("path", "json_path", "file_name") if entry.get(key)]
     if len(given) != 1:
@@ -259,30 +247,24 @@ def from_list(path: str, folder: str, number: int, entry: Mapping[str, Any]) -> 
     ratio = _share(where, entry.get("sampling_strategy"))
     if ratio is not None:
         entry = {**entry, "sample_ratio": ratio}
-    media = entry.get("data_folder") or entry.get("media_dir")
-    columns = dict(entry.get("columns") or {})
-    layout = _layout(where, entry, columns, _media_folder(where, folder, media))
-    locations = tuple(
-        _seen(where, folder, location) for location in _locations(where, entry[given[0]])
-    )
+    folder = os.path.dirname(path)
+    layout = _layout(where, folder, entry, entry.get("data_folder") or entry.get("media_dir"))
+    places = _locations(where, entry[given[0]])
+    locations = [_seen(where, folder, place) for place in places]
     if data_type == _SAVED:
-        given_names = _locations(where, entry[given[0]])
-        data_type, locations = None, tuple(map(_of_hf, repeat(where), locations, given_names))
-    name = entry.get("name")
-    if name is not None and (not isinstance(name, str) or not name):
-        raise SourceError(f"{where}: name is {name!r}, not text")
-    return DataSet(name, locations, layout, data_type)
+        data_type, locations = None, list(map(_of_hf, repeat(where), locations, places))
+    return DataSet(name, tuple(locations), layout, data_type)
 
 
-def _layout(
-    where: str, entry: Mapping[str, Any], columns: dict[str, str], media: str | None
-) -> Layout:
+def _layout(where: str, folder: str, entry: Mapping[str, Any], media: Any) -> Layout:
+    if media not in (None, "") and not isinstance(media, str):
+        raise SourceError(f"{where}: the media folder is {media!r}, not a path")
     try:
         ratio = entry.get("sample_ratio")
         return Layout(
-            columns,
+            dict(entry.get("columns") or {}),
             dict(entry.get("tags") or {}),
-            media,
+            _seen(where, folder, media) if media else None,
             1.0 if ratio is None else ratio,
             entry.get("delimiter"),
             entry.get("pair"),
@@ -369,14 +351,6 @@ def _split(location: str, split: Any) -> str:
         return f"{location}#{split}" if whole else location
     is_dictionary = storage.is_file(urls.join(location, "dataset_dict.json"))
     return urls.join(location, str(split)) if is_dictionary else location
-
-
-def _media_folder(where: str, folder: str, given: Any) -> str | None:
-    if given in (None, ""):
-        return None
-    if not isinstance(given, str):
-        raise SourceError(f"{where}: the media folder is {given!r}, not a path")
-    return _seen(where, folder, given)
 
 
 def _beside(folder: str, location: str) -> str:

@@ -168,14 +168,12 @@ def test_other_options_of_the_same_lengths(tmp_path: Path) -> None:
     assert found["cost"]["a"] > 0 and found["cost"]["b"] > found["cost"]["a"]
 
 
-def shard(path: Path, texts: list[str], ident: str | None = None) -> str:
-    """Records with the answers `texts`, of one id, or of none, which are called by their place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def shard(path: Path, texts: list[str]) -> str:
+    """Records with the answers `texts`, which are called by their place."""
     with open(path, "w") as file:
         for text in texts:
             turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": text}]
-            named = {} if ident is None else {"id": ident}
-            file.write(json.dumps({"messages": turns, **named}) + "\n")
+            file.write(json.dumps({"messages": turns}) + "\n")
     return str(path)
 
 
@@ -197,25 +195,6 @@ def test_shards_that_were_appended_move_nothing(tmp_path: Path) -> None:
     samples = check(a, b, "source and key")
     assert (samples["moved"], samples["gained"], samples["companions_kept"]) == (0, 30, 1)
     assert samples["gained_from"] == {"absent": 30}
-
-
-def test_keys_that_are_not_unique_are_told_apart_by_shard_and_row(tmp_path: Path) -> None:
-    """A shard at another path is the same, one that has changed is another, even by a row."""
-    places = []
-    for number in range(2):
-        folder = tmp_path / str(number)
-        shards = [
-            *[shard(folder / "0new.jsonl", texts(5, 900), "the same")] * number,
-            shard(folder / "1empty.jsonl", []),
-            shard(folder / "2kept.jsonl", texts(40), "the same"),
-            shard(folder / "3changed.jsonl", [*["new"] * number, *texts(30, 50)], "the same"),
-        ]
-        places.append(planned(counted(shards, folder / "l"), folder / "i"))
-    samples = told(*places)
-    assert samples["matched_by"] == "shard and row"
-    assert samples["in_both"] == 40 and samples["tokens_differ"] == 0
-    assert (samples["gained_from"], samples["lost_to"]) == ({"absent": 36}, {"absent": 30})
-    assert all(e["sample_id"]["b"] == e["sample_id"]["a"] + 5 for e in samples["examples"]["moved"])
 
 
 def test_samples_that_nothing_tells_apart_are_not_compared(

@@ -32,8 +32,9 @@ from packidx.processor.families.qwen import QWEN2_5_VL, QWEN3_VL
 from packidx.processor.families.shared import smart_resize_video
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
+from packidx.records.media.opener import media_info
 from packidx.records.media.paths import ANYWHERE, MediaRoot
-from packidx.records.media.video import Video, media_info
+from packidx.records.media.video import Video
 
 CLIPS: list[tuple[str, dict[str, Any]]] = [
     ("a.mp4", {"frames": 13, "size": (98, 66)}),

@@ -15,8 +15,8 @@ from sounds import write_sound
 
 from packidx.errors import BadRecord
 from packidx.records.dialects.parse import parse
-from packidx.records.media.audio import Audio, audio_info, media_sound, resampled_length
-from packidx.records.media.opener import open_media
+from packidx.records.media.audio import Audio, audio_info, resampled_length
+from packidx.records.media.opener import media_info, open_media
 from packidx.records.media.paths import MediaRoot
 
 FILES: list[tuple[str, dict[str, Any]]] = [
@@ -127,7 +127,7 @@ def test_every_dialect_opens_the_same_sound(tmp_path: Path) -> None:
     for record in records:
         [medium] = parse(record).media
         assert medium.kind == "audio"
-        assert media_sound(medium, root).num_samples == 4000, record
+        assert media_info(medium, root).num_samples == 4000, record
         opened = parse(open_media(record, root))
         assert isinstance(opened.media[0].ref, Audio), record
         assert len(opened.media[0].ref.waveform(16000)) == 4000

@@ -14,12 +14,12 @@ import pytest
 from PIL import Image
 
 from packidx.errors import BadRecord, MissingExtraError
-from packidx.records.conversation import Media
+from packidx.records.conversation import Media, MediaInfo
 from packidx.records.dialects.parse import parse
+from packidx.records.media.images import image_size
 from packidx.records.media.opener import (
     forget_media,
-    image_size,
-    media_size,
+    media_info,
     open_media,
     resolve,
 )
@@ -70,9 +70,9 @@ def test_sizes_and_images(root: Path, place: str) -> None:
     for spelled in (place, f"{root}/{place}", f"file://{root}/{place}"):
         for confined in (True, False):
             first = Media("image", f"{spelled}::0001")
-            assert media_size(first, MediaRoot(str(root), confined)) == (20, 30)
+            assert media_info(first, MediaRoot(str(root), confined)) == MediaInfo(20, 30)
             turned = Media("image", f"{spelled}::a::b/é.png")
-            assert media_size(turned, MediaRoot(str(root), confined)) == (40, 10)
+            assert media_info(turned, MediaRoot(str(root), confined)) == MediaInfo(40, 10)
     record = {"messages": [{"role": "user", "content": "<image><image>"}]}
     record["images"] = [f"{place}::0001", {"path": f"{root}/{place}::a::b/é.png"}]  # type: ignore[assignment]
     first, second = parse(open_media(record, MediaRoot(str(root), True))).media
@@ -103,7 +103,7 @@ def test_sizes_and_images(root: Path, place: str) -> None:
 def test_references_that_lead_nowhere(root: Path, ref: str, confined: bool, reason: str) -> None:
     for _ in range(2):
         with pytest.raises(BadRecord) as caught:
-            media_size(Media("image", ref), MediaRoot(str(root), confined))
+            media_info(Media("image", ref), MediaRoot(str(root), confined))
         assert caught.value.reason == reason
         assert str(root) not in caught.value.detail
     if reason == "media_outside_root":
@@ -115,10 +115,10 @@ def test_links_are_followed_to_what_is_allowed(root: Path) -> None:
     for name in ("link.lmdb", "inner.lmdb"):
         media = Media("image", f"{root}/{name}::0001")
         with pytest.raises(BadRecord, match=f"--media-root {root.parent}/outside.lmdb "):
-            media_size(media, MediaRoot(str(root)))
-        assert media_size(
+            media_info(media, MediaRoot(str(root)))
+        assert media_info(
             media, MediaRoot(str(root), elsewhere=(f"{root.parent}/outside.lmdb",))
-        ) == (20, 30)
+        ) == MediaInfo(20, 30)
 
 
 def sizes_in_child(root: str, queue: Any) -> None:
@@ -142,4 +142,4 @@ def test_forked_processes_open_their_own(root: Path) -> None:
 def test_without_the_package(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lmdb", None)
     with pytest.raises(MissingExtraError, match=r'pip install "packidx\[lmdb\]"'):
-        media_size(Media("image", "in/x.lmdb::0001"), MediaRoot(str(root), True))
+        media_info(Media("image", "in/x.lmdb::0001"), MediaRoot(str(root), True))

@@ -15,11 +15,11 @@ import pytest
 from PIL import Image, ImageOps
 
 from packidx.errors import BadRecord
-from packidx.records.conversation import Media
+from packidx.records.conversation import Media, MediaInfo
+from packidx.records.media.images import image_size
 from packidx.records.media.opener import (
     forget_media,
-    image_size,
-    media_size,
+    media_info,
     open_image,
     resolve,
 )
@@ -189,17 +189,17 @@ def test_references_that_lead_nowhere(root: Path, ref: str, reason: str) -> None
         assert refused(resolve, ref, MediaRoot(str(root), confined)).reason == reason
 
 
-def test_media_size(root: Path) -> None:
+def test_what_is_known_of_an_image(root: Path) -> None:
     uri = "data:image/png;base64," + base64.b64encode(encoded()).decode()
     for ref in ("a.png", uri, encoded()):
-        assert media_size(Media("image", ref), MediaRoot(str(root), True)) == (20, 36)
-    assert media_size(Media("image", "nope", 7, 8), MediaRoot(str(root), True)) == (7, 8)
+        assert media_info(Media("image", ref), MediaRoot(str(root), True)) == MediaInfo(20, 36)
+    assert media_info(Media("image", "nope", 7, 8), MediaRoot(str(root), True)) == MediaInfo(7, 8)
     huge = Media("image", "nope", 100_000, 100_000)
-    assert refused(media_size, huge, MediaRoot(str(root), True)).reason == "media_too_large"
+    assert refused(media_info, huge, MediaRoot(str(root), True)).reason == "media_too_large"
     video = Media("video", "none.mp4")
-    assert refused(media_size, video, MediaRoot(str(root), True)).reason == "missing_media"
+    assert refused(media_info, video, MediaRoot(str(root), True)).reason == "missing_media"
     loop = Media("image", "loop.png")
-    reason = refused(media_size, loop, MediaRoot(str(root), False)).reason
+    reason = refused(media_info, loop, MediaRoot(str(root), False)).reason
     assert reason in ("broken_media", "missing_media")
 
 

@@ -20,9 +20,9 @@ from PIL import Image
 from packidx.errors import BadRecord, MissingExtraError
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media import video as video_module
-from packidx.records.media.opener import forget_media
+from packidx.records.media.opener import forget_media, media_info
 from packidx.records.media.paths import MediaRoot
-from packidx.records.media.video import Video, media_info, video_info
+from packidx.records.media.video import Video, video_info
 
 CONTAINERS: list[tuple[str, dict[str, Any]]] = [
     ("h264.mp4", {"frames": 13, "size": (98, 66)}),

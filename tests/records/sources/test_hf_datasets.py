@@ -14,8 +14,9 @@ from PIL import Image
 from record_files import read_row
 
 from packidx.errors import SourceError
+from packidx.records.conversation import MediaInfo
 from packidx.records.dialects.parse import parse
-from packidx.records.media.opener import media_size, open_media
+from packidx.records.media.opener import media_info, open_media
 from packidx.records.media.paths import MediaRoot
 from packidx.records.shards import InputFile, read_records, scan
 from packidx.records.sources.find_shards import find_shards
@@ -91,7 +92,7 @@ def check(records: list[dict[str, Any]], first: int = 0) -> None:
         ]
         assert len(parsed.media) == len(expected.media) == (number % 3 != 0)
         for medium in parsed.media:
-            assert media_size(medium, MediaRoot("/nowhere", True)) == (20, 10 + number)
+            assert media_info(medium, MediaRoot("/nowhere", True)) == MediaInfo(20, 10 + number)
         for medium in parse(open_media(record, MediaRoot("/nowhere", True))).media:
             assert isinstance(medium.ref, Image.Image)
             assert (medium.height, medium.width) == (20, 10 + number)
