@@ -166,6 +166,19 @@ def test_changes(tmp_path: Path, change: str) -> None:
     assert taken.reason is None and taken.num_samples >= 2 * PER_SHARD
 
 
+def test_a_file_that_grew_keeps_its_old_ranges(tmp_path: Path) -> None:
+    """And shrunk again, it has no column that only the records had which are gone."""
+    corpus = Corpus(tmp_path, names="a")
+    corpus.write("b", records("b", 300))
+    corpus.count()
+    for more in ([chat("more", note=1)] * 9, [chat("less")] * 9):
+        corpus.write("b", [*records("b", 300), *more])
+        taken = corpus.again()
+        assert taken.counted == ["b.jsonl"] and 0 < taken.num_counted < 60
+    corpus.write("b", [*records("b", 300)[:50], chat("b 50 other"), *records("b", 300)[51:]])
+    assert corpus.again().num_samples < PER_SHARD + 50
+
+
 def test_sources_in_another_order(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
     sources = [str(corpus.path(name)) for name in "abcd"]
@@ -327,8 +340,9 @@ def apply(corpus: Corpus, step: str, name: str, number: int) -> None:
     elif not path.exists():
         return
     elif step == "append":
+        more = [record | {"note": number} for record in records("more", number)]
         with path.open("ab") as file:
-            file.write(WRITERS["jsonl"](records("more", number)))
+            file.write(WRITERS["jsonl"](more))
     elif step == "remove":
         path.unlink()
     elif step == "rename":
