@@ -260,15 +260,6 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
     return sealed(replace(manifest, fingerprint=fingerprint(manifest.to_json())))
 
 
-def source_sums(job: EstimateJob, parts: Sequence[Part]) -> dict[str, SourceSums]:
-    """Sums over the rows of each source, in order."""
-    totals = {shard.stated.source: SourceSums() for shard in job.shards}
-    for part in parts:
-        for name, sums in part.sources.items():
-            totals[name] = totals[name].plus(sums)
-    return totals
-
-
 def _columns(
     job: EstimateJob, parts: Sequence[Part]
 ) -> tuple[list[list[dict[str, str]]], dict[str, dict[str, str]]]:
@@ -306,17 +297,20 @@ def _with_columns(
 def _sources(
     job: EstimateJob, parts: Sequence[Part], columns: Mapping[str, dict[str, str]]
 ) -> tuple[Source, ...]:
-    layouts = job.layouts
+    totals = {name: SourceSums() for name in job.layouts}
+    for part in parts:
+        for name, own in part.sources.items():
+            totals[name] = totals[name].plus(own)
     return tuple(
         Source(
             name=name,
-            media_root=job.media_root or layouts[name].media_root,
+            media_root=job.media_root or layout.media_root,
             remote_media=tuple(job.remote_media),
-            layout=None if layouts[name] == DEFAULT else layouts[name],
+            layout=None if layout == DEFAULT else layout,
             columns=columns.get(name),
-            **sums.to_json(),
+            **totals[name].to_json(),
         )
-        for name, sums in source_sums(job, parts).items()
+        for name, layout in job.layouts.items()
     )
 
 

@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +53,17 @@ from packidx.records.media.opener import LookedAt, forget_media
 from packidx.run.workers import Progress, Setup, WorkerDied, Workers
 
 
+class Piece(NamedTuple):
+    """A range of a shard, as a task has it."""
+
+    shard: ShardContext
+    range: RecordRange
+    key: str | None
+    """By which it is known (`records.shard_marks.range_keys`)."""
+    old: OldRows | None
+    """Its rows in an earlier table; None where it is counted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One part file's work."""
@@ -60,11 +71,16 @@ class Task:
     number: int
     first_id: int
     """sample_id of its first row."""
-    ranges: tuple[tuple[ShardContext, RecordRange], ...]
-    earlier: tuple[OldRows | None, ...]
-    """Of each range, the rows of an earlier table that it is known by; None where it is counted."""
-    keys: tuple[str | None, ...]
-    """Of each range its key (`records.shard_marks.range_keys`)."""
+    pieces: tuple[Piece, ...]
+
+    @property
+    def is_counted(self) -> bool:
+        """Return whether something is counted, and not all taken over."""
+        return any(piece.old is None for piece in self.pieces)
+
+    @property
+    def num_records(self) -> int:
+        return sum(piece.range.num_records for piece in self.pieces)
 
     @property
     def key(self) -> str:
@@ -77,18 +93,9 @@ class Task:
             [shard.number, shard.name, shard.source, urls.absolute(shard.path)]
             + [urls.absolute(shard.root.folder), shard.root.stated, key or secrets.token_hex(16)]
             + ([] if old is None else [old.file.sha256, old.first, old.references.digest])
-            for (shard, _), key, old in zip(self.ranges, self.keys, self.earlier, strict=True)
+            for shard, _, key, old in self.pieces
         ]
         return digest(canonical_json([self.first_id, *parts]))
-
-    @property
-    def is_counted(self) -> bool:
-        """Return whether something is counted, and not all taken over."""
-        return None in self.earlier
-
-    @property
-    def num_records(self) -> int:
-        return sum(record_range.num_records for _, record_range in self.ranges)
 
 
 def make_tasks(shards: Sequence[JobShard], kept: Kept | None = None) -> list[Task]:
@@ -97,31 +104,26 @@ def make_tasks(shards: Sequence[JobShard], kept: Kept | None = None) -> list[Tas
     Args:
         kept: rows that are not counted again.
     """
-    kept = kept or {}
     tasks: list[Task] = []
-    ranges: list[tuple[ShardContext, RecordRange]] = []
-    keys: list[str | None] = []
+    pieces: list[Piece] = []
     nbytes, num_records, first_id = 0, 0, 0
 
     def close() -> None:
-        nonlocal ranges, keys, nbytes, first_id
-        places = [(shard.number, part.first_row) for shard, part in ranges]
-        earlier = tuple(map(kept.get, places))
-        tasks.append(Task(len(tasks), first_id, tuple(ranges), earlier, tuple(keys)))
-        first_id += tasks[-1].num_records
-        ranges, keys, nbytes = [], [], 0
+        nonlocal pieces, nbytes, num_records, first_id
+        tasks.append(Task(len(tasks), first_id, tuple(pieces)))
+        first_id += num_records
+        pieces, nbytes, num_records = [], 0, 0
 
     for shard in shards:
-        for record_range, key in zip(shard.ranges, shard.keys, strict=True):
-            num_records += record_range.num_records
-            is_full = nbytes + record_range.nbytes > TASK_BYTES * 3 // 2
-            if ranges and (is_full or num_records > TASK_RECORDS * 3 // 2):
+        for part, key in zip(shard.ranges, shard.keys, strict=True):
+            is_full = nbytes + part.nbytes > TASK_BYTES * 3 // 2
+            if pieces and (is_full or num_records + part.num_records > TASK_RECORDS * 3 // 2):
                 close()
-                num_records = record_range.num_records
-            ranges.append((shard.context, record_range))
-            keys.append(key)
-            nbytes += record_range.nbytes
-    if ranges or not tasks:
+            old = (kept or {}).get((shard.context.number, part.first_row))
+            pieces.append(Piece(shard.context, part, key, old))
+            nbytes += part.nbytes
+            num_records += part.num_records
+    if pieces or not tasks:
         close()
     return tasks
 
@@ -179,9 +181,9 @@ def _finished(task: Task, output: OutputFolder) -> Part | None:
     if part is None or part.media is None:
         return part
     roots, first_id = {}, task.first_id
-    for shard, record_range in task.ranges:
-        roots[first_id] = shard.root
-        first_id += record_range.num_records
+    for piece in task.pieces:
+        roots[first_id] = piece.shard.root
+        first_id += piece.range.num_records
     referred = read_media(File(**part.media).within(output.table))
     known = [(first, references) for first, references in referred if references.digest]
     return part if all(each.are_unchanged(roots[first]) for first, each in known) else None
@@ -203,7 +205,7 @@ def run_tasks(
     except WorkerDied as died:
         waiting = [tasks[number] for number in died.waiting]
         begun = [task for task in waiting if is_begun(output, task.number)]
-        names = sorted({shard.path for task in begun or waiting[:1] for shard, _ in task.ranges})
+        names = sorted({piece.shard.path for task in begun or waiting[:1] for piece in task.pieces})
         shown = " or ".join(names[:3]) + (" or another shard" if len(names) > 3 else "")
         cure = "use fewer workers; finished parts are kept"
         raise died.error(f"counted {shown}", cure) from None
@@ -230,7 +232,7 @@ def make_part(
 
 def _same_part(task: Task, rows: pa.Table) -> StoredFile | None:
     """The part of an earlier table that holds the very rows of a task, if there is one."""
-    files = {old.file for old in task.earlier if old is not None}
+    files = {piece.old.file for piece in task.pieces if piece.old is not None}
     if task.is_counted or len(files) != 1:
         return None
     file = files.pop()
@@ -250,7 +252,7 @@ def _count(
     """
     tables, referred = [schema.ALL_LENGTHS.empty_table()], []
     first_id = task.first_id
-    for (shard, record_range), old in zip(task.ranges, task.earlier, strict=True):
+    for shard, record_range, _, old in task.pieces:
         own = {} if old is None else dict(old.columns)
         columns.append((shard.number, own))
         if old is not None:
