@@ -23,7 +23,7 @@ from ..show.console import (
 )
 
 if TYPE_CHECKING:
-    from packidx.format.index import Result, Source
+    from packidx.format.index import Source
     from packidx.index import Index
 
 
@@ -196,7 +196,7 @@ def print_details(index: Index, packs: Mapping[str, Any], of_samples: Mapping[st
     print_facts("Plan", result_facts(snapshot))
     rows = [[name, *(_number(cell[key]) for key in _PER_PACK)] for name, cell in packs.items()]
     print_table(["per pack", *_PER_PACK], rows, right=1)
-    _print_schedule(snapshot.result, of_samples["schedule"])
+    _print_schedule(of_samples["schedule"])
     if snapshot.sources:
         _print_packed(snapshot.sources)
 
@@ -207,49 +207,23 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.2f}"
 
 
-_ORDERS = {"planned": "plan", "random": "random", "by_vision_tokens": "by vision tokens"}
-
-
-def _print_schedule(result: Result, ranks: list[dict[str, Any]]) -> None:
-    """A line per number of ranks and order; nothing where there is no whole step."""
+def _print_schedule(schedule: list[dict[str, Any]]) -> None:
+    """The useful share of the time by number of ranks; nothing where there is no whole step."""
+    orders = ("planned", "random", "by_vision_tokens")
     rows = []
-    for of_ranks in ranks:
-        for name, words in _ORDERS.items():
-            if (order := of_ranks[name]) is None:
-                continue
-            if name == "planned":
-                words = f"{words}: {result.schedule}"
-            rows.append(
-                [
-                    f"{of_ranks['ranks']} x {of_ranks['micro_steps']}",
-                    words,
-                    count(of_ranks["steps"]),
-                    percent(order["useful"]),
-                    percent(order["useful_by_phase"]),
-                    _ratio(order["autocorrelation"], ""),
-                    _ratio(order["vision_spread_vs_random"], " x"),
-                    _ratio(order["source_spread_vs_random"], " x"),
-                ]
-            )
+    for of_ranks in schedule:
+        told = [of_ranks[order] for order in orders]
+        if any(told):
+            ranks = f"{of_ranks['ranks']} x {of_ranks['micro_steps']}"
+            shares = [percent(each and each["useful"]) for each in told]
+            rows.append([ranks, count(of_ranks["steps"]), *shares])
     if rows:
-        header = ["ranks", "order", "steps", "useful", "by phase"]
-        header += ["neighbours", "visual", "sources"]
-        print_table(header, rows, right=2)
-        for line in _LEGEND:
-            say_wrapped(line)
-
-
-_LEGEND = (
-    "ranks: times the micro-steps of a step; useful: share of the time in which no rank waits for "
-    "the slowest of its micro-step, by the plan's cost model; by phase: waiting in the vision "
-    "tower and again in the language model",
-    "neighbours: autocorrelation of the costs of steps; visual, sources: spread of the steps' "
-    "shares of visual tokens, and of sources, as multiples of random order's",
-)
-
-
-def _ratio(value: float | None, unit: str) -> str:
-    return "–" if value is None else f"{value:.2f}{unit}"
+        header = ["useful time, ranks", "steps", "this plan", "random order", "by vision tokens"]
+        print_table(header, rows, right=1)
+        say_wrapped(
+            "ranks: times the micro-steps of a step; useful: share of the time in which no rank "
+            "waits for the slowest of its micro-step, by the plan's cost model"
+        )
 
 
 def _print_packed(sources: Iterable[Source]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from packidx.encode.media import (
     decoded_image,
     encode_videos,
     info_of,
-    not_built,
     refuse_unsupported,
+    told_as_not_built,
     video_of,
 )
 from packidx.encode.positions import model_positions, mrope_positions, video_positions
@@ -199,26 +198,20 @@ class ProcessorEncoder:
         vision = self.files.vision
         if not images or vision is None:
             return {}
-        processor = self._part("image")
         opened = [decoded_image(medium) for medium in images]
-        try:
+        processor = self._part("image")
+        with told_as_not_built(self.files.name, "images", [image.size for image in opened]):
             # One list of one sample's images, as the whole processor passes them on.
             features = processor(images=[opened], return_tensors="pt", **vision.image_options)
-        except ValueError as cause:
-            sizes = ", ".join(f"{image.width}x{image.height}" for image in opened)
-            raise not_built(self.files.name, f"images of {sizes} pixels", cause) from cause
         return {name: features[name] for name in vision.model_inputs if name in features}
 
     def _encode_videos(self, videos: Sequence[tuple[Video, MediaInfo]]) -> dict[str, torch.Tensor]:
         vision = self.files.vision
         if not videos or vision is None:
             return {}
-        processor = self._part("video")
-        try:
-            return encode_videos(videos, vision, processor)
-        except ValueError as cause:
-            sizes = ", ".join(f"{info.width}x{info.height}" for _, info in videos)
-            raise not_built(self.files.name, f"videos of {sizes} pixels", cause) from cause
+        sizes = [(info.width, info.height) for _, info in videos]
+        with told_as_not_built(self.files.name, "videos", sizes):
+            return encode_videos(videos, vision, self._part("video"))
 
     def _part(self, kind: str) -> Any:
         """The image or video processor, loaded when it is first needed."""
@@ -304,7 +297,7 @@ def _tensors(
         built = build_sample(
             processor,
             files.template_of(conversation),
-            _opened(conversation),
+            conversation,
             end_of_text=files.end_of_text,
         )
         tensors = tensors_of(built, type(processor).__name__)
@@ -315,26 +308,6 @@ def _tensors(
     for key in [key for key in tensors if key.endswith("token_type_ids")]:
         tensors[key] = tensors[key].reshape(-1)
     return _masked(built.get("attention_mask")) | tensors
-
-
-def _opened(conversation: Conversation) -> Conversation:
-    """The conversation with its media decoded.
-
-    Raises:
-        BadRecord: one cannot be.
-    """
-    if not conversation.media:
-        return conversation
-    turns = []
-    for turn in conversation.turns:
-        parts = [_given_parts(part) if isinstance(part, Media) else part for part in turn.parts]
-        turns.append(replace(turn, parts=tuple(parts)))
-    return replace(conversation, turns=tuple(turns))
-
-
-def _given_parts(medium: Media) -> Media:
-    """The medium decoded, if it is an image; others are where they are given (`given.given`)."""
-    return replace(medium, ref=decoded_image(medium)) if medium.kind == "image" else medium
 
 
 def _check_ids(real: Sequence[int], counted: Sequence[int], name: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -180,11 +181,25 @@ def _other_patches(kind: str, name: str, made: str, counted: Any) -> MismatchErr
     )
 
 
-def not_built(name: str, media: str, cause: Exception) -> MismatchError:
-    """The error where transformers refuses media that were counted, as older releases do."""
-    reason = " ".join(str(cause).split())[:120]
-    return MismatchError(
-        f"transformers {transformers_class('__version__')} does not build {media}, which were "
-        f"counted, with the processor {name} ({reason}): use a newer release, or estimate again "
-        "without them"
-    )
+@contextmanager
+def told_as_not_built(name: str, kind: str, sizes: Sequence[tuple[int, int]]) -> Iterator[None]:
+    """Tell that transformers refuses media that were counted, as older releases do.
+
+    Args:
+        name: of the processor.
+        kind: of the media, in the plural.
+        sizes: width and height of each.
+
+    Raises:
+        MismatchError: it does.
+    """
+    try:
+        yield
+    except ValueError as cause:
+        media = f"{kind} of {', '.join(f'{width}x{height}' for width, height in sizes)} pixels"
+        reason = " ".join(str(cause).split())[:120]
+        raise MismatchError(
+            f"transformers {transformers_class('__version__')} does not build {media}, which were"
+            f" counted, with the processor {name} ({reason}): use a newer release, or estimate"
+            " again without them"
+        ) from cause

@@ -26,7 +26,7 @@ from packidx.encode.blanks import medium_of, random_tuples, shape_of
 from packidx.encode.imports import builders, load_real
 from packidx.encode.media import info_of
 from packidx.encode.whole import NotBuilt, build_sample, ids_of, quiet
-from packidx.errors import MissingExtraError
+from packidx.errors import BadRecord, MissingExtraError
 from packidx.io.cache import kept
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
@@ -161,7 +161,7 @@ def _compare(
                     processor, files.template_of(talk), talk, end_of_text=end, every_frame=True
                 )
             )
-        except NotBuilt as error:  # nothing was built that could be compared
+        except (NotBuilt, BadRecord) as error:  # nothing was built that could be compared
             refused = refused or f"{_words(talk)} is not built by the processor ({error})"
             if talk.is_document:  # it may be one that no processor of this kind builds
                 different = different or refused

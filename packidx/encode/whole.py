@@ -26,7 +26,7 @@ import numpy as np
 
 from packidx.encode.blanks import MadeUpVideo
 from packidx.encode.imports import import_torch
-from packidx.encode.media import frames_of, info_of, metadata_of, video_of
+from packidx.encode.media import decoded_image, frames_of, info_of, metadata_of, video_of
 from packidx.errors import PackidxError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
@@ -100,7 +100,7 @@ def sampling_rate_of(processor: Any) -> int:
 def _seen(medium: Media, processor: Any) -> Any:
     """An image; in RGB, as transformers' `load_image` opens files, where the image processor does
     not see to that."""
-    image: Any = medium.ref
+    image = decoded_image(medium)
     part = getattr(processor, "image_processor", None)
     if getattr(part, "do_convert_rgb", None) or getattr(image, "mode", "RGB") == "RGB":
         return image

@@ -405,7 +405,7 @@ def energon_record(members: TarMembers, shard: str, layout: Layout) -> Record:
         if extension != "json":
             member.data = _name(shard, member.name)
     try:
-        record = standard(tar.record_of(members.sample), layout, False)
+        record = standard(tar.record_of(members.sample), layout)
     except BadRecord as error:
         raise BadRecord(error.reason, f"{error.detail} ({shard})") from None
     return record_in_words(members.key, record, shard)

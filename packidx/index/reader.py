@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -18,7 +17,7 @@ from packidx.index.described import plan_line
 from packidx.index.row_groups import RowGroups
 from packidx.index.tables import StepOptions, Steps, made_table, read_table
 from packidx.io import urls
-from packidx.io.copies import StoredFile, local_copies, local_copy
+from packidx.io.copies import StoredFile, local_copy
 
 if TYPE_CHECKING:
     import duckdb
@@ -80,22 +79,6 @@ class Index:
             window: only the files of this window.
         """
         return self.snapshot.stored(self.path, table, window)
-
-    @contextlib.contextmanager
-    def local_files(self, table: str, window: int | None = None) -> Iterator[list[str]]:
-        """Paths of one table's Parquet files on this machine, in order, wherever the index is.
-
-        Copies of what is in an object store are there for as long as the block.
-
-        Args:
-            table: ``'packs'``, ``'samples'`` or ``'dropped'``.
-            window: only the files of this window.
-
-        Raises:
-            FormatError: a file is missing, or is not the one that the manifest names.
-        """
-        with local_copies(self.files(table, window)) as paths:
-            yield paths
 
     def packs(self, columns: Sequence[str] | None = None) -> pa.Table:
         """``to_arrow("packs", columns)``."""

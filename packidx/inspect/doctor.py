@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, metadata, requires
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,6 @@ ENABLES = {
 }
 """What each extra of pyproject.toml is for, in a few words; a test has one for each."""
 
-_FOR_DEVELOPERS = {"dev", "test", "all"}
-
-
 Row = dict[str, Any]
 
 
@@ -60,8 +57,8 @@ def examine_environment() -> Row:
         "executable": sys.executable,
         "platform": platform.platform(),
         "cpus": num_cpus(),
-        "packages": _packages(""),
-        "extras": _extras(),
+        "packages": _packages(),
+        "extras": [_extra(name, _packages(name)) for name in ENABLES if installed("packidx")],
         "torch": _torch(),
     }
 
@@ -100,36 +97,26 @@ def torch_in_words(torch: Row) -> str:
     return f"{built}: " + ", ".join(f"{number} x {name}" for name, number in names.items())
 
 
-def _extras() -> list[Row]:
-    try:
-        names = metadata("packidx").get_all("Provides-Extra") or []
-    except PackageNotFoundError:  # packidx is here, but not as a package
+def _packages(extra: str = "") -> list[Row]:
+    """The packages that an extra asks for besides; without one those that packidx needs."""
+    if not installed("packidx"):  # packidx is here, but not as a package
         return []
-    packages = {name: _packages(name) for name in names if name not in _FOR_DEVELOPERS}
-    return [
-        {
-            "name": name,
-            "installed": all(package["version"] is not None for package in of_extra),
-            "enables": ENABLES.get(name, ""),
-            "install": f'pip install "packidx[{name}]"',
-            "packages": of_extra,
-        }
-        for name, of_extra in packages.items()
-    ]
+    stated = [Requirement(line) for line in requires("packidx") or []]
+    needed = [each for each in stated if each.marker is None or each.marker.evaluate({"extra": ""})]
+    if not extra:
+        return [_package(each) for each in needed]
+    asked = [each for each in stated if each.marker and each.marker.evaluate({"extra": extra})]
+    return [_package(each) for each in asked if each not in needed]
 
 
-def _packages(extra: str) -> list[Row]:
-    """The packages that an extra asks for; with ``""`` those that packidx cannot do without."""
-    try:
-        stated = [Requirement(line) for line in requires("packidx") or []]
-    except PackageNotFoundError:
-        return []
-    asked = [
-        each for each in stated if each.marker is None or each.marker.evaluate({"extra": extra})
-    ]
-    if extra:  # without what packidx needs in any case
-        asked = [each for each in asked if each.marker and not each.marker.evaluate({"extra": ""})]
-    return [_package(requirement) for requirement in asked]
+def _extra(name: str, packages: list[Row]) -> Row:
+    return {
+        "name": name,
+        "installed": all(package["version"] is not None for package in packages),
+        "enables": ENABLES[name],
+        "install": f'pip install "packidx[{name}]"',
+        "packages": packages,
+    }
 
 
 def _package(requirement: Requirement) -> Row:

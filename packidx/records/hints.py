@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from packidx.errors import BadRecord, OptionError
 from packidx.format.manifest import Layout
 from packidx.format.terms import PAIR_SIDES
-from packidx.records.containers.registry import container
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
@@ -139,7 +138,7 @@ def _read(record: Record, layout: Layout, kind: str) -> Conversation | None:
     for side in PAIR_SIDES if layout.takes_both else (None,):
         one = layout.of_side(side)
         try:
-            seen.append(parse(standard(dict(record), one, container(kind).has_cells)))
+            seen.append(parse(standard(dict(record), one)))
             Ledger(one, kind, {}).check(record)
         except (BadRecord, RecursionError):
             return None

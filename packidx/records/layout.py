@@ -17,18 +17,21 @@ from packidx.format.terms import COLUMNS, TAGS
 from packidx.records.media.references import TURN_KEYS, turn_key
 
 _KEYS = {"text_tokens": "_text_tokens"}  # a column's key in the record, where it has another name
-_SAID = ("caption", "text", "TEXT", "txt")
+CAPTIONS = ("caption", "text", "TEXT", "txt")
+"""Columns of what is said of a medium, the first of which is taken."""
+IDS = ("id", "key", "__key__", "uid")
+"""Columns of a record's own id, the first of which is taken."""
 _RIVALS = {
     "messages": (*TURN_KEYS, "texts", "text_list"),
     "images": ("images", "image"),
     "videos": ("videos", "video"),
     "audios": ("audios", "audio"),
-    "id": ("id", "key", "__key__", "uid"),
+    "id": IDS,
     "prompt": ("prompt", "instruction", "question"),
     "query": ("query", "input"),
     "response": ("response", "completion", "output", "answer"),
-    "caption": _SAID,
-    "text": _SAID,
+    "caption": CAPTIONS,
+    "text": CAPTIONS,
 }  # keys of the same meaning as a stated column, so that no other is taken for it
 _KNOWN = frozenset((*COLUMNS, *(name for names in _RIVALS.values() for name in names)))
 # names with a meaning, which they lose where they are stated to be something else
@@ -41,7 +44,7 @@ _PAIR_KEYS = ("prompt", "chosen", "rejected", "rejected_messages")  # that may h
 _ROLE_KEYS = ("role", "from")
 
 
-def apply(layout: Layout, record: dict[str, Any], *, cells: bool = False) -> dict[str, Any]:
+def apply(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
     """`record` in the standard names; itself where nothing has to change.
 
     JSON in text, as tables hold lists of turns, becomes what it says; so does an object of
@@ -49,7 +52,6 @@ def apply(layout: Layout, record: dict[str, Any], *, cells: bool = False) -> dic
 
     Args:
         record: as it stands in its shard; it is not changed.
-        cells: all its values are text, from a table.
 
     Raises:
         BadRecord: ``no_messages``, ``bad_record`` or ``bad_json``.
@@ -61,8 +63,6 @@ def apply(layout: Layout, record: dict[str, Any], *, cells: bool = False) -> dic
     record = _structured(record)
     if layout.pair is not None:
         record = _with_sides(layout, record)
-    if cells:
-        record = _numbers(record)
     return _retagged(layout, record) if layout.tags else record
 
 
@@ -174,11 +174,3 @@ def _transposed(turns: dict[str, Any]) -> Any:
         {k: v for k, v in zip(turns, row, strict=True) if v is not None}
         for row in zip(*lists, strict=True)
     ]
-
-
-def _numbers(record: dict[str, Any]) -> dict[str, Any]:
-    """Cells that stand for numbers; any other text stays for `dialects.parse` to refuse."""
-    stated = record.get("_text_tokens")
-    if isinstance(stated, str) and stated.isascii() and stated.removeprefix("-").isdigit():
-        return {**record, "_text_tokens": int(stated)}
-    return record

@@ -22,12 +22,12 @@ from packidx.errors import BadRecord, OptionError
 from packidx.format.manifest import Layout
 from packidx.format.terms import COLUMNS, PAIR_SIDES
 from packidx.io.ranges import Extent
-from packidx.records.containers.registry import container
 from packidx.records.containers.tar import KEY, MEMBERS, Members
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import UNUSED, parse
 from packidx.records.dialects.sides import BESIDE
-from packidx.records.dialects.standard import CAPTIONS, key_of, standard
+from packidx.records.dialects.standard import key_of, standard
+from packidx.records.layout import CAPTIONS
 from packidx.records.media.held import (
     EXTENSIONS,
     NUMBERS,
@@ -242,7 +242,7 @@ class Ledger:
             kept = {key: own for key, own in stated.items() if own not in dropped}
             layout = structs.replace(layout, columns=kept)
         try:
-            return parse(standard(_folded(record), layout, container(self._kind).has_cells))
+            return parse(standard(_folded(record), layout))
         except (BadRecord, RecursionError, KeyError, TypeError):
             return None  # without a column it may be of a form that nobody foresaw
 
@@ -330,7 +330,7 @@ class Ledger:
         """Refuse a text that is a record itself, as JSON."""
         try:
             inner = orjson.loads(text)
-            parse(standard(inner, self._layout, False) if isinstance(inner, dict) else inner)
+            parse(standard(inner, self._layout) if isinstance(inner, dict) else inner)
         except (ValueError, BadRecord, RecursionError) as error:
             if not isinstance(error, BadRecord) or error.reason != "preference_data":
                 return

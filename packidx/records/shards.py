@@ -97,7 +97,7 @@ def read_records(
             if change is not None:
                 own = own._replace(key=key_of(record, kind, layout) or NAMELESS)
             try:
-                named = _named(record, own.number, side, reader.has_cells, change, ledger)
+                named = _named(record, own.number, side, change, ledger)
             except BadRecord as error:
                 yield own._replace(record=error.with_traceback(None))
             else:
@@ -108,7 +108,6 @@ def _named(
     record: dict[str, Any],
     number: int,
     layout: Layout,
-    cells: bool,
     change: Callable[[dict[str, Any], int], dict[str, Any]] | None,
     ledger: Ledger | None = None,
 ) -> dict[str, Any]:
@@ -123,7 +122,7 @@ def _named(
         shown = {name: value for name, value in record.items() if name != MEMBERS}
         beside = {name: record[name] for name in (KEY, MEMBERS) if MEMBERS in record}
         changed = {**change(shown, number), **beside}
-    named = standard(changed, layout, cells)
+    named = standard(changed, layout)
     if ledger is not None:
         ledger.check(changed)
     return named
@@ -159,7 +158,7 @@ def read_named_row(
     try:
         record = reader.read_row(path, row, offset, nbytes)
         key = key_of(record, kind, layout)
-        return _named(record, row, layout, reader.has_cells, change), key
+        return _named(record, row, layout, change), key
     except BadRecord as error:
         raise BadRecord(error.reason, f"{error.detail} {place}") from None
 

@@ -17,17 +17,11 @@ from packidx.index import Index, open_index
 from packidx.index import Pack as PlannedPack
 from packidx.index import Sample as PlannedSample
 from packidx.index.described import short_name, untrained
-from packidx.torch.encoded import (
-    IGNORE,
-    Encoded,
-    PlanMismatch,
-    normalise,
-    up_to,
-)
 from packidx.torch.events import Events, Happened, event
-from packidx.torch.joining import pair_ids, rules_of
-from packidx.torch.packs import NOTHING, Pack, Segment, emptied, sample_of
-from packidx.torch.reader import Encode, Policy, SampleReader, room_of
+from packidx.torch.joining import IGNORE, pair_ids, rules_of
+from packidx.torch.packs import NOTHING, Pack, Segment, emptied
+from packidx.torch.reader import Encode, SampleReader
+from packidx.torch.sample import PlanMismatch, Sample, length_of, media_of, normalise, up_to
 
 if TYPE_CHECKING:
     from packidx.user_code import Function
@@ -59,12 +53,10 @@ class PackedDataset(Dataset[Pack]):
             counted with one: applied to every record as it stands in its file. Its
             random numbers are the plan's: of its seed, the pack's epoch, sample and copy.
         on_mismatch: about a sample that is not what was planned: ``'error'`` raises; ``'skip'``
-            leaves it out; ``'truncate'`` cuts a longer one, fills a shorter one with pad tokens,
-            and leaves it out where a cut would fall into media or its media are not the planned;
-            ``'fit'``, for plans on guessed lengths, takes every sample as long as it is, in order,
-            as far as the capacity goes (less the plan's ``--reserve``). A pack is then padded to a
-            multiple of the plan's ``--pad-pack-to`` alone. Of a plan with ``--on-long truncate`` a
-            sample longer than a pack is cut.
+            leaves it out; ``'fit'``, for plans on guessed lengths, takes every sample as long as it
+            is, in order, as far as the capacity goes (less the plan's ``--reserve``). A pack is
+            then padded to a multiple of the plan's ``--pad-pack-to`` alone. Of a plan with
+            ``--on-long truncate`` a sample longer than a pack is cut.
         on_error: about a sample that cannot be read: ``'raise'``, or ``'skip'``, which leaves it
             out. The pack is padded as planned, with pad tokens for what was left out; one of which
             nothing is left is pad tokens alone. `events` tells of each. Ranks that read the same
@@ -98,7 +90,6 @@ class PackedDataset(Dataset[Pack]):
         retries: int = 3,
         dummy_image: bool | Mapping[str, Any] | None = None,
     ) -> None:
-        self._policy = policy = Policy(on_mismatch, on_error, retries)
         self.index = open_index(index, roots)
         self.encode = encode
         self._rules = rules_of(encode)
@@ -117,8 +108,8 @@ class PackedDataset(Dataset[Pack]):
         planned = self.index.snapshot.lengths.transform
         checked = planned_transform(planned, transform, str(self.index.path))
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
-        self._reader = SampleReader(self.index, encode, checked, policy)
-        self._room = room_of(self.index.snapshot) if policy.fits else None
+        policies = (on_mismatch, on_error, retries)
+        self._reader = SampleReader(self.index, encode, checked, *policies)
         self._dummy_image = dummy_image
         self._like = NOTHING  # per-token tensors of the last first sample, for packs that keep none
         if dummy_image and not self._options.reserve:
@@ -149,7 +140,7 @@ class PackedDataset(Dataset[Pack]):
         with self._reader.together(planned.samples, epoch):
             read = [self._reader.read(sample, epoch, happened) for sample in planned.samples]
         whole = {place: sample for place, sample in enumerate(read) if sample is not None}
-        samples = whole if self._room is None else self._fitting(planned, whole, happened)
+        samples = whole if self._reader.room is None else self._fitting(planned, whole, happened)
         for each in happened:
             self.events.add(each)
         kept = [planned.samples[place] for place in samples]
@@ -167,58 +158,60 @@ class PackedDataset(Dataset[Pack]):
         )
 
     def _fitting(
-        self, planned: PlannedPack, read: Mapping[int, Encoded], happened: Happened
-    ) -> dict[int, Encoded]:
+        self, planned: PlannedPack, read: Mapping[int, Sample], happened: Happened
+    ) -> dict[int, Sample]:
         """The samples, by their place, that there is room for, each as long as it is."""
-        fitting, left = {}, self._room or 0
+        fitting, left = {}, self._reader.room or 0
         for place, sample in read.items():
-            taken = up_to(sample.length, self._options.align)
+            length = length_of(sample)
+            taken = up_to(length, self._options.align)
             if taken <= left:
                 fitting[place], left = sample, left - taken
                 continue
             of_plan = planned.samples[place]
             error = PlanMismatch(
-                f"encoded to {sample.length} tokens but planned as {of_plan.length}: of the"
-                f" {self._room} of its pack {left} are left"
+                f"encoded to {length} tokens but planned as {of_plan.length}: of the"
+                f" {self._reader.room} of its pack {left} are left"
             )
-            happened.append(event("no_room", "left_out", of_plan, error, sample.length))
+            happened.append(event("no_room", "left_out", of_plan, error, length))
         return fitting
 
     def _segments(
-        self, planned: PlannedPack, kept: list[PlannedSample], samples: list[Encoded]
+        self, planned: PlannedPack, kept: list[PlannedSample], samples: list[Sample]
     ) -> list[Segment]:
         """All that the pack holds, padded as planned, of which `kept` are left as `samples`."""
         pad, align = self._pad_token_id, self._options.align
         slots = [sample.padded_length or sample.length for sample in kept]
-        if self._room is not None:
-            slots = [up_to(sample.length, align) for sample in samples]
-        tensors = [sample_of(sample) for sample in samples]
-        segments = [Segment(*each, pad) for each in zip(tensors, slots, strict=True)]
+        if self._reader.room is not None:
+            slots = [up_to(length_of(sample), align) for sample in samples]
+        segments = [Segment(*each, pad) for each in zip(samples, slots, strict=True)]
         if self._needs_dummy(samples):
             dummy = self._encoded_dummy
             # Each pack has its own: what is changed in one is not changed in another.
-            own = {key: value.clone() for key, value in sample_of(dummy).items()}
-            segments.append(Segment(own, up_to(dummy.length, align), pad))
+            own = {key: value.clone() for key, value in dummy.items()}
+            segments.append(Segment(own, up_to(length_of(dummy), align), pad))
         total = sum(segment.slot for segment in segments)
         padded = up_to(max(total, align), self._options.pad_pack_to)
-        if self._room is None:
+        if self._reader.room is None:
             padded = max(padded, planned.stats["padded_length"] or 0)
         if samples:
-            self._like = emptied(tensors[0], self._rules)
+            self._like = emptied(samples[0], self._rules)
         if rest := padded - total:
             like = NOTHING if samples else self._like
             segments.append(Segment(like.copy(), rest, pad))
         return segments
 
-    def _needs_dummy(self, samples: list[Encoded]) -> bool:
-        return bool(self._dummy_image) and not any(sample.media for sample in samples)
+    def _needs_dummy(self, samples: list[Sample]) -> bool:
+        return bool(self._dummy_image) and not any(
+            media_of(sample, self._rules) for sample in samples
+        )
 
     @cached_property
-    def _encoded_dummy(self) -> Encoded:
+    def _encoded_dummy(self) -> Sample:
         record = self._dummy_image if isinstance(self._dummy_image, Mapping) else None
         dummy = _encode_dummy(self.encode, record)
         options = self._options
-        needed = up_to(up_to(dummy.length, options.align), options.pad_pack_to)
+        needed = up_to(up_to(length_of(dummy), options.align), options.pad_pack_to)
         if options.reserve < needed:
             raise OptionError(
                 f"the dummy image takes {needed} tokens and the plan reserves {options.reserve} of"
@@ -234,7 +227,7 @@ class PackedDataset(Dataset[Pack]):
 _SIDE = 32  # pixels; processors enlarge it to the least they take
 
 
-def _encode_dummy(encode: Encode, record: Mapping[str, Any] | None) -> Encoded:
+def _encode_dummy(encode: Encode, record: Mapping[str, Any] | None) -> Sample:
     """`record`, or a user's turn with a small grey image, as a sample without labels.
 
     Raises:
@@ -245,13 +238,14 @@ def _encode_dummy(encode: Encode, record: Mapping[str, Any] | None) -> Encoded:
 
         image = Image.new("RGB", (_SIDE, _SIDE), (127, 127, 127))
         record = {"messages": [{"role": "user", "content": [{"type": "image", "image": image}]}]}
-    sample = normalise(encode(dict(record)), rules_of(encode))
-    if not sample.media:
+    rules = rules_of(encode)
+    sample = normalise(encode(dict(record)), rules)
+    if not media_of(sample, rules):
         raise OptionError(
             "encode returned no media for the dummy image: give dummy_image= a record of its own"
             " kind with one small image in it"
         )
-    sample.labels.fill_(IGNORE)
+    sample["labels"].fill_(IGNORE)
     return sample
 
 

@@ -34,7 +34,7 @@ def event(
         kind: ``'mismatch'`` (the sample is not what was planned), ``'unreadable'``, ``'retried'``
             (it could be read in the end), ``'changed'`` (its shard seems to be another one) or
             ``'no_room'`` (it does not fit its pack, which was planned of other lengths).
-        done: ``'truncated'``, ``'padded'``, ``'fitted'``, ``'left_out'`` or ``'read'``.
+        done: ``'truncated'``, ``'fitted'``, ``'left_out'`` or ``'read'``.
         sample: as planned.
         error: what happened.
         length: tokens that the sample was encoded to, None where it was not.

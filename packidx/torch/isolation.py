@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from packidx.errors import MismatchError
 from packidx.torch.collate import collate as collate_packs
 from packidx.torch.dataset import PackedDataset
-from packidx.torch.media import TYPES
 from packidx.torch.packs import Pack
 from packidx.torch.prepare import unprepared, unwrap
+from packidx.torch.sample import TYPES
 
 # Largest difference that rounding makes, as a share of the largest logit: measured 2e-6 in float32
 # with tiny models; half types carry 8 or 11 bits.

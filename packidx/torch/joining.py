@@ -12,7 +12,6 @@ import functools
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +20,9 @@ from torch import Tensor
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Pack
 
-# Per-token inputs beside ids, labels and positions, and what stands for a sample without them.
+IGNORE = -100  # label of positions that do not contribute to the loss, as in transformers
+
+# Per-token inputs that models take beside ids, labels and positions, and what fills them up.
 # A name decides, not a shape: pixel_values of T patches has as many rows as the sample tokens.
 SEQUENCE_FILL = {
     "attention_mask": 1,
@@ -39,73 +40,35 @@ FORMS = (
     " dimension), 'tokens' (one number for each token), 'index:NAME' (numbers of NAME's rows, below"
     " 0: of none; 'index:NAME:2' of the rows of its first 2 dimensions together)"
 )
+_FORM = re.compile(r"rows|last|tokens|index:([^:]+)(?::([1-9]))?")
 
-
-class JoinRule(NamedTuple):
-    """A rule, parsed.
-
-    Attributes:
-        name: ``'rows'``, ``'last'``, ``'tokens'`` or ``'index'``.
-        of: the tensor whose rows an index counts.
-        dims: how many of that tensor's first dimensions are counted as one.
-    """
-
-    name: str
-    of: str = ""
-    dims: int = 1
-
-
-ROWS = JoinRule("rows")
-LAST = JoinRule("last")
-
-# Whole numbers that transformers' processors give (5.23; read in its models' forward).
-_KNOWN = {
-    **dict.fromkeys(SEQUENCE_FILL, JoinRule("tokens")),
+# Whole numbers that transformers' processors give (5.23; read in its models' forward), and that
+# are joined as rows: of pixels, of masks, or of numbers of their own medium.
+_ROWS = {
     # Pixels as they are in the file; a user's encoder may leave the rest to the device.
-    "pixel_values": ROWS,
-    "pixel_values_videos": ROWS,
-    # Height and width (and time) of each medium in patches.
-    "image_grid_thw": ROWS,  # Qwen, GLM, Ernie, PaddleOCR, VideoLLaMA 3, Inkling 2, and others
-    "video_grid_thw": ROWS,
-    "image_grid_hw": ROWS,  # Nemotron H Omni
-    "image_grids": ROWS,  # Molmo 2: of the whole image and of its crops
-    "video_grids": ROWS,  # Molmo 2: frames, rows, columns
-    "spatial_shapes": ROWS,  # LFM2-VL, SigLIP 2
-    "target_sizes": ROWS,  # MiniCPM-V: of each image and each of its slices
-    "target_sizes_videos": ROWS,
-    "patches_grid": ROWS,  # UnlimitedOCR: tiles side by side and one over the other
+    *("pixel_values", "pixel_values_videos"),
+    # Height and width (and time) of each medium in patches; tiles side by side and over another.
+    *("image_grid_thw", "video_grid_thw", "image_grid_hw", "image_grids", "video_grids"),
+    *("spatial_shapes", "target_sizes", "target_sizes_videos", "patches_grid"),
     # Height and width of each image in pixels.
-    "image_sizes": ROWS,  # LLaVA-NeXT, LLaVA-OneVision, Granite, Pixtral, Mistral 3, Emu3
-    "image_sizes_videos": ROWS,
-    "height": ROWS,  # Kosmos-2.5
-    "width": ROWS,
-    "image_flags": ROWS,  # InternVL with OpenGVLab's own code: which tiles are real
-    # How many parts each medium has, or which way it is reduced.
-    "batch_num_images": ROWS,  # LLaVA-OneVision: images of each sample
-    "image_num_crops": ROWS,  # Molmo 2
-    "num_local_patches": ROWS,  # DeepSeek-OCR 2, Step 3
-    "num_frames_per_video": ROWS,  # Gemma 4
-    "image_merge_sizes": ROWS,  # VideoLLaMA 3
-    "video_merge_sizes": ROWS,
-    "chunk_sample_lengths": ROWS,  # dots3: of each chunk of audio
+    *("image_sizes", "image_sizes_videos", "height", "width"),
+    # How many parts each medium has, which of them are real, or which way it is reduced.
+    *("batch_num_images", "image_num_crops", "num_local_patches", "num_frames_per_video"),
+    *("image_flags", "image_merge_sizes", "video_merge_sizes", "chunk_sample_lengths"),
+    "audio_embed_sizes",
     # Where each patch is in its own image, -1 for patches that fill up (Gemma 4).
-    "image_position_ids": ROWS,
-    "video_position_ids": ROWS,
+    *("image_position_ids", "video_position_ids"),
+    # Masks of pixels, patches, crops, frames and features; an audio's frames as numbers of codes.
+    *("pixel_attention_mask", "pixel_mask", "image_attention_mask", "video_compression_mask"),
+    *("feature_attention_mask", "input_features_mask", "input_values_mask"),
+    *("audio_input_ids", "audio_input_ids_mask"),
+}
+_KNOWN = {
+    **dict.fromkeys(SEQUENCE_FILL, "tokens"),
+    **dict.fromkeys(_ROWS, "rows"),
     # Patches from the sample's first, counted through all crops, and so into the pack's (Molmo 2).
-    "image_token_pooling": JoinRule("index", "pixel_values", 2),
-    "video_token_pooling": JoinRule("index", "pixel_values_videos", 2),
-    # Masks as whole numbers.
-    "pixel_attention_mask": ROWS,  # Idefics 2 and 3, SmolVLM: of pixels; LFM2-VL: of patches
-    "pixel_mask": ROWS,  # Aria
-    "feature_attention_mask": ROWS,  # Qwen2.5-Omni, Qwen3-Omni: frames of each audio
-    "input_features_mask": ROWS,  # Gemma 3n, Gemma 4
-    "input_values_mask": ROWS,  # Muse Spark
-    "video_compression_mask": ROWS,  # VideoLLaMA 3: features that are kept
-    # An audio's frames as numbers of codes, and the mask of these (Inkling).
-    "audio_input_ids": ROWS,
-    "audio_input_ids_mask": ROWS,
-    "image_attention_mask": ROWS,  # Phi-4: patches of each crop
-    "audio_embed_sizes": ROWS,
+    "image_token_pooling": "index:pixel_values:2",
+    "video_token_pooling": "index:pixel_values_videos:2",
 }
 
 # Tensors beside which the named one grows on its last dimension. MiniCPM-V: the patches of all
@@ -126,8 +89,8 @@ def is_integer(value: Tensor) -> bool:
     return not (is_other or value.is_floating_point() or value.is_complex())
 
 
-def rule_of(key: str, value: Tensor, names: Iterable[str], rules: Rules | None) -> JoinRule:
-    """Return how tensors named `key` are joined.
+def rule_of(key: str, value: Tensor, names: Iterable[str], rules: Rules | None) -> str:
+    """Return the rule by which tensors named `key` are joined.
 
     Args:
         names: of all tensors of the sample.
@@ -135,12 +98,11 @@ def rule_of(key: str, value: Tensor, names: Iterable[str], rules: Rules | None) 
 
     Raises:
         MismatchError: it holds whole numbers whose rule is unknown, or cannot be in a pack.
-        OptionError: its rule of `rules` is none.
     """
     if rules and key in rules:
-        return parse_rule(key, rules[key])
+        return rules[key]
     if key in {grows for by, grows in _GROW_LAST.items() if by in names}:
-        return LAST
+        return "last"
     if key in _OF_TOKENS_AND_MEDIA and "image_pixel_values" not in names:
         raise MismatchError(
             f"encode returned {key}: {_OF_TOKENS_AND_MEDIA[key]} attends to its media through it,"
@@ -150,27 +112,13 @@ def rule_of(key: str, value: Tensor, names: Iterable[str], rules: Rules | None) 
     if key in _KNOWN:
         return _KNOWN[key]
     if not is_integer(value):
-        return ROWS
+        return "rows"
     raise MismatchError(
         f"encode returned {key} {list(value.shape)} of whole numbers, and packidx does not know how"
         " those of several samples are joined: if they count tokens or patches, they would point"
         f" into another sample's. Give encode an attribute join = {{'{key}': RULE}}, where RULE is"
         f" one of {FORMS}; or leave {key} out"
     )
-
-
-def parse_rule(key: str, text: object) -> JoinRule:
-    """The rule that an encoder states for `key`.
-
-    Raises:
-        OptionError: it is none.
-    """
-    if text in ("rows", "last", "tokens"):
-        return JoinRule(str(text))
-    index = re.fullmatch(r"index:([^:]+)(?::([1-9]))?", text) if isinstance(text, str) else None
-    if index is None:
-        raise OptionError(f"encode.join says {text!r} of {key}: say one of {FORMS}")
-    return JoinRule("index", index[1], int(index[2] or 1))
 
 
 def rules_of(encode: object) -> dict[str, str]:
@@ -183,14 +131,15 @@ def rules_of(encode: object) -> dict[str, str]:
     if not isinstance(rules, Mapping):
         raise OptionError(f"encode.join is {rules!r}: make it a dict, {{name: rule}}")
     for key, rule in rules.items():
-        parse_rule(key, rule)
+        if not (isinstance(rule, str) and _FORM.fullmatch(rule)):
+            raise OptionError(f"encode.join says {rule!r} of {key}: say one of {FORMS}")
     return dict(rules)
 
 
 def fills(rules: Rules | None) -> dict[str, int]:
-    """`SEQUENCE_FILL` with what the encoder's own `rules` call one number for each token."""
+    """Return what a sample has one number of for each token, positions apart, and its padding."""
     own = [key for key, rule in (rules or {}).items() if rule == "tokens"]
-    return {**dict.fromkeys(own, 0), **SEQUENCE_FILL}
+    return {"input_ids": 0, "labels": IGNORE, **dict.fromkeys(own, 0), **SEQUENCE_FILL}
 
 
 _MAPPED_ANEW = 32 << 20  # bytes: glibc's DEFAULT_MMAP_THRESHOLD_MAX
@@ -230,55 +179,46 @@ def join_media(
     for key in keys:
         tensors = [part[key] for part in parts if key in part]
         rule = rule_of(key, tensors[0], keys, rules)
-        if rule.name == "last":
-            joined[key] = _join_last(key, tensors)
-            continue
-        if rule.name == "index":
+        if rule.startswith("index"):
             tensors = _shifted(key, rule, parts)
-        joined[key] = _join(key, tensors, key in fillable)
+        joined[key] = _join(key, tensors, rule == "last", key in fillable)
     return joined
 
 
-def _shifted(key: str, rule: JoinRule, parts: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
+def _shifted(key: str, rule: str, parts: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
     """Each part's indices, counted through all parts' rows of the tensor that they index."""
+    _, of, *dims = rule.split(":")
     seen, tensors = 0, []
     for part in parts:
         if key in part:
-            if rule.of not in part:
+            if of not in part:
                 raise MismatchError(
-                    f"encode returned {key}, which counts the rows of {rule.of}, without {rule.of}"
+                    f"encode returned {key}, which counts the rows of {of}, without {of}"
                 )
             index = part[key]
             tensors.append(torch.where(index < 0, index, index + seen) if seen else index)
-        if rule.of in part:
-            seen += math.prod(part[rule.of].shape[: rule.dims])
+        if of in part:
+            seen += math.prod(part[of].shape[: int(dims[0]) if dims else 1])
     return tensors
 
 
-def _join_last(key: str, tensors: Sequence[Tensor]) -> Tensor:
-    shapes = {tuple(tensor.shape[:-1]) for tensor in tensors}
-    if len(shapes) > 1:
-        raise MismatchError(
-            f"encode returned {key} with different shapes {sorted(shapes)} before the last"
-            " dimension: samples of one pack must agree in it"
-        )
-    return tensors[0] if len(tensors) == 1 else torch.cat(tuple(tensors), dim=-1)
-
-
-def _join(key: str, tensors: Sequence[Tensor], fillable: bool) -> Tensor:
+def _join(key: str, tensors: Sequence[Tensor], is_last: bool, fillable: bool) -> Tensor:
     if len(tensors) == 1:
         return tensors[0]
-    shapes = {tuple(tensor.shape[1:]) for tensor in tensors}
+    shapes = {tuple(tensor.shape[:-1] if is_last else tensor.shape[1:]) for tensor in tensors}
+    if len(shapes) == 1 and is_last:
+        return torch.cat(tuple(tensors), dim=-1)
+    rows = sum(tensor.shape[0] for tensor in tensors)
     if len(shapes) == 1:
-        rows = sum(tensor.shape[0] for tensor in tensors)
         return torch.cat(tuple(tensors), out=_empty((rows, *shapes.pop()), tensors))
-    if not fillable or len({len(shape) for shape in shapes}) > 1:
+    if is_last or not fillable or len({len(shape) for shape in shapes}) > 1:
         raise MismatchError(
-            f"encode returned {key} with different shapes {sorted(shapes)} after the first"
-            " dimension: samples of one pack must agree in it"
+            f"encode returned {key} with different shapes {sorted(shapes)}"
+            f" {'before the last' if is_last else 'after the first'} dimension: samples of one pack"
+            " must agree in it"
         )
     largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
-    joined = _empty((sum(tensor.shape[0] for tensor in tensors), *largest), tensors).zero_()
+    joined = _empty((rows, *largest), tensors).zero_()
     at = 0
     for tensor in tensors:
         inside = tuple(slice(size) for size in tensor.shape[1:])

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from packidx.errors import MismatchError, OptionError
-from packidx.torch.encoded import IGNORE
+from packidx.torch.joining import IGNORE
 
 __all__ = [
     "WEIGHTS",

@@ -11,13 +11,9 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError
-from packidx.torch.encoded import IGNORE, Encoded
 from packidx.torch.events import Happened
 from packidx.torch.joining import Rules, fills, join_media
-
-Sample = dict[str, Tensor]
-"""The tensors of one sample: those that count its tokens, and those of its media."""
-
+from packidx.torch.sample import Sample, between, length_of, media_of
 
 _NONE = torch.zeros(0, dtype=torch.int64)
 NOTHING: Sample = {"input_ids": _NONE, "labels": _NONE, "position_ids": _NONE}
@@ -40,7 +36,7 @@ class Segment(NamedTuple):
     @property
     def length(self) -> int:
         """Tokens without padding."""
-        return len(self.tensors["input_ids"])
+        return length_of(self.tensors)
 
 
 @dataclass(eq=False)
@@ -90,7 +86,7 @@ class Pack:
                 self.epoch,
                 self.sample_ids[at : at + 1],
                 self.source_ids[at : at + 1],
-                [Segment(sample, len(sample["input_ids"]))],
+                [Segment(sample, length_of(sample))],
                 self.shifted,
                 rules=self.rules,
             )
@@ -113,7 +109,7 @@ class Pack:
           say something
         """
         joined: dict[str, Any] = dict(join_segments([self.segments], self.rules))
-        for key in (*NOTHING, *fills(self.rules)):
+        for key in ("position_ids", *fills(self.rules)):
             if key in joined:
                 joined[key] = joined[key].squeeze(-2)
         slots = [segment.slot for segment in self.segments]
@@ -161,22 +157,9 @@ def _split(
     return pack
 
 
-def sample_of(encoded: Encoded) -> Sample:
-    """Return one encoded sample as a dict."""
-    positions = encoded.mrope_positions
-    return {
-        "input_ids": encoded.input_ids,
-        "labels": encoded.labels,
-        "position_ids": torch.arange(encoded.length) if positions is None else positions,
-        **encoded.sequence,
-        **encoded.media,
-    }
-
-
 def emptied(sample: Sample, rules: Rules | None) -> Sample:
     """Return a sample of no token and no medium, with the per-token tensors of `sample`."""
-    keys = (*NOTHING, *fills(rules))
-    return {key: sample[key][..., :0].clone() for key in keys if key in sample}
+    return {key: value.clone() for key, value in between(sample, 0, 0, rules).items()}
 
 
 def join_segments(rows: Sequence[Sequence[Segment]], rules: Rules | None) -> dict[str, Tensor]:
@@ -191,32 +174,21 @@ def join_segments(rows: Sequence[Sequence[Segment]], rules: Rules | None) -> dic
     """
     segments = [segment for row in rows for segment in row]
     given = {key for segment in segments for key in segment.tensors}
-    own = fills(rules)
     has_three = any(segment.tensors["position_ids"].ndim == 2 for segment in segments)
-    joined = [
-        {
-            "input_ids": torch.cat([_padded(each, "input_ids", each.pad_token_id) for each in row]),
-            "labels": torch.cat([_padded(each, "labels", IGNORE) for each in row]),
-            "position_ids": torch.cat([_positions(each, has_three) for each in row], dim=-1),
-            **{
-                key: torch.cat([_padded(each, key, fill) for each in row])
-                for key, fill in own.items()
-                if key in given
-            },
-        }
-        for row in rows
-    ]
-    batch = {key: torch.stack([row[key] for row in joined], dim=-2) for key in joined[0]}
-    media = [
-        {key: value for key, value in segment.tensors.items() if key not in batch}
-        for segment in segments
-    ]
-    return batch | join_media(media, rules)
+    batch = {}
+    for key, fill in fills(rules).items():
+        if key in given:
+            own = [torch.cat([_padded(each, key, fill) for each in row]) for row in rows]
+            batch[key] = torch.stack(own)
+    positions = [torch.cat([_positions(each, has_three) for each in row], dim=-1) for row in rows]
+    batch["position_ids"] = torch.stack(positions, dim=-2)
+    return batch | join_media([media_of(segment.tensors, rules) for segment in segments], rules)
 
 
 def _padded(segment: Segment, key: str, fill: int) -> Tensor:
     """Return a per-token tensor of a segment, [slot]; `fill` throughout where it has none."""
     value = segment.tensors.get(key)
+    fill = segment.pad_token_id if key == "input_ids" else fill
     if value is None:
         return torch.full((segment.slot,), fill)
     return torch.cat([value, value.new_full((_missing(segment, key),), fill)])

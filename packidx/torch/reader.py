@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from packidx.errors import (
@@ -22,17 +21,20 @@ from packidx.format.index import IndexManifest
 from packidx.index import Index, Sample
 from packidx.io.stores import is_transient
 from packidx.records.fetch import Fetcher
-from packidx.torch.encoded import (
+from packidx.torch.events import Happened, event
+from packidx.torch.joining import IGNORE, rules_of
+from packidx.torch.sample import (
     ADVICE,
-    IGNORE,
-    Encoded,
     PlanMismatch,
+    begins_medium,
+    check_media,
+    cut_piece,
+    length_of,
     normalise,
+    parts_medium,
     shift,
 )
-from packidx.torch.events import Happened, event
-from packidx.torch.joining import rules_of
-from packidx.torch.media import begins_medium, check_media, cut_piece, parts_medium
+from packidx.torch.sample import Sample as Tensors
 
 if TYPE_CHECKING:
     from packidx.user_code import Transform
@@ -40,33 +42,10 @@ if TYPE_CHECKING:
 Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
 T = TypeVar("T")
 
-ON_MISMATCH = ("error", "skip", "truncate", "fit")
+ON_MISMATCH = ("error", "skip", "fit")
 ON_ERROR = ("raise", "skip")
 
 BACKOFF = 0.1  # seconds before the first retry, twice as many before each further one
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The options of `PackedDataset` of these names."""
-
-    on_mismatch: str = "error"
-    on_error: str = "raise"
-    retries: int = 3
-
-    def __post_init__(self) -> None:
-        for name, value, known in (
-            ("on_mismatch", self.on_mismatch, ON_MISMATCH),
-            ("on_error", self.on_error, ON_ERROR),
-        ):
-            if value not in known:
-                raise OptionError(f"{name} {value!r} is none of {', '.join(known)}")
-        if operator.index(self.retries) < 0:
-            raise OptionError(f"retries is {self.retries}: it must be 0 or more")
-
-    @property
-    def fits(self) -> bool:
-        return self.on_mismatch == "fit"
 
 
 def room_of(snapshot: IndexManifest) -> int:
@@ -126,17 +105,35 @@ def with_retries(read: Callable[[], T], retries: int) -> tuple[T, Exception | No
 
 
 class SampleReader:
-    """Reads the samples of one plan by a policy."""
+    """Reads the samples of one plan; `on_mismatch`, `on_error` and `retries` are `PackedDataset`'s.
+
+    Attributes:
+        room: tokens for the samples of one pack by ``on_mismatch="fit"``; else None.
+
+    Raises:
+        OptionError: one of the three is none, or a plan cannot be read so.
+    """
 
     def __init__(
         self,
         index: Index,
         encode: Encode,
         transform: Transform | None,
-        policy: Policy,
+        on_mismatch: str,
+        on_error: str,
+        retries: int,
     ) -> None:
+        if on_mismatch not in ON_MISMATCH:
+            raise OptionError(f"on_mismatch {on_mismatch!r} is none of {', '.join(ON_MISMATCH)}")
+        if on_error not in ON_ERROR:
+            raise OptionError(f"on_error {on_error!r} is none of {', '.join(ON_ERROR)}")
+        if operator.index(retries) < 0:
+            raise OptionError(f"retries is {retries}: it must be 0 or more")
+        self._on_mismatch, self._on_error, self._retries = on_mismatch, on_error, retries
+        self.room = room_of(index.snapshot) if on_mismatch == "fit" else None
         self._index, self._encode = index, encode
-        self._policy = policy
+        self._rules = rules_of(encode)
+        self._media_ids: Mapping[str, int] | None = getattr(encode, "media_token_ids", None)
         self._fetcher = Fetcher(index, transform)
         self._ready: dict[tuple[int, int], dict[str, Any]] = {}  # by pack and position
         options = index.snapshot.options
@@ -162,9 +159,9 @@ class SampleReader:
             for slot in ready:
                 self._ready.pop(slot, None)
 
-    def read(self, sample: Sample, epoch: int, events: Happened) -> Encoded | None:
-        """The piece of `sample` that its pack holds, of exactly the planned length; by the policies
-        ``truncate`` and ``fit`` it may be shorter or as long as it is. None where it is left out.
+    def read(self, sample: Sample, epoch: int, events: Happened) -> Tensors | None:
+        """The piece of `sample` that its pack holds, of exactly the planned length; by
+        ``on_mismatch="fit"`` as long as it is. None where it is left out.
 
         Args:
             sample: as planned.
@@ -176,26 +173,25 @@ class SampleReader:
             BadRecord, SourceError: record, media or shard cannot be read.
         """
         try:
-            encoded, failed = with_retries(
-                lambda: self._encoded(sample, epoch), self._policy.retries
-            )
+            encoded, failed = with_retries(lambda: self._encoded(sample, epoch), self._retries)
         except Exception as error:
             self._note_changes(sample, events)
-            if self._policy.on_error == "raise" or not is_of_the_sample(error):
+            if self._on_error == "raise" or not is_of_the_sample(error):
                 raise _located(error, sample, self._index) from error.__cause__
             events.append(event("unreadable", "left_out", sample, error))
             return None
         self._note_changes(sample, events)
         if failed is not None:
-            events.append(event("retried", "read", sample, failed, encoded.length))
+            events.append(event("retried", "read", sample, failed, length_of(encoded)))
         try:
             return self._fit(encoded, sample)
         except PlanMismatch as error:
-            if self._policy.on_mismatch == "error":
+            if self._on_mismatch == "error":
                 raise _located(error, sample, self._index) from None
-            if self._policy.fits:
+            if self.room is not None:
                 return self._as_it_is(encoded, sample, error, events)
-            return self._mended(encoded, sample, error, events)
+            events.append(event("mismatch", "left_out", sample, error, length_of(encoded)))
+            return None
         except MismatchError as error:
             raise _located(error, sample, self._index) from None
 
@@ -205,17 +201,17 @@ class SampleReader:
             warnings.warn(change.text, stacklevel=4)
             events.append(event("changed", "read", sample, ChangedSource(change.text)))
 
-    def _encoded(self, sample: Sample, epoch: int) -> Encoded:
+    def _encoded(self, sample: Sample, epoch: int) -> Tensors:
         """The whole sample, as long as it may be."""
         record = self._ready.pop((sample.pack_id, sample.position), None)
         if record is None:
             record = self._fetcher.read(sample, epoch)
-        encoded = normalise(self._encode(record), rules_of(self._encode))
-        return shift(encoded) if self._shift and encoded.length else encoded
+        encoded = normalise(self._encode(record), self._rules)
+        return shift(encoded, self._rules) if self._shift and length_of(encoded) else encoded
 
-    def _fit(self, encoded: Encoded, sample: Sample) -> Encoded:
+    def _fit(self, encoded: Tensors, sample: Sample) -> Tensors:
         """`encoded` cut as planned, with exactly the planned length and media."""
-        length, start = encoded.length, sample.token_start or 0
+        length, start = length_of(encoded), sample.token_start or 0
         piece = encoded
         if length != sample.length or start:
             is_rest = self._continues and sample.piece > 0  # of a sample of any length
@@ -224,7 +220,7 @@ class SampleReader:
             is_short = self._ends_shown and sample.length < self._longest
             if not may_cut or stop > length or (is_short and not self._ends(encoded, start, stop)):
                 if not start and not may_cut:  # another grid says more than another length
-                    check_media(encoded.media, sample.media)
+                    check_media(encoded, sample.media)
                 after = " after the shift" if self._shift else ""
                 begin = f" from token {start}" if start else ""
                 raise PlanMismatch(
@@ -232,81 +228,44 @@ class SampleReader:
                     f" {ADVICE}"
                 )
             piece = self._cut(encoded, start, start + sample.length)
-        check_media(piece.media, sample.media)
+        check_media(piece, sample.media)
         return piece
 
-    def _ends(self, encoded: Encoded, start: int, stop: int) -> bool:
+    def _ends(self, encoded: Tensors, start: int, stop: int) -> bool:
         """Return whether a piece from `start` that is not as long as it may be ends at `stop`:
         with the sample, or before a medium that has no room in it."""
-        if stop == encoded.length:
+        if stop == length_of(encoded):
             return True
-        is_cut = start + self._longest < encoded.length
-        return is_cut and begins_medium(encoded, stop, self._media_ids)
+        is_cut = start + self._longest < length_of(encoded)
+        return is_cut and begins_medium(encoded, stop, self._media_ids, self._rules)
 
-    @property
-    def _media_ids(self) -> Mapping[str, int] | None:
-        ids: Mapping[str, int] | None = getattr(self._encode, "media_token_ids", None)
-        return ids
-
-    def _cut(self, encoded: Encoded, start: int, stop: int) -> Encoded:
-        piece = cut_piece(encoded, start, stop, self._media_ids)
+    def _cut(self, encoded: Tensors, start: int, stop: int) -> Tensors:
+        piece = cut_piece(encoded, start, stop, self._media_ids, self._rules)
         if not self._shift:
-            piece.labels[:1] = IGNORE  # its predictor is in another piece
+            piece["labels"][:1] = IGNORE  # its predictor is in another piece
         return piece
 
     def _as_it_is(
-        self, encoded: Encoded, sample: Sample, error: PlanMismatch, events: Happened
-    ) -> Encoded | None:
+        self, encoded: Tensors, sample: Sample, error: PlanMismatch, events: Happened
+    ) -> Tensors | None:
         """A sample that is not what was planned, whole, or as much of it as a pack holds."""
-        length, truncates = encoded.length, self._index.snapshot.options.on_long == "truncate"
-        is_cut = length > self._longest and truncates
+        length, truncates = length_of(encoded), self._index.snapshot.options.on_long == "truncate"
+        is_cut, stop = length > self._longest and truncates, length
+        if is_cut:  # not inside a medium
+            stop = self._longest
+            while stop and parts_medium(encoded, stop, self._media_ids, self._rules):
+                stop -= 1
         try:
-            if is_cut:
-                encoded = self._cut(encoded, 0, self._end_of_first(encoded))
+            fitted = self._cut(encoded, 0, stop) if is_cut else encoded
         except PlanMismatch:  # what stands between the tokens of a medium is not marked as its own
-            encoded = encoded.between(0, 0)
-        if sample.piece or sample.token_start or not encoded.length:
-            events.append(event("mismatch", "left_out", sample, error, length))
-            return None
-        if is_cut or self._is_exact:  # of guesses hardly any is right, and nobody wants to hear it
-            done = "truncated" if is_cut else "fitted"
+            stop = 0
+        done = "truncated" if is_cut else "fitted"
+        if sample.piece or sample.token_start or not stop:
+            done = "left_out"
+        # Of guesses hardly any is right, and nobody wants to hear it.
+        if done != "fitted" or self._is_exact:
             events.append(event("mismatch", done, sample, error, length))
-        return encoded
-
-    def _end_of_first(self, encoded: Encoded) -> int:
-        """Return where a truncation ends that would have `_longest` tokens: not inside a medium."""
-        stop = self._longest
-        while stop and parts_medium(encoded, stop, self._media_ids):
-            stop -= 1
-        return stop
-
-    def _mended(
-        self, encoded: Encoded, sample: Sample, error: PlanMismatch, events: Happened
-    ) -> Encoded | None:
-        """A sample that is not what was planned, cut to the planned length where it is longer; None
-        where that is not asked for, or a cut falls into media, or these are missing or others."""
-        length, start = encoded.length, sample.token_start or 0
-        is_whole = bool(encoded.media) or not sample.media
-        if self._policy.on_mismatch == "truncate" and length > start and is_whole:
-            stop = min(length, start + sample.length)
-            try:
-                piece = self._cut(encoded, start, stop) if (start, stop) != (0, length) else encoded
-                check_media(piece.media, sample.media)
-            except MismatchError:
-                pass
-            else:
-                keep_labels(piece, sample.label_tokens)
-                done = "truncated" if piece.length == sample.length else "padded"
-                events.append(event("mismatch", done, sample, error, length))
-                return piece
-        events.append(event("mismatch", "left_out", sample, error, length))
-        return None
-
-
-def keep_labels(piece: Encoded, planned: int | None) -> None:
-    """Mask labels beyond the planned number: the step's denominator does not know them."""
-    if planned is not None:
-        piece.labels[(piece.labels != IGNORE).nonzero()[planned:, 0]] = IGNORE
+        return None if done == "left_out" else fitted
 
 
 def _located(error: Exception, sample: Sample, index: Index) -> Exception:

@@ -168,11 +168,6 @@ class PackSampler(Sampler[int]):
         result: list[int] = self._dealing.packs_of_step(_integer("step", step)).tolist()
         return result
 
-    def label_tokens_of_step(self, step: int) -> int | None:
-        """Label tokens in the global batch of `step`; None if the plan does not know them."""
-        total = self.denominator(step)
-        return None if total is None else int(total)
-
     def denominator(self, step: int, weight: str = "token") -> float | None:
         """Return what the loss of `step` is divided by, for a `LossWeights` of that name.
 

@@ -18,7 +18,7 @@ from pair_layouts import PAIR_LAYOUTS
 
 from packidx.encode import ProcessorEncoder
 from packidx.torch import PackedDataset
-from packidx.torch.encoded import IGNORE
+from packidx.torch.joining import IGNORE
 
 ALL = [*LAYOUTS, *PAIR_LAYOUTS]
 DOCS = Path(__file__).parents[2] / "docs" / "data.md"

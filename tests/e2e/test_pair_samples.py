@@ -22,7 +22,7 @@ from packidx.export.wds import export_wds
 from packidx.inspect.verify import verify_snapshot
 from packidx.plan.preview import preview
 from packidx.torch import PackedDataset, collate
-from packidx.torch.encoded import IGNORE
+from packidx.torch.joining import IGNORE
 
 Record = dict[str, Any]
 

@@ -31,6 +31,7 @@ from packidx.index import Index, snapshot_ids
 from packidx.inspect.verify import verify, verify_snapshot
 from packidx.inspect.verify.api import files_check
 from packidx.io import storage
+from packidx.io.copies import local_copies
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import LIST, Kind
 from packidx.lengths.parts import first_rejected
@@ -156,7 +157,7 @@ def test_both_ends_in_the_bucket_give_the_local_bytes(
     assert all(one.ok for one in verify(stored))
     assert stored.manifest["lengths"]["uri"] == f"{url}/lengths"
     assert b"loopback" not in storage.read(manifest_path(stored.path, stored.id))  # no credentials
-    with stored.local_files("packs") as paths:
+    with local_copies(stored.files("packs")) as paths:
         assert Path(paths[0]).read_bytes() == file_of(local, "packs").read_bytes()
 
     for command in (["stats"], ["log"], ["verify"], ["sql", "DESCRIBE packs"]):

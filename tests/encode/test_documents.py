@@ -78,7 +78,7 @@ def test_ids_are_the_processors_and_all_text_is_trained(made: tuple[Any, str, Pa
         images = [part for part in parts if not isinstance(part, str)]
         given: dict[str, Any] = {"images": [images]} if images else {}
         real = [int(ident) for ident in processor(text=[text], **given)["input_ids"][0]]
-        record = standard(interleaved(*parts), DEFAULT, False)
+        record = standard(interleaved(*parts), DEFAULT)
         sample = encode(record)
         assert sample["input_ids"].tolist() == [*real, *([] if real[-1] == end else [end])]
         assert encode.count(record) == len(sample["input_ids"])

@@ -90,9 +90,7 @@ def test_no_turn_is_lost(case: str) -> None:
         media = [medium.ref for medium in conversation.media]
         suffix = {"a": "a.jpg", "b": "b.mp4"}
         texts = {"texts": {"prompts": [list(asked)], "captions": [list(answered)]}}
-        read = parse(
-            standard({**texts, "media_files": [[suffix[one] for one in media]]}, DEFAULT, False)
-        )
+        read = parse(standard({**texts, "media_files": [[suffix[one] for one in media]]}, DEFAULT))
         drawn = [
             [part if isinstance(part, str) else part.kind for part in turn.parts]
             for turn in conversation.turns

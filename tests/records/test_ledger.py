@@ -362,7 +362,7 @@ def test_no_column_of_2000_random_tables_is_read_past() -> None:
         record, wanted, never = random_table(seed)
         try:
             Ledger(DEFAULT, "jsonl", {}).check(record)
-            conversation = parse(standard(dict(record), DEFAULT, False))
+            conversation = parse(standard(dict(record), DEFAULT))
         except BadRecord:
             refused += 1
             continue

@@ -20,8 +20,7 @@ from torch_packs import IMAGE, SyntheticEncode
 from packidx.errors import MismatchError, SourceError
 from packidx.index import Index
 from packidx.torch import PackedDataset, PackSampler
-from packidx.torch.encoded import normalise
-from packidx.torch.media import cut_piece
+from packidx.torch.sample import cut_piece, media_of, normalise
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -266,6 +265,7 @@ def test_split_pieces_make_the_sample_again(tmp_path: Path, types: bool) -> None
 
 def test_cutting_images_and_videos_apart() -> None:
     """Tokens: 2 text, image of 1, video of 2, two images of 1, video of 1, 1 text."""
+    rules = {"video_names": "rows"}
     sample = normalise(
         {
             "input_ids": [5, 6, 92, 93, 93, 92, 92, 93, 7],
@@ -277,25 +277,29 @@ def test_cutting_images_and_videos_apart() -> None:
             "video_names": torch.tensor([[1], [2]]),
             "video_frames": torch.tensor([0.0, 1.0, 2.0]),
         },
-        {"video_names": "rows"},
+        rules,
     )
     ids = {"image": 92, "video": 93}
-    first, rest = cut_piece(sample, 0, 5, ids).media, cut_piece(sample, 5, 9, ids).media
+
+    def media(start: int, stop: int) -> dict[str, torch.Tensor]:
+        return media_of(cut_piece(sample, start, stop, ids, rules), rules)
+
+    first, rest = media(0, 5), media(5, 9)
     assert first["image_grid_thw"].tolist() == [[1, 2, 2]] and len(first["pixel_values"]) == 4
     assert rest["pixel_values"].flatten().tolist() == list(range(4, 12))
     assert first["video_grid_thw"].tolist() == [[2, 2, 2]]
     assert rest["pixel_values_videos"].flatten().tolist() == list(range(8, 12))
     assert rest["video_names"].tolist() == [[2]] and rest["second_per_grid_ts"].tolist() == [0.25]
     assert first["video_frames"].tolist() == [0, 1] and rest["video_frames"].tolist() == [2]
-    assert cut_piece(sample, 0, 2, ids).media == {} == cut_piece(sample, 8, 9, ids).media
+    assert media(0, 2) == {} == media(8, 9)
     with pytest.raises(MismatchError, match="token 4, inside one of its videos"):
-        cut_piece(sample, 0, 4, ids)
-    sample.media["pixel_values"] = torch.zeros(5, 1)
+        media(0, 4)
+    sample["pixel_values"] = torch.zeros(5, 1)
     with pytest.raises(MismatchError, match="which rows of pixel_values belong to which image"):
-        cut_piece(sample, 0, 5, ids)
-    del sample.media["image_grid_thw"]
+        media(0, 5)
+    del sample["image_grid_thw"]
     with pytest.raises(MismatchError, match="no image_grid_thw"):
-        cut_piece(sample, 0, 5, ids)
+        media(0, 5)
 
 
 def test_a_cut_needs_to_know_where_media_are(tmp_path: Path) -> None:

@@ -30,10 +30,9 @@ class StandIn(Index):
         self, num_packs: int, block: int = 1024, chunk: int = 1, epochs: Any = None
     ) -> None:
         self.path, self.id, self.roots = "index", "0123abcd", {}
-        result = SimpleNamespace(
-            num_packs=num_packs, schedule_block=block, schedule_chunk=chunk, epochs=epochs
-        )
-        self.snapshot: Any = SimpleNamespace(snapshot_id=self.id, result=result)
+        result = SimpleNamespace(num_packs=num_packs, schedule_block=block, schedule_chunk=chunk)
+        epochs = (((0, num_packs),),) if epochs is None else epochs
+        self.snapshot: Any = SimpleNamespace(snapshot_id=self.id, result=result, epochs=epochs)
 
     def packs(self, columns: Any = None) -> pa.Table:
         return pa.table({"label_tokens": np.arange(self.num_packs) * 10})
@@ -249,13 +248,13 @@ def test_steps_out_of_range() -> None:
 
 
 def test_loss_denominator_is_unknown_for_bare_lengths(tmp_path: Path) -> None:
-    assert PackSampler(bare_index(tmp_path, 4)).label_tokens_of_step(0) is None
+    assert PackSampler(bare_index(tmp_path, 4)).denominator(0) is None
 
 
 def test_real_index_and_pickle(tmp_path: Path) -> None:
     bare_index(tmp_path, 30)
     sampler = PackSampler(tmp_path / "index", world_size=2, rank=1, global_batch=4)
-    sampler.label_tokens_of_step(0)
+    sampler.denominator(0)
     sampler.load_state_dict(sampler.state_at(3))
     again = pickle.loads(pickle.dumps(sampler))
     assert again.state_dict() == sampler.state_dict() and list(again) == list(sampler)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -343,39 +343,7 @@ def _goes_on(index: Index, lengths: LengthsManifest) -> bool:
 
 _EXAMPLES = 3
 _Encode = Callable[[Mapping[str, Any]], Any]
-
-
-class EncodedSample(NamedTuple):
-    """A sample, or a piece of one, and the length of what was built."""
-
-    sample: Sample
-    is_piece: bool
-    length: int | None
-    """Tokens of the whole sample; None where it could not be built."""
-    error: str | None
-
-    @property
-    def planned(self) -> int:
-        """Tokens that the sample has at least; of a whole one, that it has."""
-        return self.sample.token_start + self.sample.length
-
-    @property
-    def differs(self) -> bool:
-        if self.length is None:
-            return False
-        return self.length < self.planned if self.is_piece else self.length != self.planned
-
-    @property
-    def difference(self) -> int:
-        """Tokens built less those that were planned."""
-        return 0 if self.length is None else self.length - self.planned
-
-    def told(self) -> str:
-        name = f"sample {self.sample.sample_id} ({self.sample.key})"
-        if self.length is None:
-            return f"{name}: {self.error}"
-        least = "at least " if self.is_piece else ""
-        return f"{name} has {self.length:,} tokens, planned were {least}{self.planned:,}"
+Row = dict[str, Any]
 
 
 def check_samples(
@@ -398,34 +366,38 @@ def check_samples(
         MissingExtraError: what encoding them needs is not installed, which says nothing of them.
     """
     encoded = list(_encoded(index, encoder, transform, wanted, seed))
-    by_source: dict[str, list[EncodedSample]] = {one.name: [] for one in index.snapshot.sources}
-    for each in encoded:
-        by_source.setdefault(each.sample.source or "", []).append(each)
+    names = dict.fromkeys([source.name for source in index.snapshot.sources])
+    names |= dict.fromkeys(each["source"] for each in encoded)
     sources = sorted(
-        (_seen(name, those) for name, those in by_source.items()),
+        (_seen(name, [each for each in encoded if each["source"] == name]) for name in names),
         key=lambda seen: (-seen["num_failed"] - seen["num_different"], seen["source"]),
     )
-    built = [each.length for each in encoded if each.length is not None]
-    wrong = [each.told() for each in encoded if each.differs or each.error is not None]
+    built = [each["materialized"] for each in encoded if each["error"] is None]
+    wrong = [_told(each) for each in encoded if each["differs"] or each["error"] is not None]
     numbers = {
         "samples_encoded": len(built),
         "tokens_compared": sum(built),
         "failed": len(encoded) - len(built),
-        "different": sum(each.differs for each in encoded),
-        "pieces": sum(each.is_piece for each in encoded),
+        "different": sum(each["differs"] for each in encoded),
+        "pieces": sum(each["is_piece"] for each in encoded),
     }
-    return Check(SAMPLES, not wrong, _detail(numbers, wrong), numbers, sources=sources)
-
-
-def _detail(numbers: Mapping[str, int], wrong: list[str]) -> str:
-    done = amount(numbers["samples_encoded"], "samples") + " encoded"
-    done += f", {amount(numbers['tokens_compared'], 'tokens')} compared"
+    done = f"{amount(len(built), 'samples')} encoded, {amount(sum(built), 'tokens')} compared"
     if numbers["pieces"]:
         done += f", {amount(numbers['pieces'], 'pieces')} by their ends"
     done += f", {amount(numbers['different'], 'differences')}"
     if numbers["failed"]:
         done += f", {numbers['failed']:,} cannot be built"
-    return f"{done}: {few(wrong)}" if wrong else done
+    detail = f"{done}: {few(wrong)}" if wrong else done
+    return Check(SAMPLES, not wrong, detail, numbers, sources=sources)
+
+
+def _told(encoded: Row) -> str:
+    name = f"sample {encoded['sample_id']} ({encoded['key']})"
+    if encoded["error"] is not None:
+        return f"{name}: {encoded['error']}"
+    least = "at least " if encoded["is_piece"] else ""
+    tokens = encoded["materialized"]
+    return f"{name} has {tokens:,} tokens, planned were {least}{encoded['planned']:,}"
 
 
 def _encoded(
@@ -434,7 +406,9 @@ def _encoded(
     transform: Transform | None,
     wanted: int,
     seed: int,
-) -> Iterator[EncodedSample]:
+) -> Iterator[Row]:
+    """Yield samples, or pieces, and what was built: ``planned`` tokens that the whole sample has,
+    or of a piece at least has, and ``materialized``, None where there is an ``error``."""
     options = index.snapshot.options
     shift, longest = int(options.shift), options.planned_capacity // options.align * options.align
     fetcher = Fetcher(index, transform)
@@ -449,9 +423,18 @@ def _encoded(
             error = str(failure)
         except Exception as failure:  # the encoder is anybody's code
             error = f"cannot be encoded: {type(failure).__name__}: {failure}"
-        is_long = length is not None and length > longest
-        is_piece = bool(sample.piece or sample.token_start) or is_long
-        yield EncodedSample(sample, is_piece, length, error)
+        planned, tokens = sample.token_start + sample.length, length or 0
+        is_piece = bool(sample.piece or sample.token_start) or tokens > longest
+        yield {
+            "source": sample.source or "",
+            "is_piece": is_piece,
+            "differs": length is not None and (tokens < planned if is_piece else tokens != planned),
+            "sample_id": sample.sample_id,
+            "key": sample.key,
+            "planned": planned,
+            "materialized": length,
+            "error": error,
+        }
 
 
 def _drawn(index: Index, wanted: int, seed: int) -> Iterator[tuple[Sample, int]]:
@@ -469,29 +452,27 @@ def _drawn(index: Index, wanted: int, seed: int) -> Iterator[tuple[Sample, int]]
             yield sample, epoch or 0
 
 
-def _seen(name: str, encoded: list[EncodedSample]) -> dict[str, Any]:
-    different = [each for each in encoded if each.differs]
-    failed = [each for each in encoded if each.length is None]
-    whole = [each for each in encoded if not each.is_piece and each.length is not None]
-    differences = [each.difference for each in [*whole, *different]]
-    examples = [*sorted(different, key=lambda each: -abs(each.difference)), *failed]
+_TOLD = ("sample_id", "key", "planned", "materialized", "error")
+
+
+def _seen(name: str, encoded: list[Row]) -> Row:
+    """Return what was seen of a source."""
+    different = [each for each in encoded if each["differs"]]
+    failed = [each for each in encoded if each["error"] is not None]
+    whole = [each for each in encoded if not each["is_piece"] and each["error"] is None]
+
+    def difference(each: Row) -> int:
+        return int(each["materialized"] - each["planned"])
+
+    examples = [*sorted(different, key=lambda each: -abs(difference(each))), *failed]
     return {
         "source": name,
         "num_encoded": len(encoded) - len(failed),
-        "num_pieces": sum(each.is_piece for each in encoded),
+        "num_pieces": sum(each["is_piece"] for each in encoded),
         "num_failed": len(failed),
         "num_different": len(different),
-        "planned_median": median(each.planned for each in whole) if whole else None,
-        "materialized_median": median(each.length or 0 for each in whole) if whole else None,
-        "largest_difference": max(differences, key=abs, default=0),
-        "examples": [
-            {
-                "sample_id": each.sample.sample_id,
-                "key": each.sample.key,
-                "planned": each.planned,
-                "materialized": each.length,
-                "error": each.error,
-            }
-            for each in examples[:_EXAMPLES]
-        ],
+        "planned_median": median(each["planned"] for each in whole) if whole else None,
+        "materialized_median": median(each["materialized"] for each in whole) if whole else None,
+        "largest_difference": max(map(difference, [*whole, *different]), key=abs, default=0),
+        "examples": [{name: each[name] for name in _TOLD} for each in examples[:_EXAMPLES]],
     }

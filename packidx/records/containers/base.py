@@ -88,9 +88,6 @@ class Container(ABC):
     """A kind of file that holds records, here or in a store. Stateless: what is remembered is
     remembered by path."""
 
-    has_cells: bool = False
-    """Whether all values of its records are texts, of a table."""
-
     @abstractmethod
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         """Hash a shard, count its records and find where tasks may start.

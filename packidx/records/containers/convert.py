@@ -72,7 +72,6 @@ class Converted(Container):
     ) -> None:
         self._text, _, self._codec = kind.partition(".")
         self._delimiter, self._max_record = delimiter, max_record
-        self.has_cells = self._text in ("csv", "tsv")
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         with local_shard(path) as here:
@@ -150,7 +149,7 @@ class Converted(Container):
             starts.tofile(file)
 
     def _lines(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        if self.has_cells:
+        if self._text in ("csv", "tsv"):
             quoted = self._text == "csv" or self._delimiter is not None
             delimiter = self._delimiter or ("," if quoted else "\t")
             rows = _rows(blocks, delimiter, quoted, self._max_record)

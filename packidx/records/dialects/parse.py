@@ -28,7 +28,8 @@ import orjson
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.records.dialects.sides import refuse_preferences
-from packidx.records.dialects.standard import CAPTIONS, is_document, may_hold_media, plain_document
+from packidx.records.dialects.standard import is_document, may_hold_media, plain_document
+from packidx.records.layout import CAPTIONS
 from packidx.records.media.held import media_in
 from packidx.records.media.references import (
     LIST_KEYS,
@@ -93,7 +94,7 @@ def parse(record: Any, *, has_media: bool = False) -> Conversation:
     refuse_preferences(record)
     lists = MediaLists(record, has_media)
     raw_turns = _raw_turns(record)
-    count = integer(record.get("_text_tokens"), 0, MAX_TOKENS, "_text_tokens", "bad_text_tokens")
+    count = _text_tokens(record)
     if is_document(raw_turns):
         written = _document(raw_turns[0], lists)
         lists.check()
@@ -104,6 +105,14 @@ def parse(record: Any, *, has_media: bool = False) -> Conversation:
     return Conversation(
         _with_system(record, turns), count, _tools(record.get("tools")), has_literal=has_literal
     )
+
+
+def _text_tokens(record: Mapping[str, Any]) -> int | None:
+    """The record's own count, which tables in text hold as digits."""
+    stated = record.get("_text_tokens")
+    if isinstance(stated, str) and re.fullmatch("-?[0-9]{1,20}", stated):
+        stated = int(stated)
+    return integer(stated, 0, MAX_TOKENS, "_text_tokens", "bad_text_tokens")
 
 
 def _raw_turns(record: Mapping[str, Any]) -> list[Any]:
@@ -351,7 +360,7 @@ def tokens_of(record: Mapping[str, Any]) -> Conversation | None:
     if labels is not None and len(labels) != len(tokens):
         text = f"{len(labels)} labels for {len(tokens)} input_ids"
         raise BadRecord("bad_labels", text)
-    count = integer(record.get("_text_tokens"), 0, MAX_TOKENS, "_text_tokens", "bad_text_tokens")
+    count = _text_tokens(record)
     return Conversation((), count, input_ids=tokens, labels=labels)
 
 
@@ -470,10 +479,11 @@ def unread(place: str, kind: str) -> BadRecord:
 
 
 _REASON = "bad_meta"
-_IMAGE = ("height", "width", "n_tokens")  # a list's entries in order, as far as it has them
-_AUDIO = ("num_samples", "sampling_rate", "n_tokens")
-_VIDEO = ("num_frames", "height", "width", "fps", "n_tokens")  # the seconds left out
-
+_META = {  # a list's entries in order, as far as it has them
+    "image": ("height", "width", "n_tokens"),
+    "video": ("num_frames", "height", "width", "fps", "duration", "n_tokens"),
+    "audio": ("num_samples", "sampling_rate", "n_tokens"),
+}
 _META_FORMS = {
     "image": "[height, width]",
     "video": "[frames, height, width, fps, seconds]",
@@ -493,24 +503,21 @@ def _stated_media(meta: Any) -> dict[str, Sequence[Any]]:
 
 
 def _entry(entry: Any, kind: str) -> dict[str, Any]:
+    is_pair = isinstance(entry, list | tuple) and len(entry) == 2  # a video's may be its size alone
+    names = _META["image" if is_pair and kind == "video" else kind]
+    if isinstance(entry, list | tuple) and len(names) - len(entry) in (0, 1):
+        entry = dict(zip(names, entry, strict=False))
     if entry is None:
         return {}
-    if isinstance(entry, OBJECT):
-        if kind != "video":
-            return stated_facts(entry, kind, _REASON)
-        return _video(entry, entry.get("duration"))
-    length = len(entry) if isinstance(entry, list | tuple) else 0
-    if length == 2 or (length == 3 and kind != "video"):
-        names = _AUDIO if kind == "audio" else _IMAGE
-        return stated_facts(dict(zip(names, entry, strict=False)), kind, _REASON)
-    if length in (5, 6) and kind == "video":
-        return _video(dict(zip(_VIDEO, [*entry[:4], *entry[5:]], strict=False)), entry[4])
-    raise BadRecord(_REASON, f"an entry of '{kind}s_meta' is {cut(entry)}, not {_META_FORMS[kind]}")
+    if not isinstance(entry, OBJECT):
+        text = f"an entry of '{kind}s_meta' is {cut(entry)}, not {_META_FORMS[kind]}"
+        raise BadRecord(_REASON, text)
+    return _video(entry) if kind == "video" else stated_facts(entry, kind, _REASON)
 
 
-def _video(entry: Any, seconds: Any) -> dict[str, Any]:
+def _video(entry: Mapping[str, Any]) -> dict[str, Any]:
     """A video's facts; 0 means unknown, and frames then follow from rate and duration."""
-    stated = {name: _whole(value) for name, value in entry.items()}
+    stated, seconds = {name: _whole(value) for name, value in entry.items()}, entry.get("duration")
     for name in ("num_frames", "nframes", "total_frames", "fps"):
         if stated.get(name) == 0:
             stated[name] = None

@@ -30,7 +30,7 @@ from packidx.format.manifest import DEFAULT, Layout
 from packidx.io.ranges import Extent
 from packidx.records.containers.tar import KEY, MEMBERS, TAR, Members
 from packidx.records.dialects.sides import take_side
-from packidx.records.layout import apply
+from packidx.records.layout import IDS, apply
 from packidx.records.media.held import EXTENSIONS, kind_of_name, media_in
 from packidx.records.media.references import (
     LIST_KEYS,
@@ -50,11 +50,8 @@ from packidx.records.media.references import (
 
 Record = dict[str, Any]
 
-CAPTIONS = ("caption", "text", "TEXT", "txt")
-"""Columns of what is said of a medium, the first of which is taken."""
 DOCUMENT = "document"
 """The role of a document's turn."""
-_IDS = ("id", "key", "__key__", "uid")  # a record's own id
 _BYTES = tuple(sorted(EXTENSIONS["image"]))
 _URLS = ("URL", "url")
 _FILES = {
@@ -78,13 +75,12 @@ _DEEPEST = 4  # an entry, a place in it, a list of frames, a place in one of the
 Find = Callable[[str], bytes | Extent | None]
 
 
-def standard(record: Record, layout: Layout, cells: bool) -> Record:
+def standard(record: Record, layout: Layout) -> Record:
     """A record in the standard names, with the media that its container has beside it.
 
     Args:
         record: as it stands in its shard, or as a transform returned it.
         layout: how its source names things; of pairs, which side is taken.
-        cells: all its values are text, from a table.
 
     Raises:
         BadRecord: it is of no known form.
@@ -93,7 +89,7 @@ def standard(record: Record, layout: Layout, cells: bool) -> Record:
         start = len(members.key)
         files = {n: c for n, c in members.files.items() if n[start:] not in layout.ignore}
         record = {**record, MEMBERS: members._replace(files=files)}
-    record = apply(layout, record, cells=cells)
+    record = apply(layout, record)
     if layout.pair is not None:
         record = take_side(_with_columns(record), layout.pair)
     if "texts" in record or MEMBERS in record or "text_list" in record:
@@ -145,7 +141,7 @@ def record_key(record: Mapping[str, Any]) -> str | None:
 
     No float: an integer of more than 64 bits arrives as one, and two of them may look alike.
     """
-    for name in _IDS:
+    for name in IDS:
         value = record.get(name)
         if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
             return str(value)

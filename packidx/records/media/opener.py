@@ -33,6 +33,8 @@ from packidx.records.media.lmdb_store import (
 )
 from packidx.records.media.paths import MediaRoot, data_uri, forget_paths, resolve, shortened
 from packidx.records.media.references import (
+    LIST_KEYS,
+    REFERENCE_KEYS,
     frames_of,
     map_media,
     reference_of,
@@ -42,11 +44,7 @@ from packidx.records.media.video import Video, frames_info, video_info, with_sta
 
 Moved = Callable[[str], str]
 
-_REPLACED_KEYS = (
-    *("image_url", "video_url", "audio_url", "input_audio", "url", "path", "bytes", "base64"),
-    "data",
-)
-
+_REPLACED_KEYS = frozenset(REFERENCE_KEYS) - LIST_KEYS.keys()
 
 _READ: dict[str, Callable[..., MediaInfo]] = {
     "image": image_info,

@@ -34,10 +34,11 @@ _PART_KINDS = {
     "audio_url": "audio",
     "input_audio": "audio",
 }
-_REFERENCE_KEYS = (
+REFERENCE_KEYS = (
     *("bytes", "base64", "image", "video", "audio", "image_url", "video_url", "audio_url"),
     *("input_audio", "data", "path", "url"),
 )
+"""Keys under which an object names a medium, the first of which is taken."""
 _BASE64_KEYS = ("bytes", "base64", "data")
 _MAX_PIXELS_PER_SIDE = 10_000_000  # far over any image; keeps products of sides within int64
 _MAX_FRAMES = 2**31 - 1
@@ -79,12 +80,12 @@ def reference_of(entry: Any) -> Any:
         BadRecord: ``bad_media``, the entry is of no known form.
     """
     if isinstance(entry, OBJECT):
-        for key in _REFERENCE_KEYS:
+        for key in REFERENCE_KEYS:
             value = entry.get(key)
             if value is None:
                 continue
             if isinstance(value, OBJECT):  # {"image_url": {"url": …}}
-                inner = next((k for k in _REFERENCE_KEYS if value.get(k) is not None), "")
+                inner = next((k for k in REFERENCE_KEYS if value.get(k) is not None), "")
                 key, value = inner, value.get(inner)
             if isinstance(value, str) and key in _BASE64_KEYS and not _NAME.match(value):
                 return _from_base64(value)

@@ -18,7 +18,7 @@ IMAGE = {"image_name": "a.png", "matched_text_index": 1}
 
 def parts(record: dict[str, Any]) -> tuple[Any, ...]:
     """What a document says."""
-    conversation = parse(standard(record, DEFAULT, False))
+    conversation = parse(standard(record, DEFAULT))
     assert conversation.is_document
     (turn,) = conversation.turns
     assert turn.role == "assistant"
@@ -60,7 +60,7 @@ def test_documents(record: dict[str, Any], expected: tuple[Any, ...]) -> None:
 )
 def test_what_is_wrong_with_them(record: dict[str, Any], reason: str, detail: str) -> None:
     with pytest.raises(BadRecord, match=detail) as caught:
-        parse(standard(record, DEFAULT, False))
+        parse(standard(record, DEFAULT))
     assert caught.value.reason == reason
 
 
@@ -81,5 +81,5 @@ def test_what_is_wrong_with_them(record: dict[str, Any], reason: str, detail: st
     ],
 )
 def test_which_of_several_things_a_record_is(record: dict[str, Any], expected: list[Any]) -> None:
-    conversation = parse(standard(record, DEFAULT, False))
+    conversation = parse(standard(record, DEFAULT))
     assert [turn.parts for turn in conversation.turns] == expected

@@ -23,7 +23,7 @@ VERDICTS = ("KTO", "unpaired")
 
 def taken(record: dict[str, Any], side: str, **layout: Any) -> list[tuple[str, str]]:
     """Role and text of the turns of a side."""
-    turns = parse(standard(record, Layout(pair=side, **layout), False)).turns
+    turns = parse(standard(record, Layout(pair=side, **layout))).turns
     return [
         (t.role, "".join(p if isinstance(p, str) else f"<{p.kind}>" for p in t.parts))
         for t in turns
@@ -116,4 +116,4 @@ def test_a_text_in_brackets_is_a_text() -> None:
 
 def test_what_a_record_states_of_its_text_is_of_no_side() -> None:
     record = {**PREFERENCES["TRL, texts"], "_text_tokens": 7}
-    assert parse(standard(record, Layout(pair="chosen"), False)).text_tokens is None
+    assert parse(standard(record, Layout(pair="chosen"))).text_tokens is None

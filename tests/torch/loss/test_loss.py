@@ -147,7 +147,6 @@ def test_planned_denominator_is_what_the_batches_hold(index: Index, name: str) -
         planned = sampler.denominator(step, name)
         assert planned == pytest.approx(seen_denominator(batches, LossWeights(name)), rel=1e-14)
         assert planned is not None and planned > 0
-    assert sampler.denominator(0) == sampler.label_tokens_of_step(0)
 
 
 @pytest.mark.parametrize("name", WEIGHTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,8 @@ from torch_packs import SyntheticEncode, pack
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index
 from packidx.torch import Pack, PackedDataset, collate
-from packidx.torch.encoded import normalise
-from packidx.torch.joining import join_media, parse_rule
-from packidx.torch.media import cut_piece
+from packidx.torch.joining import join_media, rules_of
+from packidx.torch.sample import cut_piece, normalise
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -171,7 +171,7 @@ def test_the_encoder_says_how_its_own_are_joined(index: Index) -> None:
 @pytest.mark.parametrize("rule", ["columns", "index", "index:", "index:a:0", "index:a:b", 3, None])
 def test_a_rule_that_is_none(rule: Any) -> None:
     with pytest.raises(OptionError, match=r"encode.join says .* of own: say one of 'rows'"):
-        parse_rule("own", rule)
+        rules_of(SimpleNamespace(join={"own": rule}))
 
 
 def test_bad_rules_are_told_before_anything_is_read(index: Index) -> None:

@@ -17,7 +17,7 @@ from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError
 from packidx.torch import PackedDataset
-from packidx.torch.encoded import normalise
+from packidx.torch.sample import normalise
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -61,7 +61,7 @@ def test_padded_as_planned(tmp_path: Path, options: dict[str, Any], rope: str | 
         for at, sample in enumerate(planned.samples):
             assert bounds[at + 1] - bounds[at] == sample.padded_length
             start, end, stop = bounds[at], bounds[at] + sample.length, bounds[at + 1]
-            whole = wholes[str(sample.key)].input_ids[sample.token_start :][: sample.length]
+            whole = wholes[str(sample.key)]["input_ids"][sample.token_start :][: sample.length]
             assert torch.equal(pack["input_ids"][start:end], whole)
             assert pack["input_ids"][end:stop].eq(PAD).all()
             assert pack["labels"][end:stop].eq(-100).all()

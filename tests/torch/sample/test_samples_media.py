@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from manifests import file_of, refresh
 from small_packs import make_index, media_spans, record
 from torch_packs import SyntheticEncode
@@ -20,8 +19,6 @@ from packidx.index import open_index
 from packidx.inspect.verify import verify_snapshot
 from packidx.plan import plan_packs
 from packidx.torch import PackedDataset
-from packidx.torch.encoded import Encoded
-from packidx.torch.reader import keep_labels
 
 RECORDS = [
     record(0, [5, (4, 4), 3]),
@@ -105,23 +102,7 @@ def test_a_split_sample_that_grew_is_told(tmp_path: Path) -> None:
         dataset[last]
 
 
-def test_labels_beyond_the_plan_are_not_trained() -> None:
-    """A sample that is cut to its planned length has no more labels than the denominator knows."""
-    labels = torch.tensor([-100, 5, -100, 6, 7, -100, 8])
-    for planned, kept in (
-        (0, []),
-        (2, [5, 6]),
-        (4, [5, 6, 7, 8]),
-        (9, [5, 6, 7, 8]),
-        (None, [5, 6, 7, 8]),
-    ):
-        part = Encoded(labels.clone(), labels.clone(), None)
-        keep_labels(part, planned)
-        assert part.labels[part.labels != -100].tolist() == kept
-        assert len(part.labels) == len(labels)
-
-
-def test_a_sample_that_lost_its_images_is_left_out_and_not_padded(tmp_path: Path) -> None:
+def test_a_sample_that_lost_its_images_is_left_out(tmp_path: Path) -> None:
     index = make_index(tmp_path, {"all": [RECORDS[0], RECORDS[3]]}, capacity=64)
 
     class Blind(SyntheticEncode):
@@ -131,7 +112,7 @@ def test_a_sample_that_lost_its_images_is_left_out_and_not_padded(tmp_path: Path
 
     with pytest.raises(MismatchError, match="encoded to 5 tokens but planned as 14"):
         PackedDataset(index, Blind())[0]
-    found = PackedDataset(index, Blind(), on_mismatch="truncate")[0]
+    found = PackedDataset(index, Blind(), on_mismatch="skip")[0]
     assert found.sample_ids.tolist() == [1]
     assert len(found.joined()["input_ids"]) == 14 + 16
     assert [(one["done"], one["key"]) for one in found.events] == [("left_out", "key-0")]

@@ -1,0 +1,334 @@
+"""One sample, a dict of tensors: as `encode` gave it, shifted, compared with its plan, cut.
+
+- ``input_ids``, ``labels`` int64 [T]; the first label is never trained
+- ``position_ids`` int64 [T] from 0, or [3, T] of mRoPE
+- further tensors of its tokens, [T]
+- tensors of its media, whose first dimension counts media, tiles (or frames) or patches: which of
+  them is seen by the number of rows
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packidx.errors import MismatchError
+from packidx.torch.joining import IGNORE, Rules, fills, rule_of
+
+Sample = dict[str, Tensor]
+"""The tensors of one sample: those that count its tokens, and those of its media."""
+
+Planned = Sequence[Mapping[str, Any]]
+"""`Sample.media` of the index: ``kind``, ``t``, ``h``, ``w`` (0 or None: unknown), ``at``."""
+
+Grid = tuple[int, int, int]
+"""Patches of one medium: time or tiles, rows, columns."""
+
+TYPES = {"image": 1, "video": 2, "audio": 3}
+"""Values of transformers' ``mm_token_type_ids``."""
+
+_AUDIO: tuple[str, ...] = ("audio_", "input_features", "feature_attention_mask", "input_values")
+_AUDIO += ("chunk_sample_lengths",)
+"""How names of an audio's tensors begin, in transformers' models."""
+
+OF_A_PACK = frozenset(
+    ("cu_seqlens", "max_seqlen", "lengths", "pack_id", "sample_ids", "source_ids")
+    + ("shifted", "events", "join", "pair_ids")
+)
+
+ADVICE = "the data or the encoder is another: restore it, or estimate and plan again"
+
+
+class PlanMismatch(MismatchError):
+    """A sample is not what was planned: the data's fault, or the plan's, and a policy's to decide.
+
+    What an encoder may never return is a plain `MismatchError`.
+    """
+
+
+def normalise(encoded: Any, rules: Rules | None = None) -> Sample:
+    """Return what `encode` gave (tensors, arrays or lists, [T] or [1, T]) as a sample.
+
+    Args:
+        rules: how it says that its tensors are joined.
+
+    Raises:
+        MismatchError: a key is missing, its shape does not fit `input_ids`, or it holds whole
+            numbers that nobody knows how to join.
+    """
+    if not isinstance(encoded, Mapping):
+        raise MismatchError(
+            f"encode returned {type(encoded).__name__}, not a dict of tensors with input_ids"
+        )
+    values = {key: _tensor(key, value) for key, value in encoded.items() if value is not None}
+    if "input_ids" not in values:
+        raise MismatchError(
+            f"encode returned the keys {', '.join(map(str, encoded)) or 'none'} but not input_ids"
+        )
+    ids = _per_token("input_ids", values.pop("input_ids"), None)
+    length = ids.shape[0]
+    labels = _per_token("labels", values.pop("labels", ids), length)
+    for key, value in (("input_ids", ids), ("labels", labels)):
+        if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+            raise MismatchError(f"encode returned {key} of type {value.dtype}, not integers")
+    ids = ids.long()
+    labels = labels.to(torch.int64, copy=True)  # a smaller type would not hold -100
+    labels[:1] = IGNORE  # nothing in the sample predicts its first token
+    sample = {"input_ids": ids, "labels": labels}
+    sample["position_ids"] = _positions(values.pop("position_ids", None), length)
+    for key in fills(rules):
+        if key in values:
+            sample[key] = _per_token(key, values.pop(key), length)
+    for key, value in values.items():
+        if key in OF_A_PACK:
+            raise MismatchError(
+                f"encode returned {key}, which is a pack's own: leave it out or name it otherwise"
+            )
+        if value.ndim == 0:
+            raise MismatchError(f"encode returned a scalar for {key}: media tensors have rows")
+        rule_of(key, value, values, rules)
+    return sample | values
+
+
+def _tensor(key: str, value: Any) -> Tensor:
+    try:
+        return torch.as_tensor(value).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise MismatchError(
+            f"encode returned {key} as {type(value).__name__}, which is no tensor ({error});"
+            " return tensors, arrays or lists of numbers only"
+        ) from None
+
+
+def _per_token(key: str, value: Tensor, length: int | None) -> Tensor:
+    if value.ndim == 2 and value.shape[0] == 1:
+        value = value[0]
+    if value.ndim != 1 or (length is not None and value.shape[0] != length):
+        wanted = "[T] or [1, T]" if length is None else f"[{length}] or [1, {length}]"
+        raise MismatchError(f"encode returned {key} of shape {list(value.shape)}, not {wanted}")
+    return value
+
+
+def _positions(positions: Tensor | None, length: int) -> Tensor:
+    """The three mRoPE rows out of [3, t], [4, t] (row 0 is rebuilt), or [t] that counts from 0."""
+    count = torch.arange(length)
+    if positions is None:
+        return count
+    if positions.ndim == 3 and positions.shape[1] == 1:  # [3, 1, T], as models return it
+        positions = positions[:, 0]
+    if positions.ndim == 2 and positions.shape[0] in (3, 4) and positions.shape[1] == length:
+        return positions[-3:].long()
+    plain = _per_token("position_ids", positions, length)
+    if not torch.equal(plain - plain[:1], count.to(plain)):
+        # transformers takes a jump in these positions for the start of another sample.
+        raise MismatchError(
+            "encode returned 1-D position_ids that do not count up by one;"
+            " return [3, T] mRoPE positions, or none"
+        )
+    return count
+
+
+def length_of(sample: Sample) -> int:
+    """Return the number of a sample's tokens."""
+    return len(sample["input_ids"])
+
+
+def media_of(sample: Sample, rules: Rules | None) -> Sample:
+    """Return the tensors of a sample that do not count its tokens."""
+    own = {"position_ids", *fills(rules)}
+    return {key: value for key, value in sample.items() if key not in own}
+
+
+def between(sample: Sample, start: int, stop: int, rules: Rules | None) -> Sample:
+    """Return tokens [start, stop) of a sample, without its media."""
+    own = ("position_ids", *fills(rules))
+    return {key: value[..., start:stop] for key, value in sample.items() if key in own}
+
+
+def shift(sample: Sample, rules: Rules | None) -> Sample:
+    """`sample` for trainers that do not shift: position t is labelled with token t + 1."""
+    shorter = between(sample, 0, length_of(sample) - 1, rules)
+    return {**shorter, **media_of(sample, rules), "labels": sample["labels"][1:]}
+
+
+def up_to(length: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is at least `length`."""
+    return -(-length // multiple) * multiple
+
+
+def by_kind(media: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The tensors of images, those of videos and those of audio, as far as there are any."""
+    tensors: dict[str, dict[str, Tensor]] = {kind: {} for kind in TYPES}
+    for key, value in media.items():
+        tensors[_kind_of(key)][key] = value
+    return {kind: given for kind, given in tensors.items() if given}
+
+
+def _kind_of(key: str) -> str:
+    if "video" in key or key == "second_per_grid_ts":
+        return "video"
+    return "audio" if key.startswith(_AUDIO) else "image"
+
+
+def planned_grid(medium: Mapping[str, Any]) -> Grid | None:
+    """The planned (t, h, w), None where it is unknown."""
+    sides = (medium["t"] or 0, medium["h"] or 0, medium["w"] or 0)
+    return sides if all(side > 0 for side in sides) else None
+
+
+def grids_in(media: Mapping[str, Tensor], kind: str) -> list[Grid] | None:
+    """(t, h, w) of each medium of a kind; None where no tensor says it."""
+    grid = media.get(f"{kind}_grid_thw")
+    return None if grid is None else [(t, h, w) for t, h, w in grid.tolist()]
+
+
+def _rows_of_each(grids: Sequence[Grid]) -> dict[str, list[int]]:
+    """Return how many rows each medium takes, by what the rows of a tensor count."""
+    return {
+        "patches": [math.prod(grid) for grid in grids],
+        "tiles": [t for t, _, _ in grids],
+        "media": [1] * len(grids),
+    }
+
+
+def _each_frame(grids: Sequence[Grid]) -> list[Grid]:
+    """Each video's grid as one row per frame, as some models want it."""
+    return [(1, h, w) for t, h, w in grids for _ in range(t)]
+
+
+def check_media(media: Mapping[str, Tensor], planned: Planned | None) -> None:
+    """Compare the grids among `media` with the planned ones, as far as both are known.
+
+    Raises:
+        PlanMismatch: they differ.
+    """
+    if planned is None:
+        return
+    for kind in TYPES:
+        grids = grids_in(media, kind)
+        stated = [planned_grid(medium) for medium in planned if medium["kind"] == kind]
+        wanted = [grid for grid in stated if grid is not None]
+        if grids is None or len(wanted) < len(stated) or grids == wanted:
+            continue
+        if kind != "video" or grids != _each_frame(wanted):
+            raise PlanMismatch(
+                f"encoded to {kind}s of {_words(grids)} patches (t x h x w) but planned as"
+                f" {_words(wanted)}; {ADVICE}"
+            )
+
+
+def _words(grids: Sequence[Grid]) -> str:
+    return ", ".join("x".join(map(str, grid)) for grid in grids) or "none"
+
+
+def cut_piece(
+    sample: Sample,
+    start: int,
+    stop: int,
+    media_ids: Mapping[str, int] | None,
+    rules: Rules | None = None,
+) -> Sample:
+    """Tokens [start, stop) of `sample` with the media that stand wholly inside.
+
+    Positions start again at the piece.
+
+    Args:
+        media_ids: token id of each kind of medium, ``{"image": 151655}``; not needed where the
+            sample has ``mm_token_type_ids``.
+
+    Raises:
+        PlanMismatch: a medium would be cut.
+        MismatchError: where the media stand is unknown.
+    """
+    piece = between(sample, start, stop, rules)
+    piece["labels"] = piece["labels"].clone()
+    if stop > start:
+        piece["position_ids"] = piece["position_ids"] - piece["position_ids"][..., :1].min()
+    for kind, tensors in by_kind(media_of(sample, rules)).items():
+        marked = _media_tokens(sample, kind, media_ids)
+        piece |= _cut_media(kind, tensors, marked, start, stop, rules)
+    return piece
+
+
+def begins_medium(
+    sample: Sample, at: int, media_ids: Mapping[str, int] | None, rules: Rules | None
+) -> bool:
+    """Return whether the token `at` stands for a medium, as far as `encode` says (`cut_piece`)."""
+    kinds = by_kind(media_of(sample, rules))
+    return any(bool(_media_tokens(sample, kind, media_ids)[at]) for kind in kinds)
+
+
+def parts_medium(
+    sample: Sample, at: int, media_ids: Mapping[str, int] | None, rules: Rules | None
+) -> bool:
+    """Return whether a cut before token `at` may fall between two tokens of one medium."""
+    kinds = by_kind(media_of(sample, rules))
+    marked = (_media_tokens(sample, kind, media_ids) for kind in kinds)
+    return at < length_of(sample) and any(bool(own[at - 1] and own[at]) for own in marked)
+
+
+def _media_tokens(sample: Sample, kind: str, media_ids: Mapping[str, int] | None) -> Tensor:
+    """bool [T], True where a token stands for this kind of media."""
+    types = sample.get("mm_token_type_ids")
+    if types is not None:
+        return types == TYPES[kind]
+    if media_ids is not None and kind in media_ids:
+        return sample["input_ids"] == media_ids[kind]
+    raise MismatchError(
+        "the plan cuts this sample and encode does not say which tokens are media: let it return"
+        " mm_token_type_ids or have an attribute media_token_ids, or plan with --on-long drop"
+    )
+
+
+def _cut_media(
+    kind: str, tensors: Sample, marked: Tensor, start: int, stop: int, rules: Rules | None
+) -> Sample:
+    """The rows of the media of a kind that stand within tokens [start, stop) of a sample.
+
+    Args:
+        marked: bool [T], True where a token of the sample stands for this kind.
+    """
+    if (grids := grids_in(tensors, kind)) is None:
+        raise MismatchError(
+            f"the plan cuts this sample and encode returned no {kind}_grid_thw, so where its"
+            " media end is unknown: plan with --on-long drop"
+        )
+    before, inside = (int(part.sum()) for part in (marked[:start], marked[start:stop]))
+    first, last = (
+        _media_before(kind, grids, tokens, int(marked.sum()), at)
+        for tokens, at in ((before, start), (before + inside, stop))
+    )
+    if first == last:
+        return {}
+    kept: dict[str, Tensor] = {}
+    rows = [list(accumulate(each, initial=0)) for each in _rows_of_each(grids).values()]
+    for key, value in tensors.items():
+        ends = next((ends for ends in rows if ends[-1] == value.shape[0]), None)
+        if ends is None or rule_of(key, value, tensors, rules) != "rows":
+            raise MismatchError(
+                f"the plan cuts this sample and which rows of {key} belong to which {kind} is"
+                " unknown; plan with --on-long drop"
+            )
+        kept[key] = value[ends[first] : ends[last]]
+    return kept
+
+
+def _media_before(kind: str, grids: Sequence[Grid], seen: int, total: int, at: int) -> int:
+    """Return how many media stand before token `at`, given `seen` of their `total` tokens do.
+
+    A medium has as many tokens as patches, divided by the same square for all.
+    """
+    patches = list(accumulate((math.prod(grid) for grid in grids), initial=0))
+    ends = [end * total // max(patches[-1], 1) for end in patches]
+    number = bisect_right(ends, seen) - 1 if seen else 0
+    if ends[number] != seen:
+        raise PlanMismatch(
+            f"the plan cuts this sample at token {at}, inside one of its {kind}s; {ADVICE}"
+        )
+    return number
