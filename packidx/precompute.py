@@ -34,7 +34,7 @@ from packidx.estimate.counter import (
     ShardContext,
     examine_batch,
 )
-from packidx.estimate.job import EstimateJob, shard_contexts
+from packidx.estimate.job import JobShard, job_shards
 from packidx.estimate.summary import CountSummary, check_rejected, read_limit
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Layout, Shard, load
@@ -47,7 +47,7 @@ from packidx.records.containers.base import RawRecord, RecordRange, local_shard
 from packidx.records.conversation import MediaInfo
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shard_marks import check_unchanged, ranges_of
-from packidx.records.shards import InputFile, read_records, short_names
+from packidx.records.shards import InputFile, ScannedShard, read_records, short_names
 from packidx.records.sources.find_shards import find_shards
 from packidx.run import open_workers
 from packidx.run.workers import Progress, silent
@@ -138,7 +138,6 @@ def precompute(
     names = output_names(shards)
     check_output(output, shards, given)
     settings = CounterSettings(os.fspath(processor), processor_settings or {}, trust_remote_code)
-    contexts = shard_contexts(EstimateJob(shards, [], settings, RecordCounter(None), root, remote))
     # One name for all jobs: what a killed run has counted serves the next one, whatever that is.
     with replacing(output, KIND, digest(b"precompute")) as built:
         files.remove_tree(built.table)
@@ -161,7 +160,9 @@ def precompute(
             progress=progress,
         )
         manifest = load(os.path.join(lengths, "manifest.json"), LengthsManifest, "start again")
-        tasks = _tasks(contexts, manifest, names, built.table, meta)
+        scans = [ScannedShard(shard, ranges_of(shard) or ()) for shard in manifest.shards]
+        own_shards = job_shards(shards, scans, settings, RecordCounter(None), root, remote)
+        tasks = _tasks(own_shards, names, built.table, meta)
         totals: list[Totals] = []
         with open_workers(engine, workers) as pool:
             setup = functools.partial(read_lengths, lengths)
@@ -332,18 +333,15 @@ class Totals:
 
 
 def _tasks(
-    contexts: Sequence[ShardContext],
-    manifest: LengthsManifest,
+    shards: Sequence[JobShard],
     names: Sequence[str],
     folder: str,
     form: str,
 ) -> list[JoinTask]:
-    firsts = itertools.accumulate((shard.rows for shard in manifest.shards), initial=0)
+    firsts = itertools.accumulate((shard.stated.rows for shard in shards), initial=0)
     return [
-        JoinTask(shard, counted, first, os.path.join(folder, name), form)
-        for shard, counted, first, name in zip(
-            contexts, manifest.shards, firsts, names, strict=False
-        )
+        JoinTask(shard.context, shard.stated, first, os.path.join(folder, name), form)
+        for shard, first, name in zip(shards, firsts, names, strict=False)
     ]
 
 

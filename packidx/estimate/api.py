@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.estimate.again import Earlier, Kept, TakenOver, decision_difference, is_same, take
+from packidx.estimate.again import Earlier, Kept, TakenOver
 from packidx.estimate.comparison import choose_text_backend, compare_processor
 from packidx.estimate.counter import CounterSettings, check_renders
 from packidx.estimate.job import (
     EstimateJob,
     job_identity,
+    job_shards,
     make_manifest,
     refuse_changed_shards,
-    shard_contexts,
 )
 from packidx.estimate.summary import CountSummary, check_rejected, mistaken_sources, read_limit
 from packidx.estimate.tasks import CounterSetup, make_parts
@@ -182,21 +182,20 @@ def estimate_lengths(
         counter = settings.build()
         if method is None:
             check_renders(counter)
-        job = EstimateJob(shards, [], settings, counter, root, remote, wanted, method=method)
-        earlier = None
-        if existing is not None and not fresh:
-            earlier = Earlier.of(job, output, existing)
+        earlier = None if existing is None or fresh else Earlier(output, existing)
         known = none_known if earlier is None else earlier.known_scan
-        job = replace(job, scans=scan_shards(shards, num_processes, progress, known))
-        if earlier is not None and is_same(job, earlier):
+        scans = scan_shards(shards, num_processes, progress, known)
+        own = job_shards(shards, scans, settings, counter, root, remote)
+        job = EstimateJob(own, settings, counter, root, remote, wanted, method=method)
+        if earlier is not None and earlier.is_table_of(job):
             taken = TakenOver(earlier.manifest.num_samples, len(job.shards))
             discarded = discard_abandoned(output)
             made = _summary(output, earlier.manifest, begun, taken, discarded=discarded)
             summary = told(replace(made, existed=True))
         else:
             job = decided(job)
-            kept, took, basis = _taken(job, earlier, None if fresh else wrong)
-            made = _make(job, output, counting, kept, basis, progress, begun)
+            kept, took = _taken(job, earlier, None if fresh else wrong)
+            made = _make(job, output, counting, kept, progress, begun)
             summary = told(replace(made, taken_over=took))
     if limit is not None:
         check_rejected(summary.sources, limit, output)
@@ -205,9 +204,8 @@ def estimate_lengths(
 
 def _taken(
     job: EstimateJob, earlier: Earlier | None, wrong: str | None
-) -> tuple[Kept, TakenOver | None, str | None]:
-    """Return what `job`, whose text backend and comparison are decided, takes over, and the digest
-    of the manifest of the table that it is of.
+) -> tuple[Kept, TakenOver | None]:
+    """Return what `job`, whose text backend and comparison are decided, takes over.
 
     Args:
         wrong: what is wrong with the manifest of a table that is of no use.
@@ -217,15 +215,13 @@ def _taken(
     """
     reason = wrong
     if earlier is not None:
-        reason = earlier.differs or decision_difference(job, earlier.manifest)
+        reason = earlier.difference(job)
         if reason is None:
-            kept, told = take(job, earlier)
-            return kept, told, earlier.manifest.digest if kept else None
+            return earlier.take(job)
     if reason is None:
-        return {}, None, None
-    rows = sum(scan.shard.rows for scan in job.scans)
-    told = TakenOver(num_counted=rows, num_counted_shards=len(job.shards), reason=reason)
-    return {}, told, None
+        return {}, None
+    num_shards = len(job.shards)
+    return {}, TakenOver(num_counted=job.num_rows, num_counted_shards=num_shards, reason=reason)
 
 
 def _make(
@@ -233,12 +229,11 @@ def _make(
     output: str,
     workers: Workers,
     kept: Kept,
-    basis: str | None,
     progress: Progress,
     begun: float,
 ) -> LengthsSummary:
     uploaded = functools.partial(progress, "upload")
-    with replacing(output, KIND, job_identity(job, basis), uploaded) as built:
+    with replacing(output, KIND, job_identity(job), uploaded) as built:
         parts, resumed = make_parts(job, built, workers, progress, kept)
         refuse_changed_shards(job)
         manifest = make_manifest(job, parts)
@@ -249,10 +244,9 @@ def _make(
 
 def decided(job: EstimateJob) -> EstimateJob:
     """`job` with its text backend, and with what is known of its processor's counts."""
-    shards = shard_contexts(job)
-    counter, scans = job.counter, job.scans
-    name, record = choose_text_backend(counter, shards, scans, job.wanted_backend)
-    compared = compare_processor(counter, shards, scans)
+    counter, shards = job.counter, job.shards
+    name, record = choose_text_backend(counter, shards, job.wanted_backend)
+    compared = compare_processor(counter, shards)
     counter.decided = name, compared or Compared()
     return replace(job, backend=record, compared=compared)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.estimate.counter import RecordCounter, ShardContext, examine, raw_records
+from packidx.estimate.job import JobShard
 from packidx.io import urls
 from packidx.processor.counts import NEEDS_TORCHVISION, TEXT, Compared, sample_kind
 from packidx.processor.text.encoder import choose_backend, reference_backend
@@ -18,7 +19,6 @@ from packidx.records.containers.base import RawRecord, RecordRange
 from packidx.records.conversation import Conversation, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import is_remote, open_media
-from packidx.records.shards import ScannedShard
 from packidx.software import installed
 
 NUM_RECORDS = 16
@@ -55,9 +55,7 @@ def compared_with() -> str | None:
     return None if release is None else f"transformers {release}"
 
 
-def compare_processor(
-    counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ScannedShard]
-) -> Compared | None:
+def compare_processor(counter: RecordCounter, shards: Sequence[JobShard]) -> Compared | None:
     """Return what came of comparing the counter with the real processor; None where it renders no
     text.
 
@@ -74,7 +72,7 @@ def compare_processor(
         return Compared(reason=processor.doubt)
     from packidx.encode.proof import judged
 
-    candidates = _candidates(counter, shards, scans)
+    candidates = _candidates(counter, shards)
     kinds = {TEXT, *(candidate.kind for candidate in candidates)}
     return judged(processor, kinds, _talks(counter, candidates))
 
@@ -90,11 +88,9 @@ class _Candidate:
     num_characters: int
 
 
-def _candidates(
-    counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ScannedShard]
-) -> list[_Candidate]:
+def _candidates(counter: RecordCounter, shards: Sequence[JobShard]) -> list[_Candidate]:
     """Records from all over the data, none from object stores."""
-    local = [pair for pair in zip(shards, scans, strict=True) if not urls.is_url(pair[0].path)]
+    local = [shard for shard in shards if not urls.is_url(shard.context.path)]
     candidates = []
     for shard, record_range in _spread_ranges(local, _NUM_RANGES):
         raws = raw_records(shard, record_range, counter.transform)
@@ -170,8 +166,7 @@ def _is_large(info: MediaInfo) -> bool:
 
 def choose_text_backend(
     counter: RecordCounter,
-    shards: Sequence[ShardContext],
-    scans: Sequence[ScannedShard],
+    shards: Sequence[JobShard],
     wanted: str | None,
 ) -> tuple[str, dict[str, Any] | None]:
     """The backend, and the record of why; the first that serves and no record without a tokenizer.
@@ -183,19 +178,17 @@ def choose_text_backend(
     text = counter.counter.text
     if text is None:
         return "tokenizers", None
-    if wanted is None and sum(scan.shard.bytes for scan in scans) < _LITTLE:
+    if wanted is None and sum(shard.stated.bytes for shard in shards) < _LITTLE:
         return reference_backend("little data")
     texts: list[str] = []
     if wanted != "tokenizers":
-        texts = list(itertools.islice(_texts(counter, shards, scans), NUM_TEXTS))
+        texts = list(itertools.islice(_texts(counter, shards), NUM_TEXTS))
     return choose_backend(text, texts, wanted)
 
 
-def _texts(
-    counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ScannedShard]
-) -> Iterator[str]:
+def _texts(counter: RecordCounter, shards: Sequence[JobShard]) -> Iterator[str]:
     """Yield what is tokenized of records from all over the data, at most `NUM_TEXTS` or so."""
-    ranges = _spread_ranges(zip(shards, scans, strict=True), _TEXT_RANGES)
+    ranges = _spread_ranges(shards, _TEXT_RANGES)
     for shard, record_range in ranges:
         raws = raw_records(shard, record_range, counter.transform)
         for raw in itertools.islice(raws, -(-NUM_TEXTS // len(ranges))):
@@ -209,9 +202,7 @@ def _texts(
                 continue  # it becomes a rejected row
 
 
-def _spread_ranges(
-    pairs: Iterable[tuple[ShardContext, ScannedShard]], most: int
-) -> list[tuple[ShardContext, RecordRange]]:
+def _spread_ranges(shards: Sequence[JobShard], most: int) -> list[tuple[ShardContext, RecordRange]]:
     """At most so many ranges, from all over the shards."""
-    ranges = [(shard, record_range) for shard, scan in pairs for record_range in scan.ranges]
+    ranges = [(shard.context, part) for shard in shards for part in shard.ranges]
     return ranges[:: max(1, -(-len(ranges) // most))]

@@ -6,7 +6,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -19,28 +19,47 @@ from packidx.format.lengths import (
     columns_digest,
     fingerprint,
 )
-from packidx.format.manifest import DEFAULT, Digests, Encoder, File, Transform, decoded, sealed
-from packidx.io import storage, urls
+from packidx.format.manifest import (
+    DEFAULT,
+    Digests,
+    Encoder,
+    File,
+    Layout,
+    Shard,
+    Transform,
+    decoded,
+    sealed,
+)
+from packidx.io import storage
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.counts import Compared
-from packidx.records.containers.base import TASK_BYTES
-from packidx.records.containers.tar import TAR
+from packidx.records.containers.base import TASK_BYTES, RecordRange
 from packidx.records.ledger import merge_columns
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import LIST_KEYS
-from packidx.records.shard_marks import check_unchanged
+from packidx.records.shard_marks import check_unchanged, range_keys
 from packidx.records.shards import InputFile, ScannedShard, own_root, short_names
 from packidx.software import software
 
 _MEDIA = frozenset(keys[0] for keys in LIST_KEYS.values())  # which a source is said not to have
 
 
+class JobShard(NamedTuple):
+    """A shard that is counted."""
+
+    context: ShardContext
+    stated: Shard
+    """As the manifest has it, but for its columns."""
+    ranges: tuple[RecordRange, ...]
+    keys: tuple[str | None, ...]
+    """Of the ranges (`records.shard_marks.range_keys`)."""
+
+
 @dataclass(frozen=True)
 class EstimateJob:
     """The records that are counted, and the way."""
 
-    shards: list[InputFile]
-    scans: list[ScannedShard]
+    shards: tuple[JobShard, ...]
     settings: CounterSettings
     counter: RecordCounter
     """Of `settings`, in this process."""
@@ -55,6 +74,16 @@ class EstimateJob:
     """Of the processor with the real one; None where it renders no text."""
     method: str | None = None
     """``'heuristic'`` where guesses were asked for."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the table."""
+        return sum(shard.stated.rows for shard in self.shards)
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """The layout of each source, by name."""
+        return {shard.context.source: shard.context.layout for shard in self.shards}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -100,64 +129,97 @@ class EstimateJob:
         return None if changes is None else decoded(Transform, changes.to_json())
 
 
-def shard_contexts(job: EstimateJob) -> list[ShardContext]:
-    """Return what the rows of each shard have in common."""
-    names = short_names([shard.path for shard in job.shards])
-    contexts = []
-    for number, (shard, name) in enumerate(zip(job.shards, names, strict=True)):
-        stated = job.media_root or shard.layout.media_root
-        folder = own_root(shard.path, shard.container) if stated is None else stated
-        root = MediaRoot(folder, stated is not None, job.remote_media)
-        sized = job.settings.processor is not None
-        kind, layout = shard.container, shard.layout
-        files = job.counter.files
-        takes_none = files is not None and files.image_settings is None
-        has_media = not takes_none and _MEDIA.isdisjoint(layout.ignore)
-        contexts.append(
-            ShardContext(
-                number, name, shard.path, shard.source, root, sized, kind, layout, has_media
-            )
+def job_shards(
+    files: Sequence[InputFile],
+    scans: Sequence[ScannedShard],
+    settings: CounterSettings,
+    counter: RecordCounter,
+    media_root: str | None,
+    remote_media: tuple[str, ...],
+) -> tuple[JobShard, ...]:
+    """Return the shards of a job, and what the rows of each have in common."""
+    names = short_names([file.path for file in files])
+    processor = counter.files
+    takes_media = processor is None or processor.image_settings is not None
+    shards = []
+    for number, (file, scan, name) in enumerate(zip(files, scans, names, strict=True)):
+        stated = media_root or file.layout.media_root
+        folder = own_root(file.path, file.container) if stated is None else stated
+        context = ShardContext(
+            number,
+            name,
+            file.path,
+            file.source,
+            MediaRoot(folder, stated is not None, remote_media),
+            settings.processor is not None,
+            file.container,
+            file.layout,
+            takes_media and _MEDIA.isdisjoint(file.layout.ignore),
         )
-    return contexts
+        keys = range_keys(scan.shard, file.layout, scan.ranges)
+        shards.append(JobShard(context, scan.shard, scan.ranges, keys))
+    return tuple(shards)
 
 
-def job_identity(job: EstimateJob, earlier: str | None = None) -> str:
-    """SHA-256 of everything that decides the table's bytes; another one each time where an encoder
-    without a fingerprint counts: nobody can tell whether it is still the same.
+Recipe = dict[str, Any]
+"""All that decides the rows of a range but its content and the files that it refers to, by name."""
 
-    Paths are absolute here: the same relative ones name other media in another folder.
+DECIDED = ("text_engine", "comparison")
+"""What of it is decided on the data."""
 
-    Args:
-        earlier: digest of the manifest of a table whose rows are taken over: who counts all must
-            not go on with them.
-    """
-    infos = shard_contexts(job)
-    head = {
-        **_inputs(job),
-        "layouts": {shard.source: shard.layout.to_json() for shard in job.shards},
-        "paths": [urls.absolute(info.path) for info in infos],
-        "media_roots": [[urls.absolute(info.root.folder), info.root.stated] for info in infos],
-        "fingerprints": job.counter.fingerprints(),
-        "engine": job.backend,
-        "compared": None if job.compared is None else job.compared.to_json(),
-        "layout": [
-            TASK_BYTES,
-            ROW_GROUP,
-            BATCH,
-            schema.FORMAT_VERSION,
-            str(schema.ALL_LENGTHS),
-        ],
-        # No digest is of the media in tars.
-        "tars": [
-            [shard.mtime, shard.sampled, shard.identity, shard.version]
-            for shard, _ in job.scans
-            if shard.container == TAR
-        ],
-        "column_digest": "ColumnDigest",  # parts of releases before hashed columns otherwise
-        "software": software(),
-        "earlier": earlier,
-        "nonce": None if job.counter.is_known else secrets.token_hex(16),
+
+def recipe(job: EstimateJob) -> Recipe:
+    """The recipe of a job; what is decided on the data is None until it is."""
+    compared = None if job.compared is None else job.compared.to_json()
+    return _recipe(job.options, job.encoder, job.transform, job.backend, compared, software())
+
+
+def recipe_of(manifest: LengthsManifest) -> Recipe:
+    """The recipe of a table."""
+    encoder = manifest.encoder
+    bare = None if encoder is None else replace(encoder, compared=None)
+    compared = None if encoder is None else encoder.compared
+    made = manifest.transform, manifest.text_engine, compared, manifest.software
+    return _recipe(manifest.options, bare, *made)
+
+
+def _recipe(
+    options: Mapping[str, Any],
+    encoder: Encoder | None,
+    transform: Transform | None,
+    engine: Mapping[str, Any] | None,
+    compared: Mapping[str, Any] | None,
+    versions: Mapping[str, Any],
+) -> Recipe:
+    stated = compared or {}
+    return {
+        **options,
+        "encoder": encoder and encoder.to_json(),
+        "transform": transform and transform.to_json(),
+        "text_engine": (engine or {}).get("name"),
+        # Kinds that came since were compared as they were then.
+        "comparison": [stated.get("with"), list(stated.get("unequal", ()))],
+        **versions,
     }
+
+
+def difference(mine: Recipe, theirs: Recipe) -> str | None:
+    """Return the first thing in which `theirs` is another recipe, in words."""
+    for name in [*mine, *(theirs.keys() - mine.keys())]:
+        was, now = theirs.get(name), mine.get(name)
+        if was != now and name in ("encoder", "transform"):
+            return f"its {name} was another one, or had other settings or files"
+        if was != now:
+            return f"its {name.replace('_', ' ')} was {was}, and is {now}"
+    return None
+
+
+def job_identity(job: EstimateJob) -> str:
+    """SHA-256 of the recipe, and of how tables are cut; another one each time where an encoder
+    without a fingerprint counts: nobody can tell whether it is still the same."""
+    cut = [TASK_BYTES, ROW_GROUP, BATCH, schema.FORMAT_VERSION, str(schema.ALL_LENGTHS)]
+    nonce = None if job.counter.is_known else secrets.token_hex(16)
+    head = [recipe(job), job.counter.fingerprints(), cut, nonce]
     return digests_module.digest(digests_module.canonical_json(head))
 
 
@@ -168,7 +230,7 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
     columns = schema.ALL_LENGTHS.names[:num_columns]  # the last ones only where a part has them
     if encoder is not None and job.compared is not None:
         encoder = replace(encoder, compared=job.compared.to_json())
-    columns_of, of_sources = _columns(job, parts)
+    of_shards, of_sources = _columns(job, parts)
     manifest = LengthsManifest(
         fingerprint="",
         digests=Digests(
@@ -180,8 +242,8 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
         options=job.options,
         transform=job.transform,
         shards=tuple(
-            replace(shard, columns=None if own == of_sources.get(shard.source) else own)
-            for (shard, _), own in zip(job.scans, columns_of, strict=True)
+            _with_columns(shard.stated, own, of_sources.get(shard.stated.source))
+            for shard, own in zip(job.shards, of_shards, strict=True)
         ),
         text_engine=job.backend,
         sources=_sources(job, parts, of_sources),
@@ -198,62 +260,57 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
     return sealed(replace(manifest, fingerprint=fingerprint(manifest.to_json())))
 
 
-def _inputs(job: EstimateJob) -> dict[str, Any]:
-    """Return what two runs must agree in to make the same table, as it stands in the manifest."""
-    inputs: dict[str, Any] = {
-        "encoder": job.encoder and job.encoder.to_json(),
-        "options": job.options,
-        "shards": [
-            [shard.uri, shard.bytes, shard.rows, shard.fingerprint, shard.source, shard.container]
-            for shard, _ in job.scans
-        ],
-    }
-    return inputs if job.transform is None else inputs | {"transform": job.transform.to_json()}
-
-
-def source_sums(job: EstimateJob, parts: Sequence[Part]) -> dict[str, SourceSums]:
-    """Sums over the rows of each source, in order."""
-    totals = {shard.source: SourceSums() for shard in job.shards}
-    for part in parts:
-        for name, sums in part.sources.items():
-            totals[name] = totals[name].plus(sums)
-    return totals
-
-
 def _columns(
     job: EstimateJob, parts: Sequence[Part]
-) -> tuple[list[dict[str, str] | None], dict[str, dict[str, str]]]:
-    """The columns of each shard, and of each source, by name; none where the user's own encoder
-    reads the records."""
+) -> tuple[list[list[dict[str, str]]], dict[str, dict[str, str]]]:
+    """The columns of each range of each shard, and of each source, by name; none where the user's
+    own encoder reads the records."""
+    of_shards: list[list[dict[str, str]]] = [[] for _ in job.shards]
     if job.counter.encoder is not None:
-        return [None] * len(job.shards), {}
-    of_shards: list[dict[str, str] | None] = []
-    of_sources: dict[str, dict[str, str]] = {}
-    merged: dict[int, dict[str, str]] = {}
+        return of_shards, {}
+    of_sources: dict[str, dict[str, str]] = {shard.stated.source: {} for shard in job.shards}
     for part in parts:
-        for number, columns in part.columns.items():
-            merge_columns(merged.setdefault(number, {}), columns)
-    for number, shard in enumerate(job.shards):
-        own = dict(sorted(merged.get(number, {}).items()))
-        of_shards.append(own)
-        merge_columns(of_sources.setdefault(shard.source, {}), own)
+        for number, columns in part.columns:
+            of_shards[number].append(columns)
+            merge_columns(of_sources[job.shards[number].stated.source], columns)
     return of_shards, {name: dict(sorted(own.items())) for name, own in of_sources.items()}
+
+
+def _with_columns(
+    shard: Shard, of_ranges: Sequence[Mapping[str, str]], of_source: Mapping[str, str] | None
+) -> Shard:
+    """A shard with its columns, and those of its ranges, where they are not all the source's."""
+    if of_source is None:
+        return shard
+    merged: dict[str, str] = {}
+    for columns in of_ranges:
+        merge_columns(merged, columns)
+    own = dict(sorted(merged.items()))
+    are_alike = all(columns == own for columns in of_ranges)
+    return replace(
+        shard,
+        columns=None if own == of_source else own,
+        range_columns=None if are_alike else tuple(of_ranges),
+    )
 
 
 def _sources(
     job: EstimateJob, parts: Sequence[Part], columns: Mapping[str, dict[str, str]]
 ) -> tuple[Source, ...]:
-    layouts = {shard.source: shard.layout for shard in job.shards}
+    totals = {name: SourceSums() for name in job.layouts}
+    for part in parts:
+        for name, own in part.sources.items():
+            totals[name] = totals[name].plus(own)
     return tuple(
         Source(
             name=name,
-            media_root=job.media_root or layouts[name].media_root,
+            media_root=job.media_root or layout.media_root,
             remote_media=tuple(job.remote_media),
-            layout=None if layouts[name] == DEFAULT else layouts[name],
+            layout=None if layout == DEFAULT else layout,
             columns=columns.get(name),
-            **sums.to_json(),
+            **totals[name].to_json(),
         )
-        for name, sums in source_sums(job, parts).items()
+        for name, layout in job.layouts.items()
     )
 
 
@@ -268,6 +325,4 @@ def refuse_changed_shards(job: EstimateJob) -> None:
     Raises:
         SourceError: one changed meanwhile.
     """
-    pairs = zip(job.shards, job.scans, strict=True)
-    seen = [(file.path, scanned.shard) for file, scanned in pairs]
-    storage.overlapped(lambda pair: check_unchanged(*pair), seen)
+    storage.overlapped(lambda shard: check_unchanged(shard.context.path, shard.stated), job.shards)

@@ -6,9 +6,10 @@ import functools
 import gc
 import itertools
 import os
+import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
+from packidx.digests import canonical_json, digest
 from packidx.errors import BadRecord, LimitError, MismatchError, SourceError
 from packidx.estimate.again import Kept, OldRows, read_part, taken_rows
 from packidx.estimate.counter import (
@@ -28,11 +30,12 @@ from packidx.estimate.counter import (
     examine_batch,
     raw_records,
 )
-from packidx.estimate.job import EstimateJob, shard_contexts
+from packidx.estimate.job import EstimateJob, JobShard
 from packidx.format import schema
 from packidx.format.manifest import File
 from packidx.format.schema import METHODS
 from packidx.format.terms import PAIR_SIDES
+from packidx.io import urls
 from packidx.io.copies import StoredFile
 from packidx.io.output_folder import OutputFolder
 from packidx.lengths.parts import (
@@ -46,10 +49,19 @@ from packidx.lengths.parts import (
 )
 from packidx.processor.counts import KINDS, UNKNOWN, Compared, Counts, MediaColumns, Spans
 from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRange
-from packidx.records.ledger import merge_columns
 from packidx.records.media.opener import LookedAt, forget_media
-from packidx.records.shards import ScannedShard
 from packidx.run.workers import Progress, Setup, WorkerDied, Workers
+
+
+class Piece(NamedTuple):
+    """A range of a shard, as a task has it."""
+
+    shard: ShardContext
+    range: RecordRange
+    key: str | None
+    """By which it is known (`records.shard_marks.range_keys`)."""
+    old: OldRows | None
+    """Its rows in an earlier table; None where it is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,51 +71,59 @@ class Task:
     number: int
     first_id: int
     """sample_id of its first row."""
-    ranges: tuple[tuple[ShardContext, RecordRange], ...]
-    earlier: tuple[OldRows | None, ...]
-    """Of each range, the rows of an earlier table that it is known by; None where it is counted."""
+    pieces: tuple[Piece, ...]
 
     @property
     def is_counted(self) -> bool:
         """Return whether something is counted, and not all taken over."""
-        return None in self.earlier
+        return any(piece.old is None for piece in self.pieces)
 
     @property
     def num_records(self) -> int:
-        return sum(record_range.num_records for _, record_range in self.ranges)
+        return sum(piece.range.num_records for piece in self.pieces)
+
+    @property
+    def key(self) -> str:
+        """Digest of all that decides the part, beside the recipe; of its own, where a range has no
+        key.
+
+        Paths are absolute here: the same relative ones name other media in another folder.
+        """
+        parts = [
+            [shard.number, shard.name, shard.source, urls.absolute(shard.path)]
+            + [urls.absolute(shard.root.folder), shard.root.stated, key or secrets.token_hex(16)]
+            + ([] if old is None else [old.file.sha256, old.first, old.references.digest])
+            for shard, _, key, old in self.pieces
+        ]
+        return digest(canonical_json([self.first_id, *parts]))
 
 
-def make_tasks(
-    shards: Sequence[ShardContext], scans: Sequence[ScannedShard], kept: Kept | None = None
-) -> list[Task]:
+def make_tasks(shards: Sequence[JobShard], kept: Kept | None = None) -> list[Task]:
     """At least one task: ranges in order, small ones together until about `TASK_BYTES`.
 
     Args:
         kept: rows that are not counted again.
     """
-    kept = kept or {}
     tasks: list[Task] = []
-    ranges: list[tuple[ShardContext, RecordRange]] = []
+    pieces: list[Piece] = []
     nbytes, num_records, first_id = 0, 0, 0
 
     def close() -> None:
-        nonlocal ranges, nbytes, first_id
-        places = [(shard.number, part.first_row) for shard, part in ranges]
-        earlier = tuple(map(kept.get, places))
-        tasks.append(Task(len(tasks), first_id, tuple(ranges), earlier))
-        first_id += tasks[-1].num_records
-        ranges, nbytes = [], 0
+        nonlocal pieces, nbytes, num_records, first_id
+        tasks.append(Task(len(tasks), first_id, tuple(pieces)))
+        first_id += num_records
+        pieces, nbytes, num_records = [], 0, 0
 
-    for shard, scan in zip(shards, scans, strict=True):
-        for record_range in scan.ranges:
-            num_records += record_range.num_records
-            is_full = nbytes + record_range.nbytes > TASK_BYTES * 3 // 2
-            if ranges and (is_full or num_records > TASK_RECORDS * 3 // 2):
+    for shard in shards:
+        for part, key in zip(shard.ranges, shard.keys, strict=True):
+            is_full = nbytes + part.nbytes > TASK_BYTES * 3 // 2
+            if pieces and (is_full or num_records + part.num_records > TASK_RECORDS * 3 // 2):
                 close()
-                num_records = record_range.num_records
-            ranges.append((shard, record_range))
-            nbytes += record_range.nbytes
-    if ranges or not tasks:
+            old = (kept or {}).get((shard.context.number, part.first_row))
+            pieces.append(Piece(shard.context, part, key, old))
+            nbytes += part.nbytes
+            num_records += part.num_records
+    if pieces or not tasks:
         close()
     return tasks
 
@@ -124,7 +144,7 @@ def make_parts(
         SourceError: a shard cannot be read or is no longer what was scanned, or a worker died.
         OSError: a part cannot be written.
     """
-    tasks = make_tasks(shard_contexts(job), job.scans, kept)
+    tasks = make_tasks(job.shards, kept)
     total = sum(task.num_records for task in tasks)
     taken_over = (_finished(task, output) for task in tasks)
     parts = [part for part in taken_over if part is not None]
@@ -157,13 +177,13 @@ def make_parts(
 
 def _finished(task: Task, output: OutputFolder) -> Part | None:
     """A task's part as an earlier run of this job left it, if its media did not change since."""
-    part = take_over(output, task.number, task.num_records)
+    part = take_over(output, task.number, task.key)
     if part is None or part.media is None:
         return part
     roots, first_id = {}, task.first_id
-    for shard, record_range in task.ranges:
-        roots[first_id] = shard.root
-        first_id += record_range.num_records
+    for piece in task.pieces:
+        roots[first_id] = piece.shard.root
+        first_id += piece.range.num_records
     referred = read_media(File(**part.media).within(output.table))
     known = [(first, references) for first, references in referred if references.digest]
     return part if all(each.are_unchanged(roots[first]) for first, each in known) else None
@@ -185,7 +205,7 @@ def run_tasks(
     except WorkerDied as died:
         waiting = [tasks[number] for number in died.waiting]
         begun = [task for task in waiting if is_begun(output, task.number)]
-        names = sorted({shard.path for task in begun or waiting[:1] for shard, _ in task.ranges})
+        names = sorted({piece.shard.path for task in begun or waiting[:1] for piece in task.pieces})
         shown = " or ".join(names[:3]) + (" or another shard" if len(names) > 3 else "")
         cure = "use fewer workers; finished parts are kept"
         raise died.error(f"counted {shown}", cure) from None
@@ -204,15 +224,15 @@ def make_part(
         OSError: the part cannot be written.
     """
     temporary = begin_part(output, task.number)
-    columns: dict[int, dict[str, str]] = {}
+    columns: list[tuple[int, dict[str, str]]] = []
     rows, referred = _count(task, counter, columns, progress)
     same = _same_part(task, rows)
-    return write_part(output, task.number, rows, temporary, columns, same, referred)
+    return write_part(output, task.number, rows, temporary, columns, same, referred, task.key)
 
 
 def _same_part(task: Task, rows: pa.Table) -> StoredFile | None:
     """The part of an earlier table that holds the very rows of a task, if there is one."""
-    files = {span.file for old in task.earlier if old is not None for span in old.spans}
+    files = {piece.old.file for piece in task.pieces if piece.old is not None}
     if task.is_counted or len(files) != 1:
         return None
     file = files.pop()
@@ -222,20 +242,20 @@ def _same_part(task: Task, rows: pa.Table) -> StoredFile | None:
 def _count(
     task: Task,
     counter: RecordCounter,
-    columns: dict[int, dict[str, str]],
+    columns: list[tuple[int, dict[str, str]]],
     progress: Callable[[int], None] | None = None,
 ) -> tuple[pa.Table, list[Referred]]:
     """The rows of a task, and what each of its ranges refers to.
 
     Args:
-        columns: is given the columns of each shard by its number.
+        columns: is given the number of its shard and the columns of each range.
     """
     tables, referred = [schema.ALL_LENGTHS.empty_table()], []
     first_id = task.first_id
-    for (shard, record_range), old in zip(task.ranges, task.earlier, strict=True):
-        own = columns.setdefault(shard.number, {})
+    for shard, record_range, _, old in task.pieces:
+        own = {} if old is None else dict(old.columns)
+        columns.append((shard.number, own))
         if old is not None:
-            merge_columns(own, old.columns)
             tables.append(taken_rows(old, shard, first_id))
             referred.append(Referred(first_id, old.references))
             first_id += record_range.num_records

@@ -116,8 +116,12 @@ class Shard(JsonObject, frozen=True, kw_only=True):
     ranges: tuple[tuple[Count, ...], ...] | None = None
     """Where tasks of counting may start: first byte (or row group), end, first row, records and,
     where the first two do not say it, bytes of each."""
+    prefixes: tuple[str, ...] | None = None
+    """Of each range the first digits of a SHA-256 of the file up to the range's end."""
     columns: Mapping[str, str] | None = None
     """Of its records, where they are others than its source's, or used as something else."""
+    range_columns: tuple[Mapping[str, str], ...] | None = None
+    """The same of each range, where they are not all the shard's."""
 
     def __post_init__(self) -> None:
         """Raise an `Unfit` unless its ranges are all of its rows."""
@@ -128,11 +132,15 @@ class Shard(JsonObject, frozen=True, kw_only=True):
             following += part[3]
         if self.ranges is not None:
             equal(following, self.rows, "rows of ranges")
+        for each in (self.prefixes, self.range_columns):
+            if each is not None:
+                equal(len(each), len(self.ranges or ()), f"members for ranges of {self.uri}")
 
 
 def as_planned(shard: Shard) -> Shard:
     """A shard as a plan has it, which counts nothing."""
-    return replace(shard, identity=None, ranges=None, columns=None)
+    nothing = dict.fromkeys(("identity", "ranges", "prefixes", "columns", "range_columns"))
+    return replace(shard, **nothing)
 
 
 _WHOLE = 1.0  # msgspec leaves out a default that is this very object

@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
@@ -103,10 +103,13 @@ class Part:
     rejected: dict[str, int]
     num_media: int
     sources: dict[str, SourceSums]
-    columns: dict[int, dict[str, str]]
-    """By number of a shard, its records' columns, and what each is used as (`records.ledger`)."""
+    columns: tuple[tuple[int, dict[str, str]], ...]
+    """Of each range the number of its shard, and its records' columns and what each is used as
+    (`records.ledger`)."""
     media: dict[str, Any] | None
     """`File` of what its records refer to, as JSON; None where that is nothing."""
+    key: str
+    """Digest of all that decides it."""
 
 
 def part_name(number: int) -> str:
@@ -123,17 +126,19 @@ def write_part(
     number: int,
     table: pa.Table,
     temporary: str,
-    columns: Mapping[int, Mapping[str, str]],
+    columns: Sequence[tuple[int, dict[str, str]]],
     same: StoredFile | None = None,
     referred: Sequence[Referred] = (),
+    key: str = "",
 ) -> Part:
     """Write a part, by way of `begin_part`'s file, and its note: both, or nothing to take over.
 
     Args:
         table: of schema `ALL_LENGTHS`; a part has no more of its columns than it needs.
-        columns: number of a shard → its columns, and what each is used as.
+        columns: of each range the number of its shard, its columns and what each is used as.
         same: a part file of another table that holds these very rows.
         referred: what its ranges refer to.
+        key: digest of all that decides the part.
 
     Raises:
         FormatError: `same` is damaged.
@@ -159,8 +164,9 @@ def write_part(
         rejected=_frequencies(table, "reason"),
         num_media=pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0,
         sources=_source_sums(table),
-        columns={number: dict(sorted(own.items())) for number, own in columns.items()},
+        columns=tuple((number, dict(sorted(own.items()))) for number, own in columns),
         media=media,
+        key=key,
     )
     path = os.path.join(output.table, part.path)
     os.replace(temporary, path)
@@ -232,10 +238,10 @@ def is_begun(output: OutputFolder, number: int) -> bool:
     return any(name.startswith(start) for name in os.listdir(output.table))
 
 
-def take_over(output: OutputFolder, number: int, num_records: int) -> Part | None:
-    """Part `number` as an earlier run of this very job left it, or None."""
+def take_over(output: OutputFolder, number: int, key: str) -> Part | None:
+    """Part `number` as an earlier run left it that made it of the same, or None."""
     part = output.finished(_name(number), _from_json)
-    if part is None or (part.number, part.rows) != (number, num_records):
+    if part is None or part.key != key:
         return None
     is_whole = digests_module.file_digest(os.path.join(output.table, part.path)) == part.sha256
     return part if is_whole else None
@@ -243,7 +249,7 @@ def take_over(output: OutputFolder, number: int, num_records: int) -> Part | Non
 
 def _from_json(note: dict[str, Any]) -> Part:
     sources = {name: SourceSums(**sums) for name, sums in note.pop("sources").items()}
-    columns = {int(number): own for number, own in note.pop("columns").items()}
+    columns = tuple((number, own) for number, own in note.pop("columns"))
     digests = tuple(note.pop("digests"))
     return Part(**note, digests=digests, sources=sources, columns=columns)
 

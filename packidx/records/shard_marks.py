@@ -12,15 +12,21 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace as replace_member
+
+from packidx.digests import canonical_json, digest
 from packidx.errors import SourceError
-from packidx.format.manifest import Shard
+from packidx.format.manifest import DEFAULT, Layout, Shard
 from packidx.io import cache, storage, urls
 from packidx.io.identity import Identity, identity_of, lasting_identity
 from packidx.io.storage import reading
 from packidx.records.containers.base import TASK_BYTES, RecordRange
+from packidx.records.containers.lines import PREFIX
 from packidx.records.containers.registry import DEFAULT as JSONL
+from packidx.records.containers.tar import TAR
 
 BLOCK = 4096
 BLOCKS = 16
@@ -120,15 +126,19 @@ def difference(path: str, shard: Shard) -> tuple[str, bool] | None:
 
 def stated_ranges(
     container: str, nbytes: int, rows: int, ranges: Sequence[RecordRange]
-) -> tuple[tuple[int, ...], ...] | None:
-    """``ranges`` of a shard in a manifest; None where it goes without saying."""
-    if _is_one(container, nbytes) and tuple(ranges) == _one(nbytes, rows):
-        return None
-    return tuple(
+) -> dict[str, Any]:
+    """``ranges`` and ``prefixes`` of a shard in a manifest; nothing where they go without
+    saying."""
+    bare = tuple(replace(part, prefix=None) for part in ranges)
+    if _is_one(container, nbytes) and bare == _one(nbytes, rows):
+        return {}
+    places = tuple(
         (part.start, part.end, part.first_row, part.num_records)
         + (() if part.weight is None else (part.weight,))
         for part in ranges
     )
+    prefixes = tuple(part.prefix for part in ranges if part.prefix is not None)
+    return {"ranges": places, "prefixes": prefixes if len(prefixes) == len(places) else None}
 
 
 def ranges_of(shard: Shard) -> tuple[RecordRange, ...] | None:
@@ -136,9 +146,14 @@ def ranges_of(shard: Shard) -> tuple[RecordRange, ...] | None:
 
     Those of a tar lack which keys come again.
     """
-    if shard.ranges is not None:
-        return tuple(RecordRange(*part) for part in shard.ranges)
-    return _one(shard.bytes, shard.rows) if _is_one(shard.container, shard.bytes) else None
+    if shard.ranges is None:
+        is_one = _is_one(shard.container, shard.bytes)
+        return _one(shard.bytes, shard.rows) if is_one else None
+    prefixes = shard.prefixes or [None] * len(shard.ranges)
+    return tuple(
+        RecordRange(start, end, row, number, weight[0] if weight else None, prefix)
+        for (start, end, row, number, *weight), prefix in zip(shard.ranges, prefixes, strict=True)
+    )
 
 
 def _is_one(container: str, nbytes: int) -> bool:
@@ -148,3 +163,34 @@ def _is_one(container: str, nbytes: int) -> bool:
 
 def _one(nbytes: int, rows: int) -> tuple[RecordRange, ...]:
     return (RecordRange(0, nbytes, 0, rows),) if rows else ()
+
+
+def range_keys(
+    shard: Shard, layout: Layout, ranges: Sequence[RecordRange]
+) -> tuple[str | None, ...]:
+    """For each range of a shard a digest of all that its rows depend on but where the shard lies:
+    of JSON Lines its content and what lies before it, of any other container all of the shard; of
+    a tar, whose media no digest is of, its marks; the layout without what is the plan's.
+
+    None of what cannot be known again.
+    """
+    stated = replace_member(layout, sample_ratio=DEFAULT.sample_ratio).to_json()
+    head: list[Any] = [shard.container, stated]
+    if shard.container != JSONL:
+        head += [shard.fingerprint, shard.bytes, shard.rows]
+    if shard.container == TAR:
+        marks = [shard.mtime, shard.identity, shard.version]
+        if marks[1:] == [None, None]:
+            return (None,) * len(ranges)
+        head += marks
+    return tuple(
+        digest(canonical_json([*head, part.first_row, part.num_records, _content(shard, part)]))
+        for part in ranges
+    )
+
+
+def _content(shard: Shard, part: RecordRange) -> str | None:
+    """The digest of a shard of JSON Lines up to the end of a range."""
+    if shard.container != JSONL:
+        return None
+    return shard.fingerprint[:PREFIX] if part.prefix is None else part.prefix

@@ -238,8 +238,8 @@ def _scanned(file: InputFile) -> ScannedShard:
         "fingerprint": found.sha256,
         "source": file.source,
         "container": file.container,
-        "ranges": stated_ranges(file.container, *numbers, found.ranges),
     }
+    stated |= stated_ranges(file.container, *numbers, found.ranges)
     return ScannedShard(Shard(**stated), found.ranges)
 
 

@@ -51,7 +51,7 @@ def test_in_a_bucket(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPat
     )
     summary = again()
     assert scanned == [f"{data}/b.jsonl"]
-    assert summary.taken_over is not None and summary.taken_over.num_samples == 120
+    assert summary.taken_over is not None and summary.taken_over.num_samples == 152
     assert summary.taken_over.counted == ["b.jsonl"]
     again(f"{URL}/elsewhere", fresh=True)
     assert stored(out) == stored(f"{URL}/elsewhere")

@@ -146,7 +146,6 @@ def test_other_settings_take_nothing_over(
         {"processor": folder},
         {"media_root": tmp_path},
         {"seed": 1},
-        {"source": f"other={shard}"},
     ):
         crash(monkeypatch, 3, again)
         summary = again(**options)
@@ -154,6 +153,8 @@ def test_other_settings_take_nothing_over(
         fresh = again(tmp_path / "fresh", **options)
         assert contents(out) == contents(tmp_path / "fresh")
         assert summary.fingerprint == fresh.fingerprint
+    crash(monkeypatch, 3, again)
+    assert again(source=f"other={shard}").resumed_parts == 0
     crash(monkeypatch, 3, again)
     summary = again()
     assert (summary.resumed_parts, summary.discarded_parts) == (3, 0)

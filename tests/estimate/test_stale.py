@@ -376,20 +376,23 @@ def test_a_killed_run_goes_on_with_what_did_not_change(
         done.append(1)
         return real(*arguments)
 
-    for change, resumed in (
-        (lambda: None, 3),
-        (lambda: rewrite(home.here / "data/img/0.bmp", large()), 2),
-        (lambda: rewrite(home.here / "tar/t.tar", as_tar(LARGE)), 0),
+    for number, (change, resumed) in enumerate(
+        [
+            (lambda: None, 3),
+            (lambda: rewrite(home.here / "data/img/0.bmp", large()), 2),
+            (lambda: rewrite(home.here / "tar/t.tar", as_tar(LARGE)), 2),
+        ]
     ):
+        out = home.tmp / str(number)
         done.clear()
         with monkeypatch.context() as patch:
             patch.setattr(tasks, "write_part", interrupt)
             with pytest.raises(KeyboardInterrupt):
-                home.count(*sources, out=home.tmp / str(resumed))
+                home.count(*sources, out=out)
         change()
-        assert home.count(*sources, out=home.tmp / str(resumed)).resumed_parts == resumed
-        home.count(*sources, out=home.tmp / f"fresh{resumed}", fresh=True)
-        assert contents(home.tmp / str(resumed)) == contents(home.tmp / f"fresh{resumed}")
+        assert home.count(*sources, out=out).resumed_parts == resumed
+        home.count(*sources, out=home.tmp / f"fresh{number}", fresh=True)
+        assert contents(out) == contents(home.tmp / f"fresh{number}")
 
 
 class Pixels:

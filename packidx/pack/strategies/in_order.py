@@ -3,12 +3,11 @@
 Each rule takes sizes int64 [n, d] and limits int64 [d] (column 0 is tokens, every item fits alone)
 and returns int64 [n], the pack of every item, numbered from 0 in order of opening. An item fits
 where it fits in every dimension; of equally good packs the one opened first is taken. In one
-dimension an item costs O(log n); in several every open pack is looked at.
+dimension an item of `first_fit` and `window_fit` costs O(log n); else every open pack is looked at.
 """
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, bisect_right, insort
 from typing import Literal
 
@@ -70,10 +69,7 @@ def worst_fit(sizes: Int64s, limits: Int64s) -> Int64s:
     _check(sizes, limits)
     order = np.argsort(-sizes[:, 0], kind="stable")
     pack = np.empty(len(sizes), np.int64)
-    if sizes.shape[1] > 1:
-        pack[order] = _by_scan(sizes[order], limits, "most")
-    else:
-        pack[order] = _worst_fit(sizes[order, 0].tolist(), int(limits[0]))
+    pack[order] = _by_scan(sizes[order], limits, "most")
     return pack
 
 
@@ -141,20 +137,5 @@ def _best_fit(lengths: list[int], capacity: int) -> list[int]:
         else:
             room, chosen = rooms.pop(at)
         insort(rooms, (room - length, chosen))
-        pack.append(chosen)
-    return pack
-
-
-def _worst_fit(lengths: list[int], capacity: int) -> list[int]:
-    """The emptiest pack is the only one to look at."""
-    heap: list[tuple[int, int]] = []  # (−room, pack)
-    pack = []
-    for length in lengths:
-        if heap and -heap[0][0] >= length:
-            room, chosen = heap[0]
-            heapq.heapreplace(heap, (room + length, chosen))
-        else:
-            chosen = len(heap)
-            heapq.heappush(heap, (length - capacity, chosen))
         pack.append(chosen)
     return pack

@@ -40,6 +40,9 @@ class RecordRange:
     num_records: int
     weight: int | None = None
     """Its bytes, where `start` and `end` count something else."""
+    prefix: str | None = None
+    """First digits of a SHA-256 of the shard up to its end, where it is known: the range is the
+    same whatever was appended behind it."""
 
     @property
     def nbytes(self) -> int:
@@ -163,13 +166,15 @@ class Cuts:
         self._task_bytes, self._task_records = task_bytes, task_records
         self._begun: list[tuple[int, int, int]] = []
 
-    def at(self, place: int, row: int, work: int) -> None:
-        """A range may begin at `place`, before record `row`, with `work` bytes done so far."""
+    def at(self, place: int, row: int, work: int) -> bool:
+        """Return whether a range begins at `place`, as it may, before record `row`, with `work`
+        bytes done so far."""
         if self._begun:
             _, first, done = self._begun[-1]
             if work - done < self._task_bytes and row - first < self._task_records:
-                return
+                return False
         self._begun.append((place, row, work))
+        return True
 
     def ranges(self, end: int, num_records: int, work: int | None) -> tuple[RecordRange, ...]:
         """All ranges of a shard; `work` is that of all of it, None where places are bytes."""

@@ -151,7 +151,7 @@ class Tar(Container):
         ranges = tuple(
             TarRange(
                 *(part.start, part.end, part.first_row, part.num_records, part.weight),
-                tuple(n for n in again if 0 <= n - part.first_row < part.num_records),
+                repeated=tuple(n for n in again if 0 <= n - part.first_row < part.num_records),
             )
             for part in cuts.ranges(0 if last is None else last.end, number, work)
         )
