@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 _PACKAGES = ("packidx", "numpy", "pyarrow", "polars", "orjson", "pillow", "tokenizers", "jinja2")
@@ -16,6 +17,7 @@ def software() -> dict[str, str]:
     return versions
 
 
+@cache
 def installed(name: str) -> str | None:
     """The version of a package, None where it is not there."""
     try:
