@@ -123,6 +123,7 @@ def test_code_of_its_own(family: str, folder: Path, tmp_path: Path) -> None:
     (folder / "processing_mine.py").write_text(PROCESSING)
     code = {"AutoProcessor": "processing_mine.MyProcessor"}
     change(folder / "preprocessor_config.json", auto_map=code, processor_class=family)
+    (folder / "config.json").write_text('{"model_type": "qwen2_5_vl"}')
     source = write(tmp_path / "a.jsonl", [chat("Who?")])
     [row], compared = rows(source, folder)
     assert row["method"] == "heuristic" and "--trust-remote-code" in compared["reason"]
