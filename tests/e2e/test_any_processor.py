@@ -11,6 +11,7 @@ import pytest
 import torch
 from built_samples import built, image
 from every_processor import build, processor_classes
+from tiny_vlms import tiny_config
 
 from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
@@ -28,9 +29,14 @@ SLOW = (
     *("Qwen3OmniMoeProcessor", "VideoLlama3Processor"),
 )
 MROPE = {
-    *("CohereCompassProcessor", "Cosmos3EdgeProcessor", "Ernie4_5_VLMoeProcessor"),
-    *("PaddleOCRVLProcessor", "Qwen2_5OmniProcessor", "Qwen3OmniMoeProcessor"),
+    "CohereCompassProcessor": "cohere_compass",
+    "Cosmos3EdgeProcessor": "cosmos3_edge",
+    "Ernie4_5_VLMoeProcessor": "ernie4_5_vl_moe",
+    "PaddleOCRVLProcessor": "paddleocr_vl",
+    "Qwen2_5OmniProcessor": "qwen2_5_omni_thinker",
+    "Qwen3OmniMoeProcessor": "qwen3_omni_moe_thinker",
 }
+"""Processors of models with positions of several rows, whose ``config.json`` is needed."""
 ONE_FOR_EACH_TOKEN = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
 TALKS: list[list[str | tuple[int, int]]] = [
     [(64, 48), "What is this?"],
@@ -74,6 +80,8 @@ def test_packs_hold_what_the_real_processor_builds(
     name: str, processors: Path, tmp_path: Path
 ) -> None:
     processor, folder = build(name, processor_classes()[name], processors)
+    if name in MROPE:
+        tiny_config(MROPE[name], processor).save_pretrained(folder)
     data = write_records(tmp_path)
     summary = estimate_lengths(str(data), tmp_path / "lengths", processor=folder, workers=1)
     assert summary.methods == {"exact": len(TALKS)}
