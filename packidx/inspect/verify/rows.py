@@ -259,8 +259,8 @@ def _limit_rules(options: plan.Options) -> list[Rule]:
 class Found:
     """All that was seen of a snapshot: complaints of each check, and sums over the windows."""
 
-    def __init__(self, index: Index) -> None:
-        self.index = index
+    def __init__(self, index: Index, connection: duckdb.DuckDBPyConnection) -> None:
+        self.index, self._connection = index, connection
         self.options, self.result = index.snapshot.options, index.snapshot.result
         names = ("id", "order", "sums", "capacity", "every sample once", "result", "pairs")
         self.wrong: dict[str, list[str]] = {name: [] for name in names}
@@ -277,29 +277,31 @@ class Found:
         number = placed.number
         tables = {name: self.index.window(name, number) for name in TABLES}
         self._hash(number, placed.window, tables)
-        with duckdb.connect(config={"python_enable_replacements": False}) as connection:
-            for name, rows in tables.items():
-                place = pa.array(np.arange(rows.num_rows))
-                connection.register(name, rows.append_column("place", place))
-            values = {
-                "first_row": placed.first_piece,
-                "first_pack": placed.first_pack,
-                "number": number,
-                "num_rows": placed.window.num_rows,
-                "epochs": self.options.epochs,
-                "unit": self.options.pad_pack_to or 1,
-            }
-            connection.execute(_bound(_PLACED, values))
-            sums = _sum_rules(connection)
-            for check, rules in {
-                "order": [_TABLE_ROWS, *_ORDER],
-                "sums": list(sums.values()),
-                "capacity": self._limits,
-                "every sample once": [_TABLE_ROWS, *_ONCE],
-                "pairs": _PAIRS,
-            }.items():
-                self.wrong[check] += _offending(connection, rules, values)
-            self._count(connection, placed.first_pack, sums)
+        connection = self._connection
+        for name, rows in tables.items():
+            place = pa.array(np.arange(rows.num_rows))
+            connection.register(name, rows.append_column("place", place))
+        values = {
+            "first_row": placed.first_piece,
+            "first_pack": placed.first_pack,
+            "number": number,
+            "num_rows": placed.window.num_rows,
+            "epochs": self.options.epochs,
+            "unit": self.options.pad_pack_to or 1,
+        }
+        connection.execute(_bound(_PLACED, values))
+        sums = _sum_rules(connection)
+        for check, rules in {
+            "order": [_TABLE_ROWS, *_ORDER],
+            "sums": list(sums.values()),
+            "capacity": self._limits,
+            "every sample once": [_TABLE_ROWS, *_ONCE],
+            "pairs": _PAIRS,
+        }.items():
+            self.wrong[check] += _offending(connection, rules, values)
+        self._count(connection, placed.first_pack, sums)
+        for name in tables:
+            connection.unregister(name)
 
     def _hash(self, number: int, stated: plan.Window, tables: dict[str, pa.Table]) -> None:
         digest = WindowDigest()
