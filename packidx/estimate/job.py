@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from packidx.digests import canonical_json, digest
 from packidx.estimate.counter import CounterSettings, RecordCounter, ShardContext
-from packidx.estimate.parts import Part, Place, SourceSums, Sums
+from packidx.estimate.parts import Part, Place, SourceSums
 from packidx.format import schema
 from packidx.format.lengths import (
     LengthsManifest,
@@ -245,9 +245,12 @@ def placed_ranges(job: EstimateJob, made: Recipe | None = None) -> Iterator[Plac
 
 def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
     """The manifest of a finished table."""
-    sums = [part.sums for part in parts]
-    rejected, encoder = _total(each.rejected for each in sums), job.encoder
-    num_columns = max([len(schema.LENGTHS.names), *(len(each.digests) for each in sums)])
+    totals = {name: SourceSums() for name in job.layouts}
+    for part in parts:
+        for name, own in part.sources.items():
+            totals[name] = totals[name].plus(own)
+    total, encoder = functools.reduce(SourceSums.plus, totals.values()), job.encoder
+    num_columns = max([len(schema.LENGTHS.names), *(len(part.digests) for part in parts)])
     columns = schema.ALL_LENGTHS.names[:num_columns]  # the last ones only where a part has them
     if encoder is not None and job.compared is not None:
         encoder = replace(encoder, compared=job.compared.to_json())
@@ -255,10 +258,10 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
     manifest = LengthsManifest(
         fingerprint="",
         digests=Digests(
-            columns=columns_digest(columns, [each.digests for each in sums]),
+            columns=columns_digest(columns, [part.digests for part in parts]),
         ),
-        num_samples=sum(each.rows for each in sums),
-        num_rejected=sum(rejected.values()),
+        num_samples=total.num_samples,
+        num_rejected=sum(total.rejected.values()),
         encoder=encoder,
         options=job.options,
         transform=job.transform,
@@ -268,12 +271,12 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
             for of_source in [of_sources.get(shard.stated.source)]
         ),
         text_engine=job.backend,
-        sources=_sources(job, sums, of_sources),
+        sources=_sources(job, totals, of_sources),
         files=tuple(part.file for part in parts),
-        notes=tuple(part.note for part in parts),
-        methods=_total(each.methods for each in sums),
-        rejected=rejected,
-        num_media=sum(each.num_media for each in sums),
+        notes=tuple(part.note for part in parts if part.note is not None),
+        methods=total.methods,
+        rejected=total.rejected,
+        num_media=sum(part.num_media for part in parts),
         software=software(),
     )
     return sealed(replace(manifest, fingerprint=fingerprint(manifest.to_json())))
@@ -302,12 +305,8 @@ def _columns(
 
 
 def _sources(
-    job: EstimateJob, sums: Sequence[Sums], columns: Mapping[str, Columns]
+    job: EstimateJob, totals: Mapping[str, SourceSums], columns: Mapping[str, Columns]
 ) -> tuple[Source, ...]:
-    totals = {name: SourceSums() for name in job.layouts}
-    for part in sums:
-        for name, own in part.sources.items():
-            totals[name] = totals[name].plus(own)
     return tuple(
         Source(
             name=name,
@@ -319,11 +318,6 @@ def _sources(
         )
         for name, layout in job.layouts.items()
     )
-
-
-def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total = sum(map(Counter, counts), Counter[str]())
-    return dict(sorted(total.items()))
 
 
 def refuse_changed_shards(job: EstimateJob) -> None:

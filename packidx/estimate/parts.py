@@ -9,13 +9,10 @@ after its part, and states the part's digest.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
-import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -24,13 +21,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
-from packidx import digests as digests_module
+from packidx.digests import column_digest, file_digest
 from packidx.errors import FormatError
 from packidx.format import parquet, schema
 from packidx.format.manifest import File
 from packidx.format.parquet import as_arrow, conform
-from packidx.io import files
+from packidx.io import files, urls
 from packidx.io.copies import StoredFile, local_copy
 from packidx.records.media.opener import NOTHING, References
 from packidx.records.media.paths import MediaRoot
@@ -45,8 +43,7 @@ PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repai
 """Why rows are rejected that may be usable in another run."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceSums:
+class SourceSums(msgspec.Struct, frozen=True):
     """Sums over one source's rows."""
 
     num_samples: int = 0
@@ -56,7 +53,9 @@ class SourceSums:
     """Of the usable rows that know theirs."""
     num_unknown: int = 0
     """Usable rows that do not know their label tokens."""
-    rejected: dict[str, int] = field(default_factory=dict)
+    methods: dict[str, int] = {}
+    """Usable rows by the way in which they were counted."""
+    rejected: dict[str, int] = {}
     """Rejected rows by reason."""
 
     def plus(self, other: SourceSums) -> SourceSums:
@@ -66,7 +65,8 @@ class SourceSums:
             self.num_tokens + other.num_tokens,
             self.num_label_tokens + other.num_label_tokens,
             self.num_unknown + other.num_unknown,
-            dict(sorted((Counter(self.rejected) + Counter(other.rejected)).items())),
+            _added(self.methods, other.methods),
+            _added(self.rejected, other.rejected),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -80,18 +80,8 @@ class SourceSums:
         }
 
 
-class Sums(msgspec.Struct, frozen=True):
-    """What a part's note says of its file, and of all its rows."""
-
-    rows: int
-    nbytes: int
-    sha256: str
-    digests: tuple[str, ...]
-    """`digests.column_digest` of each column that it has, in the schema's order."""
-    methods: dict[str, int]
-    rejected: dict[str, int]
-    num_media: int
-    sources: dict[str, SourceSums]
+def _added(ones: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted((Counter(ones) + Counter(others)).items()))
 
 
 class Place(NamedTuple):
@@ -115,20 +105,23 @@ class RangeRows(NamedTuple):
     place: Place
     rejected: bool
     """Whether some are: what is said of these names their place."""
-    columns: Mapping[str, str]
+    columns: dict[str, str]
     """Of the records, and what each is used as."""
     references: References
     """What the records refer to; without a digest, too, where another run may count otherwise."""
 
 
-class Part(NamedTuple):
-    """A part file in its place, and its note."""
+class Part(msgspec.Struct, frozen=True):
+    """A part: its file, sums over its rows, and what these are."""
 
-    number: int
-    sums: Sums
-    ranges: tuple[RangeRows, ...]
     file: File
-    note: File
+    digests: tuple[str, ...]
+    """`digests.column_digest` of each column that it has, in the schema's order."""
+    num_media: int
+    sources: dict[str, SourceSums]
+    ranges: tuple[RangeRows, ...]
+    note: File | None = None
+    """That says all this; None in itself."""
 
 
 def part_name(number: int) -> str:
@@ -137,8 +130,8 @@ def part_name(number: int) -> str:
 
 
 def note_name(number: int) -> str:
-    """Return the name of its note."""
-    return f"note-{number:05d}.arrow"
+    """Return the name of its note: JSON, compressed by Zstandard."""
+    return f"note-{number:05d}.json.zst"
 
 
 # -- written ---------------------------------------------------------------------------------------
@@ -160,67 +153,20 @@ def write_part(
     table = _with_what_is_known(table)
     with parquet.open_writer(temporary, table.schema) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP)
-    sums = Sums(
-        rows=table.num_rows,
-        nbytes=os.path.getsize(temporary),
-        sha256=digests_module.file_digest(temporary),
-        digests=tuple(digests_module.column_digest(column) for column in table.columns),
-        methods=_frequencies(table, "method"),
-        rejected=_frequencies(table, "reason"),
+    part = Part(
+        file=_put(temporary, folder, part_name(number), table.num_rows),
+        digests=tuple(column_digest(column) for column in table.columns),
         num_media=pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0,
         sources=_source_sums(table),
+        ranges=tuple(_with_rejected(ranges, table["reason"])),
     )
-    _put(temporary, folder, part_name(number))
-    if sums.rejected:
-        ranges = _with_rejected(ranges, table["reason"])
-    return _written(folder, number, sums, tuple(ranges))
-
-
-def link_part(folder: str, number: int, part: WholePart) -> Part:
-    """Put a part of another folder, with its note, into this one.
-
-    Raises:
-        FormatError: it is damaged.
-        OSError: it cannot be read or written.
-    """
     temporary = begin_part(folder, number)
-    with local_copy(part.file) as copy:
-        os.unlink(temporary)
-        try:
-            os.link(copy, temporary)
-        except OSError:  # another file system
-            shutil.copyfile(copy, temporary)
-    _put(temporary, folder, part_name(number))
-    return _written(folder, number, part.sums, part.ranges)
-
-
-def _written(folder: str, number: int, sums: Sums, ranges: tuple[RangeRows, ...]) -> Part:
-    """Write the note of a part that is in its place."""
-    columns: dict[str, Any] = {
-        "key": pa.array([rows.key for rows in ranges], pa.string()),
-        "rows": pa.array([rows.num_rows for rows in ranges], pa.int64()),
-        "first_id": pa.array([rows.place.first_id for rows in ranges], pa.int64()),
-        "shard": pa.array([rows.place.shard for rows in ranges], pa.int64()),
-        "source": pa.array([rows.place.source for rows in ranges], pa.string()),
-        "name": pa.array([rows.place.name for rows in ranges], pa.string()),
-        "uri": pa.array([rows.place.uri for rows in ranges], pa.string()),
-        "rejected": pa.array([rows.rejected for rows in ranges], pa.bool_()),
-        "columns": [json.dumps(dict(sorted(rows.columns.items()))) for rows in ranges],
-        "digest": pa.array([rows.references.digest for rows in ranges], pa.string()),
-        "names": pa.array([rows.references.names for rows in ranges], pa.list_(pa.string())),
-    }
-    table = pa.table(columns).replace_schema_metadata({"part": msgspec.json.encode(sums)})
-    temporary = begin_part(folder, number)
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(temporary, table.schema, options=options) as writer:
-        writer.write_table(table)
-    nbytes, sha256 = os.path.getsize(temporary), digests_module.file_digest(temporary)
-    _put(temporary, folder, note_name(number))
-    file = File(path=part_name(number), rows=sums.rows, bytes=sums.nbytes, sha256=sums.sha256)
-    note = File(path=note_name(number), rows=len(ranges), bytes=nbytes, sha256=sha256)
+    with pa.output_stream(temporary, compression="zstd") as stream:
+        stream.write(msgspec.json.encode(part))
+    note = _put(temporary, folder, note_name(number), len(ranges))
     # What records refer to may be much, and is in the note.
     bare = tuple(rows._replace(references=NOTHING) for rows in ranges)
-    return Part(number, sums, bare, file, note)
+    return replace(part, note=note, ranges=bare)
 
 
 def begin_part(folder: str, number: int) -> str:
@@ -241,10 +187,13 @@ def is_begun(folder: str, number: int) -> bool:
     return any(name.startswith(start) for name in os.listdir(folder))
 
 
-def _put(temporary: str, folder: str, name: str) -> None:
+def _put(temporary: str, folder: str, name: str, rows: int) -> File:
+    """Give a file that is written its name, and return what a manifest says of it."""
     files.fsync_path(temporary)
+    nbytes, sha256 = os.path.getsize(temporary), file_digest(temporary)
     os.replace(temporary, os.path.join(folder, name))
     files.fsync_path(folder)
+    return File(path=name, rows=rows, bytes=nbytes, sha256=sha256)
 
 
 def _with_what_is_known(table: pa.Table) -> pa.Table:
@@ -256,37 +205,32 @@ def _with_what_is_known(table: pa.Table) -> pa.Table:
     return table.select(schema.LENGTHS.names)
 
 
-def _with_rejected(ranges: Sequence[RangeRows], reasons: pa.ChunkedArray) -> list[RangeRows]:
-    """`ranges` with what their rows are rejected for: whose reason may pass is known by nothing."""
-    noted, first = [], 0
+def _with_rejected(ranges: Sequence[RangeRows], reasons: pa.ChunkedArray) -> Iterator[RangeRows]:
+    """Yield `ranges` with whether rows are rejected: whose reason may pass is known by nothing."""
+    first = 0
     for rows in ranges:
         why = {*pc.unique(reasons.slice(first, rows.num_rows)).to_pylist()} - {None}
         if not why.isdisjoint(PASSING_REASONS):
             rows = rows._replace(references=rows.references._replace(digest=None))
-        noted.append(rows._replace(rejected=bool(why)))
+        yield rows._replace(rejected=bool(why))
         first += rows.num_rows
-    return noted
-
-
-def _frequencies(table: pa.Table, name: str) -> dict[str, int]:
-    counts = pc.value_counts(table.column(name).drop_null()).to_pylist()
-    return {entry["values"]: entry["counts"] for entry in sorted(counts, key=lambda e: e["values"])}
 
 
 def _source_sums(table: pa.Table) -> dict[str, SourceSums]:
-    columns = table.select(["source", "reason", "length", "label_tokens"])
+    keys = ["source", "method", "reason"]
+    columns = table.select([*keys, "length", "label_tokens"])
     labels = [("label_tokens", "sum"), ("label_tokens", "count")]
     sums = [("length", "sum"), *labels, ([], "count_all")]
     by_source: dict[str, SourceSums] = {}
-    for row in columns.group_by(["source", "reason"]).aggregate(sums).to_pylist():
+    for row in columns.group_by(keys).aggregate(sums).to_pylist():
         number = row["count_all"]
         if row["reason"] is None:
             unknown = number - row["label_tokens_count"]
-            num_labels = row["label_tokens_sum"] or 0
-            sums_of_row = SourceSums(number, row["length_sum"], num_labels, unknown)
+            labels_of_row, methods = row["label_tokens_sum"] or 0, {row["method"]: number}
+            own = SourceSums(number, row["length_sum"], labels_of_row, unknown, methods)
         else:
-            sums_of_row = SourceSums(number, rejected={row["reason"]: number})
-        by_source[row["source"]] = by_source.get(row["source"], SourceSums()).plus(sums_of_row)
+            own = SourceSums(number, rejected={row["reason"]: number})
+        by_source[row["source"]] = by_source.get(row["source"], SourceSums()).plus(own)
     return by_source
 
 
@@ -324,43 +268,20 @@ class OldRows(NamedTuple):
         return references.are_unchanged(root)
 
 
-class WholePart(NamedTuple):
-    """A part as its note has it."""
-
-    file: StoredFile
-    sums: Sums
-    ranges: tuple[RangeRows, ...]
-
-
 @lru_cache(maxsize=2)
-def read_note(note: StoredFile) -> WholePart:
+def read_note(note: StoredFile) -> Part:
     """Return what a note says of the part beside it.
 
     Raises:
         FormatError: it has another content than its manifest says, or none.
         OSError: a store cannot be asked.
     """
-    with local_copy(note) as copy, open(copy, "rb") as stored:
-        data = stored.read()
-    try:
-        table = pa.ipc.open_file(data).read_all()
-        sums = msgspec.json.decode(table.schema.metadata[b"part"], type=Sums)
-        ranges = tuple(
-            RangeRows(
-                row["key"],
-                row["rows"],
-                Place(*(row[name] for name in Place._fields)),
-                row["rejected"],
-                json.loads(row["columns"]),
-                References(row["names"], row["digest"]),
-            )
-            for row in table.to_pylist()
-        )
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        raise FormatError(f"{note.path} is no note of a part ({error})") from None
-    folder, _, name = note.path.rpartition("/")
-    path = f"{folder}/{name.replace('note-', 'part-').removesuffix('.arrow')}.parquet"
-    return WholePart(StoredFile(path, sums.nbytes, sums.sha256), sums, ranges)
+    with local_copy(note) as copy:
+        try:
+            with pa.input_stream(copy, compression="zstd") as stream:
+                return msgspec.json.decode(stream.read(), type=Part)
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            raise FormatError(f"{note.path} is no note of a part ({error})") from None
 
 
 class OldParts:
@@ -392,12 +313,13 @@ class OldParts:
             except FormatError as error:
                 self.damaged.append(str(error).partition(":")[0])
                 continue
-            first = 0
+            path, first = urls.join(note.path.rpartition("/")[0], part.file.path), 0
+            file = StoredFile(path, part.file.bytes, part.file.sha256)
             for number, rows in enumerate(part.ranges):
                 rows = rows._replace(references=NOTHING)
                 added.append(rows)
                 if rows.key is not None:
-                    old = OldRows(note, number, part.file, first, rows, is_trusted)
+                    old = OldRows(note, number, file, first, rows, is_trusted)
                     self._rows[rows.key].append(old)
                 first += rows.num_rows
         return added
@@ -423,18 +345,6 @@ def _damage(file: StoredFile) -> str | None:
             return None
     except FormatError as error:
         return str(error).partition(":")[0]
-
-
-def whole_part(rows: Sequence[tuple[OldRows | None, Place]]) -> WholePart | None:
-    """Return the part that holds the very rows of some ranges in their places, and no others."""
-    first = rows[0][0] if rows else None
-    if first is None:
-        return None
-    for number, (old, place) in enumerate(rows):
-        if old is None or (old.note, old.number) != (first.note, number) or old.rows.place != place:
-            return None
-    part = read_note(first.note)
-    return part if len(part.ranges) == len(rows) else None
 
 
 @lru_cache(maxsize=1)
@@ -470,9 +380,3 @@ def taken_rows(old: OldRows, place: Place) -> tuple[pa.Table, RangeRows]:
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, schema.ALL_LENGTHS.field(name), values)
     return rows, noted._replace(place=place)
-
-
-def forget_parts() -> None:
-    """Let go of what was read of parts."""
-    _read_part.cache_clear()
-    read_note.cache_clear()

@@ -34,11 +34,8 @@ from packidx.estimate.parts import (
     Part,
     RangeRows,
     begin_part,
-    forget_parts,
     is_begun,
-    link_part,
     taken_rows,
-    whole_part,
     write_part,
 )
 from packidx.format import schema
@@ -128,39 +125,28 @@ def make_parts(
     tasks = make_tasks(job, old)
     total, done = sum(task.num_records for task in tasks), 0
     parts: list[Part] = []
-    num_resumed = 0
 
     def advance(records: int) -> None:
         nonlocal done
         done += records
         progress("count", done, total)
 
-    left = []
-    for task in tasks:
-        whole = whole_part([*zip(task.old, (each.place for each in task.ranges), strict=True)])
-        if whole is not None:
-            parts.append(link_part(folder, task.number, whole))
-            num_resumed += task.old[0] is not None and task.old[0].is_trusted
-        elif None not in task.old:  # processes that only copy would take longer to start
-            parts.append(make_part(task, job.counter, folder))
-        else:
-            left.append(task)
-            continue
-        advance(task.num_records)
-    forget_parts()
-    if not workers.takes(len(left)):  # which tells of each batch of records
-        parts += [make_part(task, job.counter, folder, advance) for task in left]
-    else:
-        for part in run_tasks(left, folder, workers, job):
+    if workers.takes(sum(None in task.old for task in tasks)):
+        for part in run_tasks(tasks, folder, workers, job):
             parts.append(part)
-            advance(part.sums.rows)
+            advance(part.file.rows)
+    else:  # processes that only copy would take longer to start
+        for task in tasks:
+            parts.append(make_part(task, job.counter, folder, advance))
     counted = [
         (each.shard.number, each.range.num_records)
-        for task in left
+        for task in tasks
         for each, rows in zip(task.ranges, task.old, strict=True)
         if rows is None
     ]
-    return Made(sorted(parts, key=lambda part: part.number), num_resumed, counted)
+    resumed = [task for task in tasks if task.old and all(r and r.is_trusted for r in task.old)]
+    parts.sort(key=lambda part: (len(part.file.path), part.file.path))
+    return Made(parts, len(resumed), counted)
 
 
 def run_tasks(
@@ -204,6 +190,8 @@ def make_part(
             table, rows = _count(placed, counter, progress)
         else:
             table, rows = taken_rows(old, placed.place)
+            if progress is not None:
+                progress(table.num_rows)
         tables.append(table)
         ranges.append(rows)
     rows = pa.concat_tables(tables).combine_chunks()

@@ -28,7 +28,7 @@ from packidx.export.outputs import open_exported
 from packidx.export.packed_record import BLOCK, PackMembers, pack_members
 from packidx.format.outputs import ExportedTar, WdsManifest
 from packidx.index import Index
-from packidx.io import files, storage
+from packidx.io import files
 from packidx.io.output_folder import OutputFolder, replacing
 from packidx.io.own_files import Kind
 from packidx.io.sizes import parse_size
@@ -441,7 +441,8 @@ class ShardWriter:
         os.chmod(file.name, 0o644)
         os.replace(file.name, paths[0])
         files.fsync_path(self._output.table)
-        self._output.finish(tar.name, {"tar": asdict(tar), "entries": self._entries})
+        facts = {"tar": asdict(tar), "inode": os.stat(paths[0]).st_ino, "entries": self._entries}
+        self._output.finish(tar.name, facts)
         self.finished.append(tar)
         self._tar = self._file = None
 
@@ -469,7 +470,9 @@ def _taken_over(output: OutputFolder) -> list[WrittenTar]:
         if facts is None:
             return tars
         tar = WrittenTar(**facts["tar"])
-        if storage.size_of(os.path.join(output.table, tar.path)) != tar.nbytes:
+        path = os.path.join(output.table, tar.path)
+        # A run that was killed right at its end leaves the tars that were there before it.
+        if not os.path.exists(path) or os.stat(path).st_ino != facts["inode"]:
             return tars
         tars.append(tar)
         next_pack += tar.num_packs

@@ -2,7 +2,8 @@
 
 .NAME.new/     beside the folder NAME, locked by the run that works on it
   table/       what is being built: it becomes NAME
-  notes/       what is finished of it, for the next run of the same job
+  notes/       what is finished of it, for the next run of the same job, if no notes are in it
+  before/      what killed runs have made of a lengths table
   job          what decides it: of another job nothing is left
 
 What goes into an object store is built in the cache's folder, NAME being a digest of the URL, and
@@ -18,6 +19,7 @@ import os
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packidx.digests import digest
@@ -81,9 +83,9 @@ class OutputFolder:
                 os.unlink(entry.path)
 
     def has_finished(self) -> bool:
-        """Return whether there is anything but files that were being written."""
-        below = (names for at, _, names in os.walk(self.path) if at != self.path)
-        return any(not name.startswith(".") for names in below for name in names)
+        """Return whether there is a note of what is finished."""
+        places = ("notes/*.json", "table/note-*", "before/*/note-*")
+        return any(True for place in places for _ in Path(self.path).glob(place))
 
     def _note(self, part: str) -> str:
         return os.path.join(self.scratch("notes"), f"{part}.json")
@@ -114,7 +116,6 @@ def replacing(
             try:
                 _begin(output, identity)
                 yield output
-                files.remove_tree(output.scratch("notes"))  # what they are of is exchanged next
                 if urls.is_url(path):
                     from packidx.io.publish import publish
 

@@ -420,7 +420,7 @@ DYING = dying("import packidx.export.wds, packidx.records.shards")
 def states(parent: Path) -> dict[str, tuple[int, int]]:
     """Inode and time of change of the tars with a note."""
     found = {}
-    for note in parent.glob(".out.new-*/notes/packs-*.json"):
+    for note in parent.glob(".out.new/notes/packs-*.json"):
         path = note.parents[1] / "table" / f"{note.stem}.tar"
         if path.exists():
             found[path.name] = path.stat().st_ino, path.stat().st_mtime_ns
