@@ -428,7 +428,7 @@ def states(parent: Path) -> dict[str, tuple[int, int]]:
 
 
 def test_killed_before_each_change_to_the_disk(many: Index, tmp_path: Path) -> None:
-    root, chance = tmp_path / "exports", random.Random(5)
+    root, chance = tmp_path / "exports", random.Random(1)
     root.mkdir()
     export_wds(many, root / "out", max_count=24)
     export_wds(many, tmp_path / "whole", max_count=10)
