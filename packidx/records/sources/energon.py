@@ -89,9 +89,9 @@ def listed(
         for tar in parts[name]
     }
     reasons |= dict.fromkeys(excluded, f"excluded by {path}")
-    others = [tar for tar in dict.fromkeys((*every, *sorted(there), *excluded)) if tar not in wanted]
-    names = [tar for tar in every if tar in wanted]
-    return names, {tar: reasons.get(tar, NOWHERE) for tar in others}
+    tars = dict.fromkeys((*every, *sorted(there), *excluded))
+    others = {tar: reasons.get(tar, NOWHERE) for tar in tars if tar not in wanted}
+    return [tar for tar in every if tar in wanted], others
 
 
 def _shards(folder: str) -> tuple[str, list[str]]:

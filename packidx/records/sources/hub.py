@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face Hub, by name or ``hf://datasets/…``: downloaded, then read as folders.
+"""Data sets of the Hugging Face Hub, by name or URL: downloaded, then read as folders are.
 
 `huggingface_hub` knows caches, revisions and tokens; without a network it gives what its cache has.
 What is read is of one commit, which stands in the folder's name. No code of a repository is run.
