@@ -77,7 +77,8 @@ def listed(
     wanted = set(parts[split]).difference(excluded)
     if unknown := sorted(wanted.difference(every)):
         raise SourceError(
-            f"the {split} split of {folder} has {unknown[0]!r}, which {info} does not list: {_AGAIN}"
+            f"the {split} split of {folder} has {unknown[0]!r}, which {info} does not list: "
+            f"{_AGAIN}"
         )
     if not wanted:
         raise SourceError(

@@ -108,9 +108,11 @@ def _snapshot(arg: str, name: Name, patterns: Sequence[str] | None) -> str:
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    options = {"repo_type": "dataset", "revision": name.revision}
+    wanted = None if patterns is None else [*patterns]
     try:
-        return str(snapshot_download(name.repo, allow_patterns=patterns, **options))
+        return snapshot_download(
+            name.repo, repo_type="dataset", revision=name.revision, allow_patterns=wanted
+        )
     except Exception as error:  # of its HTTP library, which changes with its version
         here = "" if urls.is_url(arg) else "no such file or folder is here, and "
         words = " ".join(str(error).split()) or type(error).__name__

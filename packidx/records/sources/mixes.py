@@ -167,8 +167,9 @@ def data_sets(path: str, value: Any, wanted: Sequence[str] = ()) -> list[DataSet
 def _listed(value: Mapping[Any, Any]) -> list[Any] | None:
     """The entries of a mix that lists them; None of any other."""
     entries = value.get("datasets")
-    is_list = isinstance(entries, list) and entries
-    return entries if is_list and all(isinstance(each, dict) for each in entries) else None
+    if isinstance(entries, list) and entries and all(isinstance(each, dict) for each in entries):
+        return entries
+    return None
 
 
 # -- entries ---------------------------------------------------------------------------------------
