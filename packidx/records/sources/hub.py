@@ -104,7 +104,7 @@ def _patterns(paths: Sequence[str]) -> list[str]:
 def _snapshot(arg: str, name: Name, patterns: Sequence[str] | None) -> str:
     """The hub cache's folder of a data set, with all files that match."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():
         disable_progress_bars()
