@@ -54,8 +54,9 @@ KEY = "__key__"
 """Where a record has its sample's key, as in a WebDataset."""
 DUPLICATE = "duplicate_key"
 """Why a sample is rejected whose key came before."""
-COMPRESSED = tuple(
-    f".{tar}" for tar in "tgz tzst txz tbz2 tbz tar.gz tar.zst tar.xz tar.bz2 tar.lz4".split()
+COMPRESSED = (
+    *(".tgz", ".tzst", ".txz", ".tbz2", ".tbz"),
+    *(f".tar.{codec}" for codec in ("gz", "zst", "xz", "bz2", "lz4")),
 )
 """Endings of tars of which no byte range can be read."""
 
