@@ -249,6 +249,23 @@ def imagefolder(folder: Path) -> None:
 ODD = ["  \n", "漢字 <image> é\u0301", "<|im_start|>user"]
 
 
+def coco(folder: Path) -> None:
+    put_images(folder, "a.png", "b.png")
+    images = [{"id": 7, "file_name": "a.png", "height": 80}, {"id": 9, "file_name": "b.png"}]
+    annotations = [
+        {"id": number, "image_id": image, "caption": said}
+        for number, (image, said) in enumerate([(9, "A dog."), (7, "A cat."), (7, "Two.")])
+    ]
+    held = {"info": {"year": 2014}, "annotations": annotations, "images": images, "licenses": []}
+    (folder / "captions_train.json").write_text(json.dumps(held))
+
+
+def by_id(folder: Path) -> None:
+    put_images(folder, "a.png")
+    record = {"question": "What is it?", "answer": "A cat.", "image": "a.png"}
+    (folder / "vqa.json").write_text(json.dumps({"q7": record, "q8": record}, indent=1))
+
+
 def documents(folder: Path) -> None:
     records = [{"text": text, "id": number} for number, text in enumerate(["It was.", *ODD])]
     lines(folder, "docs.jsonl", *records)
@@ -338,6 +355,8 @@ LAYOUTS = [
     DataLayout("WebDataset", webdataset, [FIRST, FIRST]),
     DataLayout("LoongForge", loongforge, [ONE]),
     DataLayout("saved by `datasets`", saved, [chat("Hi", "Hello.")]),
+    DataLayout("records by id", by_id, [FIRST, FIRST]),
+    DataLayout("COCO", coco, [chat("<image>", said) for said in ("A dog.", "A cat.", "Two.")]),
     DataLayout(
         "question, answer",
         vqa,
