@@ -67,8 +67,10 @@ def written(default: Any) -> Any:
 
 Container = Literal[
     Literal["jsonl", "json", "csv", "tsv"],
-    Literal["jsonl.gz", "jsonl.zst", "json.gz", "json.zst"],
-    Literal["csv.gz", "csv.zst", "tsv.gz", "tsv.zst"],
+    Literal["jsonl.gz", "jsonl.zst", "jsonl.bz2", "jsonl.xz"],
+    Literal["json.gz", "json.zst", "json.bz2", "json.xz"],
+    Literal["csv.gz", "csv.zst", "csv.bz2", "csv.xz"],
+    Literal["tsv.gz", "tsv.zst", "tsv.bz2", "tsv.xz"],
     Literal["parquet", "arrow", "tar"],
 ]
 

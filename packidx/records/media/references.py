@@ -20,6 +20,7 @@ LIST_KEYS = {
     "video": ("videos", "video"),
     "audio": ("audios", "audio"),
 }
+_LISTS = frozenset(key for keys in LIST_KEYS.values() for key in keys)
 Change = Callable[[str, Any, bool], Any]
 OBJECT = (dict, Mapping)  # dict first: asking an abstract class is slow
 MAX_TOKENS = 2**31 - 1  # the columns are int32
@@ -43,6 +44,7 @@ _BASE64_KEYS = ("bytes", "base64", "data")
 _MAX_PIXELS_PER_SIDE = 10_000_000  # far over any image; keeps products of sides within int64
 _MAX_FRAMES = 2**31 - 1
 _MAX_SAMPLES, _MAX_RATE = 2**40, 10_000_000
+_NO_BASE64 = re.compile("[^A-Za-z0-9+/=\\s]")
 _NAME = re.compile("data:|[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -181,14 +183,15 @@ def role_of(turn: Any) -> Any:
 def media_first(record: dict[str, Any]) -> dict[str, Any]:
     """`record` with the media of each kind that no turn has a placeholder for before its first user
     turn; itself where there are none."""
-    key = next((key for key in TURN_KEYS if isinstance(record.get(key), list)), None)
-    turns = record[key] if key is not None else []
+    key = turn_key(record)
+    if key is None or _LISTS.isdisjoint(record) or not isinstance(turns := record[key], list):
+        return record
     front: list[str] = []
     for kind in reversed(LIST_KEYS):
         if not any(has_placeholder(turn, kind) for turn in turns):
             front = [kind] * len(media_entries(record, kind)[1]) + front
     at = next((n for n, turn in enumerate(turns) if role_of(turn) in ("user", "human")), None)
-    if not front or key is None or at is None:
+    if not front or at is None:
         return record
     changed = _preceded(turns[at], front)
     return {**record, key: [*turns[:at], changed, *turns[at + 1 :]]}
@@ -323,7 +326,19 @@ def integer(value: Any, low: int, high: int, name: str, reason: str) -> int | No
     return value
 
 
+BASE64 = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR")  # JPEG, PNG, GIF, WebP
+"""How images in base64 begin."""
+_SHORTEST = 64
+
+
+def is_base64(text: str) -> bool:
+    """Return whether a text is an image in base64, and no name."""
+    return len(text) >= _SHORTEST and text.startswith(BASE64) and not _NO_BASE64.search(text)
+
+
 def _plain_reference(entry: Any) -> Any:
+    if isinstance(entry, str) and is_base64(entry):
+        return _from_base64(entry)
     if isinstance(entry, str | bytes | Extent) or is_opened(entry):
         return entry
     if is_video(entry) or is_sound(entry):
@@ -333,9 +348,9 @@ def _plain_reference(entry: Any) -> Any:
 
 def _from_base64(text: str) -> bytes:
     try:
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise BadRecord("bad_media", "a media entry's 'bytes' is text that is not base64") from None
+        raise BadRecord("bad_media", "a media entry's text is not base64") from None
 
 
 _NAMES = {
