@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, LimitError, MismatchError, SourceError
@@ -414,74 +413,46 @@ def count_columns(counts: Counts, rows: Int64s, num_rows: int) -> dict[str, pa.A
     good = np.array([number not in counts.errors for number in range(len(rows))], bool)
     taken = np.full(num_rows, -1, np.int64)
     taken[rows[good]] = np.flatnonzero(good)
-    missing = taken < 0
-
-    def column(values: Int64s) -> pa.Array:
-        placed = np.append(values, UNKNOWN)[taken]
-        return pa.array(placed, mask=missing | (placed == UNKNOWN))
-
-    length = np.append(counts.length, 0)[taken]
-    methods = pa.DictionaryArray.from_arrays(
-        pa.array(np.append(counts.method, 0)[taken], mask=missing), pa.array(METHODS)
-    )
-    return {
-        "text_tokens": column(counts.text_tokens),
-        "image_tokens": column(counts.image_tokens),
-        "video_tokens": column(counts.video_tokens),
-        "audio_tokens": column(counts.audio_tokens),
-        "length": pa.array(np.where(missing, 0, length)),
-        "label_tokens": column(counts.label_tokens),
-        "vision_patches": column(counts.vision_patches),
-        "vision_cost": column(counts.vision_cost),
-        "media": _media(counts.media, taken, missing),
-        "label_spans": _label_spans(counts.spans, taken, missing),
-        "method": methods.cast(pa.string()),
+    index = pa.array(taken, mask=taken < 0)
+    numbers = {
+        name: _known(getattr(counts, name)).take(index)
+        for name in ("text_tokens", "image_tokens", "video_tokens", "audio_tokens")
+        + ("length", "label_tokens", "vision_patches", "vision_cost")
+    }
+    methods = pa.DictionaryArray.from_arrays(pa.array(counts.method), pa.array(METHODS))
+    return numbers | {
+        "length": numbers["length"].fill_null(0),
+        "media": _media(counts.media).take(index),
+        "label_spans": _label_spans(counts.spans, len(rows)).take(index),
+        "method": methods.cast(pa.string()).take(index),
     }
 
 
-def _label_spans(spans: Spans, taken: Int64s, missing: NDArray[np.bool_]) -> pa.Array:
-    """The lists of spans; null where they are not told."""
-    sample = np.where(missing, UNKNOWN, taken)
-    first = np.searchsorted(spans.sample, sample)
-    last = np.searchsorted(spans.sample, sample, "right")
-    offsets = np.concatenate([[0], np.cumsum(last - first)])
-    order = np.repeat(first - offsets[:-1], last - first) + np.arange(offsets[-1])
-    ends = [pa.array(values[order].astype(np.int32)) for values in (spans.start, spans.stop)]
+def _known(values: Int64s) -> pa.Array:
+    return pa.array(values, mask=values == UNKNOWN)
+
+
+def _label_spans(spans: Spans, num_samples: int) -> pa.Array:
+    """The list of spans of each sample; null where they are not told."""
+    sizes = np.bincount(spans.sample, minlength=num_samples)
+    ends = [pa.array(values.astype(np.int32)) for values in (spans.start, spans.stop)]
     structs = pa.StructArray.from_arrays(ends, fields=list(schema.LABEL_SPANS.value_type))
-    return pa.ListArray.from_arrays(
-        pa.array(offsets.astype(np.int32)),
-        structs,
-        type=schema.LABEL_SPANS,
-        mask=pa.array(first == last),
-    )
+    return _lists(np.cumsum(sizes), structs, schema.LABEL_SPANS, mask=pa.array(sizes == 0))
 
 
-def _media(media: MediaColumns, taken: Int64s, missing: NDArray[np.bool_]) -> pa.Array:
-    """The lists of media; null where a row has no count."""
-    sizes = np.append(np.diff(media.offsets), 0)[taken]
-    sizes[missing] = 0
-    firsts = np.append(media.offsets[:-1], 0)[taken]
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    # Media of rejected rows are left out: their lists are null.
-    order = np.repeat(firsts - offsets[:-1], sizes) + np.arange(offsets[-1])
-    kinds = pa.DictionaryArray.from_arrays(pa.array(media.kind[order]), pa.array(KINDS))
-    values = {
-        "kind": kinds.cast(pa.string()),
-        "tokens": media.tokens[order],
-        "patches": media.patches[order],
-        "t": media.grid[order, 0],
-        "h": media.grid[order, 1],
-        "w": media.grid[order, 2],
-        "at": media.at[order],
-    }
+def _media(media: MediaColumns) -> pa.Array:
+    """The list of media of each sample."""
+    kinds = pa.DictionaryArray.from_arrays(pa.array(media.kind), pa.array(KINDS))
+    grid = dict(zip("thw", map(_known, media.grid.T), strict=True))
+    values = grid | {name: _known(getattr(media, name)) for name in ("tokens", "patches", "at")}
+    values["kind"] = kinds.cast(pa.string())
     fields = list(schema.MEDIA.value_type)
-    arrays = []
-    for item in fields:
-        column = values[item.name]
-        if not isinstance(column, pa.Array):
-            column = pa.array(column, mask=column == UNKNOWN)
-        arrays.append(column.cast(item.type))
+    # What does not fit is of samples with too many tokens, which become null.
+    arrays = [values[field.name].cast(field.type, safe=False) for field in fields]
     structs = pa.StructArray.from_arrays(arrays, fields=fields)
-    return pa.ListArray.from_arrays(
-        pa.array(offsets.astype(np.int32)), structs, type=schema.MEDIA, mask=pa.array(missing)
-    )
+    return _lists(media.offsets[1:], structs, schema.MEDIA)
+
+
+def _lists(ends: Int64s, values: pa.Array, kind: pa.DataType, **more: Any) -> pa.Array:
+    offsets = pa.array(np.append(0, ends).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, values, type=kind, **more)
