@@ -8,7 +8,7 @@ import itertools
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +64,11 @@ class Task:
     def num_records(self) -> int:
         return sum(each.range.num_records for each in self.ranges)
 
+    @property
+    def is_resumed(self) -> bool:
+        """Return whether a killed run had done all of it."""
+        return bool(self.old) and all(rows and rows.is_trusted for rows in self.old)
+
 
 def make_tasks(job: EstimateJob, old: OldParts) -> list[Task]:
     """At least one task: ranges in order, small ones together until about `TASK_BYTES`.
@@ -94,34 +99,20 @@ def make_tasks(job: EstimateJob, old: OldParts) -> list[Task]:
     return tasks
 
 
-class Made(NamedTuple):
-    """All parts in order, and what was not counted.
-
-    Attributes:
-        parts: of the table.
-        num_resumed: parts that a killed run had finished.
-        counted: number of the shard, and number of records, of each range that was counted.
-    """
-
-    parts: list[Part]
-    num_resumed: int
-    counted: list[tuple[int, int]]
-
-
 def make_parts(
-    job: EstimateJob, folder: str, workers: Workers, progress: Progress, old: OldParts
-) -> Made:
-    """Make the parts of a table.
+    job: EstimateJob, tasks: Sequence[Task], folder: str, workers: Workers, progress: Progress
+) -> list[Part]:
+    """Make the parts of a table, and return them in order.
 
     Args:
+        job: the job.
+        tasks: all of it.
         folder: where they are written.
-        old: rows that are there.
 
     Raises:
         SourceError: a shard cannot be read or is no longer what was scanned, or a worker died.
         OSError: a part cannot be written.
     """
-    tasks = make_tasks(job, old)
     total, done = sum(task.num_records for task in tasks), 0
     parts: list[Part] = []
 
@@ -137,15 +128,7 @@ def make_parts(
     else:  # processes that only copy would take longer to start
         for task in tasks:
             parts.append(make_part(task, job.counter, folder, advance))
-    counted = [
-        (each.shard.number, each.range.num_records)
-        for task in tasks
-        for each, rows in zip(task.ranges, task.old, strict=True)
-        if rows is None
-    ]
-    resumed = [task for task in tasks if task.old and all(r and r.is_trusted for r in task.old)]
-    parts.sort(key=lambda part: (len(part.file.path), part.file.path))
-    return Made(parts, len(resumed), counted)
+    return sorted(parts, key=lambda part: (len(part.file.path), part.file.path))
 
 
 def run_tasks(
