@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import estimate_lengths
+from packidx.estimate.again import Earlier
 from packidx.estimate.counter import (
     BATCH,
     CounterSettings,
@@ -44,10 +45,10 @@ from packidx.io import files, urls
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind, check_free, is_within
 from packidx.lengths.table import Lengths, read_lengths
-from packidx.records.containers.base import RawRecord, local_shard
+from packidx.records.containers.base import RawRecord, RecordRange, local_shard
 from packidx.records.conversation import MediaInfo
 from packidx.records.media.paths import check_folder, check_remote
-from packidx.records.shard_marks import check_unchanged, ranges_of
+from packidx.records.shard_marks import check_unchanged
 from packidx.records.shards import InputFile, ScannedShard, read_records, short_names
 from packidx.records.sources.find_shards import find_shards
 from packidx.run import open_workers
@@ -161,11 +162,19 @@ def precompute(
             progress=progress,
         )
         manifest = load(os.path.join(lengths, "manifest.json"), LengthsManifest, "start again")
-        scans = [ScannedShard(shard, ranges_of(shard) or ()) for shard in manifest.shards]
+        ranges = Earlier(lengths, manifest).ranges
+        scans = [*map(ScannedShard, manifest.shards, ranges)]
         own_shards = job_shards(shards, scans, settings, RecordCounter(None), root, remote)
         firsts = itertools.accumulate((shard.rows for shard in manifest.shards), initial=0)
         tasks = [
-            JoinTask(shard.context, shard.stated, first, os.path.join(built.table, name), meta)
+            JoinTask(
+                shard.context,
+                shard.stated,
+                shard.ranges,
+                first,
+                os.path.join(built.table, name),
+                meta,
+            )
             for shard, first, name in zip(own_shards, firsts, names, strict=False)
         ]
         with open_workers(engine, workers) as pool:
@@ -325,6 +334,7 @@ class JoinTask:
 
     shard: ShardContext
     counted: Shard
+    ranges: tuple[RecordRange, ...]
     first_row: int
     """Of the table."""
     path: str
@@ -392,7 +402,7 @@ def _joined(task: JoinTask, lengths: Lengths, totals: Totals) -> Iterator[Joined
         originals[row] = record
         return record
 
-    for part in ranges_of(task.counted) or ():
+    for part in task.ranges:
         raws = read_records(shard.path, part, shard.container, shard.layout, noted)
         while batch := list(itertools.islice(raws, BATCH)):
             rows = lengths.read(at, at + len(batch), _COLUMNS).frame.to_dicts()

@@ -6,6 +6,7 @@ A shard is taken for the one that was counted, without being read, where its ide
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,11 +18,13 @@ from packidx.estimate.job import EstimateJob, difference, make_manifest, recipe,
 from packidx.estimate.parts import read_note
 from packidx.estimate.tasks import Task
 from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import DEFAULT, Layout, Shard
+from packidx.format.manifest import DEFAULT, Layout
+from packidx.io import storage
 from packidx.io.copies import StoredFile
 from packidx.io.storage import reading
+from packidx.records.containers.base import RecordRange
 from packidx.records.containers.tar import DUPLICATE, TAR
-from packidx.records.shard_marks import is_unchanged, ranges_of
+from packidx.records.shard_marks import is_unchanged
 from packidx.records.shards import InputFile, ScannedShard
 from packidx.software import software
 
@@ -63,12 +66,25 @@ class Earlier:
         return [file.within(self.path) for file in self.manifest.notes or ()]
 
     @cached_property
+    def ranges(self) -> list[tuple[RecordRange, ...]]:
+        """The ranges of each shard, as far as the notes are sound.
+
+        Raises:
+            OSError: a store cannot be asked.
+        """
+        ranges: list[list[RecordRange]] = [[] for _ in self.manifest.shards]
+        for placed in storage.overlapped(_ranges_in, self.notes):
+            for number, part in placed:
+                ranges[number].append(part)
+        return [tuple(own) for own in ranges]
+
+    @cached_property
     def _layouts(self) -> dict[str, Layout]:
         return {each.name: each.layout or DEFAULT for each in self.manifest.sources}
 
     @cached_property
-    def _by_uri(self) -> dict[str, Shard]:
-        return {shard.uri: shard for shard in self.manifest.shards}
+    def _by_uri(self) -> dict[str, int]:
+        return {shard.uri: number for number, shard in enumerate(self.manifest.shards)}
 
     def difference(self, job: EstimateJob) -> str | None:
         """Return why no row may stand in the table of `job`: it was made in another way, or does
@@ -85,16 +101,19 @@ class Earlier:
         Raises:
             SourceError: it cannot be read.
         """
-        shard = self._by_uri.get(file.uri)
-        if shard is None or self.manifest.software.get("packidx") != software()["packidx"]:
+        number = self._by_uri.get(file.uri)
+        if number is None or self.manifest.software.get("packidx") != software()["packidx"]:
+            return None
+        shard, ranges = self.manifest.shards[number], self.ranges[number]
+        if sum(part.num_records for part in ranges) != shard.rows:
             return None
         if file.container == TAR and DUPLICATE in self.manifest.rejected:
-            return None  # which keys come again is not in the manifest
-        ranges, layout = ranges_of(shard), self._layouts[shard.source]
-        if shard.container != file.container or _as_read(layout) != _as_read(file.layout):
+            return None  # which keys come again is in no note
+        is_read_alike = _as_read(self._layouts[shard.source]) == _as_read(file.layout)
+        if shard.container != file.container or not is_read_alike:
             return None
         with reading(file.path):
-            if ranges is None or not is_unchanged(file.path, shard):
+            if not is_unchanged(file.path, shard):
                 return None
         return ScannedShard(structs.replace(shard, source=file.source, columns=None), ranges)
 
@@ -115,6 +134,13 @@ class Earlier:
         except FormatError:
             return False
         return _untimed(make_manifest(job, parts)) == _untimed(self.manifest)
+
+
+def _ranges_in(note: StoredFile) -> list[tuple[int, RecordRange]]:
+    """The number of its shard and the range of all rows of a part; nothing of a damaged note."""
+    with contextlib.suppress(FormatError):
+        return [(rows.place.shard, rows.range) for rows in read_note(note).ranges]
+    return []
 
 
 def _untimed(manifest: LengthsManifest) -> LengthsManifest:

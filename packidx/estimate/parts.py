@@ -30,6 +30,7 @@ from packidx.format.manifest import File
 from packidx.format.parquet import as_arrow, conform
 from packidx.io import files, urls
 from packidx.io.copies import StoredFile, local_copy
+from packidx.records.containers.base import RecordRange
 from packidx.records.media.opener import NOTHING, References
 from packidx.records.media.paths import MediaRoot
 
@@ -101,7 +102,7 @@ class RangeRows(NamedTuple):
 
     key: str | None
     """Digest of all that decides them; None where nobody can tell."""
-    num_rows: int
+    range: RecordRange
     place: Place
     rejected: bool
     """Whether some are: what is said of these names their place."""
@@ -209,11 +210,11 @@ def _with_rejected(ranges: Sequence[RangeRows], reasons: pa.ChunkedArray) -> Ite
     """Yield `ranges` with whether rows are rejected: whose reason may pass is known by nothing."""
     first = 0
     for rows in ranges:
-        why = {*pc.unique(reasons.slice(first, rows.num_rows)).to_pylist()} - {None}
+        why = {*pc.unique(reasons.slice(first, rows.range.num_records)).to_pylist()} - {None}
         if not why.isdisjoint(PASSING_REASONS):
             rows = rows._replace(references=rows.references._replace(digest=None))
         yield rows._replace(rejected=bool(why))
-        first += rows.num_rows
+        first += rows.range.num_records
 
 
 def _source_sums(table: pa.Table) -> dict[str, SourceSums]:
@@ -321,7 +322,7 @@ class OldParts:
                 if rows.key is not None:
                     old = OldRows(note, number, file, first, rows, is_trusted)
                     self._rows[rows.key].append(old)
-                first += rows.num_rows
+                first += rows.range.num_records
         return added
 
     def find(self, key: str | None, place: Place, root: MediaRoot) -> OldRows | None:
@@ -361,7 +362,7 @@ def taken_rows(old: OldRows, place: Place) -> tuple[pa.Table, RangeRows]:
         OSError: it cannot be read.
     """
     noted = read_note(old.note).ranges[old.number]
-    rows = _read_part(old.file).slice(old.first, noted.num_rows)
+    rows = _read_part(old.file).slice(old.first, noted.range.num_records)
     if noted.place == place:
         return rows, noted
     num = rows.num_rows

@@ -7,7 +7,7 @@ import gc
 import itertools
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -175,9 +175,14 @@ def make_part(
             if progress is not None:
                 progress(table.num_rows)
         tables.append(table)
-        ranges.append(rows)
+        ranges.append(rows._replace(range=_bare(placed.range)))
     rows = pa.concat_tables(tables).combine_chunks()
     return write_part(folder, task.number, rows, ranges, temporary)
+
+
+def _bare(part: RecordRange) -> RecordRange:
+    """`part` without what its container alone knows of it."""
+    return RecordRange(*(getattr(part, each.name) for each in fields(RecordRange)))
 
 
 def _count(
@@ -201,9 +206,7 @@ def _count(
             f"{counted.num_rows} now between bytes {part.start} and {part.end}; start again"
         )
     references = looked_at.references()
-    return counted, RangeRows(
-        placed.key, part.num_records, placed.place, False, columns, references
-    )
+    return counted, RangeRows(placed.key, part, placed.place, False, columns, references)
 
 
 @dataclass(frozen=True, slots=True)
