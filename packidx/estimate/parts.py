@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -21,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from msgspec.structs import replace
+from msgspec import structs
 
 from packidx.digests import column_digest, file_digest
 from packidx.errors import FormatError
@@ -167,7 +168,7 @@ def write_part(
     note = _put(temporary, folder, note_name(number), len(ranges))
     # What records refer to may be much, and is in the note.
     bare = tuple(rows._replace(references=NOTHING) for rows in ranges)
-    return replace(part, note=note, ranges=bare)
+    return structs.replace(part, note=note, ranges=bare)
 
 
 def begin_part(folder: str, number: int) -> str:
@@ -314,8 +315,7 @@ class OldParts:
             except FormatError as error:
                 self.damaged.append(str(error).partition(":")[0])
                 continue
-            path, first = urls.join(note.path.rpartition("/")[0], part.file.path), 0
-            file = StoredFile(path, part.file.bytes, part.file.sha256)
+            file, first = _beside(note, part), 0
             for number, rows in enumerate(part.ranges):
                 rows = rows._replace(references=NOTHING)
                 added.append(rows)
@@ -346,6 +346,36 @@ def _damage(file: StoredFile) -> str | None:
             return None
     except FormatError as error:
         return str(error).partition(":")[0]
+
+
+def copy_part(
+    folder: str, number: int, rows: Sequence[tuple[OldRows | None, Place]]
+) -> Part | None:
+    """Copy the part that holds the very rows of some ranges, in their places, and no others.
+
+    Raises:
+        FormatError: it is damaged.
+        OSError: it cannot be read or written.
+    """
+    notes = {None if old is None or old.rows.place != place else old.note for old, place in rows}
+    note = notes.pop() if len(notes) == 1 else None
+    if note is None or len((part := read_note(note)).ranges) != len(rows):
+        return None
+    copies = []
+    for file, name in ((_beside(note, part), part_name(number)), (note, note_name(number))):
+        temporary = begin_part(folder, number)
+        with local_copy(file) as copy:
+            shutil.copyfile(copy, temporary)
+        copies.append(_put(temporary, folder, name, part.file.rows))
+    noted = structs.replace(copies[1], rows=len(rows))
+    bare = tuple(each._replace(references=NOTHING) for each in part.ranges)
+    return structs.replace(part, file=copies[0], note=noted, ranges=bare)
+
+
+def _beside(note: StoredFile, part: Part) -> StoredFile:
+    """Return the file of the part that a note is of."""
+    path = urls.join(note.path.rpartition("/")[0], part.file.path)
+    return StoredFile(path, part.file.bytes, part.file.sha256)
 
 
 @lru_cache(maxsize=1)

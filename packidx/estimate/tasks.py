@@ -33,6 +33,7 @@ from packidx.estimate.parts import (
     Part,
     RangeRows,
     begin_part,
+    copy_part,
     is_begun,
     taken_rows,
     write_part,
@@ -165,6 +166,11 @@ def make_part(
         SourceError: a shard cannot be read or is no longer what was scanned.
         OSError: the part cannot be written.
     """
+    places = (placed.place for placed in task.ranges)
+    if (part := copy_part(folder, task.number, [*zip(task.old, places, strict=True)])) is not None:
+        if progress is not None:
+            progress(part.file.rows)
+        return part
     temporary = begin_part(folder, task.number)
     tables, ranges = [schema.ALL_LENGTHS.empty_table()], []
     for placed, old in zip(task.ranges, task.old, strict=True):
