@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from packidx.encode.imports import INSTALL, load_real, transformers_class
-from packidx.encode.probe import MEDIA_PARTS, ProbedVision, identity_of
+from packidx.encode.probe import MEDIA_PARTS, ProbedMedia, identity_of
 from packidx.encode.settings import folder_with
 from packidx.encode.whole import ids_of, quiet
 from packidx.errors import MismatchError, MissingExtraError, OptionError, SourceError
@@ -57,9 +57,9 @@ def load_processor(
     if settings:
         folder, overrides = folder_with(folder, settings, trust_remote_code)
 
-    def unknown(template: ChatTemplate) -> ProbedVision:
+    def unknown(template: ChatTemplate) -> ProbedMedia:
         content = folder_content(str(folder))
-        return ProbedVision(template, str(folder), content, trust_remote_code)
+        return ProbedMedia(template, str(folder), content, trust_remote_code)
 
     files = read_folder(folder, name, policy, trust_remote_code, tokenizer_of, unknown)
     files.overrides = overrides
@@ -109,9 +109,7 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
         own_settings=vars(processor),
         policy=policy,
         trusts_code=any(map(_is_own_code, (processor, tokenizer))),
-        unknown=lambda template: ProbedVision(
-            template, processor, identity_of(processor, template)
-        ),
+        unknown=lambda template: ProbedMedia(template, processor, identity_of(processor, template)),
     )
 
 

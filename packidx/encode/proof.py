@@ -194,7 +194,7 @@ def _load(files: ProcessorFiles) -> tuple[Any, str]:
     name = "AutoTokenizer" if files.image_settings is None else "AutoProcessor"
     import transformers
 
-    made = getattr(files.vision, "processor", None)  # of `ProbedVision`
+    made = getattr(files.vision, "processor", None)  # of `ProbedMedia`
     made = made or load_real(str(files.folder), name, files.trusts_code)
     return made, f"transformers {transformers.__version__}"
 

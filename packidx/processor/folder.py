@@ -24,7 +24,7 @@ from packidx.processor.assemble import (
     named_tokens,
 )
 from packidx.processor.chat_template.chat_template import ChatTemplate
-from packidx.processor.families import VisionFamily
+from packidx.processor.families import MediaModel
 from packidx.processor.labels import LabelPolicy
 from packidx.processor.text.vocabulary import Loaded, doubt_of, load_tokenizer, read_tokenizer
 
@@ -84,7 +84,7 @@ def read_folder(
     policy: LabelPolicy,
     trust_remote_code: bool,
     tokenizer_of: TokenizerOf,
-    unknown: Callable[[ChatTemplate], VisionFamily],
+    unknown: Callable[[ChatTemplate], MediaModel],
 ) -> ProcessorFiles:
     """The processor in `folder`, whatever of it is there.
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from packidx.encode.probe.vision import MEDIA_PARTS, ProbedVision, identity_of
+from packidx.encode.probe.vision import MEDIA_PARTS, ProbedMedia, identity_of
 
-__all__ = ["MEDIA_PARTS", "ProbedVision", "identity_of"]
+__all__ = ["MEDIA_PARTS", "ProbedMedia", "identity_of"]

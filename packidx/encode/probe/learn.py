@@ -23,14 +23,8 @@ from packidx.encode.blanks import (
     sound_shape,
 )
 from packidx.encode.imports import builders
-from packidx.encode.whole import (
-    ARGUMENTS,
-    NotBuilt,
-    build_sample,
-    ids_of,
-    sampling_rate_of,
-    tensors_of,
-)
+from packidx.encode.media import sampling_rate_of
+from packidx.encode.whole import ARGUMENTS, NotBuilt, build_sample, ids_of, tensors_of
 from packidx.errors import BadRecord, SourceError
 from packidx.io import cache
 from packidx.io.cache import kept
