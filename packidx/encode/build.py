@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packidx.encode.imports import import_torch, transformers_class
 from packidx.encode.media import opened
-from packidx.encode.probe.vision import ProbedMedia
+from packidx.encode.probe import ProbedMedia
 from packidx.encode.whole import NotBuilt, build_sample, ids_of, tensors_of
 from packidx.errors import MismatchError
 from packidx.processor.assemble import ProcessorFiles

@@ -65,15 +65,14 @@ class ProcessorFiles:
     """Of `Family`."""
 
     @property
-    def is_known(self) -> bool:
-        """Whether our tests hold its arithmetic to the real processor's: a family of ours, or text
-        alone."""
-        return self.family is not None or self.image_settings is None
+    def is_probed(self) -> bool:
+        """Whether it takes media and is of no family of ours: the real processor builds samples."""
+        return self.image_settings is not None and self.family is None
 
     @property
     def needs_proof(self) -> bool:
         """Whether nothing of it is exact but what was compared with the real processor."""
-        return not self.is_known or self.doubt is not None or self.trusts_code
+        return self.is_probed or self.doubt is not None or self.trusts_code
 
     def fingerprint(self) -> str:
         """Return what must be equal where lengths are counted and where samples are built, as

@@ -142,7 +142,7 @@ class ConversationCounter:
                 continue  # the arithmetic of a family of ours, which our tests compare
             if not is_equal:
                 texts.method[numbers] = HEURISTIC
-            if is_equal is False and not files.is_known:
+            if is_equal is False and files.is_probed:
                 text = f"samples of processor {files.name} ({kind}): {self.compared.unequal[kind]}"
                 for number in numbers:
                     texts.errors.setdefault(number, BadRecord("not_as_counted", text))

@@ -19,11 +19,10 @@ from sounds import write_sound
 
 from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
+from packidx.encode.learn import Learnt
 from packidx.encode.loading import load_processor
 from packidx.encode.media import info_of
-from packidx.encode.probe import ProbedMedia
-from packidx.encode.probe.learn import Learnt
-from packidx.encode.probe.vision import Steps, outside_in
+from packidx.encode.probe import ProbedMedia, Steps, outside_in
 from packidx.encode.whole import build_sample, ids_of, sampled_frames
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter

@@ -15,10 +15,10 @@ from transformers import AutoProcessor
 
 from packidx.encode import ProcessorEncoder
 from packidx.encode.blanks import medium_of
+from packidx.encode.learn import probe
 from packidx.encode.loading import load_processor
 from packidx.encode.media import info_of
 from packidx.encode.probe import ProbedMedia
-from packidx.encode.probe.learn import probe
 from packidx.encode.whole import NotBuilt, build_sample, ids_of, tensors_of
 from packidx.errors import BadRecord, PackidxError, SourceError
 from packidx.processor.assemble import ProcessorFiles
@@ -107,7 +107,7 @@ def test_settings_that_the_real_processor_cannot_count_are_refused(tmp: Path) ->
 
 @pytest.mark.parametrize("name", ["Emu3Processor", "VideoLlavaProcessor"])
 def test_images_that_the_real_processor_does_not_build_are_rejected(name: str, tmp: Path) -> None:
-    """Few rows are taken for channels when values are changed, and then those of all images are."""
+    """Few rows are taken for channels when values are changed: no image of such is counted."""
     real, folder = made(name, tmp)
     files, outcomes = load_processor(folder), set()
     pairs = itertools.permutations(("1x60", "3x3", "3x30", "30x60"), 2)

@@ -19,8 +19,8 @@ from packidx.arrays import Int64s
 from packidx.digests import digest
 from packidx.encode.blanks import image_shape, length_of, sound_shape, video_shape
 from packidx.encode.imports import load_real
-from packidx.encode.probe.learn import EACH, INDEX, Learner, Learnt, Profile, Table
-from packidx.errors import BadRecord, MissingExtraError, PackidxError, SourceError
+from packidx.encode.learn import EACH, INDEX, Learner, Learnt, Profile, Table
+from packidx.errors import BadRecord, PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import Expansion, MediaCounts, MediaModel
 from packidx.processor.families.base import no_pixels
@@ -213,16 +213,7 @@ class ProbedMedia(MediaModel):
 
 
 def _load(folder: str, trusts_code: bool) -> Any:
-    try:
-        processor = load_real(folder, "AutoProcessor", trusts_code)
-    except MissingExtraError:
-        raise
-    except Exception as error:  # transformers raises whatever the folder makes it stumble over
-        reason = " ".join(str(error).split())[:300]
-        raise SourceError(
-            f"processor folder {folder} is of no family packidx knows, and transformers cannot "
-            f"load it: {reason}"
-        ) from error
+    processor = load_real(folder, "AutoProcessor", trusts_code)
     if not any(hasattr(processor, part) for part in MEDIA_PARTS):
         raise SourceError(
             f"transformers makes {type(processor).__name__} of processor folder {folder}, which "
