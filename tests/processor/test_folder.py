@@ -150,10 +150,7 @@ def test_parts_may_be_missing_but_not_all(folder: Path) -> None:
     files = load_processor(folder)
     assert files.template is None and files.vision is not None
     (folder / "preprocessor_config.json").unlink()
-    with pytest.raises(SourceError, match=r"no chat template .* no image settings"):
-        load_processor(folder)
-    (folder / "tokenizer.json").unlink()
-    with pytest.raises(SourceError, match=r"no tokenizer\.json, no chat template"):
+    with pytest.raises(SourceError, match="nothing usable .* nor both a tokenizer.json and a chat"):
         load_processor(folder)
 
 
