@@ -24,7 +24,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.digests import digest
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import estimate_lengths
 from packidx.estimate.counter import (
@@ -139,7 +138,7 @@ def precompute(
     check_output(output, shards, given)
     settings = CounterSettings(os.fspath(processor), processor_settings or {}, trust_remote_code)
     # One name for all jobs: what a killed run has counted serves the next one, whatever that is.
-    with replacing(output, KIND, digest(b"precompute")) as built:
+    with replacing(output, KIND, "precompute") as built:
         files.remove_tree(built.table)
         os.makedirs(built.table)
         lengths = built.scratch("lengths")
