@@ -2,9 +2,7 @@
 
 A size alone lets a shard pass in which a word was exchanged for another of its length. The time of
 change costs nothing to look at; where it is another one, some blocks are compared, since a copy has
-a time of its own. A large one that was written to where it lies is told all the same, for no block
-says what is between two. `packidx verify` compares everything. Looking at a shard may end in an
-OSError.
+a time of its own. `packidx verify` compares everything.
 """
 
 from __future__ import annotations
@@ -101,26 +99,19 @@ def sampled(path: str) -> str:
     return hasher.hexdigest()
 
 
-def difference(path: str, shard: Shard) -> tuple[str, bool] | None:
-    """In what a file of the planned size is not the shard that was counted, and whether that is
-    certain; None if in nothing.
-
-    It is not certain of a file that lies where it was counted, has another time of change, and may
-    have other bytes between the blocks that are compared.
-    """
+def difference(path: str, shard: Shard) -> str | None:
+    """In what a file of the planned size is certainly not the shard that was counted; None where
+    nothing tells. Looking may end in an OSError."""
     if urls.is_url(path):
         version, stated = cache.remembered_stat(path).version, shard.version
         if path != shard.uri or stated in (None, version):
             return None
-        return f"is version {version} in its store, and version {stated} was counted", True
+        return f"is version {version} in its store, and version {stated} was counted"
     if shard.sampled is None or os.stat(path).st_mtime_ns == shard.mtime:
         return None
-    if sampled(path) != shard.sampled:
-        return "has as many bytes as were counted, but other ones", True
-    is_copy = path != urls.local_path(shard.uri)  # which has a time of its own
-    if is_copy or shard.bytes <= BLOCK * BLOCKS:
+    if sampled(path) == shard.sampled:
         return None
-    return "was written to after it was counted; the blocks that were compared are the same", False
+    return "has as many bytes as were counted, but other ones"
 
 
 def range_keys(

@@ -260,7 +260,7 @@ def _members(blocks: Iterator[bytes], max_record: int) -> Iterator[_Member]:
     Raises:
         BrokenFile: there is neither, it does not end, or something follows it.
     """
-    element = Gathered(max_record, _BLANK)
+    element = Gathered(max_record)
     depth, within, number = 0, 1, 0  # commas at depth `within` stand between what is given
     is_string, is_object, key = False, False, ""
     at = 0  # in the block; behind its end, where that is an escape

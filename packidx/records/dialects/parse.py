@@ -40,7 +40,6 @@ from packidx.records.media.references import (
     cut,
     integer,
     media_entries,
-    media_first,
     medium_of,
     named,
     part_kind,
@@ -96,7 +95,6 @@ def parse(record: Any, *, has_media: bool = False) -> Conversation:
     if tokens is not None:
         return tokens
     refuse_preferences(record)
-    record = media_first(dict(record))
     lists = MediaLists(record, has_media)
     raw_turns = _raw_turns(record)
     count = _text_tokens(record)
@@ -105,6 +103,7 @@ def parse(record: Any, *, has_media: bool = False) -> Conversation:
         lists.check()
         return Conversation((written,), count, is_document=True)
     turns = [_turn(turn, number, lists) for number, turn in enumerate(raw_turns)]
+    lists.place(turns)
     lists.check()
     has_literal = lists.has_literal
     return Conversation(
@@ -124,10 +123,9 @@ def _raw_turns(record: Mapping[str, Any]) -> list[Any]:
     key = turn_key(record)
     if key is None:
         asked = question_turns(record)
-        if asked is not None:
-            return list(media_first({**record, "messages": asked})["messages"])
-        if (written := plain_document(record)) is not None:
-            return written
+        turns = plain_document(record) if asked is None else asked
+        if turns is not None:
+            return turns
         raise BadRecord(
             "no_messages",
             f"the record has none of {', '.join(TURN_KEYS)}: name the column that holds the turns",
@@ -274,10 +272,10 @@ def _tools(tools: Any) -> list[Any] | None:
 
 
 def _with_system(record: Mapping[str, Any], turns: list[Turn]) -> tuple[Turn, ...]:
-    name = next((name for name in SYSTEM if record.get(name) not in (None, "")), None)
-    if name is None:
+    name = SYSTEM[0] if record.get(SYSTEM[0]) not in (None, "") else SYSTEM[1]
+    system = record.get(name)
+    if system is None or system == "":
         return tuple(turns)
-    system = record[name]
     if not isinstance(system, str):
         raise BadRecord("bad_turn", f"{name!r} is {named(system)}, not text")
     if turns[0].role == "system":
@@ -401,6 +399,20 @@ class MediaLists:
             if fact is not None and (name == "tokens" or getattr(medium, name) is None)
         }
         return replace(medium, **taken)
+
+    def place(self, turns: list[Turn]) -> None:
+        """Put the media of each kind of which no turn has one before the first user's words."""
+        listed = [kind for kind, held in self._listed.items() if held and kind not in self._used]
+        if not listed:
+            return
+        at = next((n for n, turn in enumerate(turns) if turn.role == "user"), None)
+        if at is None:
+            return
+        shown = {part.kind for turn in turns for part in turn.parts if isinstance(part, Media)}
+        front = [self.next(k) for k in listed if k not in shown for _ in self._listed[k]]
+        if front:
+            parts = (*front, *turns[at].parts)
+            turns[at] = replace(turns[at], parts=parts, text_as_list=False)
 
     def check(self) -> None:
         """Refuse a record with more or fewer placeholders than media, or that states more or fewer

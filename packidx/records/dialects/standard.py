@@ -42,7 +42,6 @@ from packidx.records.media.references import (
     integer,
     map_media,
     media_entries,
-    media_first,
     named,
     reference_of,
     turn_key,
@@ -97,7 +96,7 @@ def standard(record: Record, layout: Layout) -> Record:
         record = _with_members(_with_turns(record), stated)
         if stated is not None:
             _check_kinds(record, stated)
-    return media_first(_with_columns(record))
+    return _with_columns(record)
 
 
 def _with_turns(record: Record) -> Record:

@@ -20,7 +20,6 @@ LIST_KEYS = {
     "video": ("videos", "video"),
     "audio": ("audios", "audio"),
 }
-_LISTS = frozenset(key for keys in LIST_KEYS.values() for key in keys)
 Change = Callable[[str, Any, bool], Any]
 OBJECT = (dict, Mapping)  # dict first: asking an abstract class is slow
 MAX_TOKENS = 2**31 - 1  # the columns are int32
@@ -180,23 +179,6 @@ def role_of(turn: Any) -> Any:
     return turn.get("role", turn.get("from")) if isinstance(turn, OBJECT) else None
 
 
-def media_first(record: dict[str, Any]) -> dict[str, Any]:
-    """`record` with the media of each kind that no turn has a placeholder for before its first user
-    turn; itself where there are none."""
-    key = turn_key(record)
-    if key is None or _LISTS.isdisjoint(record) or not isinstance(turns := record[key], list):
-        return record
-    front: list[str] = []
-    for kind in reversed(LIST_KEYS):
-        if not any(has_placeholder(turn, kind) for turn in turns):
-            front = [kind] * len(media_entries(record, kind)[1]) + front
-    at = next((n for n, turn in enumerate(turns) if role_of(turn) in ("user", "human")), None)
-    if not front or at is None:
-        return record
-    changed = _preceded(turns[at], front)
-    return {**record, key: [*turns[:at], changed, *turns[at + 1 :]]}
-
-
 def has_placeholder(turn: Any, kind: str) -> bool:
     """Return whether a turn has a place for a medium of a kind."""
     content = content_of(turn)[1]
@@ -207,15 +189,6 @@ def has_placeholder(turn: Any, kind: str) -> bool:
         if part_kind(part) == kind:
             return True
     return False
-
-
-def _preceded(turn: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
-    """A turn with placeholders before what it says."""
-    name, content = content_of(turn)
-    if isinstance(content, list):
-        return {**turn, name: [*({"type": kind} for kind in kinds), *content]}
-    front = "".join(f"<{kind}>" for kind in kinds)
-    return {**turn, name: front + content} if isinstance(content, str) else turn
 
 
 def _is_absent(value: Any) -> bool:

@@ -287,7 +287,7 @@ def test_column_values_that_cannot_be_read_are_rows(tmp_path: Path) -> None:
 def test_columns_hold_nulls_where_json_lacks_members(tmp_path: Path) -> None:
     calls = [{"function": {"name": "f"}, "type": "function"}]
     records = [
-        {"messages": [{"role": "user", "content": "<image>a"}], "image": {"path": "a.png"}},
+        {"messages": [{"role": "user", "content": "a"}], "image": {"path": "a.png"}},
         {"messages": [{"role": "assistant", "content": "b", "tool_calls": calls}], "n": 0},
         {"messages": [{"role": "user", "content": "c"}], "image": {"path": None}},
     ]
