@@ -26,7 +26,7 @@ from packidx.estimate.tasks import CounterSetup, make_parts, make_tasks
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Layout
-from packidx.io import files, urls
+from packidx.io import files, storage, urls
 from packidx.io.copies import StoredFile
 from packidx.io.output_folder import OutputFolder, discard_abandoned, replacing
 from packidx.lengths.parts import KIND, existing_manifest
@@ -255,17 +255,23 @@ def _killed_runs(built: OutputFolder) -> Iterator[tuple[list[StoredFile], bool]]
 
     Yields:
         notes: of one of them.
-        is_trusted: it is no table, which that run had finished or found, but of that run alone.
+        is_trusted: it is no table, which that run had finished or found, but of that run alone,
+            and relative paths led where they lead now.
     """
-    home = built.scratch("before")
+    home, here = built.scratch("before"), os.getcwd().encode()
     if os.listdir(built.table):
         os.rename(built.table, os.path.join(home, secrets.token_hex(8)))
         os.mkdir(built.table)
+    files.write_atomic(os.path.join(built.table, _HERE), here)
     for name in sorted(os.listdir(home)):
         folder = os.path.join(home, name)
         inside = sorted(os.listdir(folder))
         notes = [StoredFile(os.path.join(folder, each)) for each in inside if each[:5] == "note-"]
-        yield notes, KIND.manifest not in inside
+        was_here = _HERE in inside and storage.read(os.path.join(folder, _HERE)) == here
+        yield notes, was_here and KIND.manifest not in inside
+
+
+_HERE = ".working-folder"
 
 
 def decided(job: EstimateJob) -> EstimateJob:

@@ -249,7 +249,7 @@ class OldRows(NamedTuple):
     first: int
     """Row of the part that they begin with."""
     rows: RangeRows
-    """Without what the records refer to, which may be much."""
+    """Without columns and what the records refer to, which may be much."""
     is_trusted: bool
     """Whether they are of a run that was killed: what nobody can tell is taken for what it was."""
 
@@ -266,7 +266,7 @@ class OldRows(NamedTuple):
         except FormatError:
             return False
         if references.digest is None:
-            return self.is_trusted
+            return self.is_trusted and self.rows.place.uri == place.uri
         return references.are_unchanged(root)
 
 
@@ -298,8 +298,8 @@ class OldParts:
         self._states: dict[StoredFile, str | None] = {}
         self.damaged: list[str] = []
 
-    def add(self, notes: Iterable[StoredFile], is_trusted: bool = False) -> list[RangeRows]:
-        """Take in what notes say, and return it.
+    def add(self, notes: Iterable[StoredFile], is_trusted: bool = False) -> None:
+        """Take in what notes say.
 
         Args:
             notes: in the order of their parts.
@@ -308,7 +308,6 @@ class OldParts:
         Raises:
             OSError: a store cannot be asked.
         """
-        added: list[RangeRows] = []
         for note in notes:
             try:
                 part = read_note(note)
@@ -317,13 +316,11 @@ class OldParts:
                 continue
             file, first = _beside(note, part), 0
             for number, rows in enumerate(part.ranges):
-                rows = rows._replace(references=NOTHING)
-                added.append(rows)
+                rows = rows._replace(references=NOTHING, columns={})  # which the note has
                 if rows.key is not None:
                     old = OldRows(note, number, file, first, rows, is_trusted)
                     self._rows[rows.key].append(old)
                 first += rows.range.num_records
-        return added
 
     def find(self, key: str | None, place: Place, root: MediaRoot) -> OldRows | None:
         """Return the rows of a range, those that stand in its very place before others."""
