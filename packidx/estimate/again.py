@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from msgspec import structs
 
 from packidx.errors import FormatError
+from packidx.estimate.comparison import compared_with
 from packidx.estimate.job import EstimateJob, difference, make_manifest, recipe, recipe_of
-from packidx.estimate.parts import read_note
-from packidx.estimate.tasks import Task
+from packidx.estimate.parts import OldParts, read_note
+from packidx.estimate.tasks import Task, make_tasks
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import DEFAULT, Layout
 from packidx.io import storage
 from packidx.io.copies import StoredFile
 from packidx.io.storage import reading
+from packidx.processor.counts import Compared
 from packidx.records.containers.base import RecordRange
 from packidx.records.containers.tar import DUPLICATE, TAR
 from packidx.records.shard_marks import is_unchanged
@@ -117,14 +119,20 @@ class Earlier:
                 return None
         return ScannedShard(structs.replace(shard, source=file.source, columns=None), ranges)
 
-    def is_table_of(self, job: EstimateJob, tasks: Sequence[Task]) -> bool:
-        """Return whether it is the table that `job` would make: nothing is to be counted, and all
-        stands in its place."""
+    def is_table_of(self, job: EstimateJob) -> bool:
+        """Return whether it is the table that `job`, of which nothing is decided, would make:
+        nothing is to be counted, and all stands in its place."""
+        job, old = self._decided_as_here(job), OldParts()
+        old.add(self.notes)
+        tasks = make_tasks(job, old)
         for task in tasks:
             for placed, rows in zip(task.ranges, task.old, strict=True):
                 if rows is None or rows.rows.place != placed.place:
                     return False
+        engine = (self.manifest.text_engine or {}).get("name", "")
         if job.num_rows != self.manifest.num_samples or not self.notes:
+            return False
+        if not engine.startswith(job.wanted_backend or ""):
             return False
         try:
             parts = [
@@ -134,6 +142,19 @@ class Earlier:
         except FormatError:
             return False
         return _untimed(make_manifest(job, parts)) == _untimed(self.manifest)
+
+    def _decided_as_here(self, job: EstimateJob) -> EstimateJob:
+        """Return `job` with what was decided on the data of this table, whose processor is compared
+        with the one that is installed now."""
+        encoder, files = self.manifest.encoder, job.counter.files
+        engine = self.manifest.text_engine
+        stated, compared = None if encoder is None else encoder.compared, None
+        if stated is not None:
+            here = None if files is None or files.doubt else compared_with()
+            unequal = dict.fromkeys(stated.get("unequal", ()), stated.get("detail", ""))
+            numbers = stated.get("records", 0), stated.get("reason"), stated.get("equal", ())
+            compared = Compared(here, *numbers, unequal)
+        return replace(job, backend=None if engine is None else dict(engine), compared=compared)
 
 
 def _ranges_in(note: StoredFile) -> list[tuple[int, RecordRange]]:

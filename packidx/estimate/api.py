@@ -182,7 +182,13 @@ def estimate_lengths(
         scans = scan_shards(shards, num_processes, progress, known)
         own = job_shards(shards, scans, settings, counter, root, remote)
         job = EstimateJob(own, settings, counter, root, remote, wanted, method=method)
-        summary = _make(decided(job), output, counting, earlier, wrong, fresh, progress, begun)
+        if earlier is not None and earlier.is_table_of(job):
+            discard_abandoned(output)
+            taken = TakenOver(earlier.manifest.num_samples, len(job.shards))
+            summary = replace(_summary(output, earlier.manifest, begun, taken), existed=True)
+        else:
+            job = decided(job)
+            summary = _make(job, output, counting, earlier, wrong, fresh, progress, begun)
     summary = replace(
         summary,
         not_read=left_out,
@@ -219,35 +225,24 @@ def _make(
         if reason is None:
             old.add(earlier.notes)
     uploaded = functools.partial(progress, "upload")
-    try:
-        with replacing(output, KIND, "fresh" if fresh else "", uploaded) as built:
-            for notes, is_trusted in _killed_runs(built):
-                if is_trusted or not fresh:
-                    old.add(notes, is_trusted)
-            tasks = make_tasks(job, old)
-            if reason is not None:
-                num_shards = len(job.shards)
-                taken = TakenOver(
-                    num_counted=job.num_rows, num_counted_shards=num_shards, reason=reason
-                )
-            elif earlier is not None:
-                taken = told(job, tasks, old.damaged)
-                if earlier.is_table_of(job, tasks):
-                    raise _Unchanged
-            parts = make_parts(job, tasks, built.table, workers, progress)
-            refuse_changed_shards(job)
-            manifest = make_manifest(job, parts)
-            built.keep([file.path for file in (*manifest.files, *(manifest.notes or ()))])
-            files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
-    except _Unchanged:
-        assert earlier is not None  # which it is
-        discard_abandoned(output)
-        return replace(_summary(output, earlier.manifest, begun, taken), existed=True)
+    with replacing(output, KIND, "fresh" if fresh else "", uploaded) as built:
+        for notes, is_trusted in _killed_runs(built):
+            if is_trusted or not fresh:
+                old.add(notes, is_trusted)
+        tasks = make_tasks(job, old)
+        if reason is not None:
+            num_shards = len(job.shards)
+            taken = TakenOver(
+                num_counted=job.num_rows, num_counted_shards=num_shards, reason=reason
+            )
+        elif earlier is not None:
+            taken = told(job, tasks, old.damaged)
+        parts = make_parts(job, tasks, built.table, workers, progress)
+        refuse_changed_shards(job)
+        manifest = make_manifest(job, parts)
+        built.keep([file.path for file in (*manifest.files, *(manifest.notes or ()))])
+        files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
     return _summary(output, manifest, begun, taken, sum(task.is_resumed for task in tasks))
-
-
-class _Unchanged(Exception):
-    """The table that is there is the one that is asked for."""
 
 
 def _killed_runs(built: OutputFolder) -> Iterator[tuple[list[StoredFile], bool]]:

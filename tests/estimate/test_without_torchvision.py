@@ -34,7 +34,8 @@ def test_a_missing_torchvision_counts_nothing_twice(
             )
         first = estimate_lengths(str(source), tmp_path / "lengths", **given)
         assert first.compared == {"with": None, "reason": NEEDS_TORCHVISION}
-        assert estimate_lengths(str(source), tmp_path / "lengths", **given).existed
+        taken = estimate_lengths(str(source), tmp_path / "lengths", **given).taken_over
+        assert taken is not None and taken.num_counted == 0
         patch.setattr("packidx.encode.proof.compare", None)  # what came of it is kept
         source.write_text(source.read_text() * 2)
         again = estimate_lengths(str(source), tmp_path / "lengths", **given)
