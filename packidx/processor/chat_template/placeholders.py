@@ -8,7 +8,7 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.environment import check_unicode
-from packidx.processor.chat_template.turns import CharPosition, Rendering, Span
+from packidx.processor.chat_template.marks import Span
 from packidx.processor.labels import LabelPolicy
 from packidx.records.conversation import Conversation, Media, Turn
 
@@ -24,13 +24,9 @@ class Placeholders:
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
         self.pattern = any_of(tokens.values())
-        self._tokens = tuple(sorted(set(tokens.values())))
+        self.tokens = tuple(sorted(set(tokens.values())))
+        """Each once."""
         self._of = dict(tokens)
-
-    def are_in(self, texts: Sequence[str]) -> bool:
-        """Return whether any text holds a placeholder."""
-        text = "\0".join(texts)
-        return any(token in text for token in self._tokens)
 
     def find(self, conversation: Conversation, text: str) -> tuple[int, ...]:
         """First character of each medium's placeholder in the rendering `text`.
@@ -41,47 +37,30 @@ class Placeholders:
         Raises:
             BadRecord: ``media_token_in_text`` or ``media_not_rendered``.
         """
-        if self.pattern is None:
-            return ()
-        written = [(m.start(), m.group()) for m in self.pattern.finditer(text)]
-        media = self._expected(conversation)
-        if not written and not media:
+        places = self.positions(conversation, text)
+        if self.pattern is None or places == []:
             return ()
         for turn in conversation.turns:
             for part in turn.parts:
                 if isinstance(part, str) and (hit := self.pattern.search(part)):
                     detail = f"a {turn.role} turn's text holds {hit.group()!r}: remove or escape it"
                     raise BadRecord("media_token_in_text", detail)
-        order = _assign([token for _, token in written], media)
-        if order is None:
-            reason = "media_not_rendered" if len(written) < len(media) else "media_token_in_text"
-            numbers = f"{len(written)} media placeholders for {len(media)} media"
+        if places is None:
+            written, media = len(self.pattern.findall(text)), len(conversation.media)
+            reason = "media_not_rendered" if written < media else "media_token_in_text"
+            numbers = f"{written} media placeholders for {media} media"
             raise BadRecord(reason, f"the rendered text has {numbers}")
-        return tuple(written[number][0] for number in order)
+        return tuple(places)
 
-    def positions(
-        self, conversation: Conversation, rendering: Rendering
-    ) -> tuple[CharPosition, ...] | None:
-        """Return where the media of all records of `rendering` are whose texts hold no placeholder.
-
-        None if texts could still make one together with the template's words, or if there are
-        others than the conversation's: then `find` has to look.
-        """
-        written = []
-        last = len(rendering.literals) - 1
-        kinds = {(literal, 0 < n < last) for n, literal in enumerate(rendering.literals)}
-        if any(_completes(*kind, token) for kind in kinds for token in self._tokens):
-            return None
-        for number, literal in enumerate(rendering.literals):
-            for token in self.pattern.finditer(literal) if self.pattern else ():
-                written.append((token.group(), (2 * number, token.start())))
+    def positions(self, conversation: Conversation, text: str) -> list[int] | None:
+        """The first character of each medium's placeholder in `text`; None where it has others than
+        the conversation's."""
         if self.pattern is None:
-            return ()
-        order = _assign([token for token, _ in written], self._expected(conversation))
-        return None if order is None else tuple(written[number][1] for number in order)
-
-    def _expected(self, conversation: Conversation) -> list[str | None]:
-        return [self._of.get(medium.kind) for medium in conversation.media]
+            return []
+        written = [(m.start(), m.group()) for m in self.pattern.finditer(text)]
+        media = [self._of.get(medium.kind) for medium in conversation.media]
+        order = _assign([token for _, token in written], media)
+        return None if order is None else [written[number][0] for number in order]
 
 
 def _assign(tokens: Sequence[str], media: Sequence[str | None]) -> list[int] | None:
@@ -95,14 +74,6 @@ def _assign(tokens: Sequence[str], media: Sequence[str | None]) -> list[int] | N
         for token in set(tokens)
     }
     return [next(left[str(token)]) for token in media]
-
-
-def _completes(literal: str, inner: bool, token: str) -> bool:
-    """Return whether a text beside `literal` could make a placeholder together with it."""
-    cuts = range(1, len(token))
-    if any(literal.endswith(token[:cut]) or literal.startswith(token[cut:]) for cut in cuts):
-        return True
-    return inner and literal in token
 
 
 _WORDS = ("Zq0zZ", "Zq1zZ", "Zq2zZ")  # which no template writes itself
