@@ -305,12 +305,13 @@ class ChatTemplate:
         if not any(wanted):
             return ()
         render = partial(self._rendered_by, self._bordered)
+        known = without_unknown(conversation, self._names)
         regions: list[Region] | None = None
         for marks in _MARKS if not MARKED.search(text) else ():
             with contextlib.suppress(BadRecord, Lost):
-                shown = show(render, conversation, marks=marks)
+                shown = show(render, known, marks=marks)
                 if shown.text == text and (marks != "none" or self._has_blocks):
-                    regions = self._regions(conversation, shown)
+                    regions = self._regions(known, shown)
                     break
         if regions is None and self._has_blocks:
             raise BadRecord("template", "it is not clear which turn a generation block belongs to")
@@ -318,7 +319,7 @@ class ChatTemplate:
             regions = by_prefix(
                 self._render, conversation, text, wanted, self._control, self.policy
             )
-        return trained_spans(regions, text, conversation.turns, self.policy)
+        return trained_spans(regions, text, known.turns, self.policy)
 
 
 def _refusal(error: Exception) -> BadRecord:

@@ -113,22 +113,25 @@ class _Finder:
     # -- templates that say it --------------------------------------------------------------------
 
     def from_blocks(self) -> list[Region]:
-        """A region per block; blocks without a text of their own go by order."""
+        """A region per block."""
         if not self.stretches and len(self.blocks) != len(self.mine):
             raise Lost("it is not clear whose a block is")
         regions: list[Region] = []
-        turn = -1
-        for start, end in self.blocks:
+        for number, (start, end) in enumerate(self.blocks):
             inside = [each for each in self.stretches if start <= each.start and each.end <= end]
-            owners = [each.turn for each in inside if each.turn in self.mine]
-            silent = [n for n in self.mine if n > turn and n not in self.spoken]
-            turn = next(iter(owners or silent), turn)
-            if turn < 0:
-                raise Lost("a generation block belongs to no turn")
-            own = inside[-1].end if inside else start
-            body, stop = self._block_end(own, end)
+            turn = self._owner(start, inside) if self.stretches else self.mine[number]
+            body, stop = self._block_end(inside[-1].end if inside else start, end)
             regions.append(Region(turn, start, body, (), stop))
         return regions
+
+    def _owner(self, start: int, inside: Sequence[Stretch]) -> int:
+        """Whose a block is that starts at `start`, by the texts in it, or the last one before."""
+        before = [-1, *(each.turn for each in self.stretches if each.end <= start)][-1]
+        later = [turn for turn in self.mine if turn >= before]
+        owners = [each.turn for each in inside if each.turn in self.mine] or later
+        if not owners:
+            raise Lost("a generation block belongs to no turn")
+        return owners[0]
 
     def _block_end(self, start: int, end: int) -> tuple[int, Span | None]:
         """Where a block's words end whose last text ends at `start`, and its end-of-turn token."""
