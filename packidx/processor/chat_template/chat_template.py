@@ -10,14 +10,13 @@ transformers would tokenize.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 import zlib
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any
 
 import jinja2
 import jinja2.meta
@@ -36,7 +35,6 @@ from packidx.processor.chat_template.skeleton import (
 from packidx.processor.chat_template.turns import (
     Region,
     TurnWords,
-    by_prefix,
     find_turns,
     learn_words,
     tags_of,
@@ -50,8 +48,6 @@ MAX_SHAPES = 4096
 COMPARED = 1024
 """Of so many records one is compared with Jinja's rendering, whichever they are."""
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
-_MARKS: tuple[Literal["around", "after", "none"], ...] = ("around", "after", "none")
-"""Which marks are tried one after the other, to find the turns of one record."""
 
 
 @dataclass(slots=True)  # not frozen: there is one per record, and frozen ones are made slowly
@@ -301,25 +297,23 @@ class ChatTemplate:
     def _search_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...]:
         """Label spans of one record, by marks around its own texts, or by what stands before each
         turn."""
-        wanted = self.policy.trains(conversation.turns)
-        if not any(wanted):
+        if not any(self.policy.trains(conversation.turns)):
             return ()
         render = partial(self._rendered_by, self._bordered)
         known = without_unknown(conversation, self._names)
-        regions: list[Region] | None = None
-        for marks in _MARKS if not MARKED.search(text) else ():
-            with contextlib.suppress(BadRecord, Lost):
-                shown = show(render, known, marks=marks)
-                if shown.text == text and (marks != "none" or self._has_blocks):
-                    regions = self._regions(known, shown)
-                    break
-        if regions is None and self._has_blocks:
-            raise BadRecord("template", "it is not clear which turn a generation block belongs to")
-        if regions is None:
-            regions = by_prefix(
-                self._render, conversation, text, wanted, self._control, self.policy
-            )
-        return trained_spans(regions, text, known.turns, self.policy)
+        lost = "it holds characters that nobody assigns"
+        for is_marked in (True, False) if not MARKED.search(text) else ():
+            try:
+                shown = show(render, known, is_marked=is_marked)
+                if shown.text != text:
+                    raise Lost("its texts are changed")
+                regions = self._regions(known, shown)
+                return trained_spans(regions, text, known.turns, self.policy)
+            except Lost as error:
+                lost = str(error)
+            except BadRecord as error:  # of marks in place of texts, or of what is not trained on
+                lost = error.detail
+        raise BadRecord("template", f"the chat template does not show what is trained on: {lost}")
 
 
 def _refusal(error: Exception) -> BadRecord:

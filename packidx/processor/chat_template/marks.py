@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from packidx.records.conversation import Conversation
 
@@ -54,8 +53,6 @@ class Shown:
     stretches: list[Stretch]
     blocks: list[Span]
     """The ``{% generation %}`` blocks."""
-    open: set[int]
-    """Turns of which a text is not there, or not seen to end."""
 
     def gaps(self) -> list[str]:
         """The template's own words: before the first stretch, between them, behind the last."""
@@ -87,43 +84,40 @@ def show(
     conversation: Conversation,
     *,
     core: str | None = None,
-    marks: Literal["around", "after", "none"] = "around",
+    is_marked: bool = True,
 ) -> Shown:
     """Return a rendering of `conversation` with marks around its texts.
 
     Args:
         render: a conversation as the template writes it, blocks between `BORDERS`.
         core: what the marks hold in place of each text's own core.
-        marks: where they stand; with none, only blocks are shown.
+        is_marked: there are marks; else only blocks are shown.
 
     Raises:
         Lost: there are too many texts.
     """
     texts: list[_Text] = []
-    for turn, _, text in texts_of(conversation) if marks != "none" else ():
+    for turn, _, text in texts_of(conversation) if is_marked else ():
         bare = text.strip()
         before = text[: text.index(bare[0])]
         after = text[len(before) + len(bare) :]
         texts.append(_Text(turn, before, bare if core is None else core, after))
     if len(texts) > MAX_TEXTS:
         raise Lost("too many texts")
-    shown = _read(render(_marked(conversation, texts, marks)), texts)
+    shown = _read(render(_marked(conversation, texts)), texts)
     if any(text.before or text.after for text in texts):
         bare_texts = [replace(text, before="", after="") for text in texts]
-        bare_shown = _read(render(_marked(conversation, bare_texts, marks)), texts)
+        bare_shown = _read(render(_marked(conversation, bare_texts)), texts)
         _add_space(shown, bare_shown, texts)
-    ended = {stretch.number for stretch in shown.stretches if stretch.ends}
-    shown.open = {text.turn for number, text in enumerate(texts) if number not in ended}
     return shown
 
 
-def _marked(conversation: Conversation, texts: Sequence[_Text], marks: str) -> Conversation:
+def _marked(conversation: Conversation, texts: Sequence[_Text]) -> Conversation:
     """A conversation with marks around its texts."""
     parts = [list(turn.parts) for turn in conversation.turns]
     places = texts_of(conversation)
     for number, (text, (turn, place, _)) in enumerate(zip(texts, places, strict=False)):
-        opening = chr(_OPEN + number) if marks == "around" else ""
-        core = opening + text.core + chr(_CLOSE + number)
+        core = chr(_OPEN + number) + text.core + chr(_CLOSE + number)
         parts[turn][place] = text.before + core + text.after
     turns = zip(conversation.turns, parts, strict=True)
     return replace(
@@ -133,7 +127,7 @@ def _marked(conversation: Conversation, texts: Sequence[_Text], marks: str) -> C
 
 def _read(rendering: str, texts: Sequence[_Text]) -> Shown:
     """Return a rendering without its marks, and where they were."""
-    shown = Shown("", [], [], set())
+    shown = Shown("", [], [])
     pieces: list[str] = []
     begun: list[int] = []
     at = length = 0

@@ -1,21 +1,22 @@
 """Where each trained turn is in a rendering.
 
 A rendering is the template's own words with the record's texts (`Stretch`) between them. A turn
-begins after the words that the template ends a prompt with (``<|im_start|>assistant\\n``) and ends
+begins after the words that the template ends a prompt with (``<|im_start|>assistant\n``) and ends
 with the token that it ends a turn with; both are learned from small renderings, once per template.
-Where stretches do not show a turn, it is what follows the rendering of all before it (`by_prefix`),
-or an error: never a guess.
+A turn that does not show is an error, never a guess.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.marks import Lost, Shown, Span, Stretch
+from packidx.processor.chat_template.marks import Lost, Shown, Span, Stretch, show
 from packidx.processor.labels import LabelPolicy
 from packidx.records.conversation import Conversation, Turn
 
@@ -29,7 +30,7 @@ REASONING = ("reasoning_content", "thinking", "reasoning")
 """Keys of an assistant's message that hold its thoughts."""
 TOOL_CALLS = (("<tool_call>", "</tool_call>"), ("<|tool_call>", "<tool_call|>"))
 _CALLS = ("tool_calls", "function_call")
-_SAID, _ASKED = "Answer\ue0b4", "Question\ue0b4"
+_SAID = "Answer\ue0b4"
 
 Render = Callable[..., str]
 """A conversation as text; ``prompt=True`` with the generation prompt. Raises BadRecord."""
@@ -101,12 +102,11 @@ class _Finder:
         wanted: Sequence[bool],
     ) -> None:
         self.text, self.stretches, self.blocks = shown.text, shown.stretches, shown.blocks
-        self.open = shown.open
         self.turns, self.words, self.policy = turns, words, policy
         self.mine = [number for number, chosen in enumerate(wanted) if chosen]
         self.spoken = {stretch.turn for stretch in self.stretches}
         self.has_control = False
-        """Whether a message's key holds a special token."""
+        """Whether a special token is in what has no marks."""
         self.starts: dict[int, int] = {}
         self.ends: dict[int, tuple[int, Span | None]] = {}
 
@@ -115,7 +115,7 @@ class _Finder:
     def from_blocks(self) -> list[Region]:
         """A region per block."""
         if not self.stretches and len(self.blocks) != len(self.mine):
-            raise Lost("it is not clear whose a block is")
+            raise Lost("which turn a generation block belongs to")
         regions: list[Region] = []
         for number, (start, end) in enumerate(self.blocks):
             inside = [each for each in self.stretches if start <= each.start and each.end <= end]
@@ -130,7 +130,7 @@ class _Finder:
         later = [turn for turn in self.mine if turn >= before]
         owners = [each.turn for each in inside if each.turn in self.mine] or later
         if not owners:
-            raise Lost("a generation block belongs to no turn")
+            raise Lost("which turn a generation block belongs to")
         return owners[0]
 
     def _block_end(self, start: int, end: int) -> tuple[int, Span | None]:
@@ -147,8 +147,6 @@ class _Finder:
     def from_words(self) -> list[Region]:
         """A region per turn, by the words around turns."""
         self._refuse_forged()
-        if not self.open.isdisjoint(self.mine):
-            raise Lost("the end of a text")
         ends = [None, *self.stretches, None]
         for left, right in pairwise(ends):
             if left is None or right is None or left.turn != right.turn:
@@ -156,23 +154,35 @@ class _Finder:
         regions = []
         for turn in self.mine:
             if turn not in self.starts or turn not in self.ends:
-                raise Lost(f"turn {turn}")
+                raise Lost(f"where turn {turn} begins and ends")
             start, (end, stop) = self.starts[turn], self.ends[turn]
             if start > end:
                 raise Lost(f"turn {turn} ends before it starts")
             cuts = self._media_cuts(start, end)
             if cuts and _says_more(self.turns[turn]):
-                raise Lost("what stands beside media")
+                raise Lost(f"what stands beside media in turn {turn}")
             regions.append(Region(turn, start, end, cuts, stop))
         return regions
 
     def _refuse_forged(self) -> None:
-        """Further keys of messages have no marks: none may hold what turns are found by."""
+        """What has no marks, such as further keys of messages, may hold no word that turns are
+        found by; a turn's texts have none if the template changes them."""
         header = self.words.header.strip()
         told = {header, _without_thinking(header), self.words.stop, self.words.call_stop} - {""}
-        for text in (repr(turn.extra) for turn in self.turns if turn.extra):
+        bare: list[str] = []
+        for number, turn in enumerate(self.turns):
+            texts = [text for text in turn.texts if text.strip()]
+            own = [each for each in self.stretches if each.turn == number]
+            ended = {each.number for each in own if each.ends}
+            if own and len(ended) < len(texts) and number in self.mine:
+                raise Lost(f"where turn {number} ends")
+            if len({each.number for each in own if each.begins} & ended) < len(texts):
+                bare += texts
+            if turn.extra:
+                bare.append(repr(turn.extra))
+        for text in bare:
             if any(word in text for word in told):
-                raise Lost("a message's key holds a word of the template's")
+                raise Lost("a message holds a word of the template's own")
             self.has_control |= bool(self.words.control and self.words.control.search(text))
 
     def _between(self, left: Stretch | None, right: Stretch | None) -> None:
@@ -186,24 +196,23 @@ class _Finder:
         if begin and header not in literal:
             header = _without_thinking(header)  # a prompt may open what the history leaves out
         heads = [low + m.end() for m in re.finditer(re.escape(header), literal)] if header else []
-        is_cut = right is not None and not right.begins  # and some of it may be in `literal`
         says_more = any(_says_more(self.turns[turn]) for turn in begin)
         if begin == [before + 1] and says_more:
             heads = heads[:1]  # it may have several parts
-        if (silent or is_cut or says_more) and len(heads) != len(begin):
-            raise Lost("the beginning of what has no mark")
+        if begin and (silent or says_more) and len(heads) != len(begin):
+            raise Lost(f"where turns {begin} begin")
         heads = heads[-len(begin) :] if begin else []
         opened = self.words.header[len(header) :]  # which may be a text's own, too
         for number, turn in enumerate(begin):
-            if turn in self.starts:
-                raise Lost("turns are mixed")
+            if turn in self.starts or not (heads or (right and right.begins)):
+                raise Lost(f"where turn {turn} begins")
             self.starts[turn] = heads[number] if heads else high
             if heads and opened and self.text.startswith(opened, heads[number]):
                 self.starts[turn] += len(opened)
         stops = [*(head - len(header) for head in heads), high]
         if before in self.mine:
             if before in self.ends:
-                raise Lost("turns are mixed")
+                raise Lost(f"turn {before} is in several places")
             self.ends[before] = self._end(before, low, stops[0], high)
         for number, turn in enumerate(silent):
             self.ends[turn] = self._end(turn, heads[number], stops[number + 1], high)
@@ -220,7 +229,7 @@ class _Finder:
         for _ in range(media):
             placeholder = words.placeholder and words.placeholder.search(text, at, limit)
             if not placeholder:
-                raise Lost("a turn's media")
+                raise Lost(f"where the media of turn {turn} are")
             at = placeholder.end()
         here = None
         if turn in self.spoken and not media and not calls:
@@ -237,12 +246,12 @@ class _Finder:
                 here = first, first + len(word)
             elif not media and not calls and words.control:
                 if self.has_control:
-                    raise Lost("a message's key holds a special token")
+                    raise Lost("a message holds a special token")
                 token = words.control.search(text, at, limit)
                 here = token.span() if token else None
         if here is None and calls:
             if limit < len(text):
-                raise Lost("the end of a turn")
+                raise Lost(f"where turn {turn} ends")
             return limit, None  # the text ends with it
         if here is None:
             return at, None
@@ -276,53 +285,6 @@ def _without_thinking(header: str) -> str:
     return next((header.partition(tag)[0] for tag, _ in THINKING if tag in header), header)
 
 
-def by_prefix(
-    render: Render,
-    conversation: Conversation,
-    text: str,
-    wanted: Sequence[bool],
-    control: re.Pattern[str] | None,
-    policy: LabelPolicy,
-) -> list[Region]:
-    """The wanted turns of the rendering `text`, each found by rendering the turns before it with
-    the generation prompt: what follows, up to the next special token, the model would generate.
-
-    Args:
-        render: conversations as the template writes them.
-        wanted: per turn whether it is trained on.
-        control: any special token.
-
-    Raises:
-        BadRecord: ``template`` if the text does not show that.
-    """
-    turns, regions = conversation.turns, list[Region]()
-    for number, turn in enumerate(turns):
-        if not wanted[number]:
-            continue
-        prefix = render(replace(conversation, turns=turns[:number]), prompt=True)
-        start = len(prefix)
-        late = bool(regions) and start < regions[-1].end
-        texts = [part for part in turn.parts if isinstance(part, str)]
-        said = any(part.strip() for part in texts)
-        forged = len(texts) < len(turn.parts)  # a medium's placeholder is a special token as well
-        forged |= any(control and control.search(text) for text in (*texts, repr(turn.extra)))
-        token = control.search(text, start) if control else None
-        silent = token is not None and said and token.start() == start
-        if token is not None and turn.extra.get("tool_calls"):  # it must end there
-            until = render(replace(conversation, turns=turns[: number + 1])).rstrip()
-            silent |= len(until) != token.end() or not text.startswith(until)
-        if late or forged or token is None or silent or not text.startswith(prefix):
-            raise _not_shown(number, turn, "")
-        past = skip_space(text, token.end(), len(text)) if policy.newline else token.end()
-        regions.append(Region(number, start, token.start(), stop=(token.start(), past)))
-    return regions
-
-
-def _not_shown(number: int, turn: Turn, which: str) -> BadRecord:
-    text = f"the chat template does not show which tokens {which}turn {number} ({turn.role})"
-    return BadRecord("template", f"{text} is made of")
-
-
 # -- what is trained on ----------------------------------------------------------------------------
 
 
@@ -332,7 +294,7 @@ def trained_spans(
     """The characters that `policy` trains on in `regions`, all of whose turns are trained.
 
     Raises:
-        BadRecord: ``template``, what is not trained on is in the text, but not between tags.
+        Lost: what is not trained on is in the text, but not between tags.
     """
     spans: list[Span] = []
     for region in regions:
@@ -401,7 +363,7 @@ def _tagged(
     said = max(held, key=len, default="").strip()
     pieces = _subtract(region.start, region.end, stretches)
     if said and any(said in text[low:high] for low, high in pieces):
-        raise _not_shown(region.turn, turn, "that are not trained on ")
+        raise Lost(f"what turn {region.turn} thinks or calls is not between tags")
     return stretches
 
 
@@ -433,34 +395,36 @@ def learn_words(
     render: Render, control: re.Pattern[str] | None, placeholder: re.Pattern[str] | None
 ) -> TurnWords:
     """The words around turns, from small renderings; what they do not show is empty."""
-    both = _try(render, (("user", _ASKED), ("assistant", _SAID)))
-    tail = both.rpartition(_SAID)[2] if both else ""
-    between = both.partition(_ASKED)[2].partition(_SAID)[0]
+    _, between, tail = _around(render, "user", "assistant")
+    asked = _around(render, "user")[-1]
+    prompted = _around(partial(render, prompt=True), "user")[-1]
+    header = prompted[len(asked) :] if prompted.startswith(asked) else ""
+    follows = between.startswith(asked) and between.strip() == asked.strip()
+    if not header and follows:  # there is no prompt: the end of a user's turn (``[/INST]``)
+        header = asked if asked.strip() else ""
     gap, stop = "", ""
     token = control.search(tail) if control else None
     if token and not tail[: token.start()].strip():
         gap, stop = tail[: token.start()], token.group()
-    header, call_stop = _header(render, between), _call_stop(render, control)
-    return TurnWords(header, gap, stop, call_stop, control, placeholder)
+    return TurnWords(header, gap, stop, _call_stop(render, control), control, placeholder)
 
 
-def _header(render: Render, between: str) -> str:
-    """The generation prompt; where there is none, the end of a user's turn (``[/INST]``), if the
-    assistant's words follow directly."""
-    bare = _try(render, (("user", _ASKED),))
-    prompted = _try(render, (("user", _ASKED),), prompt=True)
-    if prompted != bare and prompted.startswith(bare):
-        return prompted[len(bare) :]
-    end = bare.rpartition(_ASKED)[2] if bare else ""
-    follows = between.startswith(end) and between.strip() == end.strip() != ""
-    return end if follows else ""
+def _around(render: Render, *roles: str) -> list[str]:
+    """Return what stands before, between and behind texts of these roles; "" for all, where that is
+    not shown."""
+    with contextlib.suppress(BadRecord):
+        turns = tuple(Turn(role, ("Text",)) for role in roles)
+        gaps = show(render, Conversation(turns)).gaps()
+        if len(gaps) == len(roles) + 1:
+            return gaps
+    return [""] * (len(roles) + 1)
 
 
 def _call_stop(render: Render, control: re.Pattern[str] | None) -> str:
     """Return what closes a tool call at the end of a conversation, or its last special token."""
     called = {"name": "look", "arguments": {"what": _SAID}}
     calls = [{"id": "call00001", "type": "function", "function": called}]
-    turns = (Turn("user", (_ASKED,)), Turn("assistant", (), {"tool_calls": calls}))
+    turns = (Turn("user", ("Text",)), Turn("assistant", (), {"tool_calls": calls}))
     try:
         text = render(Conversation(turns))
     except BadRecord:
@@ -468,16 +432,3 @@ def _call_stop(render: Render, control: re.Pattern[str] | None) -> str:
     tail = text.rpartition(_SAID)[2] if _SAID in text else ""
     tokens = [*(control.findall(tail) if control else ()), *(t for _, t in TOOL_CALLS if t in tail)]
     return tokens[-1] if tokens else ""
-
-
-def _try(render: Render, turns: Sequence[tuple[str, str]], *, prompt: bool = False) -> str:
-    """A small conversation's rendering, which shows its texts; empty if there is none."""
-    for lead in ((), (" ",)):  # content as a string, then as a list
-        conversation = Conversation(tuple(Turn(role, (*lead, text)) for role, text in turns))
-        try:
-            text = render(conversation, prompt=prompt)
-        except BadRecord:
-            continue
-        if all(said in text for _, said in turns):
-            return text
-    return ""
