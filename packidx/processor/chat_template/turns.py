@@ -167,8 +167,10 @@ class _Finder:
     def _refuse_forged(self) -> None:
         """What has no marks, such as further keys of messages, may hold no word that turns are
         found by; a turn's texts have none if the template changes them."""
-        header = self.words.header.strip()
-        told = {header, _without_thinking(header), self.words.stop, self.words.call_stop} - {""}
+        told = {self.words.stop, self.words.header.strip()}
+        told.add(_without_thinking(self.words.header).strip())
+        if any(turn.extra.get("tool_calls") for turn in self.turns):
+            told.add(self.words.call_stop)
         bare: list[str] = []
         for number, turn in enumerate(self.turns):
             texts = [text for text in turn.texts if text.strip()]
@@ -181,7 +183,7 @@ class _Finder:
             if turn.extra:
                 bare.append(repr(turn.extra))
         for text in bare:
-            if any(word in text for word in told):
+            if any(word and word in text for word in told):
                 raise Lost("a message holds a word of the template's own")
             self.has_control |= bool(self.words.control and self.words.control.search(text))
 
@@ -224,39 +226,44 @@ class _Finder:
             limit: where the next turn begins at the latest.
             high: where the template's words end.
         """
-        words, text, calls = self.words, self.text, self.turns[turn].extra.get("tool_calls")
-        media = _trailing_media(self.turns[turn])
+        text, said, token = self.text, self.turns[turn], self.words.placeholder
+        calls, media = said.extra.get("tool_calls"), _trailing_media(said)
+        if turn not in self.spoken and said.texts and _num_media(said):
+            raise Lost(f"where the media of turn {turn} are")
         for _ in range(media):
-            placeholder = words.placeholder and words.placeholder.search(text, at, limit)
+            placeholder = token and token.search(text, at, limit)
             if not placeholder:
                 raise Lost(f"where the media of turn {turn} are")
             at = placeholder.end()
-        here = None
-        if turn in self.spoken and not media and not calls:
-            if words.stop and text.startswith(words.gap + words.stop, at, high):
-                first = at + len(words.gap)
-                here = first, first + len(words.stop)
-            elif words.control and (token := words.control.match(text, at, high)):
-                here = token.span()
-        else:
-            named = [word for word in (words.stop, words.call_stop if calls else "") if word]
-            firsts = [(text.find(word, at, limit), word) for word in named]
-            first, word = next(((at, word) for at, word in firsts if at >= 0), (-1, ""))
-            if first >= 0:
-                here = first, first + len(word)
-            elif not media and not calls and words.control:
-                if self.has_control:
-                    raise Lost("a message holds a special token")
-                token = words.control.search(text, at, limit)
-                here = token.span() if token else None
-        if here is None and calls:
+        stop = self._stop(turn, at, limit, high, is_next=turn in self.spoken and not media)
+        if stop is None and (calls or (said.texts and turn not in self.spoken)):
             if limit < len(text):
                 raise Lost(f"where turn {turn} ends")
             return limit, None  # the text ends with it
-        if here is None:
+        if stop is None:
             return at, None
-        past = skip_space(text, here[1], high) if self.policy.newline else here[1]
-        return here[0], (here[0], past)
+        past = skip_space(text, stop[1], high) if self.policy.newline else stop[1]
+        return stop[0], (stop[0], past)
+
+    def _stop(self, turn: int, at: int, limit: int, high: int, *, is_next: bool) -> Span | None:
+        """The token that ends a turn: what follows `at`, if it `is_next`; else the first behind."""
+        words, text = self.words, self.text
+        calls = self.turns[turn].extra.get("tool_calls")
+        if is_next and not calls:
+            first = at + len(words.gap)
+            if words.stop and text.startswith(words.gap + words.stop, at, high):
+                return first, first + len(words.stop)
+            token = words.control.match(text, at, high) if words.control else None
+            return token.span() if token else None
+        for word in (words.stop, words.call_stop if calls else ""):
+            if word and (first := text.find(word, at, limit)) >= 0:
+                return first, first + len(word)
+        if calls or not words.control or _num_media(self.turns[turn]):
+            return None
+        if self.has_control:
+            raise Lost("a message holds a special token")
+        token = words.control.search(text, at, limit)
+        return token.span() if token else None
 
     def _media_cuts(self, start: int, end: int) -> tuple[Span, ...]:
         """The template's words around media."""
@@ -271,6 +278,10 @@ class _Finder:
 def _says_more(turn: Turn) -> bool:
     """Return whether a message says something besides its content."""
     return any(turn.extra.get(key) for key in (*REASONING, *_CALLS))
+
+
+def _num_media(turn: Turn) -> int:
+    return sum(not isinstance(part, str) for part in turn.parts)
 
 
 def _trailing_media(turn: Turn) -> int:
