@@ -301,19 +301,23 @@ class ChatTemplate:
             return ()
         render = partial(self._rendered_by, self._bordered)
         known = without_unknown(conversation, self._names)
-        lost = "it holds characters that nobody assigns"
-        for is_marked in (True, False) if not MARKED.search(text) else ():
+        lost = [Lost("it holds characters that nobody assigns")] if MARKED.search(text) else []
+        for is_marked in (True, False) if not lost else ():
             try:
                 shown = show(render, known, is_marked=is_marked)
                 if shown.text != text:
                     raise Lost("its texts are changed")
                 regions = self._regions(known, shown)
+            except (BadRecord, Lost) as error:  # the former of marks in place of texts
+                lost.append(Lost(str(error)))
+                continue
+            try:
                 return trained_spans(regions, text, known.turns, self.policy)
             except Lost as error:
-                lost = str(error)
-            except BadRecord as error:  # of marks in place of texts, or of what is not trained on
-                lost = error.detail
-        raise BadRecord("template", f"the chat template does not show what is trained on: {lost}")
+                lost.insert(0, error)
+                break
+        why = f"the chat template does not show what is trained on: {lost[0]}"
+        raise BadRecord("template", why)
 
 
 def _refusal(error: Exception) -> BadRecord:

@@ -94,7 +94,7 @@ def show(
         is_marked: there are marks; else only blocks are shown.
 
     Raises:
-        Lost: there are too many texts.
+        Lost: there are too many texts, or the record holds marks.
     """
     texts: list[_Text] = []
     for turn, _, text in texts_of(conversation) if is_marked else ():
@@ -137,6 +137,8 @@ def _read(rendering: str, texts: Sequence[_Text]) -> Shown:
         at = found.end()
         mark, last = found.group(), shown.stretches[-1] if shown.stretches else None
         number = ord(mark) - (_CLOSE if mark >= chr(_CLOSE) else _OPEN)
+        if number >= len(texts) and mark not in BORDERS:
+            raise Lost("there are marks in the record")
         if mark == BORDERS[0]:
             begun.append(length)
         elif mark == BORDERS[1]:

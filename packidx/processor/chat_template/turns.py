@@ -44,8 +44,10 @@ class Region:
     start: int
     end: int
     """Of what the turn says: where its end-of-turn token begins, if it has one."""
+    said: int
+    """Where its last text ends, or `start`."""
     cuts: tuple[Span, ...] = ()
-    """Inside it, what is not trained on."""
+    """Inside it, the template's words around media."""
     stop: Span | None = None
     """The end-of-turn token."""
 
@@ -120,8 +122,9 @@ class _Finder:
         for number, (start, end) in enumerate(self.blocks):
             inside = [each for each in self.stretches if start <= each.start and each.end <= end]
             turn = self._owner(start, inside) if self.stretches else self.mine[number]
-            body, stop = self._block_end(inside[-1].end if inside else start, end)
-            regions.append(Region(turn, start, body, (), stop))
+            own = inside[-1].end if inside else start
+            body, stop = self._block_end(own, end)
+            regions.append(Region(turn, start, body, own, (), stop))
         return regions
 
     def _owner(self, start: int, inside: Sequence[Stretch]) -> int:
@@ -161,7 +164,8 @@ class _Finder:
             cuts = self._media_cuts(start, end)
             if cuts and _says_more(self.turns[turn]):
                 raise Lost(f"what stands beside media in turn {turn}")
-            regions.append(Region(turn, start, end, cuts, stop))
+            own = [each.end for each in self.stretches if start <= each.start and each.end <= end]
+            regions.append(Region(turn, start, end, [start, *own][-1], cuts, stop))
         return regions
 
     def _refuse_forged(self) -> None:
@@ -178,7 +182,9 @@ class _Finder:
             ended = {each.number for each in own if each.ends}
             if own and len(ended) < len(texts) and number in self.mine:
                 raise Lost(f"where turn {number} ends")
-            if len({each.number for each in own if each.begins} & ended) < len(texts):
+            if self.stretches and not own and number not in self.mine:  # it is left out, it seems
+                bare += [text for text in texts if text.strip() in self.text]
+            elif len({each.number for each in own if each.begins} & ended) < len(texts):
                 bare += texts
             if turn.extra:
                 bare.append(repr(turn.extra))
@@ -258,7 +264,7 @@ class _Finder:
         for word in (words.stop, words.call_stop if calls else ""):
             if word and (first := text.find(word, at, limit)) >= 0:
                 return first, first + len(word)
-        if calls or not words.control or _num_media(self.turns[turn]):
+        if calls or not words.control or self.turns[turn].texts or _num_media(self.turns[turn]):
             return None
         if self.has_control:
             raise Lost("a message holds a special token")
@@ -309,20 +315,41 @@ def trained_spans(
     """
     spans: list[Span] = []
     for region in regions:
-        turn = turns[region.turn]
-        cuts: list[Span] = []
-        if not policy.thinking:
-            cuts += _tagged(text, region, turn, THINKING, REASONING)
-        if not policy.tool_calls:
-            cuts += _tagged(text, region, turn, TOOL_CALLS, _CALLS)
+        cuts = _untrained(region, text, turns[region.turn], policy)
         # The end of a turn goes with what stands before it: what ends untrained ends unlearned.
-        untrained = any(end == region.end > start for start, end in cuts)
-        stop = None if untrained or not policy.end_of_turn else region.stop
+        is_cut_off = any(end == region.end > start for start, end in cuts)
+        stop = None if is_cut_off or not policy.end_of_turn else region.stop
         own = _subtract(region.start, region.end, [*region.cuts, *cuts])
         if stop and own and own[-1][1] == stop[0]:
             stop = own.pop()[0], stop[1]
         spans += [*own, stop] if stop else own
     return tuple(spans)
+
+
+def _untrained(region: Region, text: str, turn: Turn, policy: LabelPolicy) -> list[Span]:
+    """The stretches of a turn that are thoughts or tool calls, if those are not trained on."""
+    thoughts = _tagged(text, region, THINKING)
+    cuts = [] if policy.thinking else [*thoughts]
+    behind = ""
+    if not policy.tool_calls:
+        cuts += _tagged(text, region, TOOL_CALLS)
+    if not policy.tool_calls and any(map(turn.extra.get, _CALLS)):
+        # What the template writes behind all that is said is the calls, with tags or without.
+        said = region.said
+        if said == region.start:
+            said = max([said, *(end for _, end in thoughts)])
+        if (said == region.end and not cuts) or (turn.texts and region.said == region.start):
+            raise Lost(f"what turn {region.turn} calls")
+        cuts.append((said, region.end))
+        behind = text[said : region.end]
+    if not policy.thinking:
+        behind = "".join(text[low:high] for low, high in _subtract(region.start, region.end, cuts))
+    for key in REASONING:
+        thought = str(turn.extra.get(key) or "").strip()
+        has_tag = not policy.thinking and any(closing in thought for _, closing in THINKING)
+        if thought and (has_tag or thought in behind):
+            raise Lost(f"what turn {region.turn} thinks")
+    return cuts
 
 
 def _subtract(start: int, end: int, cuts: Iterable[Span]) -> list[Span]:
@@ -346,20 +373,11 @@ def tags_of(policy: LabelPolicy, header: str) -> list[str]:
     return [tag for pair in pairs for tag in pair]
 
 
-def _tagged(
-    text: str,
-    region: Region,
-    turn: Turn,
-    tags: Sequence[tuple[str, str]],
-    keys: Sequence[str],
-) -> list[Span]:
+def _tagged(text: str, region: Region, tags: Sequence[tuple[str, str]]) -> list[Span]:
     """Every stretch from an opening tag to its closing one and the white space after it.
 
     One that was opened before the turn (by the generation prompt) begins with the turn; one that is
     not closed ends with it.
-
-    Args:
-        keys: of what a message holds that must be between tags, if it is written at all.
     """
     stretches: list[Span] = []
     for opening, closing in tags:
@@ -370,20 +388,7 @@ def _tagged(
             past = end if closed < 0 else _past_space(text, closed + len(closing), end)
             stretches.append((at, past))
             at = text.find(opening, past, end)
-    held = [said for key in keys for said in strings_in(turn.extra.get(key))]
-    said = max(held, key=len, default="").strip()
-    pieces = _subtract(region.start, region.end, stretches)
-    if said and any(said in text[low:high] for low, high in pieces):
-        raise Lost(f"what turn {region.turn} thinks or calls is not between tags")
     return stretches
-
-
-def strings_in(value: object) -> list[str]:
-    """All texts in a value of a message's."""
-    if isinstance(value, str):
-        return [value]
-    items = value.values() if isinstance(value, dict) else value
-    return [t for item in items for t in strings_in(item)] if isinstance(items, Iterable) else []
 
 
 def _past_space(text: str, at: int, end: int) -> int:
