@@ -295,29 +295,34 @@ class ChatTemplate:
         return find_turns(shown, turns, self._words, self.policy, self._has_blocks)
 
     def _search_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...]:
-        """Label spans of one record, by marks around its own texts, or by what stands before each
-        turn."""
+        """Label spans of one record."""
         if not any(self.policy.trains(conversation.turns)):
             return ()
-        render = partial(self._rendered_by, self._bordered)
         known = without_unknown(conversation, self._names)
-        lost = [Lost("it holds characters that nobody assigns")] if MARKED.search(text) else []
-        for is_marked in (True, False) if not lost else ():
+        try:
+            regions = self._search_regions(known, text)
+            return trained_spans(regions, text, known.turns, self.policy)
+        except Lost as error:
+            why = f"the chat template does not show what is trained on: {error}"
+            raise BadRecord("template", why) from error
+
+    def _search_regions(self, known: Conversation, text: str) -> list[Region]:
+        """The trained turns in the rendering `text`, by marks around its texts, or by blocks and
+        the words around turns alone.
+
+        Raises:
+            Lost: it does not show one.
+        """
+        lost: list[Exception] = []
+        for is_marked in (True, False) if not MARKED.search(text) else ():
             try:
+                render = partial(self._rendered_by, self._bordered)
                 shown = show(render, known, is_marked=is_marked)
-                if shown.text != text:
-                    raise Lost("its texts are changed")
-                regions = self._regions(known, shown)
-            except (BadRecord, Lost) as error:  # the former of marks in place of texts
-                lost.append(Lost(str(error)))
-                continue
-            try:
-                return trained_spans(regions, text, known.turns, self.policy)
-            except Lost as error:
-                lost.insert(0, error)
-                break
-        why = f"the chat template does not show what is trained on: {lost[0]}"
-        raise BadRecord("template", why)
+                if shown.text == text:
+                    return self._regions(known, shown)
+            except (BadRecord, Lost) as error:
+                lost.append(error)
+        raise Lost(lost[0] if lost else "it may hold what marks are made of")
 
 
 def _refusal(error: Exception) -> BadRecord:

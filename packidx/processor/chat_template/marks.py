@@ -8,10 +8,10 @@ Marks are characters of the last two planes of Unicode, which nobody assigns.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from packidx.records.conversation import Conversation
+from packidx.records.conversation import Conversation, Media
 
 BORDERS = "\U000ffff0", "\U000ffff1"
 """Characters around ``{% generation %}`` blocks."""
@@ -31,7 +31,7 @@ class Lost(Exception):
 
 @dataclass(slots=True)
 class Stretch:
-    """A text of the record in a rendering, as far as the template leaves it whole."""
+    """The core of a text in a rendering, as far as the template leaves it whole."""
 
     number: int
     """Of the text, in order of appearance in the record."""
@@ -54,30 +54,6 @@ class Shown:
     blocks: list[Span]
     """The ``{% generation %}`` blocks."""
 
-    def gaps(self) -> list[str]:
-        """The template's own words: before the first stretch, between them, behind the last."""
-        starts = [*(stretch.start for stretch in self.stretches), len(self.text)]
-        ends = [0, *(stretch.end for stretch in self.stretches)]
-        return [self.text[end:start] for end, start in zip(ends, starts, strict=True)]
-
-
-@dataclass(slots=True)
-class _Text:
-    """A text of the record: the turn that says it, its core, and the white space around it."""
-
-    turn: int
-    before: str
-    core: str
-    after: str
-
-
-def texts_of(conversation: Conversation) -> Iterator[tuple[int, int, str]]:
-    """Yield turn, part and text of all texts that are more than white space."""
-    for number, turn in enumerate(conversation.turns):
-        for place, part in enumerate(turn.parts):
-            if isinstance(part, str) and part.strip():
-                yield number, place, part
-
 
 def show(
     render: Callable[[Conversation], str],
@@ -96,36 +72,29 @@ def show(
     Raises:
         Lost: there are too many texts, or the record holds marks.
     """
-    texts: list[_Text] = []
-    for turn, _, text in texts_of(conversation) if is_marked else ():
-        bare = text.strip()
-        before = text[: text.index(bare[0])]
-        after = text[len(before) + len(bare) :]
-        texts.append(_Text(turn, before, bare if core is None else core, after))
-    if len(texts) > MAX_TEXTS:
-        raise Lost("too many texts")
-    shown = _read(render(_marked(conversation, texts)), texts)
-    if any(text.before or text.after for text in texts):
-        bare_texts = [replace(text, before="", after="") for text in texts]
-        bare_shown = _read(render(_marked(conversation, bare_texts)), texts)
-        _add_space(shown, bare_shown, texts)
-    return shown
+    owners: list[int] = []
+
+    def marked(part: str | Media, turn: int) -> str | Media:
+        if not isinstance(part, str) or not (bare := part.strip()):
+            return part
+        number = len(owners)
+        owners.append(turn)
+        before, _, after = part.partition(bare)
+        own = bare if core is None else core
+        return f"{before}{chr(_OPEN + number)}{own}{chr(_CLOSE + number)}{after}"
+
+    if is_marked:
+        turns = [
+            replace(turn, parts=tuple([marked(part, number) for part in turn.parts]))
+            for number, turn in enumerate(conversation.turns)
+        ]
+        conversation = replace(conversation, turns=tuple(turns))
+    if len(owners) > MAX_TEXTS:
+        raise Lost("there are too many texts")
+    return _read(render(conversation), owners)
 
 
-def _marked(conversation: Conversation, texts: Sequence[_Text]) -> Conversation:
-    """A conversation with marks around its texts."""
-    parts = [list(turn.parts) for turn in conversation.turns]
-    places = texts_of(conversation)
-    for number, (text, (turn, place, _)) in enumerate(zip(texts, places, strict=False)):
-        core = chr(_OPEN + number) + text.core + chr(_CLOSE + number)
-        parts[turn][place] = text.before + core + text.after
-    turns = zip(conversation.turns, parts, strict=True)
-    return replace(
-        conversation, turns=tuple([replace(turn, parts=tuple(own)) for turn, own in turns])
-    )
-
-
-def _read(rendering: str, texts: Sequence[_Text]) -> Shown:
+def _read(rendering: str, owners: list[int]) -> Shown:
     """Return a rendering without its marks, and where they were."""
     shown = Shown("", [], [])
     pieces: list[str] = []
@@ -136,48 +105,19 @@ def _read(rendering: str, texts: Sequence[_Text]) -> Shown:
         length += found.start() - at
         at = found.end()
         mark, last = found.group(), shown.stretches[-1] if shown.stretches else None
-        number = ord(mark) - (_CLOSE if mark >= chr(_CLOSE) else _OPEN)
-        if number >= len(texts) and mark not in BORDERS:
-            raise Lost("there are marks in the record")
+        closes = mark >= chr(_CLOSE)
+        number = ord(mark) - (_CLOSE if closes else _OPEN)
         if mark == BORDERS[0]:
             begun.append(length)
         elif mark == BORDERS[1]:
             shown.blocks.append((begun.pop() if begun else 0, length))
-        elif mark < chr(_CLOSE):
-            turn = texts[number].turn
-            shown.stretches.append(Stretch(number, turn, length, length, True, False))
-        elif last is not None and last.number == number and not last.ends:
+        elif number >= len(owners):
+            raise Lost("there are marks in the record")
+        elif closes and last is not None and last.number == number and not last.ends:
             last.end, last.ends = length, True
         else:
-            turn = texts[number].turn
-            shown.stretches.append(Stretch(number, turn, length, length, False, True))
-    pieces.append(rendering[at:])
-    shown.text = "".join(pieces)
+            stretch = Stretch(number, owners[number], length, length, not closes, closes)
+            shown.stretches.append(stretch)
+    shown.text = "".join([*pieces, rendering[at:]])
     shown.blocks.sort()
     return shown
-
-
-def _add_space(shown: Shown, bare: Shown, texts: Sequence[_Text]) -> None:
-    """Add to each stretch the white space at its text's ends that the template keeps: `bare` is
-    rendered without any."""
-    stretches = shown.stretches
-    ours, theirs = shown.gaps(), bare.gaps()
-    if [each.number for each in stretches] != [each.number for each in bare.stretches]:
-        theirs = ["\0"] * len(ours)  # which no gap is: it is not clear what is kept
-    for number, (gap, own) in enumerate(zip(ours, theirs, strict=True)):
-        left = stretches[number - 1] if number else None
-        right = stretches[number] if number < len(stretches) else None
-        after = texts[left.number].after if left else ""
-        before = texts[right.number].before if right else ""
-        kept = [
-            (low, high)
-            for low in dict.fromkeys((after, ""))
-            for high in dict.fromkeys((before, ""))
-            if gap == low + own + high
-        ]
-        if left:
-            left.ends &= bool(kept) or not after
-            left.end += len(kept[0][0]) if kept else 0
-        if right:
-            right.begins &= bool(kept) or not before
-            right.start -= len(kept[0][1]) if kept else 0

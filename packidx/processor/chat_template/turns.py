@@ -9,6 +9,7 @@ A turn that does not show is an error, never a guess.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -58,8 +59,6 @@ class TurnWords:
 
     header: str
     """How a prompt ends, before what the model says; empty if unknown."""
-    gap: str
-    """White space between a turn's content and the token that ends it."""
     stop: str
     """The token that ends a turn; empty if unknown or there is none."""
     call_stop: str
@@ -256,10 +255,8 @@ class _Finder:
         words, text = self.words, self.text
         calls = self.turns[turn].extra.get("tool_calls")
         if is_next and not calls:
-            first = at + len(words.gap)
-            if words.stop and text.startswith(words.gap + words.stop, at, high):
-                return first, first + len(words.stop)
-            token = words.control.match(text, at, high) if words.control else None
+            first = skip_space(text, at, high)
+            token = words.control.match(text, first, high) if words.control else None
             return token.span() if token else None
         for word in (words.stop, words.call_stop if calls else ""):
             if word and (first := text.find(word, at, limit)) >= 0:
@@ -414,15 +411,12 @@ def learn_words(
     _, between, tail = _around(render, "user", "assistant")
     asked = _around(render, "user")[-1]
     prompted = _around(partial(render, prompt=True), "user")[-1]
-    header = prompted[len(asked) :] if prompted.startswith(asked) else ""
-    follows = between.startswith(asked) and between.strip() == asked.strip()
-    if not header and follows:  # there is no prompt: the end of a user's turn (``[/INST]``)
-        header = asked if asked.strip() else ""
-    gap, stop = "", ""
-    token = control.search(tail) if control else None
-    if token and not tail[: token.start()].strip():
-        gap, stop = tail[: token.start()], token.group()
-    return TurnWords(header, gap, stop, _call_stop(render, control), control, placeholder)
+    header = prompted[len(os.path.commonprefix([asked, prompted])) :]
+    if not header and asked.strip() and between.strip() == asked.strip():
+        header = asked  # there is no prompt: the end of a user's turn (``[/INST]``)
+    token = control.match(tail.lstrip()) if control else None
+    stop = token.group() if token else ""
+    return TurnWords(header, stop, _call_stop(render, control), control, placeholder)
 
 
 def _around(render: Render, *roles: str) -> list[str]:
@@ -430,9 +424,11 @@ def _around(render: Render, *roles: str) -> list[str]:
     not shown."""
     with contextlib.suppress(BadRecord):
         turns = tuple(Turn(role, ("Text",)) for role in roles)
-        gaps = show(render, Conversation(turns)).gaps()
-        if len(gaps) == len(roles) + 1:
-            return gaps
+        shown = show(render, Conversation(turns))
+        if len(shown.stretches) == len(roles):
+            lows = [0, *(each.end for each in shown.stretches)]
+            highs = [*(each.start for each in shown.stretches), len(shown.text)]
+            return [shown.text[low:high] for low, high in zip(lows, highs, strict=True)]
     return [""] * (len(roles) + 1)
 
 

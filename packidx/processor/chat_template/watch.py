@@ -12,7 +12,6 @@ through the template as the marks did.
 from __future__ import annotations
 
 import functools
-import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,16 +40,6 @@ _OF_LISTS = {
 _TESTS = {
     *("defined", "undefined", "none", "mapping", "string", "number", "integer", "float", "boolean"),
     *("true", "false", "callable", "iterable", "sequence"),
-}
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "lteq": operator.le,
-    "gt": operator.gt,
-    "gteq": operator.ge,
-    "in": lambda left, right: left in right,
-    "notin": lambda left, right: left not in right,
 }
 _COMPARING_TESTS = {
     **dict.fromkeys(("eq", "equalto", "=="), "eq"),
@@ -114,7 +103,7 @@ class _Rewritten(NodeTransformer):
     def visit_Compare(self, node: n.Compare) -> n.Node:
         self.generic_visit(node)
         operands = [part for each in node.ops for part in (n.Const(each.op), each.expr)]
-        return self._call("compare", node.expr, *operands)
+        return n.And(self._call("compared", node.expr, *operands), node)
 
     def visit_For(self, node: n.For) -> n.Node:
         self.generic_visit(node)
@@ -134,14 +123,12 @@ class _Watch(jinja2.sandbox.ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset("%")
     words: set[str]
 
-    def compare(self, left: Any, *operands: Any) -> Any:
-        """Compare as Python does: ``left op right op right …``."""
-        result: Any = True
+    def compared(self, left: Any, *operands: Any) -> bool:
+        """Look at what is compared: ``left op right op right …``."""
         for op, right in zip(operands[::2], operands[1::2], strict=True):
             self._compared(left, op, right)
-            result = result and _COMPARE[op](left, right)
             left = right
-        return result
+        return True
 
     def _compared(self, left: Any, op: str, right: Any) -> None:
         if not is_marked(left) and not is_marked(right):
