@@ -47,6 +47,10 @@ from packidx.records.conversation import Conversation
 MAX_SHAPES = 4096
 COMPARED = 1024
 """Of so many records one is compared with Jinja's rendering, whichever they are."""
+_UNLIKE = (
+    "the chat template renders the record otherwise than others of its shape; "
+    "please tell us of this template, and leave the record out"
+)
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 
@@ -63,7 +67,7 @@ class Rendered:
     may write them in another."""
 
 
-_UNKNOWN = Skeleton([], None, (), (), (), (), ())
+_UNKNOWN = Skeleton([], None, (), (), (), ())
 
 
 class ChatTemplate:
@@ -115,7 +119,8 @@ class ChatTemplate:
         self._placeholders = Placeholders(self.media_tokens)
         self._asked: set[str] = set()
         self._skeletons: dict[Hashable, Skeleton | None] = {}
-        self._dates: dict[str, str] = {}
+        self._layouts: dict[str, None] = {}
+        """Of the dates that it writes: a skeleton does for one time."""
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -141,16 +146,16 @@ class ChatTemplate:
         """
         if conversation.is_document:
             text, spans, media = self._documents.write(conversation)
-            check_unicode(text)
-            return Rendered(
-                text, spans if any(self.policy.trains(conversation.turns)) else (), media
-            )
+            is_trained = any(self.policy.trains(conversation.turns))
+            return Rendered(text, spans if is_trained else (), media)
         shape = shape_of(conversation, self._names)
         if shape is None:
             return self._render_slowly(conversation)
         key, cores = shape
+        if self._layouts:
+            key = key, *map(now, self._layouts)
         skeleton = self._skeletons.get(key, _UNKNOWN)
-        if skeleton is _UNKNOWN or (skeleton and skeleton.dates and not skeleton.is_of_today()):
+        if skeleton is _UNKNOWN:
             with self._lock:
                 skeleton = self._learned(conversation, len(cores))
                 self._keep(key, skeleton)
@@ -162,13 +167,15 @@ class ChatTemplate:
         for token, number in skeleton.placeholders:
             if text.count(token) != number:
                 return self._render_slowly(conversation)
-        if not skeleton.is_compared:
-            if self._render(conversation) != text:
+        is_first = not skeleton.is_compared
+        if is_first or not zlib.crc32(text[-128:].encode()) % COMPARED:
+            if self._render(conversation) == text:
+                skeleton.is_compared = True
+            elif is_first:
                 self._keep(key, None)
                 return self._render_slowly(conversation)
-            skeleton.is_compared = True
-        elif cores and not zlib.crc32(cores[-1][-64:].encode(errors="replace")) % COMPARED:
-            self._compare(conversation, text)
+            else:
+                raise LimitError(_UNLIKE)
         return Rendered(text, skeleton.spans_at(filled), skeleton.media_at(filled))
 
     def messages(self, conversation: Conversation) -> list[Message]:
@@ -186,20 +193,26 @@ class ChatTemplate:
         media = self._placeholders.find(conversation, text)
         return Rendered(text, self._search_spans(conversation, text), media)
 
-    def _render(self, conversation: Conversation, *, prompt: bool = False) -> str:
-        """Jinja's rendering."""
+    def _render(
+        self,
+        conversation: Conversation,
+        *,
+        prompt: bool = False,
+        by: jinja2.Template | None = None,
+    ) -> str:
+        """Jinja's rendering, by the template or by one of its marked ones."""
         messages = self._form.rendered(conversation)
-        return self._write(self._template, messages, conversation.tools, prompt)
+        return self._write(messages, conversation.tools, prompt, by)
 
     def _write(
         self,
-        template: jinja2.Template,
         messages: list[Message],
         tools: list[Any] | None = None,
         prompt: bool = False,
+        template: jinja2.Template | None = None,
     ) -> str:
         try:
-            return template.render(
+            return (template or self._template).render(
                 messages=messages,
                 tools=tools,
                 documents=None,
@@ -209,29 +222,23 @@ class ChatTemplate:
         except MemoryError:  # says nothing of the record
             raise
         except Exception as error:  # a template is foreign code: whatever it raises is its verdict
-            raise _refusal(error) from error
+            detail = f"the chat template refuses it: {error}"
+            raise BadRecord("template", detail) from error
 
     def _today(self, layout: str) -> str:
-        """``strftime_now``, written down."""
-        self._dates[layout] = now(layout)
-        return self._dates[layout]
+        """``strftime_now``, whose layout is written down."""
+        self._layouts[layout] = None
+        return now(layout)
 
     @cached_property
     def _documents(self) -> Documents:
-        return Documents(self._render, self.media_tokens, self.policy)
+        return Documents(self._render, self._placeholders)
 
     @cached_property
     def _form(self) -> Form:
-        return Form(partial(self._write, self._template), self.empty_as_list)
+        return Form(self._write, self.empty_as_list)
 
     # -- shapes ------------------------------------------------------------------------------------
-
-    def _compare(self, conversation: Conversation, text: str) -> None:
-        if self._render(conversation) != text:
-            raise LimitError(
-                "the chat template renders the record otherwise than others of its shape; "
-                "please tell us of this template, and leave the record out"
-            )
 
     def _keep(self, key: Hashable, skeleton: Skeleton | None) -> None:
         if len(self._skeletons) >= MAX_SHAPES:
@@ -245,35 +252,26 @@ class ChatTemplate:
     @cached_property
     def _bordered(self) -> jinja2.Template:
         """The template with marks around its ``{% generation %}`` blocks."""
-        if not self._has_blocks:
-            return self._template
         environment = chat_environment(Bordered)
         environment.globals["strftime_now"] = self._today
         return environment.from_string(self.source)
-
-    def _rendered_by(self, template: jinja2.Template, conversation: Conversation) -> str:
-        return self._write(template, self._form.rendered(conversation), conversation.tools)
 
     def _learned(self, conversation: Conversation, num_cores: int) -> Skeleton | None:
         """The skeleton of a record's shape; None where there is none."""
         if MARKED.search(self.source):
             return None
         self._asked.clear()
-        self._dates.clear()
         try:
             known = without_unknown(conversation, self._names)
-            shown = show(partial(self._rendered_by, self._watched), known, core=HOLE)
-            asked, dates = (
-                {*self._asked, *tags_of(self.policy, self._words.header)},
-                tuple(self._dates.items()),
-            )
+            shown = show(partial(self._render, by=self._watched), known, core=HOLE)
+            asked = {*self._asked, *tags_of(self.policy, self._words.header)}
             media = self._placeholders.positions(conversation, shown.text)
             if media is None:
                 return None
             regions = self._regions(conversation, shown)
             spans = trained_spans(regions, shown.text, conversation.turns, self.policy)
             tokens = self._placeholders.tokens
-            return skeleton_of(shown, num_cores, spans, media, tokens, sorted(asked), dates)
+            return skeleton_of(shown, num_cores, spans, media, tokens, sorted(asked))
         except (BadRecord, Lost):  # marks do not do, or it is refused: Jinja says which
             return None
 
@@ -316,14 +314,10 @@ class ChatTemplate:
         lost: list[Exception] = []
         for is_marked in (True, False) if not MARKED.search(text) else ():
             try:
-                render = partial(self._rendered_by, self._bordered)
+                render = partial(self._render, by=self._bordered)
                 shown = show(render, known, is_marked=is_marked)
                 if shown.text == text:
                     return self._regions(known, shown)
             except (BadRecord, Lost) as error:
                 lost.append(error)
         raise Lost(lost[0] if lost else "it may hold what marks are made of")
-
-
-def _refusal(error: Exception) -> BadRecord:
-    return BadRecord("template", f"the chat template refuses it: {error}")

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from packidx.records.conversation import Conversation, Media
+from packidx.errors import BadRecord
+from packidx.records.conversation import Conversation, Media, Turn
 
 BORDERS = "\U000ffff0", "\U000ffff1"
 """Characters around ``{% generation %}`` blocks."""
@@ -92,6 +93,20 @@ def show(
     if len(owners) > MAX_TEXTS:
         raise Lost("there are too many texts")
     return _read(render(conversation), owners)
+
+
+def gaps(render: Callable[[Conversation], str], *turns: Turn) -> list[str]:
+    """Return what a template writes before, between and behind the texts of some turns; nothing
+    where it does not show them."""
+    try:
+        shown = show(render, Conversation(turns))
+    except BadRecord:  # of a template that takes no such turns
+        return []
+    if len(shown.stretches) != sum(len(turn.texts) for turn in turns):
+        return []
+    lows = [0, *(stretch.end for stretch in shown.stretches)]
+    highs = [*(stretch.start for stretch in shown.stretches), len(shown.text)]
+    return [shown.text[low:high] for low, high in zip(lows, highs, strict=True)]
 
 
 def _read(rendering: str, owners: list[int]) -> Shown:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.environment import check_unicode
-from packidx.processor.chat_template.marks import Span
-from packidx.processor.labels import LabelPolicy
+from packidx.processor.chat_template.marks import Span, gaps
 from packidx.records.conversation import Conversation, Media, Turn
 
 
@@ -26,7 +24,7 @@ class Placeholders:
         self.pattern = any_of(tokens.values())
         self.tokens = tuple(sorted(set(tokens.values())))
         """Each once."""
-        self._of = dict(tokens)
+        self.of_kind = dict(tokens)
 
     def find(self, conversation: Conversation, text: str) -> tuple[int, ...]:
         """First character of each medium's placeholder in the rendering `text`.
@@ -58,7 +56,7 @@ class Placeholders:
         if self.pattern is None:
             return []
         written = [(m.start(), m.group()) for m in self.pattern.finditer(text)]
-        media = [self._of.get(medium.kind) for medium in conversation.media]
+        media = [self.of_kind.get(medium.kind) for medium in conversation.media]
         order = _assign([token for _, token in written], media)
         return None if order is None else [written[number][0] for number in order]
 
@@ -76,80 +74,46 @@ def _assign(tokens: Sequence[str], media: Sequence[str | None]) -> list[int] | N
     return [next(left[str(token)]) for token in media]
 
 
-_WORDS = ("Zq0zZ", "Zq1zZ", "Zq2zZ")  # which no template writes itself
-
-
 class Documents:
     """Writes documents.
 
     Args:
         render: a conversation as the template writes it.
-        media_tokens: kind of medium → its placeholder, where the processor has one.
-        policy: what is trained on: a document as a whole, where assistants are.
+        placeholders: of media.
     """
 
-    def __init__(
-        self,
-        render: Callable[[Conversation], str],
-        media_tokens: Mapping[str, str],
-        policy: LabelPolicy,
-    ) -> None:
+    def __init__(self, render: Callable[[Conversation], str], placeholders: Placeholders) -> None:
         self._render = render
-        self._policy = policy
-        self._tokens = media_tokens
-        self._placeholders = Placeholders(media_tokens)
+        self._placeholders = placeholders
         self._written: dict[str, str] = {}
 
     def write(self, conversation: Conversation) -> tuple[str, tuple[Span, ...], tuple[int, ...]]:
-        """A document's text, what is trained on in it, its own words, and its media's placeholders.
+        """A document's text, where its own words are, and its media's placeholders.
 
         Raises:
-            BadRecord: ``media_token_in_text`` if a text holds a placeholder token,
+            BadRecord: ``bad_text``; ``media_token_in_text`` if a text holds a placeholder token;
                 ``media_not_rendered`` if the processor takes no such media.
         """
-        texts: list[str] = []
-        spans: list[Span] = []
-        length = 0
-        (trains,) = self._policy.trains(conversation.turns)
+        text, spans = "", list[Span]()
         for part in conversation.turns[0].parts:
-            written = part if isinstance(part, str) else self.medium(part.kind)
-            if isinstance(part, str) and trains:
-                spans.append((length, length + len(part)))
-            texts.append(written)
-            length += len(written)
-        text = "".join(texts)
+            if not isinstance(part, str):
+                text += self._medium(part.kind)
+                continue
+            touches = bool(spans) and spans[-1][1] == len(text)  # a token may reach over both
+            start = spans.pop()[0] if touches else len(text)
+            text += part
+            spans.append((start, len(text)))
         check_unicode(text)
-        return text, _joined(spans), self._placeholders.find(conversation, text)
+        return text, tuple(spans), self._placeholders.find(conversation, text)
 
-    def medium(self, kind: str) -> str:
-        """Return what is written for a medium of a kind."""
-        if kind not in self._written:
-            self._written[kind] = self._between(kind)
-        return self._written[kind]
-
-    def _between(self, kind: str) -> str:
-        token = self._tokens.get(kind)
+    def _medium(self, kind: str) -> str:
+        """Return what is written for a medium of a kind: its token, and the template's words."""
+        token = self._placeholders.of_kind.get(kind)
         if token is None:
             raise BadRecord("media_not_rendered", f"a document has a {kind}, which has no place")
-        parts: list[Any] = [_WORDS[0], Media(kind), _WORDS[1], Media(kind), _WORDS[2]]
-        try:
-            text = self._render(Conversation((Turn("user", tuple(parts)),)))
-        except BadRecord:  # of a template that takes no such turn alone
-            return token
-        written = []
-        for before, after in zip(_WORDS, _WORDS[1:], strict=False):
-            _, found, rest = text.partition(before)
-            between, ended, _ = rest.partition(after)
-            written.append(between.strip() if found and ended else "")
-        usable = written[0] == written[1] and written[0].count(token) == 1
-        return written[0] if usable else token
-
-
-def _joined(spans: list[Span]) -> tuple[Span, ...]:
-    """Neighbouring spans as one: a token may reach over the border of two texts."""
-    joined: list[Span] = []
-    for start, end in spans:
-        if joined and joined[-1][1] == start:
-            start = joined.pop()[0]
-        joined.append((start, end))
-    return tuple(joined)
+        if kind not in self._written:
+            parts = ("Text", Media(kind), "Text", Media(kind), "Text")
+            around = [gap.strip() for gap in gaps(self._render, Turn("user", parts))[1:3]]
+            usable = len(around) == 2 and around[0] == around[1] and around[0].count(token) == 1
+            self._written[kind] = around[0] if usable else token
+        return self._written[kind]

@@ -13,7 +13,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from packidx.processor.chat_template.environment import now
 from packidx.processor.chat_template.marks import HOLE, Lost, Shown, Span
 from packidx.records.conversation import Conversation
 
@@ -99,14 +98,8 @@ class Skeleton:
     """Where the media's placeholders are."""
     placeholders: tuple[tuple[str, int], ...]
     """How many of each placeholder it has; a text that makes more of them is refused."""
-    dates: tuple[tuple[str, str], ...]
-    """What it writes of today: layout, and what that gave."""
     is_compared: bool = False
     """Whether it has been compared with Jinja's rendering of a record."""
-
-    def is_of_today(self) -> bool:
-        """Return whether the dates it writes are today's."""
-        return all(now(layout) == said for layout, said in self.dates)
 
     def takes(self, cores: Sequence[str]) -> bool:
         """Return whether it does for these cores."""
@@ -136,7 +129,6 @@ def skeleton_of(
     media: Iterable[int],
     placeholders: Sequence[str],
     words: Iterable[str],
-    dates: Iterable[tuple[str, str]],
 ) -> Skeleton:
     """Return the skeleton of a rendering in which each core is a `HOLE`.
 
@@ -161,5 +153,4 @@ def skeleton_of(
         tuple([(*place(low), *place(high)) for low, high in spans]),
         tuple(map(place, media)),
         tuple((token, text.count(token)) for token in placeholders),
-        tuple(dates),
     )

@@ -8,7 +8,6 @@ A turn that does not show is an error, never a guess.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +16,7 @@ from functools import partial
 from itertools import pairwise
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.marks import Lost, Shown, Span, Stretch, show
+from packidx.processor.chat_template.marks import Lost, Shown, Span, Stretch, gaps
 from packidx.processor.labels import LabelPolicy
 from packidx.records.conversation import Conversation, Turn
 
@@ -274,8 +273,8 @@ class _Finder:
         lows = [start, *(each.end for each in inside)]
         highs = [*(each.start for each in inside), end]
         token = self.words.placeholder
-        gaps = zip(lows, highs, strict=True)
-        return tuple([gap for gap in gaps if token and token.search(self.text, *gap)])
+        between = zip(lows, highs, strict=True)
+        return tuple([gap for gap in between if token and token.search(self.text, *gap)])
 
 
 def _says_more(turn: Turn) -> bool:
@@ -408,28 +407,16 @@ def learn_words(
     render: Render, control: re.Pattern[str] | None, placeholder: re.Pattern[str] | None
 ) -> TurnWords:
     """The words around turns, from small renderings; what they do not show is empty."""
-    _, between, tail = _around(render, "user", "assistant")
-    asked = _around(render, "user")[-1]
-    prompted = _around(partial(render, prompt=True), "user")[-1]
+    user, assistant = Turn("user", ("Text",)), Turn("assistant", ("Text",))
+    _, between, tail = gaps(render, user, assistant) or ("", "", "")
+    _, asked = gaps(render, user) or ("", "")
+    _, prompted = gaps(partial(render, prompt=True), user) or ("", "")
     header = prompted[len(os.path.commonprefix([asked, prompted])) :]
     if not header and asked.strip() and between.strip() == asked.strip():
         header = asked  # there is no prompt: the end of a user's turn (``[/INST]``)
     token = control.match(tail.lstrip()) if control else None
     stop = token.group() if token else ""
     return TurnWords(header, stop, _call_stop(render, control), control, placeholder)
-
-
-def _around(render: Render, *roles: str) -> list[str]:
-    """Return what stands before, between and behind texts of these roles; "" for all, where that is
-    not shown."""
-    with contextlib.suppress(BadRecord):
-        turns = tuple(Turn(role, ("Text",)) for role in roles)
-        shown = show(render, Conversation(turns))
-        if len(shown.stretches) == len(roles):
-            lows = [0, *(each.end for each in shown.stretches)]
-            highs = [*(each.start for each in shown.stretches), len(shown.text)]
-            return [shown.text[low:high] for low, high in zip(lows, highs, strict=True)]
-    return [""] * (len(roles) + 1)
 
 
 def _call_stop(render: Render, control: re.Pattern[str] | None) -> str:
