@@ -25,27 +25,28 @@ from jinja2.visitor import NodeTransformer
 from packidx.processor.chat_template.environment import Generation, chat_environment
 from packidx.processor.chat_template.marks import BORDERS, HOLE, MARKED
 
-_STRIPS = {"strip", "lstrip", "rstrip", "trim"}
-_CUTS = {
-    *("split", "rsplit", "partition", "rpartition", "replace", "startswith", "endswith"),
-    *("removeprefix", "removesuffix", "count"),
+_METHODS = {
+    **dict.fromkeys(("strip", "lstrip", "rstrip"), "strip"),
+    **dict.fromkeys(("split", "rsplit", "partition", "rpartition", "replace", "count"), "cut"),
+    **dict.fromkeys(("startswith", "endswith", "removeprefix", "removesuffix"), "cut"),
+    "join": "join",
 }
-"""Methods that look for the words they are given."""
-_FILTERS = {"default", "d", "string"}
-_OF_LISTS = {
-    *("length", "count", "first", "last", "list", "reverse", "selectattr", "rejectattr"),
-    *("select", "reject", "map", "join"),
+_FILTERS = {
+    **dict.fromkeys(("default", "d", "string"), "write"),
+    **dict.fromkeys(("length", "count", "first", "last", "list", "reverse", "join"), "list"),
+    **dict.fromkeys(("selectattr", "rejectattr", "select", "reject", "map"), "list"),
+    "trim": "strip",
+    "replace": "cut",
 }
-"""Filters of lists, which take a text by its characters."""
 _TESTS = {
-    *("defined", "undefined", "none", "mapping", "string", "number", "integer", "float", "boolean"),
-    *("true", "false", "callable", "iterable", "sequence"),
-}
-_COMPARING_TESTS = {
-    **dict.fromkeys(("eq", "equalto", "=="), "eq"),
-    **dict.fromkeys(("ne", "!="), "ne"),
+    **dict.fromkeys(("defined", "undefined", "none", "true", "false", "callable"), "write"),
+    **dict.fromkeys(("mapping", "string", "iterable", "sequence", "boolean"), "write"),
+    **dict.fromkeys(("number", "integer", "float"), "write"),
+    **dict.fromkeys(("eq", "equalto", "==", "ne", "!="), "eq"),
     "in": "in",
 }
+"""What may be done with a text: it is written, white space is stripped off its ends, it is cut at
+words or compared with one. What is done with a list may not be done with a text."""
 _OF_JINJA = {"_loop_vars", "_block_vars"}
 """What Jinja gives a function besides its arguments."""
 _MARK = re.compile(f"[\U000f0000-\U000fffef]{HOLE}([\U00100000-\U0010ffff])")
@@ -70,8 +71,9 @@ def watched(source: str, globals_: Mapping[str, Any], words: set[str]) -> jinja2
     assert isinstance(environment, _Watch)
     environment.words = words
     environment.globals.update(globals_)
-    environment.filters = {k: environment.guarded(k, f) for k, f in environment.filters.items()}
-    environment.tests = {k: environment.tested(k, f) for k, f in environment.tests.items()}
+    for functions, allowed in ((environment.filters, _FILTERS), (environment.tests, _TESTS)):
+        for name, function in functions.items():
+            functions[name] = environment.guarded(allowed.get(name, name), function)
     tree: n.Template = _Rewritten(environment).visit(environment.parse(source))
     code = environment.compile(tree)
     return jinja2.Template.from_code(environment, code, environment.make_globals(None))
@@ -197,7 +199,7 @@ class _Watch(jinja2.sandbox.ImmutableSandboxedEnvironment):
         given = [value for name, value in kwargs.items() if name not in _OF_JINJA]
         has_marks = is_marked(args) or is_marked(given)
         if isinstance(owner, str) and (has_marks or is_marked(owner)):
-            __self._method(owner, name, args)
+            __self._look(_METHODS.get(name, name), owner, *args)
         elif has_marks and not isinstance(__obj, Macro) and not __self._takes_any(__obj):
             raise Unlike("a function of a text")
         elif isinstance(owner, Mapping) and name != "get" and is_marked(owner):
@@ -208,57 +210,34 @@ class _Watch(jinja2.sandbox.ImmutableSandboxedEnvironment):
         names = ("dict", "namespace", "raise_exception")
         return any(function is self.globals[name] for name in names)
 
-    def _method(self, owner: str, name: str, args: tuple[Any, ...]) -> None:
-        if name in _STRIPS:
-            self._stripped(args)
-        elif name in _CUTS and args:
-            new = 1 if name == "replace" else len(args)
-            for word in args[:new]:
-                if not isinstance(word, int):
-                    self._looked_for(word, owner)
-        elif name == "join":
-            self.whole(*args)
-        else:
-            raise Unlike(f"{name} of a text")
-
-    @staticmethod
-    def _stripped(args: tuple[Any, ...]) -> None:
-        for arg in args:
-            if not isinstance(arg, str) or arg.strip():
-                raise Unlike("more than white space is stripped")
-
-    def guarded(self, name: str, function: Any) -> Callable[..., Any]:
-        """Return a filter that sees marked texts."""
+    def guarded(self, kind: str, function: Any) -> Callable[..., Any]:
+        """Return a filter or a test that sees marked texts."""
         skipped = hasattr(function, "jinja_pass_arg")
 
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            value, *others = given = args[skipped:]
-            if is_marked(given) or is_marked(kwargs):
-                if name == "trim":
-                    self._stripped((*others, *kwargs.values()))
-                elif name == "replace":
-                    self._looked_for(others[0], value)
-                elif name in _OF_LISTS:
-                    self.whole(value)
-                elif name not in _FILTERS:
-                    raise Unlike(f"{name} of a text")
+            given = *args[skipped:], *kwargs.values()
+            if is_marked(given):
+                self._look(kind, *given)
             return function(*args, **kwargs)
 
         return guarded
 
-    def tested(self, name: str, function: Any) -> Callable[..., Any]:
-        """Return a test that sees marked texts."""
-
-        @functools.wraps(function)
-        def tested(*args: Any, **kwargs: Any) -> Any:
-            if name not in _TESTS and (is_marked(args) or is_marked(kwargs)):
-                if name not in _COMPARING_TESTS:
-                    raise Unlike(f"whether a text is {name}")
-                self._compared(args[0], _COMPARING_TESTS[name], args[1])
-            return function(*args, **kwargs)
-
-        return tested
+    def _look(self, kind: str, value: Any, *others: Any) -> None:
+        """Look at what is done with values of which one is marked."""
+        if kind in ("eq", "in"):
+            self._compared(value, kind, *others)
+        elif kind in ("list", "join"):
+            self.whole(others[0] if kind == "join" else value)
+        elif kind == "cut" and others and isinstance(value, str):
+            for word in others:
+                if not isinstance(word, int):
+                    self._looked_for(word, value)
+        elif kind == "strip":
+            if any(not isinstance(chars, str) or chars.strip() for chars in others):
+                raise Unlike("more than white space is stripped")
+        elif kind != "write":
+            raise Unlike(f"{kind} of a text")
 
 
 def _touches(run: str, literal: str) -> bool:
