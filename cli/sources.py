@@ -260,10 +260,6 @@ def tell(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
     Raises:
         SourceError: too much of a source is rejected.
     """
-    if summary.discarded_parts:
-        removed = "was removed" if summary.discarded_parts == 1 else "were removed"
-        parts = number_of(summary.discarded_parts, "finished part")
-        say(f"note: {parts} of a run with other settings {removed}", err=True)
     warn(warnings_of(summary))
     if inexact := sum(number for name, number in summary.methods.items() if name != "exact"):
         text = f"{inexact:,} of {summary.num_samples:,} lengths are not exact (see column method)"

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import functools
 import os
+import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.estimate.again import Earlier, Kept, TakenOver
+from packidx.estimate.again import Earlier, TakenOver, told
 from packidx.estimate.comparison import choose_text_backend, compare_processor
 from packidx.estimate.counter import CounterSettings, check_renders
 from packidx.estimate.job import (
     EstimateJob,
-    job_identity,
     job_shards,
     make_manifest,
     refuse_changed_shards,
 )
+from packidx.estimate.parts import OldParts, SourceSums
 from packidx.estimate.summary import CountSummary, check_rejected, mistaken_sources, read_limit
-from packidx.estimate.tasks import CounterSetup, make_parts
+from packidx.estimate.tasks import CounterSetup, make_parts, make_tasks
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Layout
 from packidx.io import files, urls
-from packidx.io.output_folder import discard_abandoned, replacing
-from packidx.lengths.parts import KIND, SourceSums, existing_manifest
+from packidx.io.copies import StoredFile
+from packidx.io.output_folder import OutputFolder, discard_abandoned, replacing
+from packidx.lengths.parts import KIND, existing_manifest
 from packidx.processor.counts import Compared
 from packidx.processor.text import encoder as backends
 from packidx.records.media.opener import forget_media
@@ -52,8 +54,6 @@ class LengthsSummary(CountSummary):
     num_parts: int = 0
     resumed_parts: int = 0
     """Parts that an earlier run of this very job had finished before it ended."""
-    discarded_parts: int = 0
-    """Finished parts of earlier runs with other settings, which were removed."""
     compared: Mapping[str, Any] | None = None
     """What came of comparing the processor with the real one (FORMAT.md); None without one."""
     taken_over: TakenOver | None = None
@@ -160,11 +160,6 @@ def estimate_lengths(
     shards = find_shards([sources] if isinstance(sources, str) else list(sources), layout, besides)
     left_out, mistakes = besides.not_read(shards)
 
-    def told(summary: LengthsSummary) -> LengthsSummary:
-        told_of = replace(summary, not_read=left_out, warnings=mistakes)
-        mistaken = mistaken_sources(output, summary.sources)
-        return replace(told_of, taken_from=besides.taken_from, mistaken=mistaken)
-
     name = None if processor is None else os.fspath(processor)
     if method not in (None, "heuristic"):
         raise OptionError(f"method is {method!r}: give 'heuristic', or nothing")
@@ -187,59 +182,90 @@ def estimate_lengths(
         scans = scan_shards(shards, num_processes, progress, known)
         own = job_shards(shards, scans, settings, counter, root, remote)
         job = EstimateJob(own, settings, counter, root, remote, wanted, method=method)
-        if earlier is not None and earlier.is_table_of(job):
-            taken = TakenOver(earlier.manifest.num_samples, len(job.shards))
-            discarded = discard_abandoned(output)
-            made = _summary(output, earlier.manifest, begun, taken, discarded=discarded)
-            summary = told(replace(made, existed=True))
-        else:
-            job = decided(job)
-            kept, took = _taken(job, earlier, None if fresh else wrong)
-            made = _make(job, output, counting, kept, progress, begun)
-            summary = told(replace(made, taken_over=took))
+        summary = _make(decided(job), output, counting, earlier, wrong, fresh, progress, begun)
+    summary = replace(
+        summary,
+        not_read=left_out,
+        warnings=mistakes,
+        taken_from=besides.taken_from,
+        mistaken=mistaken_sources(output, summary.sources),
+    )
     if limit is not None:
         check_rejected(summary.sources, limit, output)
     return summary
-
-
-def _taken(
-    job: EstimateJob, earlier: Earlier | None, wrong: str | None
-) -> tuple[Kept, TakenOver | None]:
-    """Return what `job`, whose text backend and comparison are decided, takes over.
-
-    Args:
-        wrong: what is wrong with the manifest of a table that is of no use.
-
-    Raises:
-        OSError: a store cannot be asked.
-    """
-    reason = wrong
-    if earlier is not None:
-        reason = earlier.difference(job)
-        if reason is None:
-            return earlier.take(job)
-    if reason is None:
-        return {}, None
-    num_shards = len(job.shards)
-    return {}, TakenOver(num_counted=job.num_rows, num_counted_shards=num_shards, reason=reason)
 
 
 def _make(
     job: EstimateJob,
     output: str,
     workers: Workers,
-    kept: Kept,
+    earlier: Earlier | None,
+    wrong: str | None,
+    fresh: bool,
     progress: Progress,
     begun: float,
 ) -> LengthsSummary:
+    """Make the table of `job`, whose text backend and comparison are decided.
+
+    Args:
+        earlier: a table that is there.
+        wrong: what is wrong with the manifest of one that is of no use.
+        fresh: no row is taken over, but of a killed run that took none over either.
+    """
+    old, taken = OldParts(), None
+    reason = None if fresh else wrong
+    if earlier is not None:
+        reason = earlier.difference(job)
+        if reason is None:
+            old.add(earlier.notes)
     uploaded = functools.partial(progress, "upload")
-    with replacing(output, KIND, job_identity(job), uploaded) as built:
-        parts, resumed = make_parts(job, built, workers, progress, kept)
-        refuse_changed_shards(job)
-        manifest = make_manifest(job, parts)
-        built.keep([file.path for file in (*manifest.files, *(manifest.media or ()))])
-        files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
-    return _summary(output, manifest, begun, resumed=resumed, discarded=built.discarded)
+    try:
+        with replacing(output, KIND, "fresh" if fresh else "", uploaded) as built:
+            for notes, is_trusted in _killed_runs(built):
+                if is_trusted or not fresh:
+                    old.add(notes, is_trusted)
+            tasks = make_tasks(job, old)
+            if reason is not None:
+                num_shards = len(job.shards)
+                taken = TakenOver(
+                    num_counted=job.num_rows, num_counted_shards=num_shards, reason=reason
+                )
+            elif earlier is not None:
+                taken = told(job, tasks, old.damaged)
+                if earlier.is_table_of(job, tasks):
+                    raise _Unchanged
+            parts = make_parts(job, tasks, built.table, workers, progress)
+            refuse_changed_shards(job)
+            manifest = make_manifest(job, parts)
+            built.keep([file.path for file in (*manifest.files, *(manifest.notes or ()))])
+            files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
+    except _Unchanged:
+        assert earlier is not None  # which it is
+        discard_abandoned(output)
+        return replace(_summary(output, earlier.manifest, begun, taken), existed=True)
+    return _summary(output, manifest, begun, taken, sum(task.is_resumed for task in tasks))
+
+
+class _Unchanged(Exception):
+    """The table that is there is the one that is asked for."""
+
+
+def _killed_runs(built: OutputFolder) -> Iterator[tuple[list[StoredFile], bool]]:
+    """Put aside what killed runs have left in the folder that is being built.
+
+    Yields:
+        notes: of one of them.
+        is_trusted: it is no table, which that run had finished or found, but of that run alone.
+    """
+    home = built.scratch("before")
+    if os.listdir(built.table):
+        os.rename(built.table, os.path.join(home, secrets.token_hex(8)))
+        os.mkdir(built.table)
+    for name in sorted(os.listdir(home)):
+        folder = os.path.join(home, name)
+        inside = sorted(os.listdir(folder))
+        notes = [StoredFile(os.path.join(folder, each)) for each in inside if each[:5] == "note-"]
+        yield notes, KIND.manifest not in inside
 
 
 def decided(job: EstimateJob) -> EstimateJob:
@@ -259,9 +285,7 @@ def _summary(
     manifest: LengthsManifest,
     begun: float,
     taken: TakenOver | None = None,
-    *,
     resumed: int = 0,
-    discarded: int = 0,
 ) -> LengthsSummary:
     return LengthsSummary(
         path=path,
@@ -278,7 +302,6 @@ def _summary(
         seconds=time.monotonic() - begun,
         num_parts=len(manifest.files),
         resumed_parts=resumed,
-        discarded_parts=discarded,
         compared=None if manifest.encoder is None else manifest.encoder.compared,
         taken_over=taken,
     )

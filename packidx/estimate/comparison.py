@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.estimate.counter import RecordCounter, ShardContext, examine, raw_records
 from packidx.estimate.job import JobShard
 from packidx.io import urls
-from packidx.processor.counts import NEEDS_TORCHVISION, TEXT, Compared, sample_kind
+from packidx.processor.counts import TEXT, Compared, sample_kind
 from packidx.processor.text.encoder import choose_backend, reference_backend
 from packidx.records.containers.base import RawRecord, RecordRange
 from packidx.records.conversation import Conversation, MediaInfo
@@ -34,19 +34,6 @@ _TEXT_RANGES = 64
 _NUM_RANGES, _PER_RANGE = 16, 32
 _MAX_IMAGES, _MAX_PIXELS = 4, 16_000_000  # the real processor decodes them
 _MAX_CLIP_PIXELS, _MAX_SECONDS = 1 << 26, 120
-
-
-def may_be_compared_now(stated: Mapping[str, Any], doubt: str | None = None) -> bool:
-    """Return whether comparing may come out otherwise here than a manifest has it, by what is
-    installed.
-
-    Args:
-        stated: ``encoder.compared``.
-        doubt: why nothing of the processor is compared here.
-    """
-    if stated.get("with") == (None if doubt else compared_with()):
-        return False
-    return stated.get("reason") != NEEDS_TORCHVISION or installed("torchvision") is not None
 
 
 def compared_with() -> str | None:
@@ -74,7 +61,7 @@ def compare_processor(counter: RecordCounter, shards: Sequence[JobShard]) -> Com
 
     candidates = _candidates(counter, shards)
     kinds = {TEXT, *(candidate.kind for candidate in candidates)}
-    return judged(processor, kinds, _talks(counter, candidates))
+    return judged(processor, kinds, _talks(candidates))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +106,7 @@ def _by_interest(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     return list({id(each): each for each in order}.values())
 
 
-def _talks(counter: RecordCounter, candidates: Sequence[_Candidate]) -> list[Conversation]:
+def _talks(candidates: Sequence[_Candidate]) -> list[Conversation]:
     """The records that are compared, media opened."""
     talks: list[Conversation] = []
     num_media = 0
@@ -127,14 +114,14 @@ def _talks(counter: RecordCounter, candidates: Sequence[_Candidate]) -> list[Con
         if len(talks) == NUM_RECORDS:
             break
         if candidate.kind.startswith(TEXT) or num_media < NUM_RECORDS // 2:
-            talk = _opened(candidate.raw, candidate.shard, counter)
+            talk = _opened(candidate.raw, candidate.shard)
             if talk is not None:
                 talks.append(talk)
                 num_media += bool(talk.media)
     return talks
 
 
-def _opened(raw: RawRecord, shard: ShardContext, counter: RecordCounter) -> Conversation | None:
+def _opened(raw: RawRecord, shard: ShardContext) -> Conversation | None:
     """The record's conversation with its images opened; None where it is not to be had easily."""
     from packidx.encode.media import info_of
 
@@ -146,9 +133,6 @@ def _opened(raw: RawRecord, shard: ShardContext, counter: RecordCounter) -> Conv
             return None
         if any(is_remote(medium, shard.root) for medium in talk.media):
             return None
-        is_known = counter.files is not None and counter.files.is_known
-        if is_known and any(medium.kind != "image" for medium in talk.media):
-            return None  # a family's videos are compared in the project's tests
         if talk.media:
             talk = parse(open_media(raw.record, shard.root))
         known = [info_of(medium) for medium in talk.media]

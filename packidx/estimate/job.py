@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from packidx import digests as digests_module
-from packidx.estimate.counter import BATCH, CounterSettings, RecordCounter, ShardContext
+from packidx.digests import canonical_json, digest
+from packidx.estimate.counter import CounterSettings, RecordCounter, ShardContext
+from packidx.estimate.parts import Part, Place, SourceSums
 from packidx.format import schema
 from packidx.format.lengths import (
     LengthsManifest,
@@ -23,7 +23,6 @@ from packidx.format.manifest import (
     DEFAULT,
     Digests,
     Encoder,
-    File,
     Layout,
     Shard,
     Transform,
@@ -31,9 +30,8 @@ from packidx.format.manifest import (
     sealed,
 )
 from packidx.io import storage
-from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.counts import Compared
-from packidx.records.containers.base import TASK_BYTES, RecordRange
+from packidx.records.containers.base import RecordRange
 from packidx.records.ledger import merge_columns
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import LIST_KEYS
@@ -164,12 +162,9 @@ def job_shards(
 Recipe = dict[str, Any]
 """All that decides the rows of a range but its content and the files that it refers to, by name."""
 
-DECIDED = ("text_engine", "comparison")
-"""What of it is decided on the data."""
-
 
 def recipe(job: EstimateJob) -> Recipe:
-    """The recipe of a job; what is decided on the data is None until it is."""
+    """The recipe of a job, whose text backend and comparison are decided."""
     compared = None if job.compared is None else job.compared.to_json()
     return _recipe(job.options, job.encoder, job.transform, job.backend, compared, software())
 
@@ -214,18 +209,40 @@ def difference(mine: Recipe, theirs: Recipe) -> str | None:
     return None
 
 
-def job_identity(job: EstimateJob) -> str:
-    """SHA-256 of the recipe, and of how tables are cut; another one each time where an encoder
-    without a fingerprint counts: nobody can tell whether it is still the same."""
-    cut = [TASK_BYTES, ROW_GROUP, BATCH, schema.FORMAT_VERSION, str(schema.ALL_LENGTHS)]
-    nonce = None if job.counter.is_known else secrets.token_hex(16)
-    head = [recipe(job), job.counter.fingerprints(), cut, nonce]
-    return digests_module.digest(digests_module.canonical_json(head))
+class PlacedRange(NamedTuple):
+    """A range of a shard, and where its rows stand in the table."""
+
+    shard: ShardContext
+    range: RecordRange
+    key: str | None
+    """Of its rows: digest of all that decides them; None where nobody can tell."""
+    place: Place
+
+
+def placed_ranges(job: EstimateJob) -> Iterator[PlacedRange]:
+    """Yield the ranges of a job, of which all is decided, in order."""
+    versions = [schema.FORMAT_VERSION, str(schema.ALL_LENGTHS)]
+    head = digest(canonical_json([recipe(job), job.counter.fingerprints(), versions]))
+    first_id = 0
+    for shard in job.shards:
+        context = shard.context
+        names = context.number, context.source, context.name, shard.stated.uri
+        for part, content in zip(shard.ranges, shard.keys, strict=True):
+            key = None
+            if content is not None and job.counter.is_known:
+                drawn = None if job.transform is None else first_id  # it draws by sample ids
+                key = digest(canonical_json([head, content, drawn]))
+            yield PlacedRange(context, part, key, Place(first_id, *names))
+            first_id += part.num_records
 
 
 def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
     """The manifest of a finished table."""
-    rejected, encoder = _total(part.rejected for part in parts), job.encoder
+    totals = {name: SourceSums() for name in job.layouts}
+    for part in parts:
+        for name, own in part.sources.items():
+            totals[name] = totals[name].plus(own)
+    total, encoder = functools.reduce(SourceSums.plus, totals.values()), job.encoder
     num_columns = max([len(schema.LENGTHS.names), *(len(part.digests) for part in parts)])
     columns = schema.ALL_LENGTHS.names[:num_columns]  # the last ones only where a part has them
     if encoder is not None and job.compared is not None:
@@ -236,71 +253,53 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
         digests=Digests(
             columns=columns_digest(columns, [part.digests for part in parts]),
         ),
-        num_samples=sum(part.rows for part in parts),
-        num_rejected=sum(rejected.values()),
+        num_samples=total.num_samples,
+        num_rejected=sum(total.rejected.values()),
         encoder=encoder,
         options=job.options,
         transform=job.transform,
         shards=tuple(
-            _with_columns(shard.stated, own, of_sources.get(shard.stated.source))
+            replace(shard.stated, columns=None if own == of_source else own)
             for shard, own in zip(job.shards, of_shards, strict=True)
+            for of_source in [of_sources.get(shard.stated.source)]
         ),
         text_engine=job.backend,
-        sources=_sources(job, parts, of_sources),
-        files=tuple(
-            File(path=part.path, rows=part.rows, bytes=part.nbytes, sha256=part.sha256)
-            for part in parts
-        ),
-        media=tuple(File(**part.media) for part in parts if part.media is not None),
-        methods=_total(part.methods for part in parts),
-        rejected=rejected,
+        sources=_sources(job, totals, of_sources),
+        files=tuple(part.file for part in parts),
+        notes=tuple(part.note for part in parts if part.note is not None),
+        methods=total.methods,
+        rejected=total.rejected,
         num_media=sum(part.num_media for part in parts),
         software=software(),
     )
     return sealed(replace(manifest, fingerprint=fingerprint(manifest.to_json())))
 
 
+Columns = dict[str, str]
+
+
 def _columns(
     job: EstimateJob, parts: Sequence[Part]
-) -> tuple[list[list[dict[str, str]]], dict[str, dict[str, str]]]:
-    """The columns of each range of each shard, and of each source, by name; none where the user's
-    own encoder reads the records."""
-    of_shards: list[list[dict[str, str]]] = [[] for _ in job.shards]
+) -> tuple[list[Columns | None], dict[str, Columns]]:
+    """The columns of each shard, and of each source, by name; none where the user's own encoder
+    reads the records."""
     if job.counter.encoder is not None:
-        return of_shards, {}
-    of_sources: dict[str, dict[str, str]] = {shard.stated.source: {} for shard in job.shards}
+        return [None for _ in job.shards], {}
+    of_shards: list[Columns] = [{} for _ in job.shards]
+    of_sources: dict[str, Columns] = {shard.stated.source: {} for shard in job.shards}
     for part in parts:
-        for number, columns in part.columns:
-            of_shards[number].append(columns)
-            merge_columns(of_sources[job.shards[number].stated.source], columns)
-    return of_shards, {name: dict(sorted(own.items())) for name, own in of_sources.items()}
-
-
-def _with_columns(
-    shard: Shard, of_ranges: Sequence[Mapping[str, str]], of_source: Mapping[str, str] | None
-) -> Shard:
-    """A shard with its columns, and those of its ranges, where they are not all the source's."""
-    if of_source is None:
-        return shard
-    merged: dict[str, str] = {}
-    for columns in of_ranges:
-        merge_columns(merged, columns)
-    own = dict(sorted(merged.items()))
-    are_alike = all(columns == own for columns in of_ranges)
-    return replace(
-        shard,
-        columns=None if own == of_source else own,
-        range_columns=None if are_alike else tuple(of_ranges),
+        for rows in part.ranges:
+            merge_columns(of_shards[rows.place.shard], rows.columns)
+            merge_columns(of_sources[rows.place.source], rows.columns)
+    return (
+        [dict(sorted(own.items())) for own in of_shards],
+        {name: dict(sorted(own.items())) for name, own in of_sources.items()},
     )
 
 
 def _sources(
-    job: EstimateJob, parts: Sequence[Part], columns: Mapping[str, dict[str, str]]
+    job: EstimateJob, totals: Mapping[str, SourceSums], columns: Mapping[str, Columns]
 ) -> tuple[Source, ...]:
-    totals = {name: SourceSums() for name in job.layouts}
-    for part in parts:
-        for name, own in part.sources.items():
-            totals[name] = totals[name].plus(own)
     return tuple(
         Source(
             name=name,
@@ -312,11 +311,6 @@ def _sources(
         )
         for name, layout in job.layouts.items()
     )
-
-
-def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total = sum(map(Counter, counts), Counter[str]())
-    return dict(sorted(total.items()))
 
 
 def refuse_changed_shards(job: EstimateJob) -> None:

@@ -6,20 +6,16 @@ import functools
 import gc
 import itertools
 import os
-import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
-from packidx.digests import canonical_json, digest
 from packidx.errors import BadRecord, LimitError, MismatchError, SourceError
-from packidx.estimate.again import Kept, OldRows, read_part, taken_rows
 from packidx.estimate.counter import (
     BATCH,
     CounterSettings,
@@ -30,182 +26,129 @@ from packidx.estimate.counter import (
     examine_batch,
     raw_records,
 )
-from packidx.estimate.job import EstimateJob, JobShard
-from packidx.format import schema
-from packidx.format.manifest import File
-from packidx.format.schema import METHODS
-from packidx.format.terms import PAIR_SIDES
-from packidx.io import urls
-from packidx.io.copies import StoredFile
-from packidx.io.output_folder import OutputFolder
-from packidx.lengths.parts import (
+from packidx.estimate.job import EstimateJob, PlacedRange, placed_ranges
+from packidx.estimate.parts import (
+    OldParts,
+    OldRows,
     Part,
-    Referred,
+    RangeRows,
     begin_part,
+    copy_part,
     is_begun,
-    read_media,
-    take_over,
+    taken_rows,
     write_part,
 )
+from packidx.format import schema
+from packidx.format.schema import METHODS
+from packidx.format.terms import PAIR_SIDES
 from packidx.processor.counts import KINDS, UNKNOWN, Compared, Counts, MediaColumns, Spans
 from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRange
 from packidx.records.media.opener import LookedAt, forget_media
 from packidx.run.workers import Progress, Setup, WorkerDied, Workers
 
 
-class Piece(NamedTuple):
-    """A range of a shard, as a task has it."""
-
-    shard: ShardContext
-    range: RecordRange
-    key: str | None
-    """By which it is known (`records.shard_marks.range_keys`)."""
-    old: OldRows | None
-    """Its rows in an earlier table; None where it is counted."""
-
-
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One part file's work."""
+    """One part file's work.
+
+    Attributes:
+        number: of the part.
+        ranges: what it is of.
+        old: rows of each range that are there; None where it is counted.
+    """
 
     number: int
-    first_id: int
-    """sample_id of its first row."""
-    pieces: tuple[Piece, ...]
-
-    @property
-    def is_counted(self) -> bool:
-        """Return whether something is counted, and not all taken over."""
-        return any(piece.old is None for piece in self.pieces)
+    ranges: tuple[PlacedRange, ...]
+    old: tuple[OldRows | None, ...]
 
     @property
     def num_records(self) -> int:
-        return sum(piece.range.num_records for piece in self.pieces)
+        return sum(each.range.num_records for each in self.ranges)
 
     @property
-    def key(self) -> str:
-        """Digest of all that decides the part, beside the recipe; of its own, where a range has no
-        key.
-
-        Paths are absolute here: the same relative ones name other media in another folder.
-        """
-        parts = [
-            [shard.number, shard.name, shard.source, urls.absolute(shard.path)]
-            + [urls.absolute(shard.root.folder), shard.root.stated, key or secrets.token_hex(16)]
-            + ([] if old is None else [old.file.sha256, old.first, old.references.digest])
-            for shard, _, key, old in self.pieces
-        ]
-        return digest(canonical_json([self.first_id, *parts]))
+    def is_resumed(self) -> bool:
+        """Return whether a killed run had done all of it."""
+        return bool(self.old) and all(rows and rows.is_trusted for rows in self.old)
 
 
-def make_tasks(shards: Sequence[JobShard], kept: Kept | None = None) -> list[Task]:
+def make_tasks(job: EstimateJob, old: OldParts) -> list[Task]:
     """At least one task: ranges in order, small ones together until about `TASK_BYTES`.
 
     Args:
-        kept: rows that are not counted again.
+        old: rows that are not counted again.
     """
     tasks: list[Task] = []
-    pieces: list[Piece] = []
-    nbytes, num_records, first_id = 0, 0, 0
+    ranges: list[PlacedRange] = []
+    nbytes, num_records = 0, 0
 
     def close() -> None:
-        nonlocal pieces, nbytes, num_records, first_id
-        tasks.append(Task(len(tasks), first_id, tuple(pieces)))
-        first_id += num_records
-        pieces, nbytes, num_records = [], 0, 0
+        nonlocal ranges, nbytes, num_records
+        rows = tuple(old.find(each.key, each.place, each.shard.root) for each in ranges)
+        tasks.append(Task(len(tasks), tuple(ranges), rows))
+        ranges, nbytes, num_records = [], 0, 0
 
-    for shard in shards:
-        for part, key in zip(shard.ranges, shard.keys, strict=True):
-            is_full = nbytes + part.nbytes > TASK_BYTES * 3 // 2
-            if pieces and (is_full or num_records + part.num_records > TASK_RECORDS * 3 // 2):
-                close()
-            old = (kept or {}).get((shard.context.number, part.first_row))
-            pieces.append(Piece(shard.context, part, key, old))
-            nbytes += part.nbytes
-            num_records += part.num_records
-    if pieces or not tasks:
+    for placed in placed_ranges(job):
+        part = placed.range
+        is_full = nbytes + part.nbytes > TASK_BYTES * 3 // 2
+        if ranges and (is_full or num_records + part.num_records > TASK_RECORDS * 3 // 2):
+            close()
+        ranges.append(placed)
+        nbytes += part.nbytes
+        num_records += part.num_records
+    if ranges or not tasks:
         close()
     return tasks
 
 
 def make_parts(
-    job: EstimateJob,
-    output: OutputFolder,
-    workers: Workers,
-    progress: Progress,
-    kept: Kept | None = None,
-) -> tuple[list[Part], int]:
-    """All parts in order, and how many of them were there already.
+    job: EstimateJob, tasks: Sequence[Task], folder: str, workers: Workers, progress: Progress
+) -> list[Part]:
+    """Make the parts of a table, and return them in order.
 
     Args:
-        kept: rows that are taken over from an earlier table.
+        job: the job.
+        tasks: all of it.
+        folder: where they are written.
 
     Raises:
         SourceError: a shard cannot be read or is no longer what was scanned, or a worker died.
         OSError: a part cannot be written.
     """
-    tasks = make_tasks(job.shards, kept)
-    total = sum(task.num_records for task in tasks)
-    taken_over = (_finished(task, output) for task in tasks)
-    parts = [part for part in taken_over if part is not None]
-    resumed = len(parts)
-    done = sum(part.rows for part in parts)
-    if done:
-        progress("count", done, total)
+    total, done = sum(task.num_records for task in tasks), 0
+    parts: list[Part] = []
 
     def advance(records: int) -> None:
         nonlocal done
         done += records
         progress("count", done, total)
 
-    finished = {part.number for part in parts}
-    left = [task for task in tasks if task.number not in finished]
-    for task in left:  # processes that only copy would take longer to start
-        if not task.is_counted:
-            parts.append(make_part(task, job.counter, output))
-            advance(parts[-1].rows)
-    read_part.cache_clear()
-    left = [task for task in left if task.is_counted]
-    if not workers.takes(len(left)):  # which tells of each batch of records
-        parts += [make_part(task, job.counter, output, advance) for task in left]
-    else:
-        for part in run_tasks(left, output, workers, job):
+    if workers.takes(sum(None in task.old for task in tasks)):
+        for part in run_tasks(tasks, folder, workers, job):
             parts.append(part)
-            advance(part.rows)
-    return sorted(parts, key=lambda part: part.number), resumed
-
-
-def _finished(task: Task, output: OutputFolder) -> Part | None:
-    """A task's part as an earlier run of this job left it, if its media did not change since."""
-    part = take_over(output, task.number, task.key)
-    if part is None or part.media is None:
-        return part
-    roots, first_id = {}, task.first_id
-    for piece in task.pieces:
-        roots[first_id] = piece.shard.root
-        first_id += piece.range.num_records
-    referred = read_media(File(**part.media).within(output.table))
-    known = [(first, references) for first, references in referred if references.digest]
-    return part if all(each.are_unchanged(roots[first]) for first, each in known) else None
+            advance(part.file.rows)
+    else:  # processes that only copy would take longer to start
+        for task in tasks:
+            parts.append(make_part(task, job.counter, folder, advance))
+    return sorted(parts, key=lambda part: (len(part.file.path), part.file.path))
 
 
 def run_tasks(
-    tasks: Sequence[Task], output: OutputFolder, workers: Workers, job: EstimateJob
+    tasks: Sequence[Task], folder: str, workers: Workers, job: EstimateJob
 ) -> Iterator[Part]:
     """Parts as they are finished, in any order.
 
     Raises:
         SourceError: also when a worker process dies.
     """
-    count = functools.partial(make_part, output=output)
+    count = functools.partial(make_part, folder=folder)
     counter = job.counter
     try:
         for _, part in count_by(workers, count, tasks, job.settings, counter, here=lambda: counter):
             yield part
     except WorkerDied as died:
         waiting = [tasks[number] for number in died.waiting]
-        begun = [task for task in waiting if is_begun(output, task.number)]
-        names = sorted({piece.shard.path for task in begun or waiting[:1] for piece in task.pieces})
+        begun = [task for task in waiting if is_begun(folder, task.number)]
+        names = sorted({piece.shard.path for task in begun or waiting[:1] for piece in task.ranges})
         shown = " or ".join(names[:3]) + (" or another shard" if len(names) > 3 else "")
         cure = "use fewer workers; finished parts are kept"
         raise died.error(f"counted {shown}", cure) from None
@@ -214,7 +157,7 @@ def run_tasks(
 def make_part(
     task: Task,
     counter: RecordCounter,
-    output: OutputFolder,
+    folder: str,
     progress: Callable[[int], None] | None = None,
 ) -> Part:
     """Count one task's records, or take over their rows, and write its part file.
@@ -223,62 +166,53 @@ def make_part(
         SourceError: a shard cannot be read or is no longer what was scanned.
         OSError: the part cannot be written.
     """
-    temporary = begin_part(output, task.number)
-    columns: list[tuple[int, dict[str, str]]] = []
-    rows, referred = _count(task, counter, columns, progress)
-    same = _same_part(task, rows)
-    return write_part(output, task.number, rows, temporary, columns, same, referred, task.key)
+    places = (placed.place for placed in task.ranges)
+    if (part := copy_part(folder, task.number, [*zip(task.old, places, strict=True)])) is not None:
+        if progress is not None:
+            progress(part.file.rows)
+        return part
+    temporary = begin_part(folder, task.number)
+    tables, ranges = [schema.ALL_LENGTHS.empty_table()], []
+    for placed, old in zip(task.ranges, task.old, strict=True):
+        if old is None:
+            table, rows = _count(placed, counter, progress)
+        else:
+            table, rows = taken_rows(old, placed.place)
+            if progress is not None:
+                progress(table.num_rows)
+        tables.append(table)
+        ranges.append(rows._replace(range=_bare(placed.range)))
+    rows = pa.concat_tables(tables).combine_chunks()
+    return write_part(folder, task.number, rows, ranges, temporary)
 
 
-def _same_part(task: Task, rows: pa.Table) -> StoredFile | None:
-    """The part of an earlier table that holds the very rows of a task, if there is one."""
-    files = {piece.old.file for piece in task.pieces if piece.old is not None}
-    if task.is_counted or len(files) != 1:
-        return None
-    file = files.pop()
-    return file if read_part(file).equals(rows) else None
+def _bare(part: RecordRange) -> RecordRange:
+    """`part` without what its container alone knows of it."""
+    return RecordRange(*(getattr(part, each.name) for each in fields(RecordRange)))
 
 
 def _count(
-    task: Task,
-    counter: RecordCounter,
-    columns: list[tuple[int, dict[str, str]]],
-    progress: Callable[[int], None] | None = None,
-) -> tuple[pa.Table, list[Referred]]:
-    """The rows of a task, and what each of its ranges refers to.
-
-    Args:
-        columns: is given the number of its shard and the columns of each range.
-    """
-    tables, referred = [schema.ALL_LENGTHS.empty_table()], []
-    first_id = task.first_id
-    for shard, record_range, _, old in task.pieces:
-        own = {} if old is None else dict(old.columns)
-        columns.append((shard.number, own))
-        if old is not None:
-            tables.append(taken_rows(old, shard, first_id))
-            referred.append(Referred(first_id, old.references))
-            first_id += record_range.num_records
-            continue
-        next_id, looked_at = first_id, LookedAt()
-        shard = replace(shard, looked_at=looked_at)
-        try:
-            for table in shard_rows(shard, record_range, first_id, counter, own):
-                tables.append(table)
-                next_id += table.num_rows
-                if progress is not None:
-                    progress(table.num_rows)
-        except LimitError as error:
-            raise LimitError(f"{shard.path}, {error}") from None
-        if next_id - first_id != record_range.num_records:
-            raise SourceError(
-                f"{shard.path} changed while it was counted: {record_range.num_records} records "
-                f"before and {next_id - first_id} now between bytes {record_range.start} and "
-                f"{record_range.end}; start again"
-            )
-        referred.append(Referred(first_id, looked_at.references()))
-        first_id = next_id
-    return pa.concat_tables(tables).combine_chunks(), referred
+    placed: PlacedRange, counter: RecordCounter, progress: Callable[[int], None] | None
+) -> tuple[pa.Table, RangeRows]:
+    """Return the rows of a range, and what they are."""
+    tables, looked_at = [schema.ALL_LENGTHS.empty_table()], LookedAt()
+    columns: dict[str, str] = {}
+    shard, part = replace(placed.shard, looked_at=looked_at), placed.range
+    try:
+        for table in shard_rows(shard, part, placed.place.first_id, counter, columns):
+            tables.append(table)
+            if progress is not None:
+                progress(table.num_rows)
+    except LimitError as error:
+        raise LimitError(f"{shard.path}, {error}") from None
+    counted = pa.concat_tables(tables)
+    if counted.num_rows != part.num_records:
+        raise SourceError(
+            f"{shard.path} changed while it was counted: {part.num_records} records before and "
+            f"{counted.num_rows} now between bytes {part.start} and {part.end}; start again"
+        )
+    references = looked_at.references()
+    return counted, RangeRows(placed.key, part, placed.place, False, columns, references)
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,74 +405,46 @@ def count_columns(counts: Counts, rows: Int64s, num_rows: int) -> dict[str, pa.A
     good = np.array([number not in counts.errors for number in range(len(rows))], bool)
     taken = np.full(num_rows, -1, np.int64)
     taken[rows[good]] = np.flatnonzero(good)
-    missing = taken < 0
-
-    def column(values: Int64s) -> pa.Array:
-        placed = np.append(values, UNKNOWN)[taken]
-        return pa.array(placed, mask=missing | (placed == UNKNOWN))
-
-    length = np.append(counts.length, 0)[taken]
-    methods = pa.DictionaryArray.from_arrays(
-        pa.array(np.append(counts.method, 0)[taken], mask=missing), pa.array(METHODS)
-    )
-    return {
-        "text_tokens": column(counts.text_tokens),
-        "image_tokens": column(counts.image_tokens),
-        "video_tokens": column(counts.video_tokens),
-        "audio_tokens": column(counts.audio_tokens),
-        "length": pa.array(np.where(missing, 0, length)),
-        "label_tokens": column(counts.label_tokens),
-        "vision_patches": column(counts.vision_patches),
-        "vision_cost": column(counts.vision_cost),
-        "media": _media(counts.media, taken, missing),
-        "label_spans": _label_spans(counts.spans, taken, missing),
-        "method": methods.cast(pa.string()),
+    index = pa.array(taken, mask=taken < 0)
+    numbers = {
+        name: _known(getattr(counts, name)).take(index)
+        for name in ("text_tokens", "image_tokens", "video_tokens", "audio_tokens")
+        + ("length", "label_tokens", "vision_patches", "vision_cost")
+    }
+    methods = pa.DictionaryArray.from_arrays(pa.array(counts.method), pa.array(METHODS))
+    return numbers | {
+        "length": numbers["length"].fill_null(0),
+        "media": _media(counts.media).take(index),
+        "label_spans": _label_spans(counts.spans, len(rows)).take(index),
+        "method": methods.cast(pa.string()).take(index),
     }
 
 
-def _label_spans(spans: Spans, taken: Int64s, missing: NDArray[np.bool_]) -> pa.Array:
-    """The lists of spans; null where they are not told."""
-    sample = np.where(missing, UNKNOWN, taken)
-    first = np.searchsorted(spans.sample, sample)
-    last = np.searchsorted(spans.sample, sample, "right")
-    offsets = np.concatenate([[0], np.cumsum(last - first)])
-    order = np.repeat(first - offsets[:-1], last - first) + np.arange(offsets[-1])
-    ends = [pa.array(values[order].astype(np.int32)) for values in (spans.start, spans.stop)]
+def _known(values: Int64s) -> pa.Array:
+    return pa.array(values, mask=values == UNKNOWN)
+
+
+def _label_spans(spans: Spans, num_samples: int) -> pa.Array:
+    """The list of spans of each sample; null where they are not told."""
+    sizes = np.bincount(spans.sample, minlength=num_samples)
+    ends = [pa.array(values.astype(np.int32)) for values in (spans.start, spans.stop)]
     structs = pa.StructArray.from_arrays(ends, fields=list(schema.LABEL_SPANS.value_type))
-    return pa.ListArray.from_arrays(
-        pa.array(offsets.astype(np.int32)),
-        structs,
-        type=schema.LABEL_SPANS,
-        mask=pa.array(first == last),
-    )
+    return _lists(np.cumsum(sizes), structs, schema.LABEL_SPANS, mask=pa.array(sizes == 0))
 
 
-def _media(media: MediaColumns, taken: Int64s, missing: NDArray[np.bool_]) -> pa.Array:
-    """The lists of media; null where a row has no count."""
-    sizes = np.append(np.diff(media.offsets), 0)[taken]
-    sizes[missing] = 0
-    firsts = np.append(media.offsets[:-1], 0)[taken]
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    # Media of rejected rows are left out: their lists are null.
-    order = np.repeat(firsts - offsets[:-1], sizes) + np.arange(offsets[-1])
-    kinds = pa.DictionaryArray.from_arrays(pa.array(media.kind[order]), pa.array(KINDS))
-    values = {
-        "kind": kinds.cast(pa.string()),
-        "tokens": media.tokens[order],
-        "patches": media.patches[order],
-        "t": media.grid[order, 0],
-        "h": media.grid[order, 1],
-        "w": media.grid[order, 2],
-        "at": media.at[order],
-    }
+def _media(media: MediaColumns) -> pa.Array:
+    """The list of media of each sample."""
+    kinds = pa.DictionaryArray.from_arrays(pa.array(media.kind), pa.array(KINDS))
+    grid = dict(zip("thw", map(_known, media.grid.T), strict=True))
+    values = grid | {name: _known(getattr(media, name)) for name in ("tokens", "patches", "at")}
+    values["kind"] = kinds.cast(pa.string())
     fields = list(schema.MEDIA.value_type)
-    arrays = []
-    for item in fields:
-        column = values[item.name]
-        if not isinstance(column, pa.Array):
-            column = pa.array(column, mask=column == UNKNOWN)
-        arrays.append(column.cast(item.type))
+    # What does not fit is of samples with too many tokens, which become null.
+    arrays = [values[field.name].cast(field.type, safe=False) for field in fields]
     structs = pa.StructArray.from_arrays(arrays, fields=fields)
-    return pa.ListArray.from_arrays(
-        pa.array(offsets.astype(np.int32)), structs, type=schema.MEDIA, mask=pa.array(missing)
-    )
+    return _lists(media.offsets[1:], structs, schema.MEDIA)
+
+
+def _lists(ends: Int64s, values: pa.Array, kind: pa.DataType, **more: Any) -> pa.Array:
+    offsets = pa.array(np.append(0, ends).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, values, type=kind, **more)

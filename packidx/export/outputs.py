@@ -82,5 +82,4 @@ def _check_shards(index: Index) -> None:
 
     storage.overlapped(look, range(len(index.snapshot.shards)))
     for change in fetcher.take_changes():
-        if change.certain:
-            raise ChangedSource(change.text)
+        raise ChangedSource(change)

@@ -125,7 +125,7 @@ def export_wds(
         taken_over = len(writer.finished)
         with readers:
             _write_packs(opened, writer, readers, progress)
-        manifest = _finish(built, writer.finished, opened, options)
+        manifest = _finish(built, writer.finished, opened, options, identity)
     return WdsSummary(
         path=output,
         snapshot_id=opened.id,
@@ -174,11 +174,15 @@ def _read(number: int, reader: tuple[Index, Fetcher]) -> PackMembers:
 
 
 def _finish(
-    output: OutputFolder, tars: list[WrittenTar], index: Index, options: dict[str, int]
+    output: OutputFolder,
+    tars: list[WrittenTar],
+    index: Index,
+    options: dict[str, int],
+    identity: str,
 ) -> WdsManifest:
     """Write what stands beside the tars: for Energon, and for whoever comes after."""
-    entries = (output.facts(tar.name)["entries"] for tar in tars)
-    write_nv_meta(output.table, tars, entries, output.identity)
+    entries = ((output.finished(tar.name) or {})["entries"] for tar in tars)
+    write_nv_meta(output.table, tars, entries, identity)
     totals: dict[str, Any] = {name: sum(getattr(tar, name) for tar in tars) for name in _TOTALS}
     shards = tuple(
         ExportedTar(
@@ -437,7 +441,8 @@ class ShardWriter:
         os.chmod(file.name, 0o644)
         os.replace(file.name, paths[0])
         files.fsync_path(self._output.table)
-        self._output.finish(tar.name, {"tar": asdict(tar), "entries": self._entries}, paths)
+        facts = {"tar": asdict(tar), "inode": os.stat(paths[0]).st_ino, "entries": self._entries}
+        self._output.finish(tar.name, facts)
         self.finished.append(tar)
         self._tar = self._file = None
 
@@ -461,9 +466,13 @@ def _taken_over(output: OutputFolder) -> list[WrittenTar]:
     tars: list[WrittenTar] = []
     next_pack = 0
     while True:
-        name = _tar(len(tars), next_pack).name
-        tar = output.finished(name, lambda facts: WrittenTar(**facts["tar"]))
-        if tar is None or tar.first_pack != next_pack:
+        facts = output.finished(_tar(len(tars), next_pack).name)
+        if facts is None:
+            return tars
+        tar = WrittenTar(**facts["tar"])
+        path = os.path.join(output.table, tar.path)
+        # A run that was killed right at its end leaves the tars that were there before it.
+        if not os.path.exists(path) or os.stat(path).st_ino != facts["inode"]:
             return tars
         tars.append(tar)
         next_pack += tar.num_packs

@@ -59,7 +59,8 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
     text_engine: Mapping[str, Any] | None = written(None)
     sources: tuple[Source, ...]
     files: tuple[File, ...]
-    media: tuple[File, ...] | None = None
+    notes: tuple[File, ...] | None = None
+    """What the rows of each of the files are made of, for who counts again."""
     methods: Mapping[str, Count]
     rejected: Mapping[str, Count]
     num_media: Count
@@ -73,7 +74,7 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
         return next(each.columns or {} for each in self.sources if each.name == shard.source)
 
     def check(self) -> None:
-        check_files((*self.files, *(self.media or ())))
+        check_files((*self.files, *(self.notes or ())))
         unique([source.name for source in self.sources], "source")
         check_shards(self.shards, [source.name for source in self.sources])
         equal(sum(file.rows for file in self.files), self.num_samples, "rows of files")

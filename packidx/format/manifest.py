@@ -67,8 +67,10 @@ def written(default: Any) -> Any:
 
 Container = Literal[
     Literal["jsonl", "json", "csv", "tsv"],
-    Literal["jsonl.gz", "jsonl.zst", "json.gz", "json.zst"],
-    Literal["csv.gz", "csv.zst", "tsv.gz", "tsv.zst"],
+    Literal["jsonl.gz", "jsonl.zst", "jsonl.bz2", "jsonl.xz"],
+    Literal["json.gz", "json.zst", "json.bz2", "json.xz"],
+    Literal["csv.gz", "csv.zst", "csv.bz2", "csv.xz"],
+    Literal["tsv.gz", "tsv.zst", "tsv.bz2", "tsv.xz"],
     Literal["parquet", "arrow", "tar"],
 ]
 
@@ -113,34 +115,13 @@ class Shard(JsonObject, frozen=True, kw_only=True):
     identity: tuple[Integer, ...] | None = None
     """Its ctime in nanoseconds, device and inode."""
     version: str | None = None
-    ranges: tuple[tuple[Count, ...], ...] | None = None
-    """Where tasks of counting may start: first byte (or row group), end, first row, records and,
-    where the first two do not say it, bytes of each."""
-    prefixes: tuple[str, ...] | None = None
-    """Of each range the first digits of a SHA-256 of the file up to the range's end."""
     columns: Mapping[str, str] | None = None
     """Of its records, where they are others than its source's, or used as something else."""
-    range_columns: tuple[Mapping[str, str], ...] | None = None
-    """The same of each range, where they are not all the shard's."""
-
-    def __post_init__(self) -> None:
-        """Raise an `Unfit` unless its ranges are all of its rows."""
-        following = 0
-        for part in self.ranges or ():
-            if len(part) not in (4, 5) or part[2] != following or not part[3]:
-                raise Unfit(f"has ranges of {self.uri}: {part} does not begin at row {following}")
-            following += part[3]
-        if self.ranges is not None:
-            equal(following, self.rows, "rows of ranges")
-        for each in (self.prefixes, self.range_columns):
-            if each is not None:
-                equal(len(each), len(self.ranges or ()), f"members for ranges of {self.uri}")
 
 
 def as_planned(shard: Shard) -> Shard:
     """A shard as a plan has it, which counts nothing."""
-    nothing = dict.fromkeys(("identity", "ranges", "prefixes", "columns", "range_columns"))
-    return replace(shard, **nothing)
+    return replace(shard, identity=None, columns=None)
 
 
 _WHOLE = 1.0  # msgspec leaves out a default that is this very object

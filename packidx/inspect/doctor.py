@@ -27,7 +27,6 @@ ENABLES = {
     "lmdb": "images given as path.lmdb::key",
     "ray": "--engine ray: many machines",
     "s3": "s3:// sources, lengths, indexes",
-    "hub": "data sets of the Hub by id: their splits, their cache",
     "report": "charts of `packidx report`",
     "flash": "packs through flash-attention's kernels, on a GPU",
 }

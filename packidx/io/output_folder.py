@@ -1,8 +1,10 @@
 """A folder of output: built beside the path that was named, swapped in whole, or not at all.
 
-.NAME.new-<identity>/   beside the folder NAME, locked by the run that works on it
-  table/                what is being built: it becomes NAME
-  notes/                what is finished of it, for the next run of the same job
+.NAME.new/     beside the folder NAME, locked by the run that works on it
+  table/       what is being built: it becomes NAME
+  notes/       what is finished of it, for the next run of the same job, if no notes are in it
+  before/      what killed runs have made of a lengths table
+  job          what decides it: of another job nothing is left
 
 What goes into an object store is built in the cache's folder, NAME being a digest of the URL, and
 then uploaded (`packidx.io.publish`).
@@ -14,15 +16,15 @@ import contextlib
 import ctypes
 import json
 import os
-import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from packidx.digests import digest
 from packidx.errors import OptionError
-from packidx.io import files, urls
+from packidx.io import files, storage, urls
 from packidx.io.own_files import Kind, made_by_another
 
 if TYPE_CHECKING:
@@ -33,8 +35,6 @@ _RENAME_EXCHANGE = 2  # <linux/fs.h>
 _ATTEMPTS = 20  # a second in all: who removes an abandoned folder locks it for an instant
 _PAUSE = 0.05
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True)
 class OutputFolder:
@@ -42,20 +42,11 @@ class OutputFolder:
 
     path: str
     """The hidden folder."""
-    identity: str = ""
-    """Digest of everything that decides the output."""
-    discarded: int = 0
-    """Finished parts of killed runs with other settings, which were removed."""
 
     @property
     def table(self) -> str:
         """Folder that becomes the output."""
         return os.path.join(self.path, "table")
-
-    @property
-    def notes(self) -> str:
-        """Folder of notes on what is finished."""
-        return os.path.join(self.path, "notes")
 
     def scratch(self, name: str) -> str:
         """A folder, made if need be, for what is not in the output."""
@@ -63,45 +54,25 @@ class OutputFolder:
         os.makedirs(path, exist_ok=True)
         return path
 
-    def finish(self, part: str, facts: Mapping[str, Any], paths: Sequence[str]) -> None:
-        """Note that a part is finished, so that the next run of this job takes it over.
+    def finish(self, part: str, facts: Mapping[str, Any]) -> None:
+        """Note that a part, whose files are on disk, is finished: the next run takes it over.
 
         Args:
             facts: what that run must know of it, as JSON.
-            paths: its files, which are on disk.
 
         Raises:
             OSError: it cannot be written.
         """
-        stated = {os.path.relpath(path, self.path): _stamp(path) for path in paths}
-        note = {"identity": self.identity, "files": stated, "facts": facts}
-        files.write_atomic(self._note(part), json.dumps(note).encode())
+        files.write_atomic(self._note(part), json.dumps(facts).encode())
 
-    def finished(self, part: str, make: Callable[[dict[str, Any]], T]) -> T | None:
-        """Return what ``make(facts)`` gives of a part that is finished; None where it must be done
-        again.
-
-        Its files need not be read, which takes hours of terabytes. But they must be the very ones:
-        a run that is killed right after it has put its output in place leaves its notes beside the
-        files of the output that was there before.
-        """
+    def finished(self, part: str) -> dict[str, Any] | None:
+        """Return the facts of a part that is finished; None where it must be done again."""
         try:
-            note = self._read(part)
-            for name, stamp in note["files"].items():
-                if _stamp(os.path.join(self.path, name)) != stamp:
-                    return None
-            return make(note["facts"]) if note["identity"] == self.identity else None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            with open(self._note(part), "rb") as file:
+                facts: dict[str, Any] = json.load(file)
+                return facts
+        except FileNotFoundError:
             return None
-
-    def facts(self, part: str) -> dict[str, Any]:
-        """Return what `finish` was told of a part.
-
-        Raises:
-            OSError, ValueError, KeyError: there is no such note.
-        """
-        facts: dict[str, Any] = self._read(part)["facts"]
-        return facts
 
     def keep(self, names: Collection[str]) -> None:
         """Remove everything from the output but the files of these names."""
@@ -111,20 +82,13 @@ class OutputFolder:
             elif entry.name not in names:
                 os.unlink(entry.path)
 
-    def num_finished(self) -> int:
-        """Return how many parts are finished."""
-        try:
-            return len([name for name in os.listdir(self.notes) if not name.startswith(".")])
-        except FileNotFoundError:
-            return 0
-
-    def _read(self, part: str) -> dict[str, Any]:
-        with open(self._note(part), "rb") as file:
-            note: dict[str, Any] = json.load(file)
-        return note
+    def has_finished(self) -> bool:
+        """Return whether there is a note of what is finished."""
+        places = ("notes/*.json", "table/note-*", "before/*/note-*")
+        return any(True for place in places for _ in Path(self.path).glob(place))
 
     def _note(self, part: str) -> str:
-        return os.path.join(self.notes, f"{part}.json")
+        return os.path.join(self.scratch("notes"), f"{part}.json")
 
 
 @contextlib.contextmanager
@@ -133,11 +97,11 @@ def replacing(
 ) -> Iterator[OutputFolder]:
     """A new folder beside `path` that takes its place, whole, when the block ends well.
 
-    When it does not, or the process is killed, finished parts stay: the next run of the same job
-    finds them, one of another job to the same `path` removes them.
+    When it does not, or the process is killed, what is in it stays: the next run of the same job
+    finds it, one of another job to the same `path` removes it.
 
     Args:
-        identity: digest of everything that decides the output.
+        identity: what decides the output.
         uploaded: called with how many files of how many are uploaded.
 
     Raises:
@@ -146,16 +110,11 @@ def replacing(
     if not path:  # which is the working folder, to some functions, and nothing, to others
         raise OptionError(f"the path of the {kind.what} is empty: name a folder")
     real = local_home(path)
-    parent, name = os.path.split(real)
-    own = f".{name}.new-{identity[:16]}"
+    output = OutputFolder(_hidden(real))
     try:
-        os.makedirs(parent, exist_ok=True)
-        discarded = _remove_abandoned(real, own)
-        output = OutputFolder(os.path.join(parent, own), identity, discarded)
         with _claimed(output.path, path, kind.what):
             try:
-                os.makedirs(output.table, exist_ok=True)
-                os.makedirs(output.notes, exist_ok=True)
+                _begin(output, identity)
                 yield output
                 if urls.is_url(path):
                     from packidx.io.publish import publish
@@ -164,16 +123,27 @@ def replacing(
                 else:
                     files.fsync_path(output.table)
                     _swap(output.table, real)
-                    files.fsync_path(parent)
+                    files.fsync_path(os.path.dirname(real))
                 files.remove_tree(output.path)  # with the output that was replaced
             except BaseException:
-                if not output.num_finished():
+                if not output.has_finished():
                     files.remove_tree(output.path)
                 raise
     except OSError as error:
         where = f" ({error.filename})" if urls.is_url(path) and error.filename else ""
         reason = error.strerror or error
         raise OptionError(f"cannot write the {kind.what} to {path}: {reason}{where}") from error
+
+
+def _begin(output: OutputFolder, identity: str) -> None:
+    """Empty the folder if it is another job's, and say whose it is."""
+    stated = os.path.join(output.path, "job")
+    if not os.path.exists(stated) or storage.read(stated) != identity.encode():
+        for entry in os.scandir(output.path):
+            if entry.is_dir(follow_symlinks=False):
+                files.remove_tree(entry.path)
+        files.write_atomic(stated, identity.encode())
+    os.makedirs(output.table, exist_ok=True)
 
 
 def local_home(location: str) -> str:
@@ -185,31 +155,16 @@ def local_home(location: str) -> str:
     return os.path.join(cache.folder(), "staging", digest(urls.absolute(location).encode())[:32])
 
 
-def discard_abandoned(path: str) -> int:
-    """Delete what killed runs to `path` have left; how many finished parts were in it."""
-    home = local_home(path)
-    return _remove_abandoned(home) if os.path.isdir(os.path.dirname(home)) else 0
+def _hidden(home: str) -> str:
+    return os.path.join(os.path.dirname(home), f".{os.path.basename(home)}.new")
 
 
-def _remove_abandoned(home: str, own: str = "") -> int:
-    """Delete the folders that killed runs to `home` have left, and tell how many finished parts
-    were in them. What a living run has is locked.
-
-    Args:
-        own: the name of one that stays.
-    """
-    discarded = 0
-    parent, name = os.path.split(home)
-    staging = re.compile(re.escape(f".{name}.new-") + "[0-9a-f]{16}")
-    for entry in filter(staging.fullmatch, os.listdir(parent)):
-        folder = os.path.join(parent, entry)
-        if entry == own or not os.path.isdir(folder):
-            continue
-        with contextlib.suppress(PermissionError), files.locked(folder) as free:
-            if free:
-                discarded += OutputFolder(folder).num_finished()
-                files.remove_tree(folder)
-    return discarded
+def discard_abandoned(path: str) -> None:
+    """Delete what a killed run to `path` has left; what a living run has is locked."""
+    folder = _hidden(local_home(path))
+    with contextlib.suppress(PermissionError), files.locked(folder) as free:
+        if free:
+            files.remove_tree(folder)
 
 
 @contextlib.contextmanager
@@ -223,12 +178,6 @@ def _claimed(folder: str, path: str, what: str) -> Iterator[None]:
                 return
         time.sleep(_PAUSE)
     raise made_by_another(path, what)
-
-
-def _stamp(path: str) -> list[int]:
-    """Return what no other file has; a copy is another one."""
-    status = os.stat(path)
-    return [status.st_size, status.st_ino, status.st_mtime_ns]
 
 
 def _swap(folder: str, path: str) -> None:

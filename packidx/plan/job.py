@@ -163,8 +163,7 @@ def _weights(table: Lengths, asked: PlanOptions, options: Options) -> dict[str, 
         return {}
     from packidx.lengths.survey import survey  # Arrow's functions take 0.1 s to load
 
-    with table.local_files() as paths:
-        counted = survey(paths)
+    counted = survey(table)
     longest = None if options.on_long in ("split", "truncate") else options.longest
     resolved = mixture.resolve(counted.totals(asked.shift, longest), ratios)
     return {

@@ -103,9 +103,8 @@ def preview(
             f"{lengths} has preference pairs, which a dry run does not know to keep together: plan "
             "one capacity, and see what `packidx stats` says of it"
         )
-    with table.local_files() as paths:
-        counted = survey(paths)
-    if not counted.usable(options.shift).num_rows:
+    counted = survey(table)
+    if not counted.usable(options.shift).height:
         raise SourceError(
             f"{lengths} holds no usable sample ({counted.num_samples} rows): nothing to pack"
         )

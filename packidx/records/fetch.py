@@ -19,15 +19,6 @@ if TYPE_CHECKING:
     from packidx.user_code import Transform
 
 
-class Change(NamedTuple):
-    """A shard of the planned size that seems not to be the one that was counted."""
-
-    text: str
-    """A sentence about it."""
-    certain: bool
-    """It has other bytes; else it was written to, and what was compared is the same."""
-
-
 class Located(NamedTuple):
     """A record, and where its media's places begin."""
 
@@ -76,7 +67,7 @@ class Fetcher:
         self._remote_media = {source.name: source.remote_media for source in sources}
         self._checked: set[int] = set()  # shards of the planned size
         self._compared: set[int] = set()  # and those that were looked at more closely
-        self._changes: list[Change] = []
+        self._changes: list[str] = []
 
     def read(self, sample: Sample, epoch: int = 0) -> dict[str, Any]:
         """The record of `sample` in its own dialect and the standard names, its media opened.
@@ -216,7 +207,7 @@ class Fetcher:
     def shard(self, number: int) -> str:
         """Path or URL of a shard; its size is compared with the plan's once per process.
 
-        One of this size that seems to have other bytes is one of `take_changes`.
+        One of this size that has other bytes is one of `take_changes`.
 
         Raises:
             ChangedSource: the size is not the one that was counted.
@@ -247,7 +238,7 @@ class Fetcher:
         return path
 
     def _compare(self, path: str, shard: Shard) -> None:
-        """Note a shard of the planned size that seems to be another one."""
+        """Note a shard of the planned size that is another one."""
         from packidx.records.shard_marks import difference
 
         try:
@@ -255,15 +246,13 @@ class Fetcher:
         except OSError:  # who reads it says so
             return
         if found is not None:
-            text, certain = found
-            command = f"`packidx verify {self.index.path}@{self.index.id}`"
-            advice = f"{command} compares all"
-            if certain:
-                advice = f"run {command}, and restore the shard, or estimate and plan again"
-            self._changes.append(Change(f"shard {path} {text}: {advice}", certain))
+            self._changes.append(
+                f"shard {path} {found}: run `packidx verify {self.index.path}@{self.index.id}`, "
+                "and restore the shard, or estimate and plan again"
+            )
 
-    def take_changes(self) -> list[Change]:
-        """Shards that seem to have changed, found since this was last asked."""
+    def take_changes(self) -> list[str]:
+        """Shards that have changed, a sentence each, found since this was last asked."""
         said, self._changes = self._changes, []
         return said
 

@@ -138,7 +138,7 @@ def _read(record: Record, layout: Layout, kind: str) -> Conversation | None:
     for side in PAIR_SIDES if layout.takes_both else (None,):
         one = layout.of_side(side)
         try:
-            seen.append(parse(standard(dict(record), one)))
+            seen.append(parse(standard(dict(record), one), has_media=True))
             Ledger(one, kind, {}).check(record)
         except (BadRecord, RecursionError):
             return None

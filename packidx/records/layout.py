@@ -21,15 +21,18 @@ CAPTIONS = ("caption", "text", "TEXT", "txt")
 """Columns of what is said of a medium, the first of which is taken."""
 IDS = ("id", "key", "__key__", "uid")
 """Columns of a record's own id, the first of which is taken."""
+SYSTEM = ("system", "system_prompt")
+"""Columns of a system prompt, the first of which is taken."""
 _RIVALS = {
     "messages": (*TURN_KEYS, "texts", "text_list"),
     "images": ("images", "image"),
     "videos": ("videos", "video"),
     "audios": ("audios", "audio"),
     "id": IDS,
+    "system": SYSTEM,
     "prompt": ("prompt", "instruction", "question"),
     "query": ("query", "input"),
-    "response": ("response", "completion", "output", "answer"),
+    "response": ("response", "completion", "output", "answer", "answers", "answerKey"),
     "caption": CAPTIONS,
     "text": CAPTIONS,
 }  # keys of the same meaning as a stated column, so that no other is taken for it

@@ -31,7 +31,6 @@ from packidx.records.layout import CAPTIONS
 from packidx.records.media.held import (
     EXTENSIONS,
     NUMBERS,
-    is_base64,
     is_plain,
     kind_of_name,
     media_in,
@@ -75,6 +74,8 @@ _UNREAD = (CARRIED, "id", NOT_USED)
 _ORIGINS = ("url", "URL")  # where a medium that the record holds as `jpg` is from (img2dataset)
 _SIZES = ("width", "height")
 _MANY = 64
+_ARGUMENTS = "arguments of the chat template"
+_FOR_TEMPLATE = ("chat_template_kwargs",)
 _SIZED = frozenset((str, list, tuple, dict, bytes, type(None)))  # what may be empty
 _OF_PAIRS = frozenset((*PAIR_SIDES, *BESIDE, *TURN_KEYS, "prompt", "response", "answer", "output"))
 _FACTS = ("input_ids", "labels", *(keys[0] for keys in LIST_KEYS.values()), "tools", "system")
@@ -273,6 +274,8 @@ class Ledger:
         if turns_in(value):
             return "turns"
         texts = texts_of(value)
+        if name in _FOR_TEMPLATE and value:
+            return _ARGUMENTS
         if isinstance(value, str):
             if meaning == "tools" and value.strip()[:1] not in ("[", "{"):
                 return None
@@ -309,7 +312,7 @@ class Ledger:
         if is_odd or standard_name not in COLUMNS or standard_name in self._layout.columns:
             return None
         texts = [text for name in names for text in texts_of(record[name])]
-        if any(is_base64(text) or "<img>" in text for text in texts):
+        if any("<img>" in text for text in texts):
             return None  # no name of a file
         listed = [key for key in LIST_KEYS.get(what, ()) if not _is_absent(record.get(key))]
         stated = ",".join([*listed, *names])
@@ -452,7 +455,7 @@ def _stands_elsewhere(
             any(_are_one(parts, other) for other in known.get(parts[-1], ()))
             for parts in map(_parts, names)
         )
-    if what == "a mask":
+    if what in ("a mask", _ARGUMENTS):
         return False
     roles = {"a part of the question": ("user", "system", "tool"), "a system prompt": ("system",)}
     turns = [turn for turn in parsed.turns if turn.role in roles.get(what, (turn.role,))]

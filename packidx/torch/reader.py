@@ -196,10 +196,10 @@ class SampleReader:
             raise _located(error, sample, self._index) from None
 
     def _note_changes(self, sample: Sample, events: Happened) -> None:
-        """Warn of shards that seem to have changed, of which `sample` is the first to be read."""
+        """Warn of shards that have changed, of which `sample` is the first to be read."""
         for change in self._fetcher.take_changes():
-            warnings.warn(change.text, stacklevel=4)
-            events.append(event("changed", "read", sample, ChangedSource(change.text)))
+            warnings.warn(change, stacklevel=4)
+            events.append(event("changed", "read", sample, ChangedSource(change)))
 
     def _encoded(self, sample: Sample, epoch: int) -> Tensors:
         """The whole sample, as long as it may be."""

@@ -83,30 +83,6 @@ def test_a_shard_with_other_bytes_is_told_once_and_proved(tmp_path: Path, at: in
     assert not checks["shards"].ok and "has changed since" in checks["shards"].detail
 
 
-def between_blocks(path: Path) -> bytes:
-    """The content of a shard with other bytes where no block of it is compared."""
-    content = bytearray(path.read_bytes())
-    at = (len(content) - BLOCK) // (BLOCKS - 1) // 2 + BLOCK // 2
-    while not chr(content[at]).isdigit():
-        at += 1
-    content[at] = ord("1") if content[at] != ord("1") else ord("2")
-    return bytes(content)
-
-
-def test_a_shard_written_to_between_the_compared_blocks_is_told_once(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(lines(MANY))
-    index = planned(tmp_path, path, capacity=500)
-    rewrite(path, between_blocks(path))
-    counts, said = read_all(index)
-    assert counts == {"changed": 1} and len(said) == 1
-    assert said[0] == (
-        f"shard {path} was written to after it was counted; the blocks that were compared are the "
-        f"same: `packidx verify {index.path}@{index.id}` compares all"
-    )
-    assert not {check.name: check for check in verify(index)}["shards"].ok
-
-
 @pytest.mark.parametrize("export", [export_wds, export_energon])
 def test_an_export_copies_nothing_that_was_not_counted(
     tmp_path: Path, export: Callable[[Index, Path], Any]

@@ -195,7 +195,7 @@ CASES: dict[str, tuple[Make, Any]] = {
     "README, s3": (card("s3://bucket/a.jsonl"), "is not of its repository"),
     "README, a chain": (card("zip://a.jsonl::http://127.0.0.1:PORT/a.zip"), "is not of its"),
     "README that is a link": (snapshot_with(README_md="secret.md"), "leads out of"),
-    "a repository's link": (snapshot_with(more_jsonl="secret.jsonl"), "leads out of"),
+    "a repository's link": (snapshot_with(more_jsonl="secret.jsonl"), [1, []]),
     "a repository as it is": (snapshot_with(), [1, []]),
     "a mix by content": (mix("x.json", "OUTSIDE/secret.jsonl"), "--mix-file"),
     "a mix by content, of a store": (mix("x.json", "s3://bucket/a.jsonl"), "--mix-file"),

@@ -24,8 +24,8 @@ from PIL import Image
 from processors import FEW_RANKS, qwen_folders
 
 from packidx.estimate import LengthsSummary, estimate_lengths, tasks
-from packidx.lengths import parts
 from packidx.records import shards
+from packidx.records.media.opener import forget_media
 
 SMALL, LARGE = 60, 600
 
@@ -96,6 +96,7 @@ def link(path: Path, target: Path) -> None:
 
 
 def stored(path: Path, size: int) -> None:
+    forget_media()  # no process opens a database twice
     with (
         lmdb.open(str(path), subdir=False, lock=False) as database,
         database.begin(write=True) as write,
@@ -311,7 +312,7 @@ CASES: dict[str, tuple[tuple[str, ...], Step | None, Step]] = {
         None,
         both(
             edit("data/img/0.bmp", large),
-            lambda h: next(h.out.glob("media-*")).write_bytes(b""),
+            lambda h: next(h.out.glob("note-*")).write_bytes(b""),
         ),
     ),
 }
@@ -368,7 +369,7 @@ def test_a_killed_run_goes_on_with_what_did_not_change(
     sources = ("data/a.jsonl", "tar", "text")
     for module in (shards, tasks):
         monkeypatch.setattr(module, "TASK_BYTES", 100)
-    real, done = parts.write_part, []
+    real, done = tasks.write_part, []
 
     def interrupt(*arguments: Any) -> Any:
         if len(done) == 3:

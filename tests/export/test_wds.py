@@ -420,7 +420,7 @@ DYING = dying("import packidx.export.wds, packidx.records.shards")
 def states(parent: Path) -> dict[str, tuple[int, int]]:
     """Inode and time of change of the tars with a note."""
     found = {}
-    for note in parent.glob(".out.new-*/notes/packs-*.json"):
+    for note in parent.glob(".out.new/notes/packs-*.json"):
         path = note.parents[1] / "table" / f"{note.stem}.tar"
         if path.exists():
             found[path.name] = path.stat().st_ino, path.stat().st_mtime_ns
@@ -428,7 +428,7 @@ def states(parent: Path) -> dict[str, tuple[int, int]]:
 
 
 def test_killed_before_each_change_to_the_disk(many: Index, tmp_path: Path) -> None:
-    root, chance = tmp_path / "exports", random.Random(5)
+    root, chance = tmp_path / "exports", random.Random(1)
     root.mkdir()
     export_wds(many, root / "out", max_count=24)
     export_wds(many, tmp_path / "whole", max_count=10)

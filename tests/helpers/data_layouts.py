@@ -6,6 +6,7 @@ name; the test runs it in the folder that the writer has written to.
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
@@ -249,6 +250,92 @@ def imagefolder(folder: Path) -> None:
 ODD = ["  \n", "漢字 <image> é\u0301", "<|im_start|>user"]
 
 
+def answers(folder: Path) -> None:
+    lines(
+        folder,
+        "answers.jsonl",
+        {"question": "What is it?", "answers": ["A cat.", "A pet."]},
+        {"question": "How many?", "answer": 2},
+    )
+
+
+def choices(folder: Path) -> None:
+    lines(
+        folder,
+        "choices.jsonl",
+        {"question": "Which?", "choices": ["cat", "dog"], "answer": 1},
+        {"question": "Which?", "options": ["cat", "dog"], "answer": "dog"},
+        {
+            "question": "Which?",
+            "choices": {"text": ["cat", "dog"], "label": ["A", "B"]},
+            "answerKey": "A",
+        },
+    )
+
+
+def mmbench(folder: Path) -> None:
+    image = base64.b64encode(png(1)).decode()
+    rows = ["index\timage\tquestion\tA\tB\tanswer", f"7\t{image}\tWhich?\tcat\tdog\tB"]
+    (folder / "bench.tsv").write_text("\n".join(rows))
+
+
+def prompt_turns(folder: Path) -> None:
+    asked = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
+    put_images(folder, "a.png")
+    question = [{"type": "image"}, {"type": "text", "text": "What is it?"}]
+    completion = [{"role": "assistant", "content": "A cat."}]
+    lines(
+        folder,
+        "turns.jsonl",
+        {"prompt": [asked[0]], "completion": [asked[1]]},
+        {
+            "prompt": [*asked, {"role": "user", "content": question}],
+            "completion": completion,
+            "images": ["a.png"],
+        },
+    )
+
+
+def orca(folder: Path) -> None:
+    lines(
+        folder,
+        "orca.jsonl",
+        {"system_prompt": "Be brief.", "question": "What is it?", "response": "A cat."},
+    )
+
+
+def frames(folder: Path) -> None:
+    for number in range(2, 12, 2):
+        put_images(folder, f"clip/frame{number}.png")
+    turns = [{"role": "user", "content": "<video>\nWhat is it?"}]
+    turns += [{"role": "assistant", "content": "A cat."}]
+    lines(folder, "frames.jsonl", {"messages": turns, "videos": ["clip"]})
+
+
+def several_images(folder: Path) -> None:
+    held = [{"bytes": png(number), "path": f"{number}.png"} for number in range(2)]
+    asked = {"question": "What is it?", "answer": "A cat."}
+    first = {**asked, "image_1": held[0], "image_2": held[1]}
+    parquet(folder, "images.parquet", first, {**asked, "image_1": held[0], "image_2": None})
+
+
+def coco(folder: Path) -> None:
+    put_images(folder, "a.png", "b.png")
+    images = [{"id": 7, "file_name": "a.png", "height": 80}, {"id": 9, "file_name": "b.png"}]
+    annotations = [
+        {"id": number, "image_id": image, "caption": said}
+        for number, (image, said) in enumerate([(9, "A dog."), (7, "A cat."), (7, "Two.")])
+    ]
+    held = {"info": {"year": 2014}, "annotations": annotations, "images": images, "licenses": []}
+    (folder / "captions_train.json").write_text(json.dumps(held))
+
+
+def by_id(folder: Path) -> None:
+    put_images(folder, "a.png")
+    record = {"question": "What is it?", "answer": "A cat.", "image": "a.png"}
+    (folder / "vqa.json").write_text(json.dumps({"q7": record, "q8": record}, indent=1))
+
+
 def documents(folder: Path) -> None:
     records = [{"text": text, "id": number} for number, text in enumerate(["It was.", *ODD])]
     lines(folder, "docs.jsonl", *records)
@@ -338,6 +425,36 @@ LAYOUTS = [
     DataLayout("WebDataset", webdataset, [FIRST, FIRST]),
     DataLayout("LoongForge", loongforge, [ONE]),
     DataLayout("saved by `datasets`", saved, [chat("Hi", "Hello.")]),
+    DataLayout("several answers", answers, [chat("What is it?", "A cat."), chat("How many?", "2")]),
+    DataLayout(
+        "choices",
+        choices,
+        [chat("Which?\nA. cat\nB. dog", said) for said in ("B", "dog", "A")],
+    ),
+    DataLayout("choices in a TSV", mmbench, [chat("<image>Which?\nA. cat\nB. dog", "B")]),
+    DataLayout(
+        "prompt and completion as turns",
+        prompt_turns,
+        [
+            chat("Hi", "Hello."),
+            chat("Hi", "Hello.", "<image>What is it?", "A cat.").replace(
+                "[[Hello.<|im_end|>]]", "Hello.<|im_end|>"
+            ),
+        ],
+    ),
+    DataLayout(
+        "OpenOrca",
+        orca,
+        [chat("What is it?", "A cat.", system="<|im_start|>system\nBe brief.<|im_end|>\n")],
+    ),
+    DataLayout("a video's frames", frames, [chat("<video>\nWhat is it?", "A cat.")]),
+    DataLayout(
+        "several images a row",
+        several_images,
+        [chat("<image><image>What is it?", "A cat."), FIRST],
+    ),
+    DataLayout("records by id", by_id, [FIRST, FIRST]),
+    DataLayout("COCO", coco, [chat("<image>", said) for said in ("A dog.", "A cat.", "Two.")]),
     DataLayout(
         "question, answer",
         vqa,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,42 +30,24 @@ def test_an_empty_path_is_not_the_working_folder(
 
 @pytest.fixture
 def output(tmp_path: Path) -> OutputFolder:
-    folder = OutputFolder(str(tmp_path / ".out.new-0"), "1" * 64)
+    folder = OutputFolder(str(tmp_path / ".out.new"))
     Path(folder.table).mkdir(parents=True)
-    Path(folder.notes).mkdir()
     Path(folder.table, "a.bin").write_bytes(b"one")
-    folder.finish("a", {"rows": 3}, [os.path.join(folder.table, "a.bin")])
     return folder
 
 
-def rows(facts: dict[str, Any]) -> int:
-    return int(facts["rows"])
-
-
-def test_a_finished_part_is_taken_over_by_the_same_job_alone(output: OutputFolder) -> None:
-    assert output.finished("a", rows) == 3
-    assert output.facts("a") == {"rows": 3}
-    assert output.num_finished() == 1
-    assert output.finished("b", rows) is None
-    assert OutputFolder(output.path, "2" * 64).finished("a", rows) is None
-
-
-def test_a_part_whose_file_is_another_is_done_again(output: OutputFolder) -> None:
-    path = Path(output.table, "a.bin")
-    stat = path.stat()
-    path.rename(path.with_name("moved"))
-    assert output.finished("a", rows) is None
-    path.write_bytes(b"two")
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # another file of the same size and age
-    assert output.finished("a", rows) is None
-    path.with_name("moved").rename(path)
-    assert output.finished("a", rows) == 3
-
-
-@pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"files": [], "facts": {}}'])
-def test_a_damaged_note_is_none(output: OutputFolder, text: str) -> None:
-    Path(output.notes, "a.json").write_text(text)
-    assert output.finished("a", rows) is None
+def test_what_is_finished_stays_for_the_same_job_alone(tmp_path: Path) -> None:
+    path = str(tmp_path / "out")
+    for identity, known in (("1", None), ("1", {"rows": 3}), ("2", None)):
+        with (
+            pytest.raises(KeyboardInterrupt),
+            replacing(path, KIND, identity) as output,
+        ):
+            assert output.finished("a") == known
+            assert os.listdir(output.table) == ([] if known is None else ["a.bin"])
+            Path(output.table, "a.bin").write_bytes(b"one")
+            output.finish("a", {"rows": 3})
+            raise KeyboardInterrupt
 
 
 def test_what_is_no_part_of_the_output_is_removed(output: OutputFolder) -> None:

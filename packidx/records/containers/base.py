@@ -285,17 +285,13 @@ def local_shard(path: str) -> Iterator[str]:
 
 
 class TooLarge(bytes):
-    """What stands for a record of `nbytes`, too large to be held: some of its first bytes, `head`.
-
-    Args:
-        limit: the size that it is over.
-    """
+    """What stands for a record of `nbytes` that is over `limit`, and is not held."""
 
     nbytes: int
     limit: int
 
-    def __new__(cls, head: bytes, nbytes: int, limit: int) -> TooLarge:
-        self = super().__new__(cls, head)
+    def __new__(cls, nbytes: int, limit: int) -> TooLarge:
+        self = super().__new__(cls, b"?")  # not blank
         self.nbytes, self.limit = nbytes, limit
         return self
 
@@ -313,32 +309,24 @@ def too_large(nbytes: int, limit: int) -> BadRecord:
 
 
 class Gathered:
-    """A record's bytes, block by block, held up to a limit.
+    """A record's bytes, block by block, held up to a limit."""
 
-    Args:
-        blank: bytes that are no content.
-    """
-
-    def __init__(self, limit: int, blank: bytes) -> None:
+    def __init__(self, limit: int) -> None:
         self.nbytes = 0
-        self._limit, self._blank = limit, blank
+        self._limit = limit
         self._pieces: list[bytes] = []
-        self._head: bytes | None = None  # of a record over the limit
 
     def add(self, piece: bytes) -> None:
         """The next bytes of it."""
         self.nbytes += len(piece)
-        if self.nbytes <= self._limit:
+        if self.nbytes > self._limit:
+            self._pieces.clear()
+        else:
             self._pieces.append(piece)
-            return
-        for held in (*self._pieces, piece):
-            self._head = self._head or held.strip(self._blank)[:64]
-        self._pieces.clear()
 
     def take(self) -> bytes:
-        """All of it, or a `TooLarge`, which is empty where it is blank; the next one begins."""
-        record = b"".join(self._pieces)
-        if self._head is not None:
-            record = TooLarge(self._head, self.nbytes, self._limit)
-        self._pieces, self._head, self.nbytes = [], None, 0
+        """All of it, or a `TooLarge`; the next one begins."""
+        is_large = self.nbytes > self._limit
+        record = TooLarge(self.nbytes, self._limit) if is_large else b"".join(self._pieces)
+        self._pieces, self.nbytes = [], 0
         return record

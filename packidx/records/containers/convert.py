@@ -1,4 +1,8 @@
-"""JSON arrays, CSV, TSV and compressed text: converted once, by a stream, into JSON Lines.
+"""JSON, CSV, TSV and compressed text: converted once, by a stream, into JSON Lines.
+
+A JSON file is an array of records, or an object that holds them: in one list among other members,
+as COCO's ``annotations``, or each under its id. What COCO's ``image_id`` stands for is looked up in
+its ``images``, the one part of such a file that is held in memory.
 
 The copy is in the local cache (`packidx.io.cache`), for all processes of this machine: a record a
 line, a record that cannot be understood as a list of its reason and detail, and behind the lines
@@ -7,16 +11,18 @@ where each begins. A row of such a shard has no byte range: whoever reads one fi
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import csv
 import gzip
+import lzma
 import os
 import re
 import sys
 import zlib
 from array import array
-from collections.abc import Iterator
-from typing import IO, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -48,7 +54,13 @@ from packidx.records.containers.base import (
 )
 from packidx.records.containers.lines import decode, filled_lines, whole_lines
 
-CODECS = ("gz", "zst")
+CODECS = {"gz": "gzip", "zst": "Zstandard", "bz2": "bzip2", "xz": "xz"}
+"""Endings of compressed text, and how that is called."""
+HOLDERS = frozenset(
+    ("annotations", "data", "dataset", "entries", "examples", "instances", "items")
+    + ("questions", "records", "rows", "samples")
+)
+"""Names under which an object may hold a list of records."""
 _BLANK = b" \t\r\n"
 _WIDTH = array("q").itemsize
 _OUTSIDE = re.compile(rb'["\[\]{},]')  # what has a meaning outside of a string
@@ -136,7 +148,7 @@ class Converted(Container):
         """Write a shard's records as lines, and behind them where each begins."""
         bound, starts = cache.limit(), array("q", [0])
         with open(target, "wb") as file, local_shard(path) as here:
-            for line in self._lines(text_blocks(here, self._codec)):
+            for line in self._lines(lambda: text_blocks(here, self._codec)):
                 file.write(line + b"\n")
                 starts.append(starts[-1] + len(line) + 1)
                 if starts[-1] > bound:
@@ -148,25 +160,25 @@ class Converted(Container):
             starts.append(len(starts))
             starts.tofile(file)
 
-    def _lines(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    def _lines(self, opened: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
+        """The lines of a shard whose text `opened` gives, as often as it is called."""
         if self._text in ("csv", "tsv"):
             quoted = self._text == "csv" or self._delimiter is not None
             delimiter = self._delimiter or ("," if quoted else "\t")
-            rows = _rows(blocks, delimiter, quoted, self._max_record)
+            rows = _rows(opened(), delimiter, quoted, self._max_record)
             yield from map(_line, _tables_records(rows))
             return
         if self._text == "json":
-            items = (
-                raw if isinstance(raw, TooLarge) else raw.strip(_BLANK)
-                for raw in _elements(blocks, self._max_record)
-            )
+            holder, images = _held_in(_members(opened(), self._max_record))
+            items = _records(_members(opened(), self._max_record), holder, images)
         else:
-            lines = filled_lines(blocks, 0, False, self._max_record)
-            items = (line for _, line in lines)
+            items = (line for _, line in filled_lines(opened(), 0, False, self._max_record))
         for raw in items:
-            record = attempted(decode, raw)
-            is_line = not isinstance(record, BadRecord) and b"\n" not in raw
-            yield raw if is_line else _line(record)
+            record = attempted(decode, raw) if isinstance(raw, bytes) else raw
+            if isinstance(raw, bytes) and isinstance(record, dict) and b"\n" not in raw:
+                yield raw
+            else:
+                yield _line(record)
 
 
 def _line(record: dict[str, Any] | BadRecord) -> bytes:
@@ -202,45 +214,62 @@ def text_blocks(path: str, codec: str) -> Iterator[bytes]:
         SourceError: the file cannot be read.
         BrokenFile: it is not compressed as its name says, or it is cut.
     """
-    what = {"gz": "gzip", "zst": "Zstandard"}.get(codec)
+    what = CODECS.get(codec)
     with storage.reading(path), open(path, "rb", opener=storage.open_regular) as packed:
         if what is not None and not os.fstat(packed.fileno()).st_size:
             raise BrokenFile(f"the {what} stream is cut: the file is empty")
         try:
             file: Any = packed
             if codec:
-                file = gzip.GzipFile(fileobj=packed) if codec == "gz" else _unzstd(packed)
+                file = _OPENERS[codec](packed)
             while block := file.read(BLOCK):
                 yield block
-        except (EOFError, zlib.error, gzip.BadGzipFile, pa.ArrowException, OSError) as error:
+        except (EOFError, zlib.error, lzma.LZMAError, pa.ArrowException, OSError) as error:
             if what is None:
                 raise
             text = f"the {what} stream is broken or cut ({error}): restore the file"
             raise BrokenFile(text) from None
 
 
-def _unzstd(packed: IO[bytes]) -> Any:
-    return pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd")
+_OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
+    "gz": lambda file: gzip.GzipFile(fileobj=file),
+    "zst": lambda file: pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd"),
+    "bz2": bz2.BZ2File,
+    "xz": lzma.LZMAFile,
+}
 
 
-# -- JSON arrays -----------------------------------------------------------------------------------
+# -- JSON ------------------------------------------------------------------------------------------
 
 
-def _elements(blocks: Iterator[bytes], max_record: int) -> Iterator[bytes]:
-    """The bytes of every element of an array, blank ones (``[1,,2]``) included.
+class _Member(NamedTuple):
+    """An element of a list, or a member of the object that a file is."""
+
+    key: str
+    """Its name, or that of the list it is in; empty in an array."""
+    is_item: bool
+    """Whether it is in a list."""
+    raw: bytes
+    """Its text, or a `TooLarge`."""
+
+
+def _members(blocks: Iterator[bytes], max_record: int) -> Iterator[_Member]:
+    """What an array holds, blank elements (``[1,,2]``) included; or the members of an object, those
+    that are lists element by element.
 
     Raises:
-        BrokenFile: there is no array, it does not end, or something follows it.
+        BrokenFile: there is neither, it does not end, or something follows it.
     """
-    element = Gathered(max_record, _BLANK)
-    depth, is_string, number = 0, False, 0
+    element = Gathered(max_record)
+    depth, within, number = 0, 1, 0  # commas at depth `within` stand between what is given
+    is_string, is_object, key = False, False, ""
     at = 0  # in the block; behind its end, where that is an escape
     for block in blocks:
         start = 0
-        if not depth and not (block := block.removeprefix(BOM).lstrip(_BLANK)).startswith(b"["):
-            if not block:
-                continue
-            break
+        if not depth:
+            block = block.removeprefix(BOM).lstrip(_BLANK)
+            if block and block[:1] not in (b"[", b"{"):
+                break
         while at < len(block):
             mark = (_INSIDE if is_string else _OUTSIDE).search(block, at)
             if mark is None:
@@ -253,38 +282,109 @@ def _elements(blocks: Iterator[bytes], max_record: int) -> Iterator[bytes]:
                 is_string = not is_string
             elif character in b"[{":
                 depth += 1
-                start = at if depth == 1 else start
-            elif character == b",":
                 if depth == 1:
+                    start, is_object = at, character == b"{"
+                elif depth == 2 and within == 1 and is_object and character == b"[":
                     element.add(block[start : at - 1])
-                    yield element.take()
-                    start, number = at, number + 1
-            elif depth > 1:
-                depth -= 1
+                    key, start, within, number = _key(element.take() + b"0"), at, 2, 0
+            elif depth > within:
+                depth -= character != b","
             else:
                 element.add(block[start : at - 1])
-                last = element.take()
-                if number or last.strip(_BLANK):
-                    yield last
-                _check_rest(block[at:], blocks)
-                return
+                raw, start, is_item = element.take(), at, within == 2 or not is_object
+                if raw.strip(_BLANK) or (is_item and (number or character == b",")):
+                    yield _Member(key if is_item else _key(raw), is_item, raw)
+                number += 1
+                if character != b",":
+                    depth, within, key = depth - 1, 1, ""
+                if not depth:
+                    _check_rest(block[at:], blocks)
+                    return
         element.add(block[start:])
         at -= len(block)
     if not depth:
-        raise BrokenFile("there is no JSON array in it: its first character must be [")
+        raise BrokenFile("there is no JSON array or object in it: its first character must be [")
     raise BrokenFile(
         f"the JSON array is cut: it ends inside element {number}; restore the file, or close the "
         "array behind its last whole element"
     )
 
 
+def _key(raw: bytes) -> str:
+    """The name of an object's member, of which this is the text."""
+    if isinstance(raw, TooLarge):
+        return ""
+    try:
+        return str(next(iter(orjson.loads(b"{" + raw + b"}"))))
+    except (ValueError, StopIteration):
+        raise BrokenFile(f"it is no JSON: {raw.strip()[:64]!r} is no member of an object") from None
+
+
 def _check_rest(rest: bytes, blocks: Iterator[bytes]) -> None:
     for block in (rest, *([] if rest.strip(_BLANK) else blocks)):
         if block.strip(_BLANK):
             raise BrokenFile(
-                "something follows the JSON array's closing bracket: a .json file holds one array, "
-                "or one object a line"
+                "something follows the end of the JSON array or object: a .json file holds one of "
+                "these, or one object a line"
             )
+
+
+def _held_in(members: Iterator[_Member]) -> tuple[str, dict[Any, Any]]:
+    """The name of the list that has a file's records, empty of an array or of records by id; and
+    the names of COCO's images by their ids.
+
+    Raises:
+        BrokenFile: there are several such lists, or only lists of other names.
+    """
+    lists, images = set[str](), dict[Any, Any]()
+    for member in members:
+        if member.is_item and not member.key:
+            return "", {}
+        lists |= {member.key} if member.is_item else set()
+        if member.is_item and member.key == "images":
+            image = attempted(decode, member.raw)
+            if isinstance(image, dict) and isinstance(ident := image.get("id"), int | str):
+                images[ident] = image.get("file_name")
+    holders = lists & HOLDERS
+    if len(holders) == 1 or not lists:
+        return "".join(holders), images
+    raise BrokenFile(
+        f"it is an object with lists of records in {', '.join(sorted(holders or lists))}: write "
+        "the one that is meant as a file of its own"
+    )
+
+
+def _records(
+    members: Iterator[_Member], holder: str, images: Mapping[Any, Any]
+) -> Iterator[bytes | dict[str, Any] | BadRecord]:
+    """The records among members, as they stand or with what was looked up for them."""
+    for key, is_item, raw in members:
+        if is_item and key == holder:
+            record = attempted(_with_image, raw, images) if images else raw
+            yield raw.strip(_BLANK) if record is raw and not isinstance(raw, TooLarge) else record
+        elif not is_item and not holder:
+            yield attempted(_of_id, raw)
+
+
+def _with_image(raw: bytes, images: Mapping[Any, Any]) -> dict[str, Any]:
+    """A record of COCO with the name of its image's file."""
+    record = decode(raw)
+    ident = record.get("image_id")
+    if ident is None or record.get("file_name") is not None:
+        return record
+    if not isinstance(ident, int | str) or images.get(ident) is None:
+        raise BadRecord("bad_media", f"the record's image_id {ident!r:.80} is not among 'images'")
+    return {**record, "file_name": images[ident]}
+
+
+def _of_id(raw: bytes) -> dict[str, Any]:
+    """A record that stands under its id."""
+    if isinstance(raw, TooLarge):
+        return decode(raw)
+    [(ident, record)] = decode(b"{" + raw + b"}").items()
+    if not isinstance(record, dict):
+        raise BadRecord("bad_record", f"what stands under {ident!r:.80} is no object")
+    return {"id": ident, **record}
 
 
 # -- tables ----------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ def whole_lines(
     Blank lines that follow one another may come as one, and a line of over `max_record` bytes comes
     as a `TooLarge`.
     """
-    line = Gathered(max_record, BLANK + b"\n")
+    line = Gathered(max_record)
     first = not begun
     for block in blocks:
         if first:
@@ -164,7 +164,6 @@ def _split(block: bytes) -> list[bytes]:
     return lines if lines[-1] else lines[:-1]
 
 
-BLANK = b" \t\r\v\f"
 _NO_NUMBER = re.compile("-?(NaN|Infinity|nan|inf)|None|True|False")
 
 
@@ -185,7 +184,7 @@ def decode(line: bytes) -> dict[str, Any]:
         except UnicodeDecodeError as wrong:
             text = f"byte {wrong.start} is not UTF-8: write the file as UTF-8"
             raise BadRecord("bad_utf8", text) from None
-        raise BadRecord("bad_json", _explained(error, line)) from None
+        raise BadRecord("bad_json", _explained(error)) from None
     if not isinstance(record, dict):
         kind = {list: "a list", str: "text", type(None): "null", bool: "a boolean"}
         text = f"the record is {kind.get(type(record), 'a number')}, not an object"
@@ -193,27 +192,11 @@ def decode(line: bytes) -> dict[str, Any]:
     return record
 
 
-_HINTS = (
-    ("unexpected end", "the record is cut"),
-    ("surrogate", "a \\u escape is half a surrogate pair"),
-    ("depth limit", "the record is nested too deeply"),
-    ("recursion limit", "the record is nested too deeply"),
-    ("infinity", "a number is too large"),
-    ("out of range", "a number is too large"),
-    ("control character", "a text holds a control character that is not escaped"),
-)
-"""Words of the decoder's message, and what is wrong with the record then."""
-
-
-def _explained(error: ValueError, line: bytes) -> str:
-    """Return what is wrong with a record that is not JSON, in a user's words, and where."""
-    message = str(getattr(error, "msg", error))
-    at = getattr(error, "pos", None)
-    text = message if at is None else f"{message} at character {at} of the record"
-    hint = next((hint for words, hint in _HINTS if words in message.lower()), None)
-    if hint is None and not line.strip(b"\0" + BLANK):
-        hint = "the record is NUL bytes, as a file that was not written to its end has them"
-    if hint is None and at is not None:
-        wrong = _NO_NUMBER.match(str(getattr(error, "doc", "")), at)
-        hint = f"{wrong[0]} is no JSON value" if wrong else None
-    return text if hint is None else f"{hint}: {text}"
+def _explained(error: ValueError) -> str:
+    """Return what is wrong with a record that is not JSON, and where."""
+    message, at = str(getattr(error, "msg", error)), getattr(error, "pos", None)
+    if at is None:
+        return message
+    wrong = _NO_NUMBER.match(str(getattr(error, "doc", "")), at)
+    hint = "" if wrong is None else f"{wrong[0]} is no JSON value: "
+    return f"{hint}{message} at character {at} of the record"

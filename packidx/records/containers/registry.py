@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import get_args
+from typing import Any, get_args
 
 import orjson
 
@@ -12,10 +12,11 @@ from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import Container as Kind
 from packidx.io import urls
 from packidx.records.containers.base import BOM, Container, local_shard, named
-from packidx.records.containers.convert import CODECS, Converted, text_blocks
+from packidx.records.containers.convert import CODECS, HOLDERS, Converted, text_blocks
 from packidx.records.containers.lines import Lines
 from packidx.records.containers.tables import ARROW, PARQUET
 from packidx.records.containers.tar import Tar, refuse_compressed
+from packidx.records.media.references import TURN_KEYS
 
 DEFAULT = "jsonl"
 """The kind of a shard whose manifest does not say."""
@@ -32,7 +33,7 @@ SUFFIXES = (
 )
 """Endings of file names that hold records."""
 KNOWN = ", ".join(SUFFIXES)
-JSON = (".json", ".json.gz", ".json.zst")
+JSON = (".json", *(f".json.{codec}" for codec in CODECS))
 """Endings of files that must be looked into to know what they are."""
 
 
@@ -76,8 +77,8 @@ def required_kind(uri: str, path: str, data_type: str | None = None) -> str:
     if not urls.is_url(path) and not os.path.isfile(path):  # `find_shards` says what it is
         return DEFAULT
     refuse_compressed(uri)
-    kind = kind_of(path)
-    if kind is not None or (kind := data_type) is not None:
+    kind = kind_of(path, by_id=True) or data_type
+    if kind is not None:
         return kind
     if path.endswith(JSON):
         raise SourceError(
@@ -88,10 +89,14 @@ def required_kind(uri: str, path: str, data_type: str | None = None) -> str:
 
 
 _OBJECT_BYTES = 16 << 20  # of a file that is a single object, such as a mix
+_OF_RECORDS = frozenset((*TURN_KEYS, "prompt", "question", "instruction", "text", "input_ids"))
 
 
-def kind_of(path: str) -> str | None:
-    """The kind of a file: by its name, and for ``.json`` by its first character.
+def kind_of(path: str, by_id: bool = False) -> str | None:
+    """The kind of a file: by its name, and for ``.json`` by how it begins.
+
+    Args:
+        by_id: whether an object of objects is records under their ids.
 
     Returns:
         One of `KINDS`, or None where the name has no known ending, or a ``.json`` file holds an
@@ -111,32 +116,54 @@ def kind_of(path: str) -> str | None:
     text = _ENDINGS.get(stem.rpartition(".")[2]) if "." in stem else None
     if text == "json":
         with local_shard(path) as copy:  # which is read again for its records
-            text = _array_or_lines(copy, codec[1:])
+            text = _array_or_lines(copy, codec[1:], by_id)
     return None if text is None else text + codec
 
 
-def _array_or_lines(path: str, codec: str) -> str | None:
+def _array_or_lines(path: str, codec: str, by_id: bool) -> str | None:
     with named(path):
         blocks = text_blocks(path, codec)
         head = b""
-        for block in blocks:
-            head = (head + block).removeprefix(BOM).lstrip(b" \t\r\n")
-            if head:
-                break
+        while not head and (block := next(blocks, b"")):
+            head = block.removeprefix(BOM).lstrip(b" \t\r\n")
         if head.startswith(b"["):
             return "json"
-        line_limit = 64 << 20
-        while b"\n" not in head and len(head) < line_limit and (block := next(blocks, b"")):
-            head += block
-        if _is_object(head.partition(b"\n")[0]):
-            return "jsonl"
         while len(head) < _OBJECT_BYTES and (block := next(blocks, b"")):
             head += block
-    return None if _is_object(head) else "jsonl"  # one object over several lines, or a bad line
+    line, _, rest = head.partition(b"\n")
+    record, second = _object(line), rest.partition(b"\n")[0]
+    if record is not None and rest.strip():
+        return "jsonl"
+    whole = record or _object(head)
+    if whole is not None and _holds_records(whole, by_id):
+        return "json"
+    if whole is not None:
+        return None if record is None else "jsonl"
+    # a large object or one that is cut, or lines of which the first is bad
+    return "json" if _is_open(line) and _object(second) is None else "jsonl"
 
 
-def _is_object(text: bytes) -> bool:
+def _object(text: bytes) -> dict[str, Any] | None:
     try:
-        return isinstance(orjson.loads(text), dict)
+        value = orjson.loads(text)
     except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _is_open(line: bytes) -> bool:
+    """Return whether a text begins an object that ends behind it."""
+    try:
+        orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        return line.startswith(b"{") and error.pos >= len(line.rstrip().decode("utf-8", "replace"))
+    return False
+
+
+def _holds_records(value: dict[str, Any], by_id: bool) -> bool:
+    """Return whether an object is no record, but holds some."""
+    if not _OF_RECORDS.isdisjoint(value):
         return False
+    if any(isinstance(held := value[name], list) and held for name in HOLDERS & value.keys()):
+        return True
+    return by_id and len(value) > 1 and all(isinstance(record, dict) for record in value.values())

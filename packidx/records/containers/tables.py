@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import BadRecord
 from packidx.recent import Recent
 from packidx.records.containers.base import (
     TASK_BYTES,
@@ -44,19 +44,18 @@ _ROWS = 256  # made into Python objects at once
 class TableFile(ABC):
     """A file of tables, opened; its groups are row groups, or batches."""
 
-    path: str
-    nbytes: list[int]
-    """Bytes of each group of the file."""
-    starts: list[int]
-    """Number of the first row of each of these, and of all rows."""
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.nbytes: list[int] = []
+        """Bytes of each group of the file."""
+        self.starts = [0]
+        """Number of the first row of each of these, and of all rows."""
+        self._kept: Recent[int, pa.RecordBatch] = Recent(_CACHE_BYTES)  # by first row
+        self._coming: tuple[int, Iterator[pa.RecordBatch]] = (-1, iter(()))  # (its row, batches)
 
     @abstractmethod
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """The rows of a group, some at a time."""
-
-    @abstractmethod
-    def record(self, row: int) -> dict[str, Any] | BadRecord:
-        """The record in one row; a SourceError where there is none."""
 
     def group_of(self, row: int) -> int:
         """Return which group a row is in.
@@ -68,33 +67,49 @@ class TableFile(ABC):
             raise too_few(self.path, row)
         return bisect.bisect_right(self.starts, row) - 1
 
+    def record(self, row: int) -> dict[str, Any] | BadRecord:
+        """The record in one row; the batches last read for rows one by one are kept.
+
+        Raises:
+            SourceError: there is no such row, or the file is damaged.
+        """
+        for start, batch in reversed(self._kept.items()):
+            if start <= row < start + batch.num_rows:
+                return record_at(batch, row - start)
+        number = self.group_of(row)
+        at, batches = self._coming
+        if not self.starts[number] < at <= row:
+            at, batches = self.starts[number], self.batches(number)
+        self._coming = (-1, iter(()))  # in case of an error
+        for batch in batches:
+            self._kept.put(at, batch, batch.nbytes)
+            at += batch.num_rows
+            if row < at:
+                self._coming = (at, batches)
+                return record_at(batch, row - (at - batch.num_rows))
+        raise too_few(self.path, row)
+
 
 class Table(Container):
     """A kind of file of tables; `start` and `end` of a range are numbers of groups.
 
     Args:
-        checked: opens a file after a look at all that may be wrong with it.
-        opened: opens one that was checked before; by default as `checked` does.
+        open_file: (path, whether to look at all that may be wrong with it) → it, opened.
         most: files that stay open.
     """
 
-    def __init__(
-        self,
-        checked: Callable[[str], TableFile],
-        opened: Callable[[str], TableFile] | None = None,
-        most: int = 4,
-    ) -> None:
+    def __init__(self, open_file: Callable[[str, bool], TableFile], most: int) -> None:
         @functools.lru_cache(maxsize=most)
         def remembered(path: str, version: tuple[int, str]) -> TableFile:
-            return (opened or checked)(path)
+            return open_file(path, False)
 
-        self._checked, self._remembered = checked, remembered
+        self._open, self._remembered = open_file, remembered
         atexit.register(remembered.cache_clear)  # while all it needs is still there
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         with local_shard(path) as here:
             hashing = file_hash(here)
-            file = self._checked(here)
+            file = self._open(here, True)
         cuts, work = Cuts(task_bytes), 0
         for group, nbytes in enumerate(file.nbytes):
             cuts.at(group, file.starts[group], work)
@@ -130,37 +145,6 @@ def check_names(schema: pa.Schema) -> None:
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise BrokenFile(f"it has several columns of the same name ({', '.join(twice)}): rename")
-
-
-def check_batch(batch: pa.RecordBatch) -> None:
-    """Refuse a batch whose buffers do not hold what they say: reading it could crash the process.
-
-    Texts that are not UTF-8 may be in it; their rows are rejected one by one.
-
-    Raises:
-        pa.ArrowInvalid: it is damaged.
-    """
-    batch.validate()  # sizes, before `view` looks at them
-    for column in batch.columns:
-        kind = _bytes_type(column.type)
-        (column if kind == column.type else column.view(kind)).validate(full=True)
-
-
-def _bytes_type(kind: pa.DataType) -> pa.DataType:
-    """`kind` with bytes in place of texts, at any depth."""
-    if pa.types.is_string(kind):
-        return pa.binary()
-    if pa.types.is_large_string(kind):
-        return pa.large_binary()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_bytes_type(field.type)) for field in kind])
-    for is_list, make in _LISTS:
-        if is_list(kind):
-            return make(kind.value_field.with_type(_bytes_type(kind.value_type)))
-    return kind
-
-
-_LISTS = ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list))
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | BadRecord]:
@@ -205,30 +189,29 @@ def without_nulls(value: Any) -> Any:
 
 
 class _Parquet(TableFile):
-    """A Parquet file; the batches last read for rows one by one are kept, up to `_CACHE_BYTES`.
+    """A Parquet file.
 
     Raises:
         SourceError: it is no Parquet, or broken.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, checked: bool) -> None:
+        super().__init__(path)
         try:
             # Not read ahead: a row group of images may be larger than memory should grow.
-            file = pq.ParquetFile(
+            self._parquet = pq.ParquetFile(
                 os.path.abspath(path),  # of which Arrow takes no part for a home folder or a URL
                 pre_buffer=False,
                 buffer_size=1 << 20,
                 page_checksum_verification=True,
             )
-            check_names(file.schema_arrow)
+            check_names(self._parquet.schema_arrow)
         except _ERRORS as error:
             raise broken(path, "no Parquet file that can be read", error) from None
-        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        self.path, self._parquet = path, file
+        footer = self._parquet.metadata
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
         self.nbytes = [group.total_byte_size for group in groups]
         self.starts = [0, *itertools.accumulate(group.num_rows for group in groups)]
-        self._kept: Recent[int, pa.RecordBatch] = Recent(_CACHE_BYTES)  # by first row
-        self._coming: tuple[int, Iterator[pa.RecordBatch]] = (-1, iter(()))  # (its row, batches)
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """A row group's rows, a few MB at a time."""
@@ -239,50 +222,36 @@ class _Parquet(TableFile):
         except _ERRORS as error:
             raise broken(self.path, "a Parquet file that is damaged", error) from None
 
-    def record(self, row: int) -> dict[str, Any] | BadRecord:
-        for start, batch in reversed(self._kept.items()):
-            if start <= row < start + batch.num_rows:
-                return record_at(batch, row - start)
-        number = self.group_of(row)
-        at, batches = self._coming
-        if not self.starts[number] < at <= row:
-            at, batches = self.starts[number], self.batches(number)
-        try:
-            for batch in batches:
-                self._kept.put(at, batch, batch.nbytes)
-                at += batch.num_rows
-                self._coming = (at, batches)
-                if row < at:
-                    return record_at(batch, row - (at - batch.num_rows))
-        except SourceError:
-            self._coming = (-1, iter(()))
-            raise
-        raise too_few(self.path, row)
-
 
 class _Arrow(TableFile):
     """Where the batches of an Arrow stream or file are. It is mapped for each of them anew: pages
     that were read do not stay in memory.
 
     Args:
-        check: called with each batch; none of a file that has been checked before.
+        checked: look at each batch, whether its buffers hold what they say: reading it could crash
+            the process.
 
     Raises:
-        SourceError: it is no Arrow file, or cut, or `check` found it damaged.
+        SourceError: it is no Arrow file, or cut or damaged.
     """
 
-    def __init__(self, path: str, check: Callable[[pa.RecordBatch], None] | None = None) -> None:
-        self.path, self.nbytes, self.starts = path, [], [0]
+    def __init__(self, path: str, checked: bool) -> None:
+        super().__init__(path)
         self._offsets: list[int] = []
         try:
             file = pa.memory_map(path)
             number = _seek_stream(file)
             reader = pa.ipc.open_stream(file)
-            _check_schema(reader.schema)
+            self._schema = reader.schema
+            check_names(reader.schema)
+            for field in reader.schema:
+                if pa.types.is_dictionary(field.type):
+                    text = f"its column {field.name!r} is dictionary-encoded: write it plain"
+                    raise BrokenFile(text)
             offset = file.tell()
             for batch in reader:
-                if check is not None:
-                    check(batch)
+                if checked:
+                    batch.validate(full=True)
                 self._offsets.append(offset)
                 self.nbytes.append(batch.nbytes)
                 self.starts.append(self.starts[-1] + batch.num_rows)
@@ -291,7 +260,6 @@ class _Arrow(TableFile):
                 raise BrokenFile(f"it has {len(self._offsets)} batches of {number}")
         except _ERRORS as error:
             raise broken(path, "no Arrow file that can be read", error) from None
-        self._schema = reader.schema
 
     def record(self, row: int) -> dict[str, Any] | BadRecord:
         number = self.group_of(row)
@@ -330,14 +298,7 @@ def _seek_stream(file: pa.MemoryMappedFile) -> int | None:
     return None
 
 
-def _check_schema(schema: pa.Schema) -> None:
-    check_names(schema)
-    for field in schema:
-        if pa.types.is_dictionary(field.type):
-            raise BrokenFile(f"its column {field.name!r} is dictionary-encoded: write it plain")
-
-
-PARQUET = Table(_Parquet)
+PARQUET = Table(_Parquet, most=4)
 """Parquet files."""
-ARROW = Table(lambda path: _Arrow(path, check_batch), _Arrow, most=64)
+ARROW = Table(_Arrow, most=64)
 """Arrow IPC streams or files."""

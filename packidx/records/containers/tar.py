@@ -54,14 +54,11 @@ KEY = "__key__"
 """Where a record has its sample's key, as in a WebDataset."""
 DUPLICATE = "duplicate_key"
 """Why a sample is rejected whose key came before."""
-COMPRESSED = {
-    **dict.fromkeys((".tgz", ".tar.gz"), "gunzip"),
-    **dict.fromkeys((".tzst", ".tar.zst"), "unzstd"),
-    **dict.fromkeys((".txz", ".tar.xz"), "unxz"),
-    **dict.fromkeys((".tbz2", ".tar.bz2"), "bunzip2"),
-    ".tar.lz4": "unlz4",
-}
-"""Endings of tars of which no byte range can be read, and what unpacks them."""
+COMPRESSED = (
+    *(".tgz", ".tzst", ".txz", ".tbz2", ".tbz"),
+    *(f".tar.{codec}" for codec in ("gz", "zst", "xz", "bz2", "lz4")),
+)
+"""Endings of tars of which no byte range can be read."""
 
 _RECORD, _TEXT = "json", "txt"  # extensions
 _NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
@@ -72,13 +69,6 @@ _MAX_HEADER = 1 << 20  # bytes of an extended header; names and times
 _GLANCE = 4096  # bytes of a medium that are counted as work: most that is looked at is a header
 _SCAN_BLOCK = 1 << 14
 _ADVICE = "; restore the shard"
-_NO_FILE = {
-    tarfile.LNKTYPE: "a hard link to {!r}",
-    tarfile.SYMTYPE: "a symbolic link to {!r}",
-    tarfile.CHRTYPE: "a device",
-    tarfile.BLKTYPE: "a device",
-    tarfile.FIFOTYPE: "a pipe",
-}
 
 
 class Members(NamedTuple):
@@ -207,11 +197,10 @@ def _work(sample: Sample) -> int:
 
 def refuse_compressed(uri: str) -> None:
     """Raise a SourceError if `uri` is the name of a compressed tar."""
-    tool = next((tool for ending, tool in COMPRESSED.items() if uri.endswith(ending)), None)
-    if tool is not None:
+    if uri.endswith(COMPRESSED):
         raise SourceError(
             f"{uri} is a compressed tar, which has no byte ranges: to read one sample, all before "
-            f"it would have to be unpacked; {tool} it and name the plain .tar"
+            "it would have to be unpacked; unpack it and name the plain .tar"
         )
 
 
@@ -274,86 +263,61 @@ def members(
                 )
             info = archive.next()
         except (tarfile.TarError, ValueError, OSError) as error:
-            raise BrokenFile(_no_header(at, end, str(error))) from None
+            text = f"there is no header of a tar's member at byte {at} ({error})"
+            raise BrokenFile(text) from None
         if info is None:
             break
         archive.members = []  # type: ignore[attr-defined]  # it would keep them all
         if any(name in ("path", "size") or "sparse" in name for name in archive.pax_headers):
             raise BrokenFile(f"a global header before byte {info.offset_data} names a member")
         if archive.offset > end:
-            have = end - info.offset_data
-            if have >= info.size:
-                raise BrokenFile(f"the tar is cut behind member {info.name!r}")
             raise BrokenFile(
-                f"the tar is cut inside member {info.name!r}: {max(have, 0)} of its {info.size} "
-                f"bytes are there from byte {info.offset_data} on"
+                f"the tar is cut inside member {info.name!r}, of which {info.size} bytes and their "
+                f"padding should be there from byte {info.offset_data} on"
             )
         if taken is not None:
             taken(read(at, info.offset_data - at))
         wants = info.isreg() and (content is None or content(info.name))
-        wrong = _wrong(info, wants and content is not None)
-        data = None
-        if wants and wrong is None:
+        wrong: BadRecord | None = None
+        data: bytes | None = None
+        if info.issparse() or not info.isreg():
+            what = "a sparse file" if info.issparse() else "a link, a device or a pipe"
+            wrong = BadRecord("bad_member", f"is {what}: write the file itself into the tar")
+        elif wants and content is not None and info.size > MAX_RECORD:
+            wrong = too_large(info.size, MAX_RECORD)
+        elif wants:
             data = read(info.offset_data, info.size)
             if taken is not None:
                 taken(data)
         at = archive.offset
-        if info.isreg() or info.type in _NO_FILE:
+        if info.isreg() or info.islnk() or info.issym() or info.isdev():
             nbytes = info.size if info.isreg() else 0
             name = info.pax_headers.get("GNU.sparse.name", info.name)
             yield Member(name, info.offset, at, data, info.offset_data, nbytes, wrong)
     if is_archive:
-        _check_end(read, at, end, taken)
+        _check_end(read, at, taken)
     elif at != end:
         raise BrokenFile(f"there is no header of a tar's member at byte {at}")
 
 
-def _wrong(info: tarfile.TarInfo, is_limited: bool) -> BadRecord | None:
-    """Why nothing is read of a member; None where it is a file."""
-    if info.issparse():
-        text = "is stored as a sparse file, so write the tar without --sparse"
-        return BadRecord("bad_member", text)
-    if info.type in _NO_FILE:
-        what = _NO_FILE[info.type].format(info.linkname)
-        return BadRecord("bad_member", f"is {what}, so write the file itself into the tar")
-    if is_limited and info.size > MAX_RECORD:
-        return too_large(info.size, MAX_RECORD)
-    return None
-
-
-def _no_header(at: int, end: int, error: str) -> str:
-    """Return what is wrong with a file where a header should be."""
-    if at == end:
-        return "it is empty" if end == 0 else _unclosed(at)
-    if end < _BLOCK:
-        return "it is no tar, whose headers have 512 bytes"
-    return f"there is no header of a tar's member at byte {at} ({error})"
-
-
-def _unclosed(at: int) -> str:
-    return f"the tar is cut or was not closed: it stops at byte {at} without its end's empty blocks"
-
-
-def _check_end(read: Read, at: int, end: int, taken: Callable[[bytes], object] | None) -> None:
+def _check_end(read: Read, at: int, taken: Callable[[bytes], object] | None) -> None:
     """Nothing but zeros may follow the end: tars joined by `cat` hold more than anybody reads."""
     place = at
     while data := read(place, 1 << 20):
-        if place == at and len(data) < _BLOCK:
-            raise BrokenFile(f"the tar is cut inside the header at byte {at}")
-        if place == at and data[:_BLOCK].count(0) < _BLOCK:
-            raise BrokenFile(_no_header(at, end, "its checksum is another one"))
         place += len(data)
         if data.count(0) != len(data):
             raise BrokenFile(
-                f"something follows the tar's end before byte {place}: tars joined by cat are "
-                "shards of their own, so keep them apart"
+                f"there is neither a header of a tar's member at byte {at} nor its empty end: it "
+                "is cut or damaged, or something follows the end (tars joined by cat are shards of "
+                "their own, so keep them apart)"
             )
         if taken is not None:
             taken(data)
-    if place == at:
-        raise BrokenFile(_no_header(at, end, ""))
-    if place % _BLOCK:
-        raise BrokenFile(f"the tar is cut inside its end, at byte {place}")
+    if place - at < _BLOCK or place % _BLOCK:
+        raise BrokenFile(
+            f"the tar is cut or was not closed: it stops at byte {place} without its end's empty "
+            "blocks"
+        )
 
 
 # -- samples ---------------------------------------------------------------------------------------

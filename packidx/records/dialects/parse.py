@@ -3,7 +3,7 @@
 ShareGPT (``conversations`` of ``from``/``value``), OpenAI (``messages`` of ``role``/``content``)
 and NeMo (``conversation``, ``_text_tokens``, ``mm_inputs_meta``) differ in names only. So one
 parser takes any of the names: it looks for the turns under the keys of `TURN_KEYS` in that order.
-A record without turns may be a question and its answer, or a medium's caption (`single_turn`), or,
+A record without turns may be a question and its answer, or a medium's caption (`questions`), or,
 where nothing else is said, a text alone (`documents`). Tokens (``input_ids``) win over anything
 else that a record holds, then turns, then questions with answers, then captions.
 
@@ -27,9 +27,10 @@ import orjson
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
+from packidx.records.dialects.questions import question_turns
 from packidx.records.dialects.sides import refuse_preferences
 from packidx.records.dialects.standard import is_document, may_hold_media, plain_document
-from packidx.records.layout import CAPTIONS
+from packidx.records.layout import SYSTEM
 from packidx.records.media.held import media_in
 from packidx.records.media.references import (
     LIST_KEYS,
@@ -39,7 +40,6 @@ from packidx.records.media.references import (
     cut,
     integer,
     media_entries,
-    media_first,
     medium_of,
     named,
     part_kind,
@@ -55,6 +55,9 @@ _ROLES = {
     "human": "user",
     "assistant": "assistant",
     "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
     "model": "assistant",
     "bot": "assistant",
     "tool": "tool",
@@ -100,6 +103,7 @@ def parse(record: Any, *, has_media: bool = False) -> Conversation:
         lists.check()
         return Conversation((written,), count, is_document=True)
     turns = [_turn(turn, number, lists) for number, turn in enumerate(raw_turns)]
+    lists.place(turns)
     lists.check()
     has_literal = lists.has_literal
     return Conversation(
@@ -118,11 +122,10 @@ def _text_tokens(record: Mapping[str, Any]) -> int | None:
 def _raw_turns(record: Mapping[str, Any]) -> list[Any]:
     key = turn_key(record)
     if key is None:
-        row = single_turn(record)
-        if row is None:
-            row = plain_document(record)
-        if row is not None:
-            return row
+        asked = question_turns(record)
+        turns = plain_document(record) if asked is None else asked
+        if turns is not None:
+            return turns
         raise BadRecord(
             "no_messages",
             f"the record has none of {', '.join(TURN_KEYS)}: name the column that holds the turns",
@@ -269,74 +272,15 @@ def _tools(tools: Any) -> list[Any] | None:
 
 
 def _with_system(record: Mapping[str, Any], turns: list[Turn]) -> tuple[Turn, ...]:
-    system = record.get("system")
+    name = SYSTEM[0] if record.get(SYSTEM[0]) not in (None, "") else SYSTEM[1]
+    system = record.get(name)
     if system is None or system == "":
         return tuple(turns)
     if not isinstance(system, str):
-        raise BadRecord("bad_turn", f"'system' is {named(system)}, not text")
+        raise BadRecord("bad_turn", f"{name!r} is {named(system)}, not text")
     if turns[0].role == "system":
-        raise BadRecord("bad_turn", "the record has both 'system' and a leading system turn")
+        raise BadRecord("bad_turn", f"the record has both {name!r} and a leading system turn")
     return (Turn("system", (system,)), *turns)
-
-
-_USUAL = (
-    ("prompt", "query", "response"),
-    ("prompt", "query", "completion"),
-    ("instruction", "input", "output"),
-    ("question", "input", "answer"),
-)
-_MIXED = tuple(
-    (question, addition, answer)
-    for question, addition in {form[:2]: None for form in _USUAL}
-    for *_, answer in _USUAL
-)
-_FORMS = (*_USUAL, *(form for form in _MIXED if form not in _USUAL))
-
-
-def single_turn(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The record's turns, or None where it is no such row.
-
-    Raises:
-        BadRecord: ``bad_turn``, a text is none.
-    """
-    for question, addition, answer in _FORMS:
-        if record.get(question) is None or record.get(answer) is None:
-            continue
-        # LLaMA-Factory joins an instruction and its input by a newline.
-        texts = [record[question]] + ([record.get(addition)] if addition else [])
-        asked = "\n".join(_text(text, question) for text in texts if text not in (None, ""))
-        return _turns(record, asked, _text(record[answer], answer))
-    has_media = any(media_entries(record, kind)[1] for kind in LIST_KEYS)
-    for key in CAPTIONS:
-        if has_media and record.get(key) is not None:
-            return _turns(record, "", _text(record[key], key))
-    return None
-
-
-def _turns(record: Mapping[str, Any], asked: str, answered: str) -> list[dict[str, Any]]:
-    turns = []
-    for pair in _history(record.get("history")):
-        turns += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
-    turns += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
-    turned: list[dict[str, Any]] = media_first({**record, "messages": turns})["messages"]
-    return turned
-
-
-def _history(history: Any) -> list[Any]:
-    if history in (None, ""):
-        return []
-    pairs: list[Any] = list(history) if isinstance(history, list | tuple) else [None]
-    for pair in pairs:
-        is_pair = isinstance(pair, list | tuple) and len(pair) == 2
-        if not is_pair or not all(isinstance(text, str) for text in pair):
-            raise BadRecord("bad_turn", "'history' is not a list of [question, answer]")
-    return pairs
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise BadRecord("bad_turn", f"{name!r} is {named(value)}, not text")
-    return value
 
 
 IGNORED = -100
@@ -455,6 +399,20 @@ class MediaLists:
             if fact is not None and (name == "tokens" or getattr(medium, name) is None)
         }
         return replace(medium, **taken)
+
+    def place(self, turns: list[Turn]) -> None:
+        """Put the media of each kind of which no turn has one before the first user's words."""
+        listed = [kind for kind, held in self._listed.items() if held and kind not in self._used]
+        if not listed:
+            return
+        at = next((n for n, turn in enumerate(turns) if turn.role == "user"), None)
+        if at is None:
+            return
+        shown = {part.kind for turn in turns for part in turn.parts if isinstance(part, Media)}
+        front = [self.next(k) for k in listed if k not in shown for _ in self._listed[k]]
+        if front:
+            parts = (*front, *turns[at].parts)
+            turns[at] = replace(turns[at], parts=parts, text_as_list=False)
 
     def check(self) -> None:
         """Refuse a record with more or fewer placeholders than media, or that states more or fewer

@@ -27,7 +27,6 @@ from packidx.records.media.references import (
     OBJECT,
     TURN_KEYS,
     content_of,
-    media_first,
     named,
     role_of,
     turn_key,
@@ -160,14 +159,14 @@ def _with_turns(rest: dict[str, Any], turns: list[Any], side: str) -> dict[str, 
         if asked is not None and not _is_within(asked, turns):
             text = f"holds a whole conversation, which does not begin with {_name(rest)}"
             raise BadRecord("bad_pair", f"{side!r} {text}: leave one of the two out")
-        return media_first({**kept, "messages": turns})
+        return {**kept, "messages": turns}
     if not isinstance(asked, list | tuple) or not asked:
         text = "is an answer, and nothing says what was asked: give a 'prompt'"
         raise BadRecord("bad_pair", f"{side!r} {text}")
     if role_of(asked[-1]) not in (*_ASKING, "tool", "observation", "function_response"):
         text = f"{_name(rest)} ends with an answer, before that in {side!r}"
         raise BadRecord("bad_pair", f"{text}: end it with what was asked")
-    return media_first({**kept, "messages": [*asked, *turns]})
+    return {**kept, "messages": [*asked, *turns]}
 
 
 def _instead(record: Mapping[str, Any], rest: dict[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,6 @@ from packidx.records.media.references import (
     integer,
     map_media,
     media_entries,
-    media_first,
     named,
     reference_of,
     turn_key,
@@ -229,7 +228,7 @@ def _inferred(record: dict[str, Any], sample: Members) -> dict[str, Any]:
         if files:
             record[keys[0]] = files
             record.pop(keys[1], None)  # empty
-    return media_first(record)
+    return record
 
 
 # -- columns of media ------------------------------------------------------------------------------
@@ -384,7 +383,7 @@ def _pairs(record: Record) -> Record:
         texts = [{"user": u, "assistant": a} for u, a in zip(*lists, strict=True)]
     pairs = [(entry["user"], entry["assistant"]) for entry in texts]
     kept = {key: value for key, value in record.items() if key != "texts"}
-    return media_first({**kept, "messages": _messages(pairs)})
+    return {**kept, "messages": _messages(pairs)}
 
 
 def _messages(pairs: Sequence[tuple[Any, Any]]) -> list[Record]:
@@ -425,7 +424,7 @@ def _of_loongforge(record: Record) -> Record:
         if (own := media_entries(kept, kind)[0]) is not None:
             raise BadRecord("bad_media", f"the record has {own!r} beside the files of its texts")
         lists.setdefault(LIST_KEYS[kind][0], []).append(file)
-    return media_first({**kept, **lists})
+    return {**kept, **lists}
 
 
 def _stated_type(record: Mapping[str, Any]) -> Any:

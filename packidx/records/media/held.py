@@ -11,7 +11,14 @@ from typing import Any
 
 import orjson
 
-from packidx.records.media.references import OBJECT, is_opened, is_sound, is_video
+from packidx.records.media.references import (
+    BASE64,
+    OBJECT,
+    is_base64,
+    is_opened,
+    is_sound,
+    is_video,
+)
 
 EXTENSIONS = {
     "image": frozenset(
@@ -62,9 +69,8 @@ _MAGIC = (  # as in file(1)
 _KNOWN = [(name, re.compile(pattern, re.DOTALL)) for name, pattern in _MAGIC]
 _IN_TEXT = re.compile(r"<img>[^<>]{1,2000}</img>")
 _DATA = re.compile("data:(image|video|audio)/")
-_BASE64 = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR")  # JPEG, PNG, GIF, WebP
-_BEGINNINGS = ("[", "{", " ", "\t", "\n", "data:", *_BASE64)
-_MAX_NAME, _SHORTEST = 2048, 64
+_BEGINNINGS = ("[", "{", " ", "\t", "\n", "data:", *BASE64)
+_MAX_NAME = 2048
 _MAX_DEPTH = 8
 NUMBERS = frozenset((int, float, bool, type(None)))
 
@@ -93,11 +99,6 @@ def is_plain(text: str) -> bool:
     if (dot and ending.lower() in _KINDS) or text.startswith(_BEGINNINGS) or "<img>" in text:
         return False
     return "://" not in text[:8] or ("?" not in text and "#" not in text)
-
-
-def is_base64(text: str) -> bool:
-    """Return whether a text is an image in base64."""
-    return len(text) >= _SHORTEST and text.startswith(_BASE64) and " " not in text
 
 
 def media_in(value: Any, depth: int = 0) -> str | None:

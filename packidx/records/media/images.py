@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Iterator
 from typing import IO, Any
 
-import PIL
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from packidx.errors import BadRecord, PackidxError
@@ -26,7 +25,6 @@ from packidx.io import ranges, storage, urls
 from packidx.io.ranges import Extent, ReadAhead
 from packidx.io.storage import unreadable
 from packidx.records.conversation import MediaInfo
-from packidx.records.media.lmdb_store import read_value, split_reference
 from packidx.records.media.paths import shortened
 from packidx.records.media.references import is_opened
 
@@ -59,16 +57,9 @@ def read_image(source: Source, label: str | None = None) -> bytes:
         SourceError: an object store, or the tar that it is in, cannot be read.
     """
     label = label or label_of(source)
-    if isinstance(source, bytes):
-        return source
-    if isinstance(source, Extent):
-        return source.read()
-    if urls.is_url(source) and split_reference(source) is None:
+    if isinstance(source, str) and urls.is_url(source):
         with _asked(source, label):
-            data = storage.read(source)
-        if not data:
-            raise BadRecord("broken_media", f"{label} is empty")
-        return data
+            source = storage.read(source)
     file, _ = open_file(source, label)
     with file:
         try:
@@ -84,8 +75,6 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
         BadRecord: ``missing_media`` or ``broken_media``: there is nothing to read.
         SourceError: an object store, or the tar that it is in, cannot be read.
     """
-    content = stored_value(source, label)
-    source = source if content is None else content
     file: IO[bytes]
     if isinstance(source, bytes):
         file, nbytes = io.BytesIO(source), len(source)
@@ -110,12 +99,6 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
         file.close()
         raise BadRecord("broken_media", f"{label} is empty")
     return file, nbytes
-
-
-def stored_value(source: Source, label: str) -> bytes | None:
-    """The bytes of a source that is a value of a database; None of any other."""
-    entry = split_reference(source) if isinstance(source, str) else None
-    return None if entry is None else read_value(*entry, label)
 
 
 def _open_url(url: str, label: str) -> tuple[IO[bytes], int]:
@@ -223,10 +206,6 @@ def _identify(file: IO[bytes], label: str) -> Image.Image:
         text = f"{label} has more pixels than Pillow opens (Image.MAX_IMAGE_PIXELS)"
         raise BadRecord("media_too_large", text) from None
     except UnidentifiedImageError:
-        file.seek(4)
-        if "AVIF" not in _formats() and file.read(8) in (b"ftypavif", b"ftypavis"):
-            text = f"{label} is AVIF, which Pillow {PIL.__version__} cannot read and 11.3 can"
-            raise BadRecord("unsupported_media", text) from None
         raise BadRecord("broken_media", f"{label} is no image of a known format") from None
     except Exception as error:
         raise _broken(label, error) from None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from PIL import Image
@@ -18,20 +19,10 @@ from packidx.io.ranges import Extent
 from packidx.io.storage import reading
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.audio import Audio, audio_info
-from packidx.records.media.images import (
-    MAX_PIXELS,
-    image_info,
-    open_image,
-    read_image,
-    stored_value,
-)
-from packidx.records.media.lmdb_store import (
-    SEPARATOR,
-    data_file,
-    forget_databases,
-    split_reference,
-)
-from packidx.records.media.paths import MediaRoot, data_uri, forget_paths, resolve, shortened
+from packidx.records.media.held import kind_of_name
+from packidx.records.media.images import MAX_PIXELS, image_info, label_of, open_image
+from packidx.records.media.lmdb_store import forget_databases
+from packidx.records.media.paths import MediaRoot, forget_paths, place_of, resolve, shortened
 from packidx.records.media.references import (
     LIST_KEYS,
     REFERENCE_KEYS,
@@ -51,6 +42,7 @@ _READ: dict[str, Callable[..., MediaInfo]] = {
     "video": video_info,
     "audio": audio_info,
 }
+_NUMBER = re.compile(r"\d{1,18}")
 _NOWHERE = {
     "image": "an image without a path, bytes or stated size",
     "video": "a video without a path, bytes, frames or stated size",
@@ -109,8 +101,8 @@ def _looked_at(media: Media, root: MediaRoot) -> MediaInfo:
         return frames_info([resolve(r, root) if isinstance(r, str) else r for r in ref])
     if not isinstance(ref, str):
         raise BadRecord("bad_media", _NOWHERE[media.kind])
-    if ref.startswith("data:"):
-        return read(data_uri(ref), label="a data: URI")
+    if ref.startswith("data:"):  # not remembered: it may be large
+        return read(resolve(ref, root), label="a data: URI")
     answer = _answer(read, ref, root)
     if isinstance(answer, BadRecord):
         raise BadRecord(answer.reason, answer.detail)
@@ -121,10 +113,35 @@ def _looked_at(media: Media, root: MediaRoot) -> MediaInfo:
 def _answer(read: Callable[..., MediaInfo], ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
     """Return what `read` says of a reference; that it is refused is remembered, too."""
     try:
+        frames = frames_in(ref, root) if read is video_info else None
+        if frames is not None:
+            return frames_info([resolve(frame, root) for frame in frames])
         # The reference, not the path, goes into the detail: it is the same on every machine.
         return read(resolve(ref, root), label=repr(shortened(ref)))
     except BadRecord as error:
         return error.with_traceback(None)
+
+
+def frames_in(ref: Any, root: MediaRoot) -> list[str] | None:
+    """The frames of a video that is named by a folder of images, by the numbers in their names;
+    None of any other.
+
+    Raises:
+        BadRecord: as `resolve`.
+    """
+    path = resolve(ref, root) if isinstance(ref, str) and not ref.startswith("data:") else None
+    if not isinstance(path, str) or urls.is_url(path) or not os.path.isdir(path):
+        return None
+    with reading(path):
+        names = [name for name in os.listdir(path) if kind_of_name(name) == "image"]
+    names.sort(key=lambda name: ([int(digits) for digits in _NUMBER.findall(name)], name))
+    return [urls.join(ref, name) for name in names]
+
+
+def _files_of(media: Media, root: MediaRoot) -> Sequence[Any]:
+    """Return what a medium was given as, in place of a folder its frames."""
+    frames = frames_in(media.ref, root) if media.kind == "video" else None
+    return refs_of(media) if frames is None else frames
 
 
 def check_exists(media: Media, root: MediaRoot) -> None:
@@ -133,9 +150,9 @@ def check_exists(media: Media, root: MediaRoot) -> None:
     Raises:
         BadRecord: ``missing_media``, or as `resolve`.
     """
-    for ref in refs_of(media):
-        path = resolve(ref, root) if isinstance(ref, str) else None
-        if isinstance(path, str) and not _exists(path):
+    for ref in _files_of(media, root):
+        located = resolve(ref, root) if isinstance(ref, str) else None
+        if isinstance(located, str) and not _exists(located):
             raise BadRecord("missing_media", f"{shortened(ref)!r} does not exist")
 
 
@@ -187,29 +204,9 @@ def open_media(
     """
     if not isinstance(record, Mapping):
         raise BadRecord("bad_record", "the record is not an object")
-    opener = MediaOpener(root, moved)
-    wanted: dict[str, None] = {}
-
-    def look(kind: str, entry: Any, _: bool) -> None:
-        frames = frames_of(entry)[1] if kind == "video" else None
-        for ref in map(reference_of, [entry] if frames is None else frames):
-            if looked_at is not None:
-                looked_at.note(ref, root)
-            located = opener.located_at(ref) if kind == "image" or frames is not None else None
-            if isinstance(located, str) and urls.is_url(located) and not split_reference(located):
-                wanted[located] = None
-
-    map_media(record, look)
-    opener.fetched = dict(storage.overlapped(_fetch, wanted))
-    return opener.opened(record)
-
-
-def _fetch(url: str) -> tuple[str, bytes | BadRecord]:
-    """An image's URL and its content, or why there is none."""
-    try:
-        return url, read_image(url)
-    except BadRecord as error:
-        return url, error.with_traceback(None)
+    if looked_at is not None:
+        map_media(record, lambda kind, entry, _: looked_at.note_entry(kind, entry, root))
+    return MediaOpener(root, moved).opened(record)
 
 
 class MediaOpener:
@@ -217,8 +214,6 @@ class MediaOpener:
 
     def __init__(self, root: MediaRoot, moved: Moved) -> None:
         self._root, self._moved = root, moved
-        self.fetched: Mapping[str, bytes | BadRecord] = {}
-        """Images that were read already, by URL."""
 
     def opened(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """A shallow copy of a record with its media opened, in its own dialect."""
@@ -232,6 +227,11 @@ class MediaOpener:
             images = [self.image(reference_of(frame)) for frame in frames]
             return images if key is None else {**entry, key: images}
         ref = reference_of(entry)
+        if kind == "video" and (frames := frames_in(self._placed(ref), self._root)) is not None:
+            images = [self.image(frame) for frame in frames]
+            stated = entry.items() if isinstance(entry, Mapping) else ()
+            kept = {name: value for name, value in stated if name not in REFERENCE_KEYS}
+            return {**kept, "frames": images}
         if kind == "image" and not is_part:
             return self.image(ref)
         if ref is None:
@@ -247,48 +247,38 @@ class MediaOpener:
         return {**kept, (kind if kind in kept else "path"): opened}
 
     def image(self, ref: Any) -> Image.Image:
-        located = self.located_at(ref)
-        content = self.fetched.get(located) if isinstance(located, str) else None
-        if isinstance(content, BadRecord):
-            raise BadRecord(content.reason, content.detail)
-        if content is None:
-            return open_image(located)
-        return open_image(content, repr(shortened(located)))
+        return open_image(*self._located(ref))
 
     def video(self, ref: Any) -> Any:
         """A `Video`, which decodes when it is asked to; an opened one as it is."""
-        return self._opened_later(Video, ref)
+        return Video(*self._located(ref)) if isinstance(ref, str | bytes | Extent) else ref
 
     def sound(self, ref: Any) -> Any:
         """An `Audio`, which decodes when it is asked to; an opened one as it is."""
-        return self._opened_later(Audio, ref)
+        return Audio(*self._located(ref)) if isinstance(ref, str | bytes | Extent) else ref
 
-    def _opened_later(self, kind: Callable[[Any], Any], ref: Any) -> Any:
-        if not isinstance(ref, str | bytes | Extent):
-            return ref
+    def _located(self, ref: Any) -> tuple[Any, str | None]:
+        """Return what a reference leads to, and how errors name it."""
         located = self.located_at(ref)
-        content = stored_value(located, repr(shortened(str(ref))))
-        return kind(located if content is None else content)
+        return located, label_of(ref) if isinstance(ref, str) else None
 
     def located_at(self, ref: Any) -> Any:
         """Return where a reference leads, through `moved` if it is absolute; anything else as it
         is."""
+        return resolve(self._placed(ref), self._root) if isinstance(ref, str) else ref
+
+    def _placed(self, ref: Any) -> Any:
+        """A reference through `moved`, if it is an absolute one."""
         if not isinstance(ref, str):
             return ref
         path = urllib.parse.unquote(ref[7:]) if ref.startswith("file:///") else ref
-        if os.path.isabs(path) or urls.is_url(path):
-            location, separator, key = path, "", ""
-            if (entry := split_reference(path)) is not None:
-                (location, key), separator = entry, SEPARATOR
-            ref = self._moved(location) + separator + key
-        return resolve(ref, self._root)
+        return self._moved(path) if os.path.isabs(path) or urls.is_url(path) else ref
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _exists(path: str) -> bool:
-    entry = split_reference(path)
     with reading(path):
-        return storage.is_file(path) if entry is None else storage.exists(entry[0])
+        return storage.is_file(path)
 
 
 # -- what records refer to ------------------------------------------------------------------------
@@ -337,6 +327,12 @@ class LookedAt:
         elif ref is not None and not isinstance(ref, bytes | Extent):
             self._files[""] = None  # a transform has opened it: who knows where it was
 
+    def note_entry(self, kind: str, entry: Any, root: MediaRoot) -> None:
+        """Note what an entry of a media list, or a part of a turn, refers to."""
+        frames = frames_of(entry)[1] if kind == "video" else None
+        for ref in map(reference_of, [entry] if frames is None else frames):
+            self.note(ref, root)
+
     def references(self) -> References:
         """Return what was noted."""
         names = sorted(self._files)
@@ -349,13 +345,13 @@ def _identity(
 ) -> bytes | None:
     """Return the identity of a reference's file; None where it may change unseen."""
     try:
-        path = resolve(ref, root)
-        if isinstance(path, bytes):
-            return b""
-        if (entry := split_reference(path)) is not None:
-            path = data_file(entry[0])
+        path, _ = place_of(ref, root)
         if urls.is_url(path):
             return None  # to ask for its version costs as much as to count it again
+        if os.path.isdir(path):  # a video's frames
+            inside = [_identity(frame, root, identify) for frame in frames_in(ref, root) or ()]
+            known = [each for each in inside if each is not None]
+            return b"".join(known) or _ABSENT if len(known) == len(inside) else None
         identity = identify(path)
     except BadRecord:
         return None

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from packidx.errors import BadRecord, SourceError
 from packidx.io import storage, stores, urls
 from packidx.io.storage import reading
-from packidx.records.media.lmdb_store import SEPARATOR, data_file, split_reference
+from packidx.records.media.lmdb_store import data_file, read_value, split_reference
 
 _SNAPSHOT = re.compile(r"(.*/(?:datasets|models|spaces)--[^/]+)/snapshots/[^/]+(?:/|$)", re.DOTALL)
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 _STORES = frozenset(
     ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "obs", "cos", "tos")
     + ("hf", "hdfs", "webhdfs", "memory")
@@ -47,25 +46,54 @@ def resolve(ref: str, root: MediaRoot) -> str | bytes:
 
     Args:
         ref: a path, a URL of an object store, a ``file://`` URL, a ``data:`` URI, or
-            ``path.lmdb::key``, of which the path is resolved and the key kept.
+            ``path.lmdb::key``.
 
     Returns:
-        A path on disk or a URL, not checked to exist, or the bytes of a ``data:`` URI.
+        A path on disk or a URL, not checked to exist, or the bytes of a ``data:`` URI or of a value
+        of a database.
 
     Raises:
         BadRecord: ``media_outside_root``, ``media_remote``, ``missing_media`` or ``broken_media``.
+        MissingExtraError: it is in a database, and lmdb is not installed.
     """
-    scheme = _SCHEME.match(ref)
-    if scheme is not None and scheme[1].lower() == "data":
+    if ref[:5].lower() == "data:":
         return data_uri(ref)
-    _check_name(ref)
-    if scheme is not None and scheme[2]:
-        if scheme[1].lower() != "file":
-            return _remote(ref, root)
+    path, key = place_of(ref, root)
+    return path if key is None else read_value(path, key, repr(shortened(ref)))
+
+
+def place_of(ref: str, root: MediaRoot) -> tuple[str, str | None]:
+    """Return the path or URL of a reference's file, and the key in it where it is a database.
+
+    Raises:
+        BadRecord: as `resolve`.
+    """
+    if ref[:7].lower() == "file://":
         ref = _path_of_url(ref)
-        _check_name(ref)
-    path, key = split_reference(ref) or (ref, None)
-    return _located(path, key, root)
+    path, key = split_reference(ref)
+    _check_name(path)
+    path = urls.join(root.folder, path)
+    if not urls.is_url(path):
+        file = path if key is None else data_file(path)
+        real = _real_path(file)
+        places = (root.folder, *root.elsewhere)
+        if any(is_inside(real, reach(place)) for place in places if not urls.is_url(place)):
+            return file, key
+        raise BadRecord("media_outside_root", _outside(ref, file, root))
+    is_own = not urls.is_url(ref)
+    try:
+        urls.refuse_password(path)
+    except SourceError as error:
+        raise BadRecord("media_remote", str(error)) from None
+    url = urls.absolute(path)  # it has no links, so what ".." means is all there is to see
+    if not any(_is_below(url, place) for place in (root.folder, *root.elsewhere)):
+        if is_own:
+            raise BadRecord("media_outside_root", _outside(ref, url, root))
+        raise BadRecord("media_remote", _not_allowed(url))
+    if key is not None:
+        text = f"{shortened(ref)!r} is in a database in a store: copy the database to a disk"
+        raise BadRecord("media_remote", text)
+    return url, None
 
 
 def _check_name(ref: str) -> None:
@@ -76,22 +104,6 @@ def _check_name(ref: str) -> None:
         is_name = False
     if not is_name:
         raise BadRecord("missing_media", f"{shortened(ref)!r} is no path")
-
-
-def _located(ref: str, key: str | None, root: MediaRoot) -> str:
-    """A path, or what a relative one means below a URL, with the key in a database."""
-    path = urls.join(root.folder, ref)
-    suffix = "" if key is None else SEPARATOR + key
-    if urls.is_url(path):  # it has no links, so what ".." means is all there is to see
-        path = urls.absolute(path)
-        if _is_below(path, root.folder):
-            return path + suffix
-    else:
-        file = path if key is None else data_file(path)
-        if _is_confined(file, root):
-            return path + suffix
-        path = file
-    raise BadRecord("media_outside_root", _outside(ref, path, root))
 
 
 def _outside(ref: str, path: str, root: MediaRoot) -> str:
@@ -105,13 +117,6 @@ def _outside(ref: str, path: str, root: MediaRoot) -> str:
     option = "--media-root" if is_plain else "--remote-media"
     place = os.path.dirname(os.path.realpath(path))
     return f"{text}: allow it with {option} {shortened(place)} if the data is trusted"
-
-
-def _is_confined(path: str, root: MediaRoot) -> bool:
-    """Return whether a file lies, links resolved, in one of the folders that may be read."""
-    real = _real_path(path)
-    places = (root.folder, *root.elsewhere)
-    return any(is_inside(real, reach(place)) for place in places if not urls.is_url(place))
 
 
 def is_inside(path: str, root: str) -> bool:
@@ -154,19 +159,6 @@ def forget_paths() -> None:
     """Resolve links anew from now on."""
     for remembered in (reach, _real_folder, _absolute_folder):
         remembered.cache_clear()
-
-
-def _remote(ref: str, root: MediaRoot) -> str:
-    """A URL that is below one that may be read: by ``..`` taken out, and by whole components."""
-    try:
-        urls.refuse_password(ref)
-    except SourceError as error:
-        raise BadRecord("media_remote", str(error)) from None
-    path, key = split_reference(ref) or (ref, None)
-    url = urls.absolute(path) if urls.is_url(path) else path
-    if not any(_is_below(url, allowed) for allowed in (root.folder, *root.elsewhere)):
-        raise BadRecord("media_remote", _not_allowed(url))
-    return url if key is None else f"{url}{SEPARATOR}{key}"
 
 
 def _not_allowed(url: str) -> str:

@@ -43,6 +43,7 @@ _BASE64_KEYS = ("bytes", "base64", "data")
 _MAX_PIXELS_PER_SIDE = 10_000_000  # far over any image; keeps products of sides within int64
 _MAX_FRAMES = 2**31 - 1
 _MAX_SAMPLES, _MAX_RATE = 2**40, 10_000_000
+_NO_BASE64 = re.compile("[^A-Za-z0-9+/=\\s]")
 _NAME = re.compile("data:|[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -178,22 +179,6 @@ def role_of(turn: Any) -> Any:
     return turn.get("role", turn.get("from")) if isinstance(turn, OBJECT) else None
 
 
-def media_first(record: dict[str, Any]) -> dict[str, Any]:
-    """`record` with the media of each kind that no turn has a placeholder for before its first user
-    turn; itself where there are none."""
-    key = next((key for key in TURN_KEYS if isinstance(record.get(key), list)), None)
-    turns = record[key] if key is not None else []
-    front: list[str] = []
-    for kind in reversed(LIST_KEYS):
-        if not any(has_placeholder(turn, kind) for turn in turns):
-            front = [kind] * len(media_entries(record, kind)[1]) + front
-    at = next((n for n, turn in enumerate(turns) if role_of(turn) in ("user", "human")), None)
-    if not front or key is None or at is None:
-        return record
-    changed = _preceded(turns[at], front)
-    return {**record, key: [*turns[:at], changed, *turns[at + 1 :]]}
-
-
 def has_placeholder(turn: Any, kind: str) -> bool:
     """Return whether a turn has a place for a medium of a kind."""
     content = content_of(turn)[1]
@@ -204,15 +189,6 @@ def has_placeholder(turn: Any, kind: str) -> bool:
         if part_kind(part) == kind:
             return True
     return False
-
-
-def _preceded(turn: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
-    """A turn with placeholders before what it says."""
-    name, content = content_of(turn)
-    if isinstance(content, list):
-        return {**turn, name: [*({"type": kind} for kind in kinds), *content]}
-    front = "".join(f"<{kind}>" for kind in kinds)
-    return {**turn, name: front + content} if isinstance(content, str) else turn
 
 
 def _is_absent(value: Any) -> bool:
@@ -323,7 +299,19 @@ def integer(value: Any, low: int, high: int, name: str, reason: str) -> int | No
     return value
 
 
+BASE64 = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR")  # JPEG, PNG, GIF, WebP
+"""How images in base64 begin."""
+_SHORTEST = 64
+
+
+def is_base64(text: str) -> bool:
+    """Return whether a text is an image in base64, and no name."""
+    return len(text) >= _SHORTEST and text.startswith(BASE64) and not _NO_BASE64.search(text)
+
+
 def _plain_reference(entry: Any) -> Any:
+    if isinstance(entry, str) and is_base64(entry):
+        return _from_base64(entry)
     if isinstance(entry, str | bytes | Extent) or is_opened(entry):
         return entry
     if is_video(entry) or is_sound(entry):
@@ -333,9 +321,9 @@ def _plain_reference(entry: Any) -> Any:
 
 def _from_base64(text: str) -> bytes:
     try:
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise BadRecord("bad_media", "a media entry's 'bytes' is text that is not base64") from None
+        raise BadRecord("bad_media", "a media entry's text is not base64") from None
 
 
 _NAMES = {

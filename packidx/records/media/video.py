@@ -30,7 +30,6 @@ from packidx.records.media.images import (
     open_file,
     open_image,
 )
-from packidx.records.media.lmdb_store import split_reference
 from packidx.records.media.paths import shortened
 from packidx.records.media.references import is_opened
 
@@ -277,7 +276,7 @@ def local(source: Source) -> Iterator[Source]:
     """A source of which much is read: no request for every block of it."""
     if isinstance(source, Extent):
         yield source.read()
-    elif isinstance(source, str) and urls.is_url(source) and split_reference(source) is None:
+    elif isinstance(source, str) and urls.is_url(source):
         with ExitStack() as stack:
             try:
                 copy = stack.enter_context(cache.local(source))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import re
@@ -16,6 +17,7 @@ from packidx.format.manifest import DEFAULT, Layout
 from packidx.io import cache, storage, urls
 from packidx.io.storage import unreadable
 from packidx.records.containers.registry import KNOWN, container, required_kind, strip_suffix
+from packidx.records.media.paths import refuse_outside
 from packidx.records.shards import InputFile, short_names
 from packidx.records.sources import MIX, hub, mixes
 from packidx.records.sources.folders import Told, in_folder, refuse_folder, source_name
@@ -119,16 +121,41 @@ def _find(arg: str, layout: Layout, told: Told) -> list[InputFile]:
     """The shards of what lies somewhere, or else of a data set of the Hub that has that name."""
     path = _strip_scheme(arg)
     name = hub.named(path)
-    if path.startswith(hub.SCHEME) and name is None:
-        place, said = hub.pinned(path)
+    is_url = urls.is_url(path)
+    shards = [] if name is not None and is_url else _find_at(arg, path, layout, told)
+    if shards or name is None or os.path.lexists(path):
+        return shards
+    data_set = hub.downloaded(arg, name)
+    folder = data_set.folder
+    for source, place in data_set.places:
         found = _find_at(place, place, layout, told)
-        told.taken_from += [said] if said and found else []
-        return found
-    shards = [] if urls.is_url(path) and name is not None else _find_at(arg, path, layout, told)
-    if not shards and name is not None and not os.path.lexists(path):
-        shards, said = hub.files_of(arg, name, layout)
-        told.taken_from.append(said)
+        for shard in found:
+            refuse_outside(shard.path, folder)
+        shards += [dataclasses.replace(shard, source=source or shard.source) for shard in found]
+    if not data_set.places:
+        shards = in_folder(folder, folder, layout, told, name.splits or None)
+    if not shards:
+        refuse_folder(arg, folder)
+        raise SourceError(f"{arg} has no data file: known endings are {KNOWN}")
+    if name.below is None:
+        _refuse_missing(arg, shards)
+    where = f"{name.repo} at {os.path.basename(folder)}"
+    told.taken_from.append(f"{where}: {len(shards):,} file(s) of the hub cache, {folder}")
     return shards
+
+
+_OF = re.compile(r"(.*[-_])\d+([-_]of[-_])(\d+)(\D.*)", re.DOTALL)
+
+
+def _refuse_missing(arg: str, shards: Sequence[InputFile]) -> None:
+    """Raise where names that count themselves (``-00003-of-00010``) show that one is not there."""
+    matches = filter(None, (_OF.fullmatch(shard.path) for shard in shards))
+    for (*_, number, _), count in collections.Counter(m.groups() for m in matches).items():
+        if count < int(number):
+            raise SourceError(
+                f"{arg}: {count:,} of {int(number):,} shards are in the hub cache: run "
+                "`hf download` for the others where the Hub can be reached, or name the files"
+            )
 
 
 def _find_at(arg: str, path: str, layout: Layout, told: Told) -> list[InputFile]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from packidx.io.storage import unreadable
 from packidx.records.containers.registry import JSON, SUFFIXES, kind_of, required_kind, strip_suffix
 from packidx.records.containers.tar import COMPRESSED, TAR, refuse_compressed
 from packidx.records.media.held import kind_of_name
-from packidx.records.media.paths import refuse_outside
+from packidx.records.media.paths import is_inside, reach, refuse_outside
 from packidx.records.shards import InputFile
 from packidx.records.sources import energon
 from packidx.records.sources.mixes import mix_in_file
@@ -37,6 +38,7 @@ _FORM = "in a form that packidx does not read (unpack them, or move them out of 
 _OUTSIDE = "behind a link out of it (name them as a source, or by a glob, if they belong to it)"
 _OBJECT = "one JSON object and no records"
 _MISTAKES = (_FORM, _OUTSIDE, energon.NOWHERE)  # reasons that are warned of
+_NAMED = 3  # files that a sentence names before it counts
 _SPLIT = re.compile(
     r"(?<![a-z])(?:(?P<train>train|training)|(?P<validation>validation|valid|val|dev)"
     r"|(?P<test>test|testing|eval|evaluation))(?![a-z])",
@@ -51,7 +53,6 @@ class Told:
         self.taken_from: list[str] = []
         """Of what is on the Hub: its revision, and where it is read from."""
         self._beside: dict[str, tuple[str, str, str]] = {}
-        self._warnings: list[str] = []
 
     def add(self, folder: str, path: str, beside: Sequence[tuple[str, str]]) -> None:
         """Note files that look like data and are not read.
@@ -65,10 +66,6 @@ class Told:
             place = urls.absolute(os.path.join(path, name))
             self._beside.setdefault(place, (folder, why, name))
 
-    def warn(self, warnings: Sequence[str]) -> None:
-        """Note what may be a mistake."""
-        self._warnings += [text for text in warnings if text not in self._warnings]
-
     def not_read(self, files: Sequence[InputFile]) -> tuple[list[str], list[str]]:
         """Return what is not among `files`, a sentence for each folder and reason: what is so on
         purpose, and what may be a mistake."""
@@ -81,12 +78,27 @@ class Told:
         warnings: list[str] = []
         for (folder, why), names in groups.items():
             (warnings if why in _MISTAKES else notes).append(_unread(folder, why, names))
-        return notes, warnings + self._warnings
+        return notes, warnings
 
 
 def _unread(folder: str, why: str, names: Sequence[str]) -> str:
-    files = energon.some(sorted(names))
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    files = ", ".join(map(repr, sorted(names)[:_NAMED])) + more
     return f"{len(names):,} file(s) of {folder} not read, {why}: {files}"
+
+
+class _File(NamedTuple):
+    """A data file of a folder."""
+
+    order: str
+    """What to sort by."""
+    name: str
+    """Its path below the folder."""
+    source: str
+    is_listed: bool = False
+    """Whether it is a tar that Energon's description lists."""
+    split: str = ""
+    """The split that it is of, where its name or the folder says so."""
 
 
 def in_folder(
@@ -101,19 +113,10 @@ def in_folder(
     Raises:
         SourceError: there is no such split, or a description in it cannot be understood.
     """
-    top = os.path.basename(urls.absolute(path)) or "data"
     beside: list[tuple[str, str]] = []
-    if energon.is_prepared(path):
-        found = [
-            file
-            for split in splits or (None,)
-            for file in _prepared(path, path, split, top, beside, told)
-        ]
-    else:
-        every = sorted(_files_below(path, top, beside, told))
-        found = _of_splits(arg, every, splits, beside)
+    found = list(_files_below(path, splits, beside))
     files: list[InputFile] = []
-    for file in found:
+    for file in _of_splits(arg, found, splits, beside):
         inner = os.path.join(path, file.name)
         if inner.endswith(JSON):
             mix = inner.endswith(".json") and mix_in_file(inner) is not None
@@ -130,38 +133,18 @@ def in_folder(
     return files
 
 
-def _prepared(
-    here: str,
-    top: str,
-    split: str | None,
-    source: str,
-    beside: list[tuple[str, str]],
-    told: Told,
-) -> Iterator[_File]:
-    """The tars of a split of a folder that Energon has prepared: one source, in its order.
-
-    Args:
-        here: it, at or below `top`.
-    """
-    described = energon.listed(here, split)
-    source = source if split in (None, energon.TRAIN) else f"{source}/{split}"
-    below = _below(here, top)
-    beside += [(why, os.path.join(below, tar)) for tar, why in described.others.items()]
-    told.warn(described.warnings)
-    for number, tar in enumerate(described.names):
-        refuse_outside(os.path.join(here, tar), top)
-        order = os.path.join(below, f"{number:09d}")
-        yield _File(order, os.path.join(below, tar), source, is_listed=True)
-
-
 def _of_splits(
     arg: str, files: list[_File], wanted: Sequence[str] | None, beside: list[tuple[str, str]]
 ) -> list[_File]:
     """The files of the splits that are wanted; `beside` is given those of other splits.
 
-    Without a train split, and with files of no split, none is told apart.
+    Those of Energon's stay in their order, others are sorted. Without a train split, and with files
+    of no split, none is told apart.
     """
     there = {file.split for file in files if not file.is_listed}
+    if not there:
+        return files
+    files = sorted(files)
     if wanted is None:
         if there <= {""} or (energon.TRAIN not in there and "" in there):
             return files
@@ -181,18 +164,100 @@ def _of_splits(
     return [file for file in files if file.split in taken or file.is_listed]
 
 
+def _files_below(
+    folder: str, splits: Sequence[str] | None, beside: list[tuple[str, str]]
+) -> Iterator[_File]:
+    """Every data file; `beside` is given why others that look like data are not read."""
+    top = os.path.basename(urls.absolute(folder)) or "data"
+    of_dictionary: dict[str, str] = {}
+    for here, folders, files in walked(folder, beside):
+        below = _below(here, folder)
+        if energon.FOLDER in folders:
+            folders.clear()
+            for split in (splits if splits and not below else None) or (None,):
+                yield from _prepared(here, below, split, below or top, beside)
+            continue
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if _STATE in files:
+            folders.clear()
+            split = of_dictionary.get(below) or split_in(below)
+            for name in _saved_files(here):
+                refuse_outside(os.path.join(here, name), folder)
+                path = os.path.join(below, name)
+                yield _File(path, path, below or top, split=split)
+            continue
+        if _SPLITS in files:
+            of_dictionary = {os.path.join(below, name): split_in(name) or name for name in folders}
+        for name in files:
+            path, lower = os.path.join(below, name), name.lower()
+            if name.startswith(".") or name == _SPLITS:
+                continue
+            if name.endswith(SUFFIXES):
+                split = of_dictionary.get(below) or split_in(path)
+                yield _File(path, path, source_name(path, top), split=split)
+            elif lower.endswith(_DATA) and not lower.endswith(_MEDIA):  # .JSONL is not read either
+                beside.append((_FORM, path))
+
+
+def _prepared(
+    here: str, below: str, split: str | None, source: str, beside: list[tuple[str, str]]
+) -> Iterator[_File]:
+    """The tars of a split of a folder that Energon has prepared: one source, in its order."""
+    tars = []
+    for inner, folders, files in walked(here):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        tars += [os.path.join(_below(inner, here), name) for name in files if name.endswith(".tar")]
+    names, others = energon.listed(here, split, tars)
+    source = source if split in (None, energon.TRAIN) else f"{source}/{split}"
+    beside += [(why, os.path.join(below, tar)) for tar, why in others.items()]
+    for number, tar in enumerate(names):
+        refuse_outside(os.path.join(here, tar), here)
+        order = os.path.join(below, f"{number:09d}")
+        yield _File(order, os.path.join(below, tar), source, is_listed=True)
+
+
+def walked(
+    folder: str, beside: list[tuple[str, str]] | None = None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """`storage.walk`, into each folder once, though a symbolic link may lead back up; what leads
+    out of `folder` by a link is told to `beside`, and nothing else is done with it."""
+    seen = set()
+    for here, folders, files in storage.walk(folder):
+        if not urls.is_url(here):
+            real = os.path.realpath(here)
+            if real in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            for name in [entry.name for entry in os.scandir(here) if entry.is_symlink()]:
+                path = os.path.join(here, name)
+                is_ours = name == energon.FOLDER  # whose files are refused one by one
+                if not is_ours and not is_inside(os.path.realpath(path), reach(folder)):
+                    (folders if name in folders else files).remove(name)
+                    if beside is not None:
+                        beside.append((_OUTSIDE, _below(path, folder)))
+        yield here, folders, files
+
+
 def refuse_folder(arg: str, folder: str) -> None:
     """Say what a folder without a data file has instead, if that is known.
 
     Raises:
         SourceError: it has compressed tars, or images, videos or sounds, as those of classes.
     """
-    medium = None
-    for here, _, files in energon.walk_once(folder):
+    medium, is_captioned = None, False
+    for here, _, files in walked(folder):
         for name in sorted(files):
             shown = os.path.join(_below(here, folder), name)
             refuse_compressed(os.path.join(arg, shown))
             medium = medium or (shown if kind_of_name(name) is not None else None)
+            is_captioned |= os.path.splitext(name)[0] + ".txt" in files and medium is not None
+    if is_captioned:
+        tar = f"{os.path.basename(urls.absolute(folder))}.tar"
+        raise SourceError(
+            f"{arg} has media ({medium}) and texts of the same names: captions are read in tars; "
+            f"`tar --sort=name -cf {tar} -C {shlex.quote(folder)} .` makes one, {tar}"
+        )
     if medium is not None:
         raise SourceError(
             f"{arg} has media ({medium}) and nothing that says what is trained on: put a "
@@ -216,56 +281,6 @@ def source_name(name: str, parent: str) -> str:
     return os.path.join(folder, stem) if stem else (folder or parent)
 
 
-class _File(NamedTuple):
-    """A data file of a folder."""
-
-    order: str
-    """What to sort by."""
-    name: str
-    """Its path below the folder."""
-    source: str
-    is_listed: bool = False
-    """Whether it is a tar that Energon's description lists."""
-    split: str = ""
-    """The split that it is of, where its name or the folder says so."""
-
-
-def _files_below(
-    folder: str, top: str, beside: list[tuple[str, str]], told: Told
-) -> Iterator[_File]:
-    """Every data file; `beside` is given why others that look like data are not read."""
-    outside: list[str] = []
-    of_dictionary: dict[str, str] = {}
-    for here, folders, files in energon.walk_once(folder, outside):
-        prepared = energon.FOLDER in folders
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        below = _below(here, folder)
-        if prepared:
-            folders.clear()
-            yield from _prepared(here, folder, None, below, beside, told)
-            continue
-        if _STATE in files:
-            folders.clear()
-            split = of_dictionary.get(below) or split_in(below)
-            for name in _saved_files(here):
-                refuse_outside(os.path.join(here, name), folder)
-                path = os.path.join(below, name)
-                yield _File(path, path, below or top, split=split)
-            continue
-        if _SPLITS in files:
-            of_dictionary = {os.path.join(below, name): split_in(name) or name for name in folders}
-        for name in files:
-            if name.startswith(".") or name == _SPLITS:
-                continue
-            path = os.path.join(below, name)
-            if name.endswith(SUFFIXES):
-                split = of_dictionary.get(below) or split_in(path)
-                yield _File(path, path, source_name(path, top), split=split)
-            elif _looks_like_data(name):
-                beside.append((_FORM, path))
-    beside += [(_OUTSIDE, _below(path, folder)) for path in outside]
-
-
 def split_in(path: str) -> str:
     """The split that a path, or a split's own name, is named for; empty where it is for none.
 
@@ -282,7 +297,6 @@ def _saved_files(folder: str) -> list[str]:
         SourceError: it cannot be understood, or holds a selection.
     """
     path = urls.join(folder, _STATE)
-    refuse_outside(path, folder)
     try:
         state = json.loads(storage.read(path))
         names = [entry["filename"] for entry in state["_data_files"]]
@@ -298,9 +312,3 @@ def _saved_files(folder: str) -> list[str]:
         if not isinstance(name, str) or os.path.basename(name) != name:
             raise SourceError(f"{path} lists {name!r}, which is no file of its folder")
     return names
-
-
-def _looks_like_data(name: str) -> bool:
-    """Return whether a file that is not read may hold records, by its name."""
-    lower = name.lower()  # .JSONL and .TAR are not read either
-    return lower.endswith(_DATA) and not lower.endswith(_MEDIA)

@@ -57,12 +57,11 @@ def rows_of(path: Path) -> dict[str, tuple[str | None, str | None]]:
 
 
 NO_FILES = {
-    "hard link": (member("b.png", tarfile.LNKTYPE, "a.png"), "is a hard link to 'a.png'"),
-    "symbolic link": (member("b.png", tarfile.SYMTYPE, "/etc/passwd"), "is a symbolic link to"),
-    "device": (member("b.png", tarfile.CHRTYPE), "is a device"),
-    "block device": (member("b.png", tarfile.BLKTYPE), "is a device"),
-    "pipe": (member("b.png", tarfile.FIFOTYPE), "is a pipe"),
-    "long link": (member("b.png", tarfile.LNKTYPE, "x" * 300), "is a hard link to 'xxx"),
+    "hard link": member("b.png", tarfile.LNKTYPE, "a.png"),
+    "symbolic link": member("b.png", tarfile.SYMTYPE, "/etc/passwd"),
+    "device": member("b.png", tarfile.CHRTYPE),
+    "pipe": member("b.png", tarfile.FIFOTYPE),
+    "long link": member("b.png", tarfile.LNKTYPE, "x" * 300),
 }
 
 
@@ -71,23 +70,19 @@ NO_FILES = {
 def test_a_member_that_is_no_file_costs_its_sample_alone(
     tmp_path: Path, name: str, form: int
 ) -> None:
-    add, words = NO_FILES[name]
     path = tmp_path / "x.tar"
     with tarfile.open(path, "w", format=form) as archive:
         file(archive, "a.json", GOOD)
         file(archive, "a.png", picture())
         file(archive, "b.json", GOOD)
-        add(archive)
+        NO_FILES[name](archive)
         member("folder.d", tarfile.DIRTYPE)(archive)
         file(archive, "c.json", GOOD)
     rows = rows_of(path)
     assert list(rows) == ["a", "b", "c"]
     assert rows["a"][0] is rows["c"][0] is None
-    reason, detail = rows["b"]
-    assert reason == "bad_member"
-    assert detail is not None
-    assert words in detail
-    assert "'b.png'" in detail
+    words = "member 'b.png': is a link, a device or a pipe: write the file itself into the tar"
+    assert rows["b"] == ("bad_member", words)
 
 
 @pytest.mark.parametrize("form", ["gnu", "posix"])
@@ -116,7 +111,7 @@ def test_a_sparse_member_costs_its_sample_alone(
     assert list(rows) == ["a", key, "c"]
     assert rows["a"][0] is rows["c"][0] is None
     reason, detail = rows[key]
-    assert (reason, "is stored as a sparse file" in str(detail)) == ("bad_member", True)
+    assert (reason, "is a sparse file" in str(detail)) == ("bad_member", True)
 
 
 def test_names_that_climb_are_names_in_the_tar(tmp_path: Path) -> None:

@@ -253,6 +253,35 @@ IMAGE = Media("image", "a.png")
         ),
         ({"caption": "r", "image": {"path": "a.png"}}, [(IMAGE,), ("r",)]),
         ({"text": "r", "image": "a.png"}, [(IMAGE,), ("r",)]),
+        ({"query": "q", "response": "r", "image": "a.png"}, [(IMAGE, "q"), ("r",)]),
+        ({"question": "q", "answer": 3}, [("q",), ("3",)]),
+        ({"question": "q", "answer": 3.5}, [("q",), ("3.5",)]),
+        ({"question": "q", "answers": ["r", "s"]}, [("q",), ("r",)]),
+        ({"question": "q", "answers": [{"answer": "r", "answer_id": 1}]}, [("q",), ("r",)]),
+        ({"question": "q", "answers": {"text": ["r"], "answer_start": [0]}}, [("q",), ("r",)]),
+        ({"question": "q", "choices": ["x", "y"], "answer": 1}, [("q\nA. x\nB. y",), ("B",)]),
+        ({"question": "q", "choices": ["1", "2"], "answer": 1}, [("q\nA. 1\nB. 2",), ("B",)]),
+        ({"question": "q", "choices": ["1", "2"], "answer": "1"}, [("q\nA. 1\nB. 2",), ("1",)]),
+        ({"question": "q", "choices": "['x', 'y']", "answer": "0"}, [("q\nA. x\nB. y",), ("A",)]),
+        ({"question": "q", "options": ["x", "y"], "answer": "y"}, [("q\nA. x\nB. y",), ("y",)]),
+        (
+            {"question": "q", "options": ["A) x", "B) y"], "answer": "B"},
+            [("q\nA) x\nB) y",), ("B",)],
+        ),
+        ({"question": "x or y?", "options": ["x", "y"], "answer": "y"}, [("x or y?",), ("y",)]),
+        ({"question": "q", "B": "y", "A": "x", "answer": "A"}, [("q\nA. x\nB. y",), ("A",)]),
+        (
+            {"question": "q", "option_a": "x", "option_b": "y", "answer": "A"},
+            [("q\nA. x\nB. y",), ("A",)],
+        ),
+        (
+            {
+                "question": "q",
+                "choices": {"text": ["x", "y"], "label": ["1", "2"]},
+                "answerKey": "2",
+            },
+            [("q\n1. x\n2. y",), ("2",)],
+        ),
     ],
 )
 def test_single_turn_tables(record: dict[str, Any], texts: list[Any]) -> None:
@@ -262,6 +291,20 @@ def test_single_turn_tables(record: dict[str, Any], texts: list[Any]) -> None:
     roles = ["user", "assistant"] * (len(texts) // 2)
     assert [turn.role for turn in parsed.turns[1:]] == roles
     assert repr(record) == before
+
+
+def test_what_people_have_beside_turns() -> None:
+    image_first = parse({**user("q"), "image": "a.png", "system_prompt": "s"})
+    assert [turn.parts for turn in image_first.turns] == [("s",), (IMAGE, "q")]
+    asked = user([{"type": "image"}, {"type": "text", "text": "q"}])["messages"]
+    said = [{"role": "assistant", "content": "r"}]
+    parsed = parse({"prompt": said + asked, "completion": said, "images": ["a.png"]})
+    assert [turn.parts for turn in parsed.turns] == [("r",), (IMAGE, "q"), ("r",)]
+    assert [turn.train for turn in parsed.turns] == [False, None, None]
+    assert parse({"prompt": "q", "completion": said}).turns[1].parts == ("r",)
+    words = ("gpt", "chatgpt", "bing", "bard")
+    turns = [{"from": word, "value": "r"} for word in words]
+    assert {turn.role for turn in parse({"conversations": turns}).turns} == {"assistant"}
 
 
 @pytest.mark.parametrize("make", [list, tuple, np.array, pa.array, pa.scalar])
@@ -293,7 +336,7 @@ BAD: list[tuple[Any, str, str]] = [
     (user([{"type": "text", "text": 5}]), "bad_turn", "a number"),
     (user([{"type": "sound", "audio": "a.wav"}]), "bad_turn", "'sound'"),
     (user("<audio>", audios=[]), "media_mismatch", "1 placeholder(s) for audios but 0"),
-    (user("hi", audio="a.wav"), "media_mismatch", "0 placeholder(s) for audios but 1"),
+    (user("<audio>", audios=["a.wav", "b.wav"]), "media_mismatch", "but 2 audio(s)"),
     (user("<audio>", audio={"sampling_rate": 0, "path": "a.wav"}), "bad_media", "sampling_rate"),
     (user([{"type": "input_audio", "input_audio": {"data": "?"}}]), "bad_media", "base64"),
     (user([{"type": ["image"]}]), "bad_turn", "['image']"),
@@ -305,7 +348,7 @@ BAD: list[tuple[Any, str, str]] = [
     (user("hi", system=5), "bad_turn", "a number"),
     (user("<image>", images=[]), "media_mismatch", "1 placeholder(s) for images but 0"),
     (user("<image>", images=["a", "b"]), "media_mismatch", "1 placeholder(s) for images but 2"),
-    (user("<video>", images=["a"]), "media_mismatch", "images"),
+    (user("<video>", images=["a"]), "media_mismatch", "1 placeholder(s) for videos but 0"),
     (user([{"type": "image"}]), "media_mismatch", "1 placeholder(s) for images but 0"),
     (user("<image>", image="a", images=["a"]), "bad_media", "both"),
     (user("<image>", images=[5]), "bad_media", "a number"),
@@ -355,6 +398,11 @@ BAD: list[tuple[Any, str, str]] = [
     (turn_of(role="function_call", content="[]"), "bad_turn", "no function call"),
     (turn_of(role="function_call", content='{"a": 1}'), "bad_turn", "no function call"),
     ({"prompt": 5, "response": "r"}, "bad_turn", "'prompt' is a number"),
+    ({"question": "q", "answer": True}, "bad_turn", "'answer' is a boolean"),
+    ({"question": "q", "answers": []}, "bad_turn", "'answers' is empty"),
+    ({"question": "q", "answers": {"text": []}}, "bad_turn", "the question has no answer"),
+    ({"question": "q", "choices": ["x", "y"], "answer": 2}, "bad_turn", "count from 0"),
+    ({"prompt": [{"role": "user", "content": "q"}], "completion": ["r"]}, "bad_turn", "a list"),
     ({"prompt": "q", "response": ["r"]}, "bad_turn", "'response' is a list"),
     ({"prompt": "q"}, "no_messages", "none of"),
     ({"caption": "no image"}, "no_messages", "none of"),

@@ -16,7 +16,6 @@ from packidx.records.dialects.standard import standard
 REFUSED = {
     "TRL, whole texts": "bad_pair",
     "ms-swift, several": "bad_pair",
-    "ms-swift, query and response": "no_messages",  # as it is without a pair
 }
 VERDICTS = ("KTO", "unpaired")
 

@@ -25,7 +25,7 @@ def folder_with(folder: Path, *names: str) -> Path:
     "name",
     [
         *("shard-001.tar.gz", "shard-001.tgz", "shard-001.tar.zst", "shard-001.tar.lz4"),
-        *("a.jsonl.bz2", "a.json.xz", "a.csv.lz4", "a.parquet.gz", "a.txt.gz", "sub/a.arrow.zst"),
+        *("a.jsonl.lz4", "a.json.br", "a.csv.lz4", "a.parquet.gz", "a.txt.gz", "sub/a.arrow.zst"),
         *("a.zip", "a.7z", "a.rar", "a.tbz2", "a.txz", "a.JSONL", "A.TAR", "a.Zip", "a.tfrecord"),
     ],
 )
