@@ -191,9 +191,9 @@ def bench_records(data: Path, folder: Path) -> None:
 
 def bench_media() -> None:
     """Columns of counts against one call of smart_resize per image; promised: 10 times."""
-    from packidx.processor.families.qwen import QwenVision
+    from packidx.processor.families.qwen import QWEN2_5_VL
 
-    vision = QwenVision(14, 2, 2, 3136, 1_003_520, "qwen2_5_vl")
+    vision = QWEN2_5_VL.read({}, None, {})[0]
     sizes = np.random.default_rng(0).integers(28, 4000, (NUM_SIZES, 2))
     pairs = sizes.tolist()
     ours, theirs = [], []

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packidx.encode.imports import import_torch, transformers_class
+from packidx.encode.build import media_tensors
+from packidx.encode.imports import import_torch
 from packidx.encode.loading import files_of, load_part, load_processor
-from packidx.encode.media import (
-    check_patches,
-    decoded_image,
-    encode_videos,
-    info_of,
-    refuse_unsupported,
-    told_as_not_built,
-    video_of,
-)
-from packidx.encode.positions import model_positions, mrope_positions, video_positions
-from packidx.encode.probe import ProbedVision
-from packidx.encode.whole import NotBuilt, build_sample, ids_of, tensors_of
-from packidx.errors import MismatchError, OptionError
-from packidx.processor.assemble import ProcessorFiles
+from packidx.encode.media import info_of, refuse_unsupported
+from packidx.encode.positions import mrope_positions, positions_of
+from packidx.errors import OptionError
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.sequence import trained_tokens
-from packidx.records.conversation import Conversation, Media, MediaInfo
+from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
-from packidx.records.media.video import Video
 
 if TYPE_CHECKING:
     import torch
@@ -160,58 +149,14 @@ class ProcessorEncoder:
         media = self._counter.count_media([conversation], [infos])
         for number in sorted(media.errors):
             raise media.errors[number]
-        if not self.files.is_known:
-            return encode_whole(self.files, conversation, self._encode_text(conversation, media))
-        pixels = self._encode_media(conversation.media, infos)
-        check_patches(media, pixels, self.files)
         arrays = self._encode_text(conversation, media)
-        sample = {**{key: torch.from_numpy(value) for key, value in arrays.items()}, **pixels}
-        vision = self.files.vision
-        if vision is not None and vision.rope_model is not None and "video_grid_thw" in sample:
-            sample["position_ids"] = video_positions(
-                sample, self.files, self.media_token_ids, self.tokens_per_second
-            )
-        return sample
-
-    def _encode_media(
-        self, media: Sequence[Media], infos: Sequence[MediaInfo]
-    ) -> dict[str, torch.Tensor]:
-        """Return what the model takes besides tokens."""
-        vision = self.files.vision
-        if vision is None or not media:
-            return {}
-        images = [medium for medium in media if medium.kind == "image"]
-        given = zip(media, infos, strict=True)
-        videos = [(video_of(medium), info) for medium, info in given if medium.kind == "video"]
-        if not vision.pixels_in_order:
-            return self._encode_images(images) | self._encode_videos(videos)
-        left = iter(videos)
-        tensors = []
-        for medium in media:
-            if medium.kind == "image":
-                tensors.append(self._encode_images([medium])["pixel_values"])
-            else:
-                tensors.append(self._encode_videos([next(left)])["pixel_values"])
-        return {"pixel_values": import_torch().cat(tensors)}
-
-    def _encode_images(self, images: Sequence[Media]) -> dict[str, torch.Tensor]:
-        vision = self.files.vision
-        if not images or vision is None:
-            return {}
-        opened = [decoded_image(medium) for medium in images]
-        processor = self._part("image")
-        with told_as_not_built(self.files.name, "images", [image.size for image in opened]):
-            # One list of one sample's images, as the whole processor passes them on.
-            features = processor(images=[opened], return_tensors="pt", **vision.image_options)
-        return {name: features[name] for name in vision.model_inputs if name in features}
-
-    def _encode_videos(self, videos: Sequence[tuple[Video, MediaInfo]]) -> dict[str, torch.Tensor]:
-        vision = self.files.vision
-        if not videos or vision is None:
-            return {}
-        sizes = [(info.width, info.height) for _, info in videos]
-        with told_as_not_built(self.files.name, "videos", sizes):
-            return encode_videos(videos, vision, self._part("video"))
+        sample = {key: torch.from_numpy(value) for key, value in arrays.items()}
+        if conversation.input_ids is not None:
+            return sample  # its own ids, and no media
+        ids = arrays["input_ids"].tolist()
+        sample |= media_tensors(self.files, conversation, media, ids, self._part)
+        positions = positions_of(sample, self.files, self.tokens_per_second)
+        return sample if positions is None else {**sample, "position_ids": positions}
 
     def _part(self, kind: str) -> Any:
         """The image or video processor, loaded when it is first needed."""
@@ -231,7 +176,7 @@ class ProcessorEncoder:
         input_ids = np.repeat(batch.ids, repeats)
         trained = np.repeat(trained_tokens(batch, text, [expanded], runs), repeats)
         positions = np.arange(len(input_ids))
-        merge_size = None if files.vision is None else files.vision.mrope_merge_size
+        merge_size = None if files.vision is None else files.vision.merge_size
         if merge_size is not None:
             ends = np.cumsum([len(medium) for medium in expanded.runs])[:-1]
             starts = [own.tolist() for own in np.split(runs.at, ends)] if expanded.runs else []
@@ -251,82 +196,3 @@ def _given(conversation: Conversation) -> dict[str, np.ndarray]:
     labels = np.array(labels, np.int64)
     labels[:1] = IGNORED
     return {"input_ids": input_ids, "labels": labels, "position_ids": np.arange(len(input_ids))}
-
-
-_ADVICE = "leave the record out, or pass your own encode(record) callable"
-
-
-def encode_whole(
-    files: ProcessorFiles, conversation: Conversation, arrays: Mapping[str, np.ndarray]
-) -> dict[str, torch.Tensor]:
-    """One sample's tensors.
-
-    Tensors of media keep the processor's shapes. So a dimension of 1 in front is kept, too, where
-    models count samples in it (Idefics, SmolVLM).
-
-    Args:
-        files: the processor as it was counted; its vision is `ProbedVision`.
-        conversation: its media are opened, or bytes or paths.
-        arrays: ours: ``input_ids`` int64 ``[T]``, ``labels``, and plain ``position_ids``, which
-            the model's own replace where they have three rows.
-
-    Raises:
-        BadRecord: a medium cannot be decoded.
-        MismatchError: the processor builds no sample, or one of other token ids.
-        OptionError: how the model makes positions is unknown.
-        MissingExtraError, SourceError: the processor cannot be loaded.
-    """
-    torch = import_torch()
-    sample = {key: torch.from_numpy(value) for key, value in arrays.items()}
-    if conversation.input_ids is not None:
-        return sample  # its own ids, and no media
-    assert isinstance(files.vision, ProbedVision)  # see `ProcessorEncoder`
-    processor = files.vision.processor
-    sample |= _tensors(processor, files, conversation, arrays["input_ids"].tolist())
-    positions = model_positions(processor, files.folder or files.name, sample)
-    return sample if positions is None else {**sample, "position_ids": positions}
-
-
-def _tensors(
-    processor: Any, files: ProcessorFiles, conversation: Conversation, counted: Sequence[int]
-) -> dict[str, torch.Tensor]:
-    """Return what the model takes besides token ids, labels and positions."""
-    release = transformers_class("__version__")
-    name = f"{type(processor).__name__} of transformers {release} ({files.name})"
-    try:
-        built = build_sample(
-            processor,
-            files.template_of(conversation),
-            conversation,
-            end_of_text=files.end_of_text,
-        )
-        tensors = tensors_of(built, type(processor).__name__)
-    except NotBuilt as error:
-        text = f"{name} does not build this sample, which was counted ({error})"
-        raise MismatchError(f"{text}: {_ADVICE}") from error
-    _check_ids(ids_of(built), counted, name)
-    for key in [key for key in tensors if key.endswith("token_type_ids")]:
-        tensors[key] = tensors[key].reshape(-1)
-    return _masked(built.get("attention_mask")) | tensors
-
-
-def _check_ids(real: Sequence[int], counted: Sequence[int], name: str) -> None:
-    """
-    Raises:
-        MismatchError: the processor's token ids are not those that were counted.
-    """
-    if real == counted:
-        return
-    pairs = zip(real, counted, strict=False)
-    shared = min(len(real), len(counted))
-    first = next((at for at, (one, other) in enumerate(pairs) if one != other), shared)
-    raise MismatchError(
-        f"{name} makes {len(real)} tokens of this sample and {len(counted)} were counted, of which"
-        f" number {first} (from 0) is the first that differs: {_ADVICE}"
-    )
-
-
-def _masked(mask: Any) -> dict[str, torch.Tensor]:
-    """The attention mask, where the processor hides some token; most hide none."""
-    given = import_torch().as_tensor([] if mask is None else mask).reshape(-1)
-    return {} if bool(given.all()) else {"attention_mask": given}

@@ -6,7 +6,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from packidx.errors import MissingExtraError
+from packidx.errors import MissingExtraError, SourceError
+from packidx.processor.counts import NEEDS_TORCHVISION
 from packidx.processor.folder import folder_content
 from packidx.recent import Recent
 from packidx.software import installed
@@ -86,13 +87,25 @@ def load_real(folder: str, name: str, trusts_code: bool) -> Any:
         trusts_code: whether code of the folder is run.
 
     Raises:
-        MissingExtraError: as `transformers_class`.
-        Exception: whatever the folder makes transformers stumble over.
+        MissingExtraError: as `transformers_class`, or torchvision is missing for it.
+        SourceError: the folder makes transformers stumble.
     """
     loader = transformers_class(name)
     key = folder, name, trusts_code, *folder_content(folder)
     made = _LOADED.get(key)
     if made is None:
-        made = loader.from_pretrained(folder, local_files_only=True, trust_remote_code=trusts_code)
+        options = {"local_files_only": True, "trust_remote_code": trusts_code}
+        try:
+            made = loader.from_pretrained(folder, **options)
+        except MemoryError:
+            raise
+        except Exception as error:  # foreign code stumbles over whatever is in the folder
+            if isinstance(error, ImportError) and "torchvision" in str(error).lower():
+                raise MissingExtraError(NEEDS_TORCHVISION) from error
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise SourceError(
+                f"transformers {installed('transformers')} cannot load the {name[4:]} of {folder} "
+                f"({reason}): use the release that saved it, or a newer one"
+            ) from error
         _LOADED.put(key, made, 1)
     return made

@@ -9,11 +9,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from packidx.encode.imports import INSTALL, load_real, transformers_class
-from packidx.encode.probe import MEDIA_PARTS, ProbedVision, identity_of
+from packidx.encode.imports import load_real, transformers_class
+from packidx.encode.probe import MEDIA_PARTS, ProbedMedia, identity_of
 from packidx.encode.settings import folder_with
 from packidx.encode.whole import ids_of, quiet
-from packidx.errors import MismatchError, MissingExtraError, OptionError, SourceError
+from packidx.errors import MismatchError, OptionError, SourceError
 from packidx.format.manifest import setting_differences
 from packidx.processor.assemble import (
     DEFAULT_TEMPLATE,
@@ -55,27 +55,21 @@ def load_processor(
         folder = fetch(name, trust_remote_code)
     overrides: dict[str, Any] = {}
     if settings:
-        folder, overrides = folder_with(folder, settings, trust_remote_code)
+        folder, overrides = folder_with(folder, settings)
 
-    def unknown(template: ChatTemplate) -> ProbedVision:
+    def unknown(template: ChatTemplate) -> ProbedMedia:
         content = folder_content(str(folder))
-        return ProbedVision(template, str(folder), content, trust_remote_code)
+        return ProbedMedia(template, str(folder), content, trust_remote_code)
 
     files = read_folder(folder, name, policy, trust_remote_code, tokenizer_of, unknown)
     files.overrides = overrides
     if files.vision is None and (files.tokenizer is None or files.template is None):
-        raise SourceError(f"nothing usable in processor folder {name}: {_missing(files)}")
+        raise SourceError(
+            f"nothing usable in processor folder {name}: it has neither image settings of a known "
+            "family (preprocessor_config.json) nor both a tokenizer.json and a chat template "
+            "(chat_template.jinja)"
+        )
     return files
-
-
-def _missing(files: ProcessorFiles) -> str:
-    missing = []
-    if files.tokenizer is None:
-        missing.append("no tokenizer.json")
-    if files.template is None:
-        missing.append("no chat template (chat_template.jinja)")
-    missing.append("no image settings of a known family (preprocessor_config.json)")
-    return ", ".join(missing)
 
 
 def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorFiles:
@@ -109,9 +103,7 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
         own_settings=vars(processor),
         policy=policy,
         trusts_code=any(map(_is_own_code, (processor, tokenizer))),
-        unknown=lambda template: ProbedVision(
-            template, processor, identity_of(processor, template)
-        ),
+        unknown=lambda template: ProbedMedia(template, processor, identity_of(processor, template)),
     )
 
 
@@ -229,26 +221,10 @@ def load_part(files: ProcessorFiles, kind: str) -> Any:
         kind: ``"image"`` or ``"video"``.
 
     Raises:
-        MissingExtraError: transformers is not installed or cannot be used; or this release does not
-            know the part's class, or needs torchvision for it, as some do for images, too.
+        MissingExtraError, SourceError: as `load_real`.
         MismatchError: it has other settings.
     """
-    loader = transformers_class(f"Auto{kind.title()}Processor")
-    try:
-        processor = loader.from_pretrained(files.folder)
-    except (ImportError, RuntimeError) as error:
-        reason = " ".join(str(error.__cause__ or error).split())[:120]
-        raise MissingExtraError(
-            f"transformers' {kind} processors cannot be used ({reason} …): run {INSTALL}, and "
-            "install the torchvision that belongs to your torch"
-        ) from error
-    except (ValueError, KeyError, AttributeError) as error:
-        release = transformers_class("__version__")
-        reason = " ".join(str(error).split())[:120]
-        raise MissingExtraError(
-            f"transformers {release} cannot load the {kind} processor of {files.folder} "
-            f"({reason} …): use the release that saved it, or a newer one"
-        ) from error
+    processor = load_real(str(files.folder), f"Auto{kind.title()}Processor", False)
     _check_settings(processor, files, kind)
     return processor
 

@@ -16,13 +16,38 @@ import numpy as np
 
 from packidx.arrays import Int64s
 from packidx.encode.imports import allow_cuda_torchvision, import_torch, transformers_class
+from packidx.encode.probe import ProbedMedia
 from packidx.errors import MismatchError, OptionError
 from packidx.processor.assemble import ProcessorFiles
+from packidx.processor.families.base import FamilyMedia
 
 if TYPE_CHECKING:
     import torch
 
 _ROWS = 3  # time, height, width
+
+
+def positions_of(
+    sample: Mapping[str, torch.Tensor], files: ProcessorFiles, tokens_per_second: float
+) -> torch.Tensor | None:
+    """Positions of one sample as its model makes them; None where those are ours.
+
+    Args:
+        sample: its ``input_ids`` ``[T]`` and the tensors of its media.
+        tokens_per_second: of Qwen2.5-VL's videos.
+
+    Returns:
+        int64 ``[3, T]``, starting at 0.
+
+    Raises:
+        OptionError, MismatchError: as `model_positions`.
+    """
+    vision = files.vision
+    if isinstance(vision, ProbedMedia):
+        return model_positions(vision.processor, files.folder or files.name, sample)
+    if isinstance(vision, FamilyMedia) and vision.rope_model and "video_grid_thw" in sample:
+        return _video_positions(sample, files, vision, tokens_per_second)
+    return None
 
 
 def model_positions(
@@ -314,10 +339,10 @@ def mrope_positions(
     return positions
 
 
-def video_positions(
+def _video_positions(
     sample: Mapping[str, torch.Tensor],
     files: ProcessorFiles,
-    ids: Mapping[str, int],
+    vision: FamilyMedia,
     tokens_per_second: float,
 ) -> torch.Tensor:
     """Positions of one sample by the installed release's own `get_rope_index`.
@@ -325,27 +350,17 @@ def video_positions(
     Releases do not agree on it. Up to 5.0 the text after a video of Qwen2-VL or Qwen2.5-VL goes on
     after its last time, from 5.6 on from the longer side of its grid; up to 5.11 Qwen2.5-VL's
     seconds are cut to whole numbers. A model is to be trained on what its own release gives it.
-
-    Args:
-        sample: its ``input_ids`` ``[T]`` and the image and video processors' tensors.
-        files: of a family with a ``rope_model``.
-        ids: of the tokens that stand for images and videos, by kind.
-        tokens_per_second: of Qwen2.5-VL's videos.
-
-    Returns:
-        int64 ``[3, T]``, starting at 0.
     """
-    vision = files.vision
-    assert vision is not None and vision.rope_model is not None and files.tokenizer is not None
+    assert vision.rope_model is not None and files.tokenizer is not None
     # A whole number, as configurations have it: 5.11 puts no others where positions are.
     is_whole = float(tokens_per_second).is_integer()
     per_second = int(tokens_per_second) if is_whole else tokens_per_second
     config = SimpleNamespace(
-        image_token_id=ids["image"],
-        video_token_id=ids["video"],
+        image_token_id=files.media_token_ids["image"],
+        video_token_id=files.media_token_ids["video"],
         vision_start_token_id=files.tokenizer.token_to_id("<|vision_start|>"),
         vision_config=SimpleNamespace(
-            spatial_merge_size=vision.mrope_merge_size, tokens_per_second=per_second
+            spatial_merge_size=vision.merge_size, tokens_per_second=per_second
         ),
     )
     return rope_index(transformers_class(vision.rope_model), config, None, sample)

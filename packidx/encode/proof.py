@@ -11,22 +11,21 @@ samples, of the kind and, of a processor where nothing else speaks for it, of th
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
 import numpy as np
-from PIL import Image
 
 from packidx.encode.blanks import medium_of, random_tuples, shape_of
 from packidx.encode.imports import builders, load_real
 from packidx.encode.media import info_of
 from packidx.encode.whole import NotBuilt, build_sample, ids_of, quiet
-from packidx.errors import BadRecord, MissingExtraError
+from packidx.errors import BadRecord, MissingExtraError, SourceError
 from packidx.io.cache import kept
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
@@ -122,19 +121,14 @@ def compare(
     with quiet():
         try:
             processor, by = _load(files)
-        except MissingExtraError as error:
+        except (MissingExtraError, SourceError) as error:
             return Compared(reason=str(error))
-        except Exception as error:  # transformers raises whatever the folder makes it stumble over
-            if isinstance(error, ImportError) and "torchvision" in str(error).lower():
-                return Compared(reason=NEEDS_TORCHVISION)
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            return Compared(reason=f"transformers cannot load it: {reason}")
         given: dict[str, list[Conversation]] = {kind: [] for kind in kinds}
         for talk in talks:
             given.setdefault(sample_kind(talk), []).append(talk)
         compared = Compared(by)
         for kind in sorted(given):
-            samples = itertools.chain(made_up(files, kind), given[kind])
+            samples = chain(made_up(files, kind), given[kind])
             compared = compared.plus(_compare(files, processor, by, kind, samples))
         return compared
 
@@ -194,7 +188,7 @@ def _load(files: ProcessorFiles) -> tuple[Any, str]:
     name = "AutoTokenizer" if files.image_settings is None else "AutoProcessor"
     import transformers
 
-    made = getattr(files.vision, "processor", None)  # of `ProbedVision`
+    made = getattr(files.vision, "processor", None)  # of `ProbedMedia`
     made = made or load_real(str(files.folder), name, files.trusts_code)
     return made, f"transformers {transformers.__version__}"
 
@@ -239,7 +233,7 @@ _BESIDE = (
 )
 _NUM_MIXED = 4
 """Samples of each combination of kinds."""
-_SIZES = ((64, 48), (337, 211), (300, 100), (90, 400))  # width, height
+_SHAPES = ("48x64", "211x337", "100x300", "400x90")
 
 
 def made_up(files: ProcessorFiles, kind: str) -> Iterator[Conversation]:
@@ -250,25 +244,12 @@ def made_up(files: ProcessorFiles, kind: str) -> Iterator[Conversation]:
 
 
 def _plain(files: ProcessorFiles, base: str) -> Iterator[Conversation]:
-    vision = files.vision
     media = [name for name in KINDS if name in base]
-    if files.is_known:  # videos of its family are compared in the project's tests
-        media = [name for name in media if name == "image"]
     if base.startswith((DOCUMENT, INTERLEAVED)):
         yield from _documents(files, media)
-    elif vision is not None and media and files.is_known:
-        images = [Media("image", Image.new("RGB", size)) for size in _SIZES]
-        for image in images:
-            yield Conversation((Turn("user", (image, "\nWhat is it? ")),))
-        yield Conversation((Turn("user", ("One: ", images[0], " two:\n", images[1])),))
-    elif vision is not None and media:
-        rate = getattr(vision, "sampling_rate", 0)
-        tuples = {name: random_tuples(name, rate) for name in media}
-        if len(media) > 1:
-            yield from _random(list(_mixed(tuples)))
-        else:
-            [(name, several)] = tuples.items()
-            yield from _random([[(name, shape) for shape in shapes] for shapes in several])
+    elif media and files.vision is not None:
+        rate = getattr(files.vision, "sampling_rate", 0)
+        yield from _with_media({name: random_tuples(name, rate) for name in media})
     else:
         for text in _texts(files):
             yield Conversation((Turn("user", (text,)),))
@@ -318,7 +299,7 @@ def _documents(files: ProcessorFiles, media: Sequence[str]) -> Iterator[Conversa
         for text in _texts(files):
             yield _document(text)
         return
-    first, second, third, last = (Media("image", Image.new("RGB", size)) for size in _SIZES)
+    first, second, third, last = (medium_of("image", shape) for shape in _SHAPES)
     yield _document(first, "One.")
     yield _document("One:\n", first, second, " and two.\n\n", third)
     yield _document(" \n漢字", last, "\nof it ", "all.")
@@ -337,20 +318,14 @@ def _special(files: ProcessorFiles) -> list[str]:
     return [token for token in files.template.control_tokens if token not in kept][:2]
 
 
-def _mixed(tuples: Mapping[str, Sequence[tuple[str, ...]]]) -> Iterator[list[tuple[str, str]]]:
-    """(kind, shape) of the media of samples that have all of these kinds, in random order."""
-    rng = random.Random(len(tuples))
-    for number in range(_NUM_MIXED):
-        media = [(kind, shape) for kind in tuples for shape in tuples[kind][number]]
+def _with_media(tuples: Mapping[str, Sequence[tuple[str, ...]]]) -> Iterator[Conversation]:
+    """Media of these kinds and shapes, in random order and with random contents, at random places
+    of texts with all kinds of space."""
+    rng = random.Random(repr(tuples))
+    samples = zip(*tuples.values(), strict=False)
+    for seed, shapes in enumerate(samples if len(tuples) == 1 else islice(samples, _NUM_MIXED)):
+        media = [(kind, shape) for kind, own in zip(tuples, shapes, strict=True) for shape in own]
         rng.shuffle(media)
-        yield media
-
-
-def _random(samples: Sequence[Sequence[tuple[str, str]]]) -> Iterator[Conversation]:
-    """Media of these kinds and shapes with random contents at random places of texts with all kinds
-    of space."""
-    rng = random.Random(repr(samples))
-    for seed, media in enumerate(samples):
         parts: list[str | Media] = [
             medium_of(kind, shape, seed + at) for at, (kind, shape) in enumerate(media)
         ]

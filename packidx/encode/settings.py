@@ -9,25 +9,22 @@ included, reads them there as the folder's own.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from packidx.digests import canonical_json, digest
-from packidx.encode.imports import load_real
-from packidx.errors import MissingExtraError, OptionError, SourceError
+from packidx.errors import OptionError, SourceError
 from packidx.io import cache
 from packidx.processor.families import Family, find_family
-from packidx.processor.fingerprint import EDGES, OF_IMAGES, OF_VIDEOS, complete_settings
+from packidx.processor.fingerprint import EDGES, OF_IMAGES, OF_VIDEOS
 from packidx.processor.folder import FILES, MEMBERS, OWN, Given, Stated, read_json
-from packidx.software import installed
 
 _SIZES = ("size", "crop_size", "pad_size", "max_image_size")
 _MAY_BE_0 = ("num_additional_image_tokens", "initial_shift", "resample")
@@ -35,65 +32,42 @@ _TOLD = ".packidx.json"
 _FRACTIONS = ("fps", "rescale_factor", "max_duration", "initial_shift")
 
 
-def folder_with(
-    folder: Path, given: Given, trusts_code: bool = False
-) -> tuple[Path, dict[str, Any]]:
+def folder_with(folder: Path, given: Given) -> tuple[Path, dict[str, Any]]:
     """Return what a processor's folder would be with settings, and these, each by its one name.
 
-    Args:
-        trusts_code: whether code of the folder is run, to see what its classes take.
-
     Raises:
-        OptionError: there is no such setting, or it is of another type.
+        OptionError: there is no such setting, it is of another type, or the processor is of no
+            family.
         SourceError: a file of the folder is broken, or the cache cannot be written.
     """
     there = {entry.name: entry.path for entry in os.scandir(folder.absolute())}
     stated = Stated.read(folder)
-    key = digest(canonical_json([there, stated.files, given, installed("transformers")]))
+    key = digest(canonical_json([there, stated.files, given]))
     target = Path(cache.folder(), "processors", key)
     if not target.is_dir():
         made = Stated(folder, deepcopy(stated.files))
-        family, told = _change(made, given, trusts_code)
-        unsure = _by_part(told, ()) if family is None else {}
-
-        def check(begun: Path) -> None:
-            _check(begun, unsure, trusts_code)
-
-        _write(target, there, {**made.files, _TOLD: told}, check)
+        told = _change(made, given)
+        _write(target, there, {**made.files, _TOLD: told})
     return target, read_json(target / _TOLD)
 
 
-def _change(made: Stated, given: Given, trusts_code: bool) -> tuple[Family | None, dict[str, Any]]:
-    """Put settings into a folder's; gives back the family and them by their names."""
+def _change(made: Stated, given: Given) -> dict[str, Any]:
+    """Put settings into a folder's; gives them back by their names."""
     tokenizer_config = read_json(made.folder / "tokenizer_config.json")
     family = find_family(made.processor_class(tokenizer_config), made.of("images"))
-    if family is None:  # the class itself knows its settings
-        known = _of_class(str(made.folder), trusts_code)
-    else:
-        known = {part: _of_family(family, part, made) for part in (*MEMBERS, OWN)}
+    if family is None:
+        raise OptionError(
+            f"settings are taken for families of packidx's own, and {made.folder} is of none: load "
+            "the processor with them in transformers, and save_pretrained() another folder"
+        )
+    known = {part: _known(family, part, made) for part in (*MEMBERS, OWN)}
     told: dict[str, Any] = {}
-    for part, settings in _by_part(given, family.older_names if family else ()).items():
+    for part, settings in _by_part(given, family.older_names).items():
         if part in ("images", "videos") and made.place("videos") == made.place("images"):
             made.files[FILES[2]] = deepcopy(made.of("images"))
         made.of(part).update(_changes(part, settings, known))
         told |= {_full(part, path): value for path, value in settings.items()}
-    return family, told
-
-
-def _check(folder: Path, by_part: Mapping[str, Mapping[str, Any]], trusts_code: bool) -> None:
-    """
-    Raises:
-        OptionError: the class of a processor's part makes something else of a setting.
-    """
-    known = _of_class(str(folder), trusts_code) if by_part else {}
-    for part, settings in by_part.items():
-        for path, value in settings.items():
-            name, _, key = path.partition(".")
-            taken = known[part][1].get(name)
-            taken = taken.get(key) if key and isinstance(taken, Mapping) else taken
-            if value is not None and canonical_json(taken) != canonical_json(value):
-                label = f"processor setting {_full(part, path)}"
-                raise OptionError(f"{label}={value} is not taken: the processor has {taken}")
+    return told
 
 
 def _full(part: str, path: str) -> str:
@@ -135,7 +109,7 @@ Known = tuple[Collection[str], Mapping[str, Any]]
 """Names of a part's settings, and their values now, where they have one."""
 
 
-def _of_family(family: Family, part: str, stated: Stated) -> Known:
+def _known(family: Family, part: str, stated: Stated) -> Known:
     if part == OWN:
         own = {name: stated.of(OWN).get(name) for name in family.own_defaults}
         now = family.complete(own, family.own_defaults)
@@ -145,45 +119,11 @@ def _of_family(family: Family, part: str, stated: Stated) -> Known:
         return (), {}
     now = family.complete(stated.of(part), defaults or {})
     names = {*OF_IMAGES, *(OF_VIDEOS if part == "videos" else ()), *(defaults or {}), *now}
-    return _with_edges(names, now, part in family.older_names)
-
-
-def _of_class(folder: str, trusts_code: bool) -> dict[str, Known]:
-    """Settings that the processor of a folder takes, by part, as its classes say.
-
-    Raises:
-        MissingExtraError: transformers is not installed or cannot be used.
-        OptionError: it cannot load the processor.
-    """
-    try:
-        processor = load_real(folder, "AutoProcessor", trusts_code)
-    except MissingExtraError:
-        raise
-    except Exception as error:  # transformers raises whatever the folder makes it stumble over
-        reason = " ".join(str(error).split())[:200]
-        raise OptionError(
-            f"settings are of no use: {folder} cannot be loaded ({reason})"
-        ) from error
-    own = set(inspect.signature(type(processor).__init__).parameters) & vars(processor).keys()
-    own -= {*getattr(type(processor), "attributes", ()), *MEMBERS.values()}
-    known: dict[str, Known] = {OWN: (own - {"tokenizer", "chat_template"}, vars(processor))}
-    for part, member in MEMBERS.items():
-        made = getattr(processor, member, None)
-        if made is not None:
-            names = set(getattr(getattr(made, "valid_kwargs", None), "__annotations__", ()))
-            names |= set(inspect.signature(type(made).__init__).parameters)
-            now = complete_settings(made.to_dict(), None, tuple(names))
-            known[part] = _with_edges(names, now, {*EDGES.values()} <= names)
-    return known
-
-
-def _with_edges(names: Collection[str], now: Mapping[str, Any], older_names: bool) -> Known:
-    """Both with the older names of the limits of pixels."""
-    if not older_names:
-        return names, now
-    size = now.get("size") or {}
-    edges = {EDGES[key]: value for key, value in size.items() if key in EDGES}
-    return {*names, *EDGES.values()}, {**now, **edges}
+    if part in family.older_names:
+        size = now.get("size") or {}
+        now |= {EDGES[key]: value for key, value in size.items() if key in EDGES}
+        names |= {*EDGES.values()}
+    return names, now
 
 
 def _changes(part: str, settings: Mapping[str, Any], known: Mapping[str, Known]) -> dict[str, Any]:
@@ -216,46 +156,34 @@ def _check_type(label: str, name: str, value: Any, now: Any) -> None:
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     is_number = is_number and (value > 0 or (value == 0 and (now == 0 or name in _MAY_BE_0)))
-    if name in _SIZES or isinstance(now, Mapping):
-        wanted = "an object of whole numbers" if name in _SIZES else "an object"
-        fits = isinstance(value, Mapping) and (
-            name not in _SIZES or all(type(each) is int and each > 0 for each in value.values())
-        )
+    if name in _SIZES:
+        wanted, fits = "an object of whole numbers", isinstance(value, Mapping)
+        fits = fits and all(type(each) is int and each > 0 for each in value.values())
     elif name.startswith("do_") or (isinstance(now, bool) and name not in _FRACTIONS):
         wanted, fits = "true or false", isinstance(value, bool)
-    elif isinstance(now, list | tuple):
-        wanted, fits = "a list", isinstance(value, list | tuple)
-    elif isinstance(now, str):
-        wanted, fits = "text", isinstance(value, str)
     elif isinstance(now, float) or name in _FRACTIONS:
         wanted, fits = "a number", is_number
+    elif isinstance(now, Mapping | list | tuple | str):
+        kinds: dict[Any, str] = {Mapping: "an object", (list, tuple): "a list", str: "text"}
+        kind = next(kind for kind in kinds if isinstance(now, kind))
+        wanted, fits = kinds[kind], isinstance(value, kind)
     else:
         wanted, fits = "a whole number", is_number and isinstance(value, int)
     if value is not None and not fits:
         raise OptionError(f"{label} is {value!r}: give {wanted}")
 
 
-def _write(
-    target: Path,
-    there: Mapping[str, str],
-    files: Mapping[str, Mapping[str, Any]],
-    check: Callable[[Path], None],
-) -> None:
+def _write(target: Path, there: Mapping[str, str], files: Mapping[str, Mapping[str, Any]]) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         begun = Path(tempfile.mkdtemp(dir=target.parent))
-    except OSError as error:
-        raise SourceError(f"{target} cannot be written: {error}") from error
-    try:
         for name, content in files.items():
             if content:
                 (begun / name).write_text(json.dumps(content), encoding="utf-8")
         for name in there.keys() - {entry.name for entry in begun.iterdir()}:
             (begun / name).symlink_to(there[name])
-        check(begun)
         with contextlib.suppress(OSError):  # another process was faster
             begun.rename(target)
+        shutil.rmtree(begun, ignore_errors=True)
     except OSError as error:
         raise SourceError(f"{target} cannot be written: {error}") from error
-    finally:
-        shutil.rmtree(begun, ignore_errors=True)

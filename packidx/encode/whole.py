@@ -3,11 +3,6 @@
 Most are called by their chat template. Some cannot be (`GotOcr2Processor`): these are given the
 rendered text and the media, as one list or as a list of the sample's. So are documents, which no
 chat template is for.
-
-Of opened media images stay what they are, or become RGB. Sound becomes one channel at the
-processor's rate. A video becomes frames and what is known of it (`VideoMetadata`), from which
-processors sample frames and write times; its own sound is left out, whatever the processor could do
-with it.
 """
 
 from __future__ import annotations
@@ -16,9 +11,8 @@ import contextlib
 import copy
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,117 +20,66 @@ import numpy as np
 
 from packidx.encode.blanks import MadeUpVideo
 from packidx.encode.imports import import_torch
-from packidx.encode.media import decoded_image, frames_of, info_of, metadata_of, video_of
+from packidx.encode.media import Opened, metadata_of, opened
 from packidx.errors import PackidxError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
-from packidx.records.media.audio import Audio
-from packidx.records.media.video import Video
 
 if TYPE_CHECKING:
     import torch
 
-_NO_RATE = 16000
-"""What transformers takes where a processor states no sampling rate."""
+ARGUMENTS = {"image": "images", "video": "videos", "audio": "audio"}
+"""A processor's names of media, by kind."""
+
+_TENSORS = ("pt", None)
+"""Some need tensors (`Ovis2Processor`), some cannot make one of all (`PerceptionLMProcessor`)."""
+_OURS = frozenset(("input_ids", "labels", "position_ids", "attention_mask"))
+"""What the sample has from us, or does not need: nothing is masked in one that is not padded."""
+_OF_TILES = {"PerceptionLMProcessor": ("pixel_values", "pixel_values_videos")}
+"""What models look at as tiles, whichever medium they are of: as [tiles, 1, …], their numbers may
+differ from medium to medium, and from sample to sample."""
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A conversation whose ``Media.ref`` are what a processor takes, and what it must know more."""
-
-    conversation: Conversation
-    options: dict[str, Any]
+class NotBuilt(PackidxError):
+    """Transformers builds no sample of a conversation, or not the one that was counted."""
 
 
-Build = Callable[[Any, Given], Any]
-"""(processor, what it is given) → a sample; whatever it raises."""
-
-
-def given(
-    processor: Any, conversation: Conversation, build: Build, every_frame: bool = False
-) -> Given:
-    """A conversation's media, opened, as `processor` takes them.
+def build_sample(
+    processor: Any,
+    template: ChatTemplate,
+    conversation: Conversation,
+    *,
+    end_of_text: int | None = None,
+    every_frame: bool = False,
+) -> Mapping[str, Any]:
+    """Return what `processor` makes of one conversation, whose media are opened.
 
     Args:
-        build: how a sample is built of what this returns, to see which frames are taken.
-        every_frame: whether it gets all frames of a video and samples them by itself, as it does
-            with files; else it gets those alone that it would take.
+        template: renders as the processor's own does.
+        end_of_text: the token that a document ends with; no processor sees to that.
+        conversation: each ``Media.ref`` is a PIL image, a `Video` or an `Audio`.
+        every_frame: as for `opened`; else it gets those frames alone that it would take.
+
+    Returns:
+        ``input_ids`` ``[1, T]`` or ``[T]``, and the model's other inputs, as tensors where that is
+        possible.
 
     Raises:
-        BadRecord: a medium cannot be decoded, or is not what the record says.
-        MissingExtraError: a package is missing.
+        NotBuilt: it builds none, whichever way it is called; the first way's reason.
+        BadRecord: as `opened`.
     """
-    if not conversation.media:
-        return Given(conversation, {})
-    infos = {
-        number: info_of(medium)
-        for number, medium in enumerate(conversation.media)
-        if medium.kind == "video"
-    }
-    stated = any(info.extracted or info.frame_indices is not None for info in infos.values())
-    samples = every_frame and not stated
-    options: dict[str, Any] = {}
-    refs, metadata = [], []
-    for number, medium in enumerate(conversation.media):
-        if medium.kind == "video":
-            info = infos[number]
-            frames = np.arange(info.num_frames) if samples else _taken(processor, medium, build)
-            refs.append(_pixels(video_of(medium), info, frames))
-            metadata.append(metadata_of(info, frames))
-        else:
-            refs.append((_heard if medium.kind == "audio" else _seen)(medium, processor))
-    if metadata:
-        options = {"video_metadata": metadata}
-        options |= {} if samples else {"do_sample_frames": False}
-    return Given(_with_refs(conversation, refs), options)
-
-
-def sampling_rate_of(processor: Any) -> int:
-    """Samples per second that it takes of sound."""
-    part = getattr(processor, "audio_processor", getattr(processor, "feature_extractor", None))
-    return int(getattr(part, "sampling_rate", None) or _NO_RATE)
-
-
-def _seen(medium: Media, processor: Any) -> Any:
-    """An image; in RGB, as transformers' `load_image` opens files, where the image processor does
-    not see to that."""
-    image = decoded_image(medium)
-    part = getattr(processor, "image_processor", None)
-    if getattr(part, "do_convert_rgb", None) or getattr(image, "mode", "RGB") == "RGB":
-        return image
-    return image.convert("RGB")
-
-
-def _heard(medium: Media, processor: Any) -> Any:
-    sound = medium.ref if isinstance(medium.ref, Audio) else Audio(medium.ref)
-    return sound.waveform(sampling_rate_of(processor))
-
-
-# -- videos ----------------------------------------------------------------------------------------
-
-
-def _pixels(video: Video, info: MediaInfo, frames: np.ndarray) -> Any:
-    """uint8 ``[n, 3, height, width]``."""
-    if isinstance(video, MadeUpVideo):
-        return video.tensor(frames)
-    return frames_of(video, info, frames)
-
-
-def _taken(processor: Any, medium: Media, build: Build) -> np.ndarray:
-    """Numbers of the frames that are used of a video."""
-    info = info_of(medium)
-    if info.frame_indices is not None:
-        return np.asarray(info.frame_indices)
-    if info.extracted:
-        return np.arange(info.num_frames)
-    return sampled_frames(processor, info, build)
+    with quiet():
+        take = partial(sampled_frames, processor, template)
+        media = opened(conversation, take, processor, every_frame=every_frame)
+        built = _built(processor, template, media)
+    return _ended(built, end_of_text) if conversation.is_document else built
 
 
 class _Enough(BaseException):
     """Frames were sampled, or would be processed without."""
 
 
-def sampled_frames(processor: Any, info: MediaInfo, build: Build) -> np.ndarray:
+def sampled_frames(processor: Any, template: ChatTemplate, info: MediaInfo) -> np.ndarray:
     """``[f]`` numbers of the frames that `processor` takes of a file of this shape.
 
     It is asked: it gets a blank video, and is stopped when it has chosen.
@@ -160,77 +103,11 @@ def sampled_frames(processor: Any, info: MediaInfo, build: Build) -> np.ndarray:
     blank = MadeUpVideo(info, is_abstract=True).tensor(every)
     asked = Conversation((Turn("user", (Media("video", blank), "What is it?")),))
     with contextlib.suppress(_Enough, Exception):
-        build(spied, Given(asked, {"video_metadata": [metadata_of(info, every)]}))
+        _built(spied, template, Opened(asked, {"video_metadata": [metadata_of(info, every)]}))
     return chosen[0] if chosen else every
 
 
-def _with_refs(conversation: Conversation, refs: Sequence[Any]) -> Conversation:
-    left = iter(refs)
-    turns = tuple(
-        replace(
-            turn,
-            parts=tuple(
-                replace(part, ref=next(left)) if isinstance(part, Media) else part
-                for part in turn.parts
-            ),
-        )
-        for turn in conversation.turns
-    )
-    return replace(conversation, turns=turns)
-
-
-ARGUMENTS = {"image": "images", "video": "videos", "audio": "audio"}
-"""A processor's names of media, by kind."""
-
-_TENSORS = ("pt", None)
-"""Some need tensors (`Ovis2Processor`), some cannot make one of all (`PerceptionLMProcessor`)."""
-
-
-_OURS = frozenset(("input_ids", "labels", "position_ids", "attention_mask"))
-"""What the sample has from us, or does not need: nothing is masked in one that is not padded."""
-_OF_TILES = {"PerceptionLMProcessor": ("pixel_values", "pixel_values_videos")}
-"""What models look at as tiles, whichever medium they are of: as [tiles, 1, …], their numbers may
-differ from medium to medium, and from sample to sample."""
-
-
-class NotBuilt(PackidxError):
-    """A processor builds no sample of a conversation."""
-
-
-def build_sample(
-    processor: Any,
-    template: ChatTemplate,
-    conversation: Conversation,
-    *,
-    end_of_text: int | None = None,
-    every_frame: bool = False,
-) -> Mapping[str, Any]:
-    """Return what `processor` makes of one conversation, whose media are opened.
-
-    Args:
-        template: renders as the processor's own does.
-        end_of_text: the token that a document ends with; no processor sees to that.
-        conversation: each ``Media.ref`` is a PIL image, a `Video` or an `Audio`.
-        every_frame: as for `given`.
-
-    Returns:
-        ``input_ids`` ``[1, T]`` or ``[T]``, and the model's other inputs, as tensors where that is
-        possible.
-
-    Raises:
-        NotBuilt: it builds none, whichever way it is called; the first way's reason.
-        BadRecord: as `given`.
-    """
-
-    def build(own: Any, media: Given) -> Mapping[str, Any]:
-        return _built(own, template, media)
-
-    with quiet():
-        built = build(processor, given(processor, conversation, build, every_frame))
-    return _ended(built, end_of_text) if conversation.is_document else built
-
-
-def _built(processor: Any, template: ChatTemplate, media: Given) -> Mapping[str, Any]:
+def _built(processor: Any, template: ChatTemplate, media: Opened) -> Mapping[str, Any]:
     first: Exception | None = None
     for call in _ways(processor, template, media):
         for tensors in _TENSORS:
@@ -243,118 +120,62 @@ def _built(processor: Any, template: ChatTemplate, media: Given) -> Mapping[str,
                 raise
             except Exception as error:  # a foreign class: whatever it raises is its verdict
                 first = first or error
-    raise NotBuilt(_words(first) if first else "nothing was tried") from first
-
-
-def _ended(sample: Mapping[str, Any], end_of_text: int | None) -> Mapping[str, Any]:
-    """A document with the token that ends it behind the others, where it is not there yet."""
-    ids = ids_of(sample)
-    if end_of_text is None or (ids and ids[-1] == end_of_text):
-        return sample
-    ended = dict(sample)
-    for name, value in sample.items():
-        if name == "input_ids":
-            ended[name] = _appended(value, end_of_text)
-        elif name == "attention_mask":
-            ended[name] = _appended(value, 1)
-        elif name.endswith("token_type_ids"):
-            ended[name] = _appended(value, 0)
-    return ended
-
-
-def _appended(values: Any, last: int) -> np.ndarray:
-    """``[1, T + 1]``"""
-    return np.append(np.asarray(values).reshape(1, -1), [[last]], axis=1)
-
-
-def ids_of(sample: Mapping[str, Any]) -> list[int]:
-    """The sample's token ids."""
-    return [int(ident) for ident in np.asarray(sample["input_ids"]).reshape(-1)]
-
-
-def tensors_of(built: Mapping[str, Any], name: str) -> dict[str, torch.Tensor]:
-    """Return what a model takes of a sample besides what is ours.
-
-    Args:
-        name: the processor's class.
-
-    Raises:
-        NotBuilt: something of it is no one tensor.
-    """
-    given = {key: own for key, own in built.items() if key not in _OURS and own is not None}
-    return {key: _tensor(key, own) for key, own in _by_tiles(given, name).items()}
-
-
-def _by_tiles(built: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    names = [key for key in _OF_TILES.get(name, ()) if key in built]
-    return {**built, **{key: import_torch().cat(list(built[key]))[:, None] for key in names}}
-
-
-def _tensor(name: str, value: Any) -> torch.Tensor:
-    """One of the processor's outputs; some are lists, of numbers or of a tensor for each medium."""
-    library = import_torch()
-    try:
-        if isinstance(value, list) and value and isinstance(value[0], library.Tensor):
-            tensor: torch.Tensor = library.stack(value)
-        else:
-            tensor = library.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise NotBuilt(f"it gives {name} as no one tensor: {reason}") from error
-    return tensor
+    raise NotBuilt(" ".join(f"{type(first).__name__}: {first}".split())[:300]) from first
 
 
 Call = Callable[[str | None], Mapping[str, Any]]
 """(``return_tensors``) → what the processor builds."""
 
 
-def _ways(processor: Any, template: ChatTemplate, given: Given) -> Iterator[Call]:
-    conversation = given.conversation
+def _ways(processor: Any, template: ChatTemplate, media: Opened) -> Iterator[Call]:
+    conversation, options = media.conversation, media.options
     if not conversation.is_document:
-        yield from _by_templates(processor, template, given)
-    text = partial(_written, processor, template, conversation)
-    media: dict[str, list[Any]] = {}
+        yield partial(_by_template, processor, template, conversation, options)
+        if "video_metadata" in options:  # some write times of it, and do not ask for it
+            returned = {**options, "return_metadata": True}
+            yield partial(_by_template, processor, template, conversation, returned)
+    given: dict[str, list[Any]] = {}
     for medium in conversation.media:
-        media.setdefault(ARGUMENTS[medium.kind], []).append(medium.ref)
-    for form in (media, {name: [refs] for name, refs in media.items()}) if media else (media,):
-        yield _direct(processor, text, {**form, **given.options})
-
-
-def _written(processor: Any, template: ChatTemplate, conversation: Conversation) -> str:
-    """Return what the processor's own template makes of a conversation; ours, where it has none,
-    and of a document."""
-    if conversation.is_document or getattr(processor, "chat_template", None) is None:
-        return template.render(conversation).text
-    messages = _with_media(template, conversation)
-    text: str = processor.apply_chat_template(messages, tokenize=False, tools=conversation.tools)
-    return text
-
-
-def _by_templates(processor: Any, template: ChatTemplate, given: Given) -> Iterator[Call]:
-    conversation = given.conversation
-    messages = _with_media(template, conversation)
-    tools = {} if conversation.tools is None else {"tools": conversation.tools}
-    yield _by_template(processor, messages, tools, given.options)
-    if "video_metadata" in given.options:  # some write times of it, and do not ask for it
-        returned = {**given.options, "return_metadata": True}
-        yield _by_template(processor, messages, tools, returned)
+        given.setdefault(ARGUMENTS[medium.kind], []).append(medium.ref)
+    yield partial(_direct, processor, template, conversation, {**given, **options})
+    if given:
+        listed = {name: [refs] for name, refs in given.items()}
+        yield partial(_direct, processor, template, conversation, {**listed, **options})
 
 
 def _by_template(
-    processor: Any, messages: list[Any], tools: Mapping[str, Any], options: Mapping[str, Any]
-) -> Call:
-    def call(tensors: str | None) -> Mapping[str, Any]:
-        own = {"processor_kwargs": _copied(options)} if options else {}
-        built: Any = processor.apply_chat_template(
-            messages, tokenize=True, return_dict=True, return_tensors=tensors, **tools, **own
-        )
-        return {name: value for name, value in built.items() if name != "video_metadata"}
+    processor: Any,
+    template: ChatTemplate,
+    conversation: Conversation,
+    options: Mapping[str, Any],
+    tensors: str | None,
+) -> Mapping[str, Any]:
+    own: dict[str, Any] = {"processor_kwargs": _copied(options)} if options else {}
+    if conversation.tools is not None:
+        own["tools"] = conversation.tools
+    messages = _with_media(template, conversation)
+    built: Any = processor.apply_chat_template(
+        messages, tokenize=True, return_dict=True, return_tensors=tensors, **own
+    )
+    return {name: value for name, value in built.items() if name != "video_metadata"}
 
-    return call
 
-
-def _direct(processor: Any, text: Callable[[], str], options: Mapping[str, Any]) -> Call:
-    return lambda tensors: processor(text=text(), return_tensors=tensors, **_copied(options))
+def _direct(
+    processor: Any,
+    template: ChatTemplate,
+    conversation: Conversation,
+    options: Mapping[str, Any],
+    tensors: str | None,
+) -> Mapping[str, Any]:
+    """Call it with the text that its own template makes; ours, where it has none, and of a
+    document."""
+    if conversation.is_document or getattr(processor, "chat_template", None) is None:
+        text = template.render(conversation).text
+    else:
+        messages = _with_media(template, conversation)
+        text = processor.apply_chat_template(messages, tokenize=False, tools=conversation.tools)
+    built: Mapping[str, Any] = processor(text=text, return_tensors=tensors, **_copied(options))
+    return built
 
 
 def _copied(value: Any) -> Any:
@@ -377,6 +198,56 @@ def _with_media(template: ChatTemplate, conversation: Conversation) -> list[dict
     return messages
 
 
+def _ended(sample: Mapping[str, Any], end_of_text: int | None) -> Mapping[str, Any]:
+    """A document with the token that ends it behind the others, where it is not there yet."""
+    if end_of_text is None or ids_of(sample)[-1:] == [end_of_text]:
+        return sample
+    last = {"input_ids": end_of_text, "attention_mask": 1}
+    ended = dict(sample)
+    for name, value in sample.items():
+        if name in last or name.endswith("token_type_ids"):
+            values = np.asarray(value).reshape(1, -1)
+            ended[name] = np.append(values, [[last.get(name, 0)]], axis=1)
+    return ended
+
+
+def ids_of(sample: Mapping[str, Any]) -> list[int]:
+    """The sample's token ids."""
+    return [int(ident) for ident in np.asarray(sample["input_ids"]).reshape(-1)]
+
+
+def tensors_of(built: Mapping[str, Any], name: str) -> dict[str, torch.Tensor]:
+    """Return what a model takes of a sample besides what is ours.
+
+    Args:
+        name: the processor's class.
+
+    Raises:
+        NotBuilt: something of it is no one tensor.
+    """
+    tensors = {}
+    for key, value in built.items():
+        if key not in _OURS and value is not None:
+            if key in _OF_TILES.get(name, ()):
+                value = import_torch().cat(list(value))[:, None]
+            tensors[key] = _tensor(key, value)
+    return tensors
+
+
+def _tensor(name: str, value: Any) -> torch.Tensor:
+    """One of the processor's outputs; some are lists, of numbers or of a tensor for each medium."""
+    library = import_torch()
+    try:
+        if isinstance(value, list) and value and isinstance(value[0], library.Tensor):
+            tensor: torch.Tensor = library.stack(value)
+        else:
+            tensor = library.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise NotBuilt(f"it gives {name} as no one tensor: {reason}") from error
+    return tensor
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without transformers' own warnings: what they are about is compared."""
@@ -389,7 +260,3 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-def _words(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -74,7 +74,7 @@ def compare_processor(counter: RecordCounter, shards: Sequence[JobShard]) -> Com
 
     candidates = _candidates(counter, shards)
     kinds = {TEXT, *(candidate.kind for candidate in candidates)}
-    return judged(processor, kinds, _talks(counter, candidates))
+    return judged(processor, kinds, _talks(candidates))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def _by_interest(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     return list({id(each): each for each in order}.values())
 
 
-def _talks(counter: RecordCounter, candidates: Sequence[_Candidate]) -> list[Conversation]:
+def _talks(candidates: Sequence[_Candidate]) -> list[Conversation]:
     """The records that are compared, media opened."""
     talks: list[Conversation] = []
     num_media = 0
@@ -127,14 +127,14 @@ def _talks(counter: RecordCounter, candidates: Sequence[_Candidate]) -> list[Con
         if len(talks) == NUM_RECORDS:
             break
         if candidate.kind.startswith(TEXT) or num_media < NUM_RECORDS // 2:
-            talk = _opened(candidate.raw, candidate.shard, counter)
+            talk = _opened(candidate.raw, candidate.shard)
             if talk is not None:
                 talks.append(talk)
                 num_media += bool(talk.media)
     return talks
 
 
-def _opened(raw: RawRecord, shard: ShardContext, counter: RecordCounter) -> Conversation | None:
+def _opened(raw: RawRecord, shard: ShardContext) -> Conversation | None:
     """The record's conversation with its images opened; None where it is not to be had easily."""
     from packidx.encode.media import info_of
 
@@ -146,9 +146,6 @@ def _opened(raw: RawRecord, shard: ShardContext, counter: RecordCounter) -> Conv
             return None
         if any(is_remote(medium, shard.root) for medium in talk.media):
             return None
-        is_known = counter.files is not None and counter.files.is_known
-        if is_known and any(medium.kind != "image" for medium in talk.media):
-            return None  # a family's videos are compared in the project's tests
         if talk.media:
             talk = parse(open_media(raw.record, shard.root))
         known = [info_of(medium) for medium in talk.media]

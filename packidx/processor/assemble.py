@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from packidx.digests import canonical_json, digest
 from packidx.errors import PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
-from packidx.processor.families import VisionFamily, find_family
+from packidx.processor.families import MediaModel, find_family
 from packidx.processor.fingerprint import complete_settings, named_settings
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.vocabulary import Loaded, vocabulary_of
@@ -35,7 +35,7 @@ class ProcessorFiles:
     template: ChatTemplate | None
     tool_template: ChatTemplate | None
     """Which a tokenizer takes where tools are given, be they none, if it has one of that name."""
-    vision: VisionFamily | None
+    vision: MediaModel | None
     image_settings: dict[str, Any] | None
     video_settings: dict[str, Any] | None
     own_settings: dict[str, Any] = field(default_factory=dict)
@@ -65,15 +65,14 @@ class ProcessorFiles:
     """Of `Family`."""
 
     @property
-    def is_known(self) -> bool:
-        """Whether our tests hold its arithmetic to the real processor's: a family of ours, or text
-        alone."""
-        return self.family is not None or self.image_settings is None
+    def is_probed(self) -> bool:
+        """Whether it takes media and is of no family of ours: the real processor builds samples."""
+        return self.image_settings is not None and self.family is None
 
     @property
     def needs_proof(self) -> bool:
         """Whether nothing of it is exact but what was compared with the real processor."""
-        return not self.is_known or self.doubt is not None or self.trusts_code
+        return self.is_probed or self.doubt is not None or self.trusts_code
 
     def fingerprint(self) -> str:
         """Return what must be equal where lengths are counted and where samples are built, as
@@ -181,7 +180,7 @@ def assemble(
     policy: LabelPolicy = DEFAULT_POLICY,
     folder: str | None = None,
     trusts_code: bool = False,
-    unknown: Callable[[ChatTemplate], VisionFamily],
+    unknown: Callable[[ChatTemplate], MediaModel],
 ) -> ProcessorFiles:
     """Parts, as files or objects give them, put together; the one way to a `ProcessorFiles`.
 
@@ -195,9 +194,10 @@ def assemble(
         SourceError: neither the family nor `unknown` counts media with these settings.
     """
     tokenizer, special_tokens = loaded.tokenizer, loaded.special_tokens
-    vision, image, video, problem = None, None, None, None
+    vision: MediaModel | None = None
+    image, video, problem = None, None, None
 
-    def chat(vision: VisionFamily | None, called: str = DEFAULT_TEMPLATE) -> ChatTemplate:
+    def chat(vision: MediaModel | None, called: str = DEFAULT_TEMPLATE) -> ChatTemplate:
         if (template := templates.get(called)) is None:
             raise SourceError(f"processor {name} has no chat template to probe it with")
         return ChatTemplate(
@@ -260,7 +260,7 @@ def _source(template: ChatTemplate) -> str:
     return template.source.replace("\r\n", "\n")
 
 
-def _check_placeholders(tokenizer: Tokenizer, vision: VisionFamily, name: str) -> None:
+def _check_placeholders(tokenizer: Tokenizer, vision: MediaModel, name: str) -> None:
     """A feature token must be one token, whatever stands beside it: only then may it be repeated
     after the text is tokenized."""
     added = {str(token.content): token for token in tokenizer.get_added_tokens_decoder().values()}

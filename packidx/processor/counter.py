@@ -32,7 +32,7 @@ from packidx.processor.counts import (
     sample_kind,
     stated,
 )
-from packidx.processor.families import VisionFamily
+from packidx.processor.families import MediaModel
 from packidx.processor.text.encoder import TextEncoder, TokenBatch
 from packidx.processor.text.sequence import (
     Ending,
@@ -120,7 +120,7 @@ class ConversationCounter:
             given = [info for i in chosen if (info := known[i]) is not None]
             if not given:
                 continue
-            fill(columns, chosen, vision.count(name, given, owners[chosen]), EXACT)
+            fill(columns, chosen, vision.expand(name, given, owners[chosen]), EXACT)
         columns.errors |= not_together(self.files.name, vision, columns)
         return columns
 
@@ -142,7 +142,7 @@ class ConversationCounter:
                 continue  # the arithmetic of a family of ours, which our tests compare
             if not is_equal:
                 texts.method[numbers] = HEURISTIC
-            if is_equal is False and not files.is_known:
+            if is_equal is False and files.is_probed:
                 text = f"samples of processor {files.name} ({kind}): {self.compared.unequal[kind]}"
                 for number in numbers:
                     texts.errors.setdefault(number, BadRecord("not_as_counted", text))
@@ -314,7 +314,7 @@ def cut_off(files: ProcessorFiles, tokens: int) -> BadRecord:
     return BadRecord("cut_off", text)
 
 
-def not_together(name: str, vision: VisionFamily, media: MediaColumns) -> dict[int, BadRecord]:
+def not_together(name: str, vision: MediaModel, media: MediaColumns) -> dict[int, BadRecord]:
     """Return why media that each can be used cannot be in one sample of `name`, by number."""
     errors = {}
     owners = media.owners

@@ -24,7 +24,7 @@ from packidx.processor.assemble import (
     named_tokens,
 )
 from packidx.processor.chat_template.chat_template import ChatTemplate
-from packidx.processor.families import VisionFamily
+from packidx.processor.families import MediaModel
 from packidx.processor.labels import LabelPolicy
 from packidx.processor.text.vocabulary import Loaded, doubt_of, load_tokenizer, read_tokenizer
 
@@ -84,14 +84,14 @@ def read_folder(
     policy: LabelPolicy,
     trust_remote_code: bool,
     tokenizer_of: TokenizerOf,
-    unknown: Callable[[ChatTemplate], VisionFamily],
+    unknown: Callable[[ChatTemplate], MediaModel],
 ) -> ProcessorFiles:
     """The processor in `folder`, whatever of it is there.
 
     Args:
         unknown: as of `assemble`.
     """
-    source_digest = _source_digest(folder)
+    content = folder_content(str(folder))
     config = read_json(folder / "tokenizer_config.json")
     stated = Stated.read(folder)
     own = stated.of(OWN)
@@ -101,7 +101,7 @@ def read_folder(
     takes_media = bool(image or stated.of("audio"))
     files = assemble(
         name=name,
-        loaded=_load(folder, takes_media, code, trust_remote_code, tokenizer_of),
+        loaded=_load(folder, content, takes_media, code, trust_remote_code, tokenizer_of),
         templates=_read_templates(folder, own, config),
         processor_class=stated.processor_class(config),
         image_settings=image or own.get("audio_processor"),
@@ -113,7 +113,7 @@ def read_folder(
         trusts_code=trust_remote_code and code is not None,
         unknown=unknown,
     )
-    files.source_digest = source_digest
+    files.source_digest = digest(*map(str.encode, content))
     return files
 
 
@@ -186,23 +186,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _source_digest(folder: Path) -> str:
-    """Return the digest of the files that are read, by name.
-
-    Raises:
-        SourceError: one of them cannot be read.
-    """
-    parts: list[bytes] = []
-    named = sorted((folder / _TEMPLATES).glob("*.jinja"))
-    for path in (*(folder / name for name in PATTERNS), *named):
-        if path.is_file():
-            try:
-                parts += (path.name.encode(), path.read_bytes())
-            except OSError as error:
-                raise SourceError(f"{path} cannot be read: {error}") from error
-    return digest(*parts)
-
-
 def _own_code(folder: Path, stated: Stated) -> str | None:
     """The first of the folder's files that names code of its own; None where none does."""
     beside = {name: read_json(folder / name) for name in ("tokenizer_config.json", "config.json")}
@@ -215,7 +198,12 @@ def _own_code(folder: Path, stated: Stated) -> str | None:
 
 
 def _load(
-    folder: Path, takes_media: bool, code: str | None, trusts_code: bool, tokenizer_of: TokenizerOf
+    folder: Path,
+    content: list[str],
+    takes_media: bool,
+    code: str | None,
+    trusts_code: bool,
+    tokenizer_of: TokenizerOf,
 ) -> Loaded:
     """The tokenizer that training has, as far as it is known here.
 
@@ -230,7 +218,6 @@ def _load(
     elif any(any(folder.glob(name)) for name in _VOCABULARIES):  # else it makes up an empty one
         try:
             trusts_code = trusts_code and code is not None
-            content = folder_content(str(folder))
             loaded = load_tokenizer(folder, content, takes_media, trusts_code, tokenizer_of)
             if loaded is not None:
                 return loaded

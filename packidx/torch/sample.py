@@ -117,14 +117,13 @@ def _per_token(key: str, value: Tensor, length: int | None) -> Tensor:
 
 def _positions(positions: Tensor | None, length: int) -> Tensor:
     """The three mRoPE rows out of [3, t], [4, t] (row 0 is rebuilt), or [t] that counts from 0."""
-    count = torch.arange(length)
     if positions is None:
-        return count
+        return torch.arange(length)
     if positions.ndim == 3 and positions.shape[1] == 1:  # [3, 1, T], as models return it
         positions = positions[:, 0]
     if positions.ndim == 2 and positions.shape[0] in (3, 4) and positions.shape[1] == length:
         return positions[-3:].long()
-    plain = _per_token("position_ids", positions, length)
+    plain, count = _per_token("position_ids", positions, length), torch.arange(length)
     if not torch.equal(plain - plain[:1], count.to(plain)):
         # transformers takes a jump in these positions for the start of another sample.
         raise MismatchError(

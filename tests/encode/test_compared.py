@@ -151,7 +151,7 @@ def test_what_could_not_be_compared_is_compared_another_time(
     with monkeypatch.context() as broken:
         broken.setattr("transformers.AutoProcessor.from_pretrained", None)
         _, first = estimated(source, tmp_path / "first", qwen)
-    assert "cannot load it" in first["encoder"]["compared"]["reason"]
+    assert "cannot load the Processor of" in first["encoder"]["compared"]["reason"]
     _, second = estimated(source, tmp_path / "second", qwen)
     assert second["encoder"]["compared"]["with"] == TRANSFORMERS
 

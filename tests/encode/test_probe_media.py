@@ -18,12 +18,11 @@ from PIL import Image
 from sounds import write_sound
 
 from packidx import estimate_lengths, plan_packs
-from packidx.encode import ProcessorEncoder, whole
+from packidx.encode import ProcessorEncoder
+from packidx.encode.learn import Learnt
 from packidx.encode.loading import load_processor
 from packidx.encode.media import info_of
-from packidx.encode.probe import ProbedVision
-from packidx.encode.probe.learn import Learnt
-from packidx.encode.probe.vision import Steps, outside_in
+from packidx.encode.probe import ProbedMedia, Steps, outside_in
 from packidx.encode.whole import build_sample, ids_of, sampled_frames
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
@@ -161,10 +160,10 @@ def test_what_depends_on_what_a_video_shows_is_refused(
     """VideoLLaMA 3 leaves out patches that do not change."""
     monkeypatch.setenv("PACKIDX_CACHE", str(tmp / "cache"))
     _, files, _ = built("VideoLlama3Processor", tmp)
-    assert isinstance(files.vision, ProbedVision)
+    assert isinstance(files.vision, ProbedMedia)
     problem = files.vision.profile.kinds["video"].problem
     assert problem is not None and "have the same shapes differ" in problem
-    counts = files.vision.count("video", [MediaInfo(48, 64, 9, 10.0)])
+    counts = files.vision.expand("video", [MediaInfo(48, 64, 9, 10.0)])
     assert counts.errors[0].reason == "unsupported_media"
     assert files.vision.profile.kinds["image"].problem is None
 
@@ -186,11 +185,7 @@ def test_frames_that_are_sampled_beforehand_make_the_same_sample(
     assert samples[0].keys() == samples[1].keys()
     for key, value in samples[0].items():
         np.testing.assert_array_equal(np.asarray(value), np.asarray(samples[1][key]), key)
-    taken = sampled_frames(
-        processor,
-        info_of(talk.media[0]),
-        lambda own, media: whole._built(own, files.template, media),
-    )
+    taken = sampled_frames(processor, files.template, info_of(talk.media[0]))
     assert len(taken) == (32 if name == "Gemma4Processor" else 71)
 
 

@@ -15,10 +15,10 @@ from transformers import AutoProcessor
 
 from packidx.encode import ProcessorEncoder
 from packidx.encode.blanks import medium_of
+from packidx.encode.learn import probe
 from packidx.encode.loading import load_processor
 from packidx.encode.media import info_of
-from packidx.encode.probe import ProbedVision
-from packidx.encode.probe.learn import probe
+from packidx.encode.probe import ProbedMedia
 from packidx.encode.whole import NotBuilt, build_sample, ids_of, tensors_of
 from packidx.errors import BadRecord, PackidxError, SourceError
 from packidx.processor.assemble import ProcessorFiles
@@ -80,7 +80,7 @@ def test_settings_that_a_family_does_not_count_are_probed(
     config["image_processor"] |= changed
     path.write_text(json.dumps(config))
     files = load_processor(folder)
-    assert isinstance(files.vision, ProbedVision) and files.needs_proof
+    assert isinstance(files.vision, ProbedMedia) and files.needs_proof
     real = AutoProcessor.from_pretrained(folder)
     for size in SIZES:
         ours, theirs = lengths(files, real, "image", size)
@@ -93,7 +93,7 @@ def test_settings_that_a_family_does_not_count_are_probed(
     def fails(*_: Any) -> None:
         raise PackidxError("transformers is not there")
 
-    monkeypatch.setattr(ProbedVision, "__init__", fails)
+    monkeypatch.setattr(ProbedMedia, "__init__", fails)
     with pytest.raises(SourceError, match=refusal):
         load_processor(folder)
 
@@ -107,7 +107,7 @@ def test_settings_that_the_real_processor_cannot_count_are_refused(tmp: Path) ->
 
 @pytest.mark.parametrize("name", ["Emu3Processor", "VideoLlavaProcessor"])
 def test_images_that_the_real_processor_does_not_build_are_rejected(name: str, tmp: Path) -> None:
-    """Few rows are taken for channels when values are changed, and then those of all images are."""
+    """Few rows are taken for channels when values are changed: no image of such is counted."""
     real, folder = made(name, tmp)
     files, outcomes = load_processor(folder), set()
     pairs = itertools.permutations(("1x60", "3x3", "3x30", "30x60"), 2)

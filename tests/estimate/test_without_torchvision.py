@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from packidx.encode import imports
+from packidx.errors import MissingExtraError
 from packidx.estimate import comparison, estimate_lengths
 from packidx.processor.counts import NEEDS_TORCHVISION
 
@@ -17,7 +18,7 @@ def test_a_missing_torchvision_counts_nothing_twice(
     processors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(files: Any) -> Any:
-        raise ImportError("Qwen2VLVideoProcessor requires the Torchvision library, and more")
+        raise MissingExtraError(NEEDS_TORCHVISION)
 
     monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
     there = comparison.installed

@@ -320,9 +320,9 @@ TEXTS = [
 SIZES = [(1, 1), (1, 40), (40, 1), (13, 17), (56, 56), (57, 99), (336, 336), (97, 333), (300, 30)]
 
 
-def picture(rng: random.Random, largest: int = 400) -> Image.Image:
+def picture(rng: random.Random, largest: int = 400, least: int = 1) -> Image.Image:
     size = rng.choice([*SIZES, (rng.randrange(2, largest), rng.randrange(2, largest))])
-    return Image.frombytes("L", size, bytes(size[0] * size[1])).convert("RGB")
+    return Image.new("RGB", (max(size[0], least), max(size[1], least)))
 
 
 def clip(rng: random.Random, longest: int = 40) -> np.ndarray:
@@ -330,8 +330,12 @@ def clip(rng: random.Random, longest: int = 40) -> np.ndarray:
     return np.zeros((rng.randrange(4, longest), height, width, 3), np.uint8)
 
 
-def conversation(rng: random.Random, kinds: list[str]) -> list[dict[str, Any]]:
-    """Messages whose content is a list of parts; media of `kinds` in the users' turns."""
+def conversation(rng: random.Random, kinds: list[str], least: int = 1) -> list[dict[str, Any]]:
+    """Messages whose content is a list of parts; media of `kinds` in the users' turns.
+
+    Args:
+        least: pixels that an image has on each side.
+    """
     turns: list[dict[str, Any]] = []
     if rng.random() < 0.3:
         turns.append({"role": "system", "content": [_text(rng)]})
@@ -341,7 +345,7 @@ def conversation(rng: random.Random, kinds: list[str]) -> list[dict[str, Any]]:
         parts: list[dict[str, Any]] = [_text(rng) for _ in range(rng.randrange(1, 3))]
         for kind, place in zip(kinds, places, strict=True):
             if place == number:
-                medium = picture(rng) if kind == "image" else clip(rng)
+                medium = picture(rng, least=least) if kind == "image" else clip(rng)
                 parts.insert(rng.randrange(len(parts) + 1), {"type": kind, kind: medium})
         turns.append({"role": "user", "content": parts})
         turns.append({"role": "assistant", "content": [_text(rng)]})

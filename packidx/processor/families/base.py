@@ -1,7 +1,8 @@
-"""What counting and encoding ask of a family of vision-language processors.
+"""What counting and encoding ask of a processor's media, and how a family answers.
 
-A family is one file in this folder with a class that is a `VisionFamily`, and one line in
-`families.FAMILIES`; nothing else in the package knows families by name.
+A family is one file in this folder: a formula for images, one for videos where it takes them, a
+table of its classes' defaults, and one line in `families.FAMILIES`. Nothing else knows families by
+name.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, SourceError
+from packidx.processor.families.frames import Frames, frames_used
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import MediaInfo
 
@@ -64,38 +66,31 @@ class MediaCounts:
         return cost
 
 
-ImageCounts = tuple[
-    tuple[Int64s | int, Int64s | int, Int64s | int],
-    Int64s | int,
-    Sequence[Expansion | None] | None,
-]
-"""Grids (t, h, w), tokens and texts of n images, as in `MediaCounts`; a number is that of all."""
-VideoCount = tuple[tuple[int, int, int], int, Expansion | None]
-"""Grid, tokens and text of a video, as in `MediaCounts`."""
+class MediaModel(ABC):
+    """How a processor treats media: the arithmetic of a family, or what probing it showed."""
 
-
-class VisionFamily(ABC):
-    """One processor's way to count media; built from its complete settings.
-
-    What has a body here holds for most: an image's placeholder is its feature token, positions have
-    one row, videos are not taken.
-    """
-
-    __slots__ = ()
-
-    pixels_in_order: ClassVar[bool] = False
-    """Whether the model takes the pixels of images and videos as one ``pixel_values``, in order of
-    appearance."""
-    one_kind_per_sample: ClassVar[bool] = False
+    placeholders: Mapping[str, str]
+    """Kind of medium (``'image'``, ``'video'``, ``'audio'``) → what the chat template writes."""
+    one_kind_per_sample: bool = False
     """Whether the pixels of a sample's videos take the place of those of its images."""
-
-    same_num_frames: ClassVar[bool] = False
+    same_num_frames: bool = False
     """Whether the videos of a sample are one tensor, so that as many frames of each are used."""
+    merge_size: int | None = None
+    """Patches per side that make one token, where positions have three rows (time, height, width)
+    and we make them; None where they have one, or the model makes them."""
 
-    @property
     @abstractmethod
-    def placeholders(self) -> Mapping[str, str]:
-        """Kind of medium (``'image'``, ``'video'``) → what the chat template writes for it."""
+    def expand(
+        self, kind: str, media: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
+        """Return what media of one kind become; where one cannot be used, zeros and an error.
+
+        Args:
+            kind: ``'image'``, ``'video'`` or ``'audio'``.
+            media: what is known of them.
+            samples: ``[n]`` the number of the sample that each is in, for processors that treat
+                several otherwise than one; None where each has its own.
+        """
 
     @property
     def feature_tokens(self) -> Mapping[str, str]:
@@ -113,64 +108,88 @@ class VisionFamily(ABC):
         return "", ""
 
     @property
-    def mrope_merge_size(self) -> int | None:
-        """Patches per side that make one token, where positions have three rows (time, height,
-        width); None where they have one."""
-        return None
-
-    @property
-    def rope_model(self) -> str | None:
-        """transformers' class whose `get_rope_index` gives videos other positions in one release
-        than in another; None where all releases agree."""
-        return None
+    def settings(self) -> Mapping[str, str]:
+        """What the fingerprint must hold besides settings and tokenizer."""
+        return {}
 
     @property
     def counted_by(self) -> str | None:
-        """Whose arithmetic it is, where that is not exact; None where counts are what is built."""
+        """Whose arithmetic it is, where no test of ours speaks for it; None for a family."""
         return None
 
-    @property
-    def model_inputs(self) -> tuple[str, ...]:
-        """Names of the image and video processors' outputs that the model takes."""
-        return ("pixel_values",)
+
+ImageCounts = tuple[
+    tuple[Int64s | int, Int64s | int, Int64s | int],
+    Int64s | int,
+    Sequence[Expansion | None] | None,
+]
+"""Grids (t, h, w), tokens and texts of n images, as in `MediaCounts`; a number is that of all."""
+VideoCount = tuple[tuple[int, int, int], int, Expansion | None]
+"""Grid, tokens and text of a video, as in `MediaCounts`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilyMedia(MediaModel):
+    """A processor of a family of ours. All callables can be pickled."""
+
+    name: str
+    """Of the family."""
+    placeholders: Mapping[str, str]
+    feature: str | None = None
+    """The token that the features of all media replace; None where it is their placeholder."""
+    images: Callable[[Int64s, Int64s, Int64s], ImageCounts]
+    """(heights, widths, samples), in pixels, of images of at least one pixel, each int64 ``[n]`` →
+    what they become; 0 tokens where a shape is impossible."""
+    video: Callable[[MediaInfo, Frames], VideoCount] | None = None
+    """(a video, the frames used) → what it becomes; may raise BadRecord. None: it takes none."""
+    sample: Callable[[int, float | None], Frames] | None = None
+    """(number of frames, frames per second) → the frames taken; None takes all."""
+    together: Callable[[MediaCounts, Int64s], MediaCounts] | None = None
+    """(videos, their samples) → the same where what is beside a video changes its text."""
+    model_inputs: tuple[str, ...] = ("pixel_values",)
+    """Names of the image and video processors' outputs that the model takes."""
+    image_options: Mapping[str, Any] = field(default_factory=dict)
+    """What the processor passes to its image processor, whatever that one's settings say."""
+    pixels_in_order: bool = False
+    """Whether the model takes the pixels of images and videos as one ``pixel_values``, in order of
+    appearance."""
+    one_kind_per_sample: bool = False
+    same_num_frames: bool = False
+    merge_size: int | None = None
+    rope_model: str | None = None
+    """transformers' class whose `get_rope_index` gives videos other positions in one release than
+    in another; None where all releases agree."""
 
     @property
-    def image_options(self) -> Mapping[str, Any]:
-        """What the processor passes to its image processor, whatever that one's settings say."""
-        return {}
+    def feature_tokens(self) -> Mapping[str, str]:
+        """See the base."""
+        return dict.fromkeys(self.placeholders, self.feature) if self.feature else self.placeholders
 
-    def count(
+    def expand(
         self, kind: str, media: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
-        """Return what media of one kind become; where one cannot be used, zeros and an error.
-
-        Args:
-            kind: ``'image'``, ``'video'`` or ``'audio'``, which a family by hand does not take.
-            media: what is known of them.
-            samples: ``[n]`` the number of the sample that each is in, for processors that treat
-                several otherwise than one; None where each has its own.
-        """
+        """See the base."""
         if kind == "image":
             return self.count_images([(info.height, info.width) for info in media], samples)
-        if kind == "video":
+        if kind == "video" and self.video is not None:
             return self.count_videos(media, samples)
-        num = len(media)
-        error = BadRecord("unsupported_media", "its processor takes no audio")
-        errors = dict.fromkeys(range(num), error)
-        return MediaCounts(np.zeros((num, 3), np.int64), np.zeros(num, np.int64), errors=errors)
+        error = BadRecord("unsupported_media", f"{self.name} takes no {kind}")
+        errors = dict.fromkeys(range(len(media)), error)
+        zeros = np.zeros((len(media), 3), np.int64)
+        return MediaCounts(zeros, zeros[:, 0], errors=errors)
 
     def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
-        """Return `count` of images, in one vectorised pass.
+        """Return `expand` of images, in one vectorised pass.
 
         Args:
             sizes: pixels ``[n, 2]`` (height, width), after orientation.
-            samples: as for `count`.
+            samples: as for `expand`.
         """
         pixels = np.asarray(sizes, np.int64).reshape(-1, 2)
         owners = np.arange(len(pixels)) if samples is None else np.asarray(samples, np.int64)
         is_empty = pixels.min(axis=1) <= 0
         heights, widths = np.where(is_empty, 1, pixels.T)
-        grid, tokens, expansions = self._count_images(heights, widths, owners)
+        grid, tokens, expansions = self.images(heights, widths, owners)
         tokens = np.where(is_empty, 0, tokens)
         grids = np.stack(np.broadcast_arrays(*grid, tokens)[:3], axis=1)
         unusable = np.flatnonzero(tokens == 0)
@@ -178,41 +197,34 @@ class VisionFamily(ABC):
         errors = {number: unusable_size(*pixels[number].tolist()) for number in unusable.tolist()}
         return MediaCounts(grids, tokens, expansions, errors)
 
-    def _count_images(self, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
-        """Return what images of at least one pixel become; 0 tokens where a shape is impossible.
-
-        Args:
-            heights, widths: pixels ``[n]``.
-            samples: ``[n]``, as for `count`.
-        """
-        raise NotImplementedError
-
     def count_videos(
         self, videos: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
-        """Return `count` of videos."""
+        """Return `expand` of videos, where the family takes them."""
+        assert self.video is not None  # see `expand`
         grids = np.zeros((len(videos), 3), np.int64)
         tokens = np.zeros(len(videos), np.int64)
         expansions: list[Expansion | None] = [None] * len(videos)
         errors: dict[int, BadRecord] = {}
         for number, video in enumerate(videos):
             try:
-                grids[number], tokens[number], expansions[number] = self._count_video(video)
+                counted = self.video(video, self.sample_frames(video))
+                grids[number], tokens[number], expansions[number] = counted
             except BadRecord as error:
                 errors[number] = error
-        return MediaCounts(grids, tokens, expansions, errors)
+        counts = MediaCounts(grids, tokens, expansions, errors)
+        if self.together is None:
+            return counts
+        owners = np.arange(len(videos)) if samples is None else np.asarray(samples, np.int64)
+        return self.together(counts, owners)
 
-    def _count_video(self, video: MediaInfo) -> VideoCount:
-        """Return what one video becomes.
+    def sample_frames(self, video: MediaInfo) -> Frames:
+        """``[f]`` numbers of the frames that the processor takes of a video.
 
         Raises:
-            BadRecord: it cannot be used; a family without video uses none.
+            BadRecord: none can be taken.
         """
-        raise no_video("its processor")
-
-    def sample_frames(self, video: MediaInfo) -> Int64s:
-        """``[f]`` numbers of the frames that the processor takes, as it would be given them."""
-        return np.arange(video.num_frames)
+        return frames_used(video, self.sample)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +239,8 @@ class Family:
     """Class defaults of the image processor, for what a checkpoint leaves out."""
     video_defaults: Mapping[str, Any]
     """Class defaults of the video processor; empty where there is none."""
-    build: Callable[[Settings, Settings, Settings], VisionFamily]
-    """(image settings, video settings, the processor's own settings) → the family."""
+    build: Callable[[Settings, Settings, Settings], FamilyMedia]
+    """(image settings, video settings, the processor's own settings) → its media."""
     own_defaults: Mapping[str, Any] = field(default_factory=dict)
     """The processor's own settings that change tokens, with their class defaults; None where a
     checkpoint must say it."""
@@ -237,7 +249,7 @@ class Family:
 
     def read(
         self, image: Settings, video: Settings | None, own: Settings
-    ) -> tuple[VisionFamily, dict[str, Any], dict[str, Any] | None, dict[str, Any]]:
+    ) -> tuple[FamilyMedia, dict[str, Any], dict[str, Any] | None, dict[str, Any]]:
         """Return what is built of a checkpoint's settings, and these, completed.
 
         Raises:
@@ -281,12 +293,7 @@ SIGLIP_DEFAULTS = {**CLIP_DEFAULTS, "image_mean": [0.5, 0.5, 0.5], "image_std": 
 
 
 GRID_INPUTS = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw")
-"""`VisionFamily.model_inputs` where images and videos keep their shape."""
-
-
-def no_video(name: str) -> BadRecord:
-    """Why a family that takes images only cannot use a video."""
-    return BadRecord("unsupported_media", f"{name} takes no video")
+"""`FamilyMedia.model_inputs` where images and videos keep their shape."""
 
 
 def no_pixels(height: int, width: int) -> BadRecord:

@@ -6,9 +6,8 @@ alone: no folder can switch it on, and a processor object that has it is counted
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 from packidx.arrays import Int64s
 from packidx.errors import SourceError
@@ -16,36 +15,18 @@ from packidx.processor.families.base import (
     SIGLIP_DEFAULTS,
     Expansion,
     Family,
+    FamilyMedia,
     ImageCounts,
     Settings,
-    VisionFamily,
 )
-from packidx.processor.families.shared import (
-    must_resize,
-    needed,
-    patches_per_side,
-    square_side,
-)
+from packidx.processor.families.sizes import must_resize, needed, patches_per_side, square_side
 
 BEGIN, FEATURE, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
 
 
-@dataclass(frozen=True, slots=True)
-class Gemma3Vision(VisionFamily):
-    """A Gemma 3 processor."""
-
-    placeholders: ClassVar[Mapping[str, str]] = {"image": BEGIN}
-    feature_tokens: ClassVar[Mapping[str, str]] = {"image": FEATURE}
-
-    patches: int
-    """Patches per side of an image."""
-    tokens: int
-    """Of an image."""
-    image_options: Mapping[str, Any]
-
-    def _count_images(self, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
-        expansion = Expansion(f"\n\n{BEGIN}{FEATURE}{END}\n\n", (self.tokens,))
-        return (1, self.patches, self.patches), self.tokens, [expansion] * len(heights)
+def _images(patches: int, tokens: int, heights: Int64s, widths: Int64s, _: Int64s) -> ImageCounts:
+    expansion = Expansion(f"\n\n{BEGIN}{FEATURE}{END}\n\n", (tokens,))
+    return (1, patches, patches), tokens, [expansion] * len(heights)
 
 
 # Gemma3Processor.images_kwargs of transformers 5.23: they override the image processor's settings.
@@ -58,28 +39,24 @@ _PASSED_ON: dict[str, Any] = {
 }
 
 
-def _build(image: Settings, video: Settings, own: Settings) -> Gemma3Vision:
+def _build(image: Settings, video: Settings, own: Settings) -> FamilyMedia:
     must_resize(image)
     side = square_side(image.get("size"), "size")
     tokens = needed(own, "image_seq_length")
     passed_on = own.get("images_kwargs") or _PASSED_ON
     if passed_on.get("do_pan_and_scan"):
         raise SourceError("its images_kwargs have do_pan_and_scan, which is not counted")
-    return Gemma3Vision(patches_per_side(side, tokens), tokens, dict(passed_on))
+    return FamilyMedia(
+        name="gemma3",
+        placeholders={"image": BEGIN},
+        feature=FEATURE,
+        images=partial(_images, patches_per_side(side, tokens), tokens),
+        image_options=dict(passed_on),
+    )
 
 
 # Class defaults of transformers 5.23: Gemma3ImageProcessor.
-_IMAGE: dict[str, Any] = {
-    **SIGLIP_DEFAULTS,
-    "resample": 2,
-    "size": {"height": 224, "width": 224},
-}
+_IMAGE = {**SIGLIP_DEFAULTS, "resample": 2, "size": {"height": 224, "width": 224}}
+_OWN = {"image_seq_length": 256, "images_kwargs": None}
 
-GEMMA3 = Family(
-    "gemma3",
-    "Gemma3Processor",
-    _IMAGE,
-    {},
-    _build,
-    own_defaults={"image_seq_length": 256, "images_kwargs": None},
-)
+GEMMA3 = Family("gemma3", "Gemma3Processor", _IMAGE, {}, _build, _OWN)

@@ -7,10 +7,8 @@ that a longer one has smaller frames. Its features stand in for image tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 
@@ -20,21 +18,13 @@ from packidx.processor.families.base import (
     GRID_INPUTS,
     Expansion,
     Family,
+    FamilyMedia,
     ImageCounts,
     Settings,
     VideoCount,
-    VisionFamily,
 )
-from packidx.processor.families.shared import (
-    Frames,
-    PixelLimits,
-    frames_used,
-    known_fps,
-    pixel_limits,
-    timestamps,
-    too_few_frames,
-    too_narrow,
-)
+from packidx.processor.families.frames import Frames, known_fps, timestamps, too_few_frames
+from packidx.processor.families.sizes import PixelLimits, too_narrow
 from packidx.records.conversation import MediaInfo
 
 IMAGE = "<|image|>"
@@ -43,48 +33,27 @@ STAMPED = 2
 """Every second frame's time is written, whatever the temporal patch size."""
 
 
-@dataclass(frozen=True, slots=True)
-class GlmVision(VisionFamily):
-    """A GLM-V processor."""
+def _images(limits: PixelLimits, heights: Int64s, widths: Int64s, _: Int64s) -> ImageCounts:
+    sides = limits.resized(limits.temporal_patch_size, heights, widths)
+    return *limits.counts(*sides), None
 
-    placeholders: ClassVar[Mapping[str, str]] = {"image": IMAGE, "video": VIDEO}
-    feature_tokens: ClassVar[Mapping[str, str]] = {"image": IMAGE, "video": IMAGE}
-    model_inputs: ClassVar[tuple[str, ...]] = GRID_INPUTS
 
-    images: PixelLimits
-    videos: PixelLimits
-    sample: Callable[[int, float | None], Frames] | None
-    """(number of frames, frames per second) → the frames taken; None takes all."""
-    stamp: Callable[[float], str]
-    """A frame's second → what is written after it."""
-
-    @property
-    def mrope_merge_size(self) -> int:
-        return self.images.merge_size
-
-    def _count_images(self, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
-        rows, columns = self.images.grid(self.images.temporal_patch_size, heights, widths)
-        return (1, rows, columns), rows * columns // self.images.merge_size**2, None
-
-    def _count_video(self, video: MediaInfo) -> VideoCount:
-        limits, frames = self.videos, self.sample_frames(video)
-        if len(frames) < limits.temporal_patch_size:
-            raise too_few_frames(len(frames), limits.temporal_patch_size)
-        sides = limits.grid(len(frames), video.height, video.width)
-        rows, columns = (int(side[0]) for side in sides)
-        if not rows:
-            raise too_narrow(video)
-        pairs = -(-len(frames) // limits.temporal_patch_size)
-        seconds = timestamps(frames[::STAMPED], video.fps)[:pairs]
-        seconds += seconds[-1:] * (pairs - len(seconds))
-        text = "".join(
-            f"<|begin_of_image|>{IMAGE}<|end_of_image|>{self.stamp(second)}" for second in seconds
-        )
-        tokens = rows * columns // limits.merge_size**2
-        return (pairs, rows, columns), tokens * pairs, Expansion(text, (tokens,) * pairs)
-
-    def sample_frames(self, video: MediaInfo) -> Frames:
-        return frames_used(video, self.sample)
+def _video(
+    limits: PixelLimits, stamp: Callable[[float], str], video: MediaInfo, frames: Frames
+) -> VideoCount:
+    if len(frames) < limits.temporal_patch_size:
+        raise too_few_frames(len(frames), limits.temporal_patch_size)
+    height, width = limits.resized(len(frames), video.height, video.width)
+    if not height[0]:
+        raise too_narrow(video)
+    (_, rows, columns), tokens = limits.counts(int(height[0]), int(width[0]))
+    pairs = -(-len(frames) // limits.temporal_patch_size)
+    seconds = timestamps(frames[::STAMPED], video.fps)[:pairs]
+    seconds += seconds[-1:] * (pairs - len(seconds))
+    text = "".join(
+        f"<|begin_of_image|>{IMAGE}<|end_of_image|>{stamp(second)}" for second in seconds
+    )
+    return (pairs, rows, columns), tokens * pairs, Expansion(text, (tokens,) * pairs)
 
 
 def sample_by_rate(total: int, fps: float | None, *, rate: float, max_duration: float) -> Frames:
@@ -147,29 +116,31 @@ def _distinct(frames: Frames) -> Frames:
     return np.append(kept, kept[-1]) if len(kept) % 2 else kept
 
 
-def _build(newer: bool, settings: Settings, video: Settings, own: Settings) -> GlmVision:
-    """From the complete settings of image and video processor.
-
-    Raises:
-        SourceError: resizing is switched off, or limits are missing.
-    """
-    limits = PixelLimits(**pixel_limits(video, "video"))
-    images = PixelLimits(**pixel_limits(settings, "image"))
-    sample: Callable[[int, float | None], Frames] | None = None
-    if video["do_sample_frames"] and newer:
-        sample = partial(sample_by_duration, temporal_patch_size=limits.temporal_patch_size)
-    elif video["do_sample_frames"]:
-        rate, longest = video["fps"], video["max_duration"]
-        sample = partial(sample_by_rate, rate=rate, max_duration=longest)
-    return GlmVision(images, limits, sample, _tenths if newer else _whole_seconds)
-
-
 def _whole_seconds(second: float) -> str:
     return str(int(second))
 
 
 def _tenths(second: float) -> str:
     return f"{second:.1f} seconds"
+
+
+def _build(newer: bool, image: Settings, video: Settings, own: Settings) -> FamilyMedia:
+    limits, videos = PixelLimits.of(image, "image"), PixelLimits.of(video, "video")
+    sample: Callable[[int, float | None], Frames] | None = None
+    if video["do_sample_frames"] and newer:
+        sample = partial(sample_by_duration, temporal_patch_size=videos.temporal_patch_size)
+    elif video["do_sample_frames"]:
+        sample = partial(sample_by_rate, rate=video["fps"], max_duration=video["max_duration"])
+    return FamilyMedia(
+        name="glm46v" if newer else "glm4v",
+        placeholders={"image": IMAGE, "video": VIDEO},
+        feature=IMAGE,
+        images=partial(_images, limits),
+        video=partial(_video, videos, _tenths if newer else _whole_seconds),
+        sample=sample,
+        model_inputs=GRID_INPUTS,
+        merge_size=limits.merge_size,
+    )
 
 
 # Class defaults of transformers 5.23: Glm4vImageProcessor and Glm4vVideoProcessor; GLM-4.6V's are

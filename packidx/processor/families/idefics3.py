@@ -6,10 +6,9 @@ tile with its time before it, and the text says how many frames there are and ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, ClassVar
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -19,23 +18,14 @@ from packidx.processor.families.base import (
     SIGLIP_DEFAULTS,
     Expansion,
     Family,
+    FamilyMedia,
     ImageCounts,
     MediaCounts,
     Settings,
     VideoCount,
-    VisionFamily,
-    no_video,
 )
-from packidx.processor.families.shared import (
-    Frames,
-    frames_used,
-    known_fps,
-    longest_edge,
-    must_resize,
-    needed,
-    patches_per_side,
-    timestamps,
-)
+from packidx.processor.families.frames import Frames, known_fps, timestamps
+from packidx.processor.families.sizes import longest_edge, must_resize, needed, patches_per_side
 from packidx.records.conversation import MediaInfo
 
 IMAGE, VIDEO, AROUND, GLOBAL = "<image>", "<video>", "<fake_token_around_image>", "<global-img>"
@@ -45,120 +35,95 @@ SKIPPED_SECONDS = 1
 """Left out at both ends of a long video (`skip_secs` of `SmolVLMVideoProcessor.sample_frames`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Idefics3Vision(VisionFamily):
-    """An Idefics3 or SmolVLM processor."""
+def _images(
+    side: int,
+    edge: int | None,
+    splits: bool,
+    tile: tuple[int, int],
+    heights: Int64s,
+    widths: Int64s,
+    _: Int64s,
+) -> ImageCounts:
+    """Return what n images become.
 
-    # `SmolVLMProcessor` returns both as ``pixel_values``: the second replaces the first.
-    one_kind_per_sample: ClassVar[bool] = True
-    image_options: ClassVar[Mapping[str, Any]] = {"return_row_col_info": True}
-    model_inputs: ClassVar[tuple[str, ...]] = ("pixel_values", "pixel_attention_mask")
+    Args:
+        side: pixels per side of a tile.
+        edge: pixels that the longer side is resized to before it is cut; None leaves it as it is.
+        splits: whether images are cut at all.
+        tile: patches per side and tokens of a tile.
+    """
+    rows = columns = np.zeros_like(heights)
+    if splits:
+        rows, columns = _grid(heights, widths, side, edge)
+    patches, tokens = tile
+    num_tiles = rows * columns + 1
+    shapes = zip(rows.tolist(), columns.tolist(), strict=True)
+    expansions = [_tiles(*shape, tokens) for shape in shapes]
+    return (num_tiles, patches, patches), num_tiles * tokens, expansions
 
-    family: str
-    side: int
-    """Pixels per side of a tile."""
-    patches: int
-    """Patches per side of a tile."""
-    tokens: int
-    """Of a tile."""
-    edge: int | None
-    """Pixels that the longer side is resized to before it is cut; None leaves it as it is."""
-    splits: bool
-    """Whether images are cut at all."""
-    num_frames: int | None = None
-    """The most frames that are taken of a video; None takes all."""
-    fps: float | None = None
-    """Frames per second that are taken of a video."""
 
-    @property
-    def placeholders(self) -> Mapping[str, str]:
-        return {"image": IMAGE, "video": VIDEO} if self.family == "smolvlm" else {"image": IMAGE}
+def _grid(heights: Int64s, widths: Int64s, side: int, edge: int | None) -> tuple[Int64s, Int64s]:
+    """Rows and columns of tiles of n images; 0 and 0 where the whole image is the only one.
 
-    @property
-    def feature_tokens(self) -> Mapping[str, str]:
-        return dict.fromkeys(self.placeholders, IMAGE)
+    transformers 5.23, `Idefics3ImageProcessor._preprocess` (`resize`, `resize_for_vision_encoder`,
+    `split_images`), for n images at once. Its `get_number_of_image_patches` is another arithmetic
+    and at times another number.
+    """
+    if edge is not None:
+        heights, widths = _fit(heights, widths, edge)
+    ratio = widths / heights
+    wide = widths >= heights
+    longer = -(-np.maximum(heights, widths) // side) * side
+    shorter = np.where(wide, longer / ratio, longer * ratio).astype(np.int64)
+    longer, shorter = longer // side, -(-shorter // side)
+    rows, columns = np.where(wide, shorter, longer), np.where(wide, longer, shorter)
+    is_tile = np.maximum(rows, columns) <= 1
+    return np.where(is_tile, 0, rows), np.where(is_tile, 0, columns)
 
-    def _count_images(self, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
-        rows, columns = self._grid(heights, widths)
-        num_tiles = rows * columns + 1
-        shapes = zip(rows.tolist(), columns.tolist(), strict=True)
-        expansions = [_tiles(*shape, self.tokens) for shape in shapes]
-        return (num_tiles, self.patches, self.patches), num_tiles * self.tokens, expansions
 
-    def _grid(self, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
-        """Rows and columns of tiles of n images; 0 and 0 where the whole image is the only one.
+# -- video -----------------------------------------------------------------------------------------
 
-        transformers 5.23, `Idefics3ImageProcessor._preprocess` (`resize`,
-        `resize_for_vision_encoder`, `split_images`), for n images at once. Its
-        `get_number_of_image_patches` is another arithmetic and at times another number.
-        """
-        if not self.splits:
-            return np.zeros_like(heights), np.zeros_like(widths)
-        if self.edge is not None:
-            heights, widths = _fit(heights, widths, self.edge)
-        ratio = widths / heights
-        wide = widths >= heights
-        longer = -(-np.maximum(heights, widths) // self.side) * self.side
-        shorter = np.where(wide, longer / ratio, longer * ratio).astype(np.int64)
-        longer, shorter = longer // self.side, -(-shorter // self.side)
-        rows, columns = np.where(wide, shorter, longer), np.where(wide, longer, shorter)
-        is_tile = np.maximum(rows, columns) <= 1
-        return np.where(is_tile, 0, rows), np.where(is_tile, 0, columns)
 
-    # -- video -------------------------------------------------------------------------------------
+def _video(tile: tuple[int, int], video: MediaInfo, frames: Frames) -> VideoCount:
+    """Return what a video becomes, without the opening of its text."""
+    (patches, tokens), num = tile, len(frames)
+    times = timestamps(frames, video.fps)
+    seconds = int(video.num_frames / video.fps) if video.fps else int(times[-1])
+    text = f"from a {_duration(seconds)} [H:MM:SS] video.\n"
+    for time in times:
+        clock = f"{int(time // 60):02d}:{int(time % 60):02d}"
+        text += f"\nFrame from {clock}:{AROUND}{GLOBAL}{IMAGE}{AROUND}"
+    return (num, patches, patches), num * tokens, Expansion(f"{text}\n\n", (tokens,) * num)
 
-    def count_videos(
-        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
-    ) -> MediaCounts:
-        """See the base; the text of each says how many frames the longest of its sample has."""
-        counts = VisionFamily.count_videos(self, videos, samples)
-        owners = np.arange(len(videos)) if samples is None else np.asarray(samples, np.int64)
-        longest = np.zeros(owners.max(initial=-1) + 1, np.int64)
-        np.maximum.at(longest, owners, counts.grids[:, 0])
-        expansions = [
-            expansion and Expansion(_opening(most) + expansion.text, expansion.runs)
-            for expansion, most in zip(
-                counts.expansions or (), longest[owners].tolist(), strict=True
-            )
-        ]
-        return replace(counts, expansions=expansions)
 
-    def _count_video(self, video: MediaInfo) -> VideoCount:
-        if self.family != "smolvlm":
-            raise no_video(self.family)
-        frames = self.sample_frames(video)
-        times = timestamps(frames, video.fps)
-        seconds = int(video.num_frames / video.fps) if video.fps else int(times[-1])
-        text = f"from a {_duration(seconds)} [H:MM:SS] video.\n"
-        for time in times:
-            clock = f"{int(time // 60):02d}:{int(time % 60):02d}"
-            text += f"\nFrame from {clock}:{AROUND}{GLOBAL}{IMAGE}{AROUND}"
-        num = len(frames)
-        expansion = Expansion(f"{text}\n\n", (self.tokens,) * num)
-        return (num, self.patches, self.patches), num * self.tokens, expansion
+def _opened(counts: MediaCounts, samples: Int64s) -> MediaCounts:
+    """Put before each video's text how many frames the longest of its sample has."""
+    longest = np.zeros(samples.max(initial=-1) + 1, np.int64)
+    np.maximum.at(longest, samples, counts.grids[:, 0])
+    expansions = []
+    for expansion, num in zip(counts.expansions or (), longest[samples].tolist(), strict=True):
+        opening = f"You are provided the following series of {cardinal(num)} frames "
+        expansions.append(expansion and Expansion(opening + expansion.text, expansion.runs))
+    return replace(counts, expansions=expansions)
 
-    def sample_frames(self, video: MediaInfo) -> Frames:
-        takes_all = self.num_frames is None or self.fps is None
-        return frames_used(video, None if takes_all else self._sample)
 
-    def _sample(self, total: int, fps: float | None) -> Frames:
-        """As `SmolVLMVideoProcessor.sample_frames` of transformers 5.23."""
-        assert self.num_frames is not None and self.fps is not None  # see sample_frames
-        fps = known_fps(fps)
-        seconds = total / fps
-        wanted = max(1, min(round(self.fps * seconds), self.num_frames))
+def _sample(most: int, wanted_fps: float, total: int, fps: float | None) -> Frames:
+    """As `SmolVLMVideoProcessor.sample_frames` of transformers 5.23.
+
+    Args:
+        most: frames that are taken.
+        wanted_fps: frames per second that are taken.
+    """
+    fps = known_fps(fps)
+    seconds = total / fps
+    wanted = max(1, min(round(wanted_fps * seconds), most))
+    start, end = 0, total - 1
+    if seconds - 2 * SKIPPED_SECONDS > most * wanted_fps:
+        start = int(SKIPPED_SECONDS * fps)
+        end = min(int(total - SKIPPED_SECONDS * fps), end)
+    if start >= end:
         start, end = 0, total - 1
-        if seconds - 2 * SKIPPED_SECONDS > self.num_frames * self.fps:
-            start = int(SKIPPED_SECONDS * fps)
-            end = min(int(total - SKIPPED_SECONDS * fps), end)
-        if start >= end:
-            start, end = 0, total - 1
-        return np.unique(np.linspace(start, end, wanted, dtype=np.int64))
-
-
-def _opening(num_frames: int) -> str:
-    """Return what the text of a video begins with."""
-    return f"You are provided the following series of {cardinal(num_frames)} frames "
+    return np.unique(np.linspace(start, end, wanted, dtype=np.int64))
 
 
 def _duration(seconds: int) -> str:
@@ -200,28 +165,36 @@ def _tiles(rows: int, columns: int, tokens: int) -> Expansion:
     return Expansion(text, (tokens,) * (rows * columns + 1))
 
 
-def _build_idefics3(image: Settings, video: Settings, own: Settings) -> Idefics3Vision:
-    side = longest_edge(image.get("max_image_size"), "max_image_size")
-    tokens = needed(own, "image_seq_len")
-    return Idefics3Vision(
-        family="idefics3",
-        side=side,
-        patches=patches_per_side(side, tokens),
-        tokens=tokens,
-        edge=longest_edge(image.get("size"), "size") if image.get("do_resize") else None,
-        splits=bool(image.get("do_image_splitting")),
+def _tile(image: Settings, own: Settings) -> tuple[int, int]:
+    """Patches per side and tokens of a tile."""
+    side, tokens = _side(image), needed(own, "image_seq_len")
+    return patches_per_side(side, tokens), tokens
+
+
+def _side(image: Settings, name: str = "max_image_size") -> int:
+    return longest_edge(image.get("max_image_size"), name)
+
+
+def _build_idefics3(image: Settings, video: Settings, own: Settings) -> FamilyMedia:
+    edge = longest_edge(image.get("size"), "size") if image.get("do_resize") else None
+    splits = bool(image.get("do_image_splitting"))
+    return FamilyMedia(
+        name="idefics3",
+        placeholders={"image": IMAGE},
+        feature=IMAGE,
+        images=partial(_images, _side(image), edge, splits, _tile(image, own)),
+        image_options={"return_row_col_info": True},
+        model_inputs=("pixel_values", "pixel_attention_mask"),
     )
 
 
-def _build_smolvlm(image: Settings, video: Settings, own: Settings) -> Idefics3Vision:
-    vision = _build_idefics3(image, video, own)
+def _build_smolvlm(image: Settings, video: Settings, own: Settings) -> FamilyMedia:
+    media = _build_idefics3(image, video, own)
     given = video.get("video_sampling") or {}
     num_frames = given.get("max_frames", video.get("num_frames"))
     fps = given.get("fps", video.get("fps"))
-    if longest_edge(video.get("max_image_size"), "max_image_size of videos") != vision.side:
-        raise SourceError(
-            f"its video frames must be {vision.side} pixels a side as its image tiles are"
-        )
+    if (side := _side(image)) != _side(video, "max_image_size of videos"):
+        raise SourceError(f"its video frames must be {side} pixels a side as its image tiles are")
     must_resize(video, "video")
     if (num_frames is None) != (fps is None):
         raise SourceError(
@@ -229,7 +202,16 @@ def _build_smolvlm(image: Settings, video: Settings, own: Settings) -> Idefics3V
         )
     if num_frames is None and video.get("do_sample_frames"):
         raise SourceError("its video settings have do_sample_frames, but no num_frames and no fps")
-    return replace(vision, family="smolvlm", num_frames=num_frames, fps=fps)
+    return replace(
+        media,
+        name="smolvlm",
+        placeholders={"image": IMAGE, "video": VIDEO},
+        video=partial(_video, _tile(image, own)),
+        sample=None if num_frames is None else partial(_sample, num_frames, float(fps or 0)),
+        together=_opened,
+        # `SmolVLMProcessor` returns both as ``pixel_values``: the second replaces the first.
+        one_kind_per_sample=True,
+    )
 
 
 # Class defaults of transformers 5.23: Idefics3ImageProcessor, SmolVLMImageProcessor and
@@ -243,22 +225,11 @@ _DEFAULTS: dict[str, Any] = {
 }
 _IMAGE = {**_DEFAULTS, "do_image_splitting": True}
 
-IDEFICS3 = Family(
-    "idefics3",
-    "Idefics3Processor",
-    _IMAGE,
-    {},
-    _build_idefics3,
-    own_defaults={"image_seq_len": 169},
-)
-SMOLVLM = Family(
-    "smolvlm",
-    "SmolVLMProcessor",
-    _IMAGE,
-    {**_DEFAULTS, "do_sample_frames": False, "video_sampling": None},
-    _build_smolvlm,
-    own_defaults={"image_seq_len": 169},
-)
+_VIDEO = {**_DEFAULTS, "do_sample_frames": False, "video_sampling": None}
+_OWN = {"image_seq_len": 169}
+
+IDEFICS3 = Family("idefics3", "Idefics3Processor", _IMAGE, {}, _build_idefics3, _OWN)
+SMOLVLM = Family("smolvlm", "SmolVLMProcessor", _IMAGE, _VIDEO, _build_smolvlm, _OWN)
 
 
 _SMALL = (

@@ -6,11 +6,9 @@ becomes `image_seq_length` tokens, and an image of several tiles has a thumbnail
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -20,17 +18,12 @@ from packidx.processor.families.base import (
     CLIP_DEFAULTS,
     Expansion,
     Family,
+    FamilyMedia,
     ImageCounts,
     Settings,
     VideoCount,
-    VisionFamily,
 )
-from packidx.processor.families.shared import (
-    Frames,
-    frames_used,
-    known_fps,
-    too_few_frames,
-)
+from packidx.processor.families.frames import Frames, known_fps, too_few_frames
 from packidx.records.conversation import MediaInfo
 
 FEATURE = "<IMG_CONTEXT>"
@@ -39,94 +32,65 @@ SHRINK = 2
 """Patches per side that make one token: every InternVL has `downsample_ratio` 0.5."""
 
 
-@dataclass(frozen=True, slots=True)
-class InternVLVision(VisionFamily):
-    """An InternVL processor."""
+def _images(
+    image: Settings, tokens: int, heights: Int64s, widths: Int64s, _: Int64s
+) -> ImageCounts:
+    size, side = image["size"], SHRINK * math.isqrt(tokens)
+    limits = int(image["min_patches"]), int(image["max_patches"])
+    tiles = count_tiles(heights, widths, int(size["height"]), int(size["width"]), *limits)
+    sums = tiles * tokens
+    texts = {num: Expansion(TILE, (num,)) for num in np.unique(sums).tolist()}
+    return (tiles, side, side), sums, [texts[num] for num in sums.tolist()]
 
-    placeholders: ClassVar[Mapping[str, str]] = {"image": FEATURE, "video": "<video>"}
-    feature_tokens: ClassVar[Mapping[str, str]] = {"image": FEATURE, "video": FEATURE}
-    pixels_in_order: ClassVar[bool] = True
-    same_num_frames: ClassVar[bool] = True
-    image_options: ClassVar[Mapping[str, Any]] = {"crop_to_patches": True}
 
-    tile_height: int
-    tile_width: int
-    min_tiles: int
-    max_tiles: int
-    tokens_per_tile: int
-    do_sample_frames: bool = False
-    num_frames: int | None = None
-    fps: float | None = None
-    initial_shift: bool | float = True
+def _video(tokens: int, video: MediaInfo, frames: Frames) -> VideoCount:
+    num, side = len(frames), SHRINK * math.isqrt(tokens)
+    return (num, side, side), num * tokens, _video_text(num, tokens)
 
-    @property
-    def side(self) -> int:
-        """Patches per side of a tile, before merging."""
-        return SHRINK * math.isqrt(self.tokens_per_tile)
 
-    def _count_images(self, heights: Int64s, widths: Int64s, samples: Int64s) -> ImageCounts:
-        tiles = count_tiles(
-            heights, widths, self.tile_height, self.tile_width, self.min_tiles, self.max_tiles
+def _sample(settings: Settings, total: int, fps: float | None) -> Frames:
+    """`InternVLVideoProcessor.sample_frames`: `num_frames` in equal steps, from half a step on.
+
+    As in `torch.arange`, how many there are is a matter of float64, which ones of float32.
+    """
+    num, shift = settings.get("num_frames"), settings.get("initial_shift", True)
+    if num is None:
+        num = int(total / known_fps(fps) * float(settings["fps"]))
+    if not 0 < num <= total:
+        raise too_few_frames(total, max(num, 1))
+    step = total / num
+    shift = step / 2 if shift is True else float(shift)
+    taken = max(math.ceil((total - shift) / step), 0)
+    return (shift + step * np.arange(taken)).astype(np.float32).astype(np.int64)
+
+
+def _build(image: Settings, video: Settings, own: Settings) -> FamilyMedia:
+    size, tokens = image["size"], int(own["image_seq_length"])
+    resized = image["do_resize"] and video.get("do_resize", True)
+    if not resized or not size.get("height") or not size.get("width"):
+        raise SourceError(
+            "image and video processor must resize (do_resize) to a size with height and width "
+            f"(pixels), but do_resize is {resized} and the image processor's size {size}"
         )
-        tokens = tiles * self.tokens_per_tile
-        texts = {num: Expansion(TILE, (num,)) for num in np.unique(tokens).tolist()}
-        return (tiles, self.side, self.side), tokens, [texts[num] for num in tokens.tolist()]
-
-    def _count_video(self, video: MediaInfo) -> VideoCount:
-        num, tokens = len(self.sample_frames(video)), self.tokens_per_tile
-        return (num, self.side, self.side), num * tokens, _video_text(num, tokens)
-
-    def sample_frames(self, video: MediaInfo) -> Frames:
-        return frames_used(video, self._sample if self.do_sample_frames else None)
-
-    def _sample(self, total: int, fps: float | None) -> Frames:
-        """`InternVLVideoProcessor.sample_frames`: `num_frames` in equal steps, from half a step on.
-
-        As in `torch.arange`, how many there are is a matter of float64, which ones of float32.
-        """
-        num = self.num_frames
-        if num is None:
-            num = int(total / known_fps(fps) * float(self.fps or 0))
-        if not 0 < num <= total:
-            raise too_few_frames(total, max(num, 1))
-        step = total / num
-        shift = step / 2 if self.initial_shift is True else float(self.initial_shift)
-        taken = max(math.ceil((total - shift) / step), 0)
-        return (shift + step * np.arange(taken)).astype(np.float32).astype(np.int64)
-
-    @classmethod
-    def from_settings(cls, settings: Settings, video: Settings, own: Settings) -> InternVLVision:
-        """From the complete settings of image processor, video processor and processor.
-
-        Raises:
-            SourceError: they ask for what InternVL's processor cannot do.
-        """
-        size, tokens = settings["size"], int(own["image_seq_length"])
-        resized = settings["do_resize"] and video.get("do_resize", True)
-        if not resized or not size.get("height") or not size.get("width"):
-            raise SourceError(
-                "image and video processor must resize (do_resize) to a size with height and width "
-                f"(pixels), but do_resize is {resized} and the image processor's size {size}"
-            )
-        if tokens < 1 or math.isqrt(tokens) ** 2 != tokens:
-            raise SourceError(f"image_seq_length must be a square number, but it is {tokens}")
-        sampling = bool(video.get("do_sample_frames"))
-        if sampling and video.get("num_frames") is None and video.get("fps") is None:
-            raise SourceError(
-                "the video processor samples frames (do_sample_frames) but has neither num_frames "
-                "nor fps: set one of them"
-            )
-        return cls(
-            tile_height=int(size["height"]),
-            tile_width=int(size["width"]),
-            min_tiles=int(settings["min_patches"]),
-            max_tiles=int(settings["max_patches"]),
-            tokens_per_tile=tokens,
-            do_sample_frames=sampling,
-            num_frames=video.get("num_frames"),
-            fps=video.get("fps"),
-            initial_shift=video.get("initial_shift", True),
+    if tokens < 1 or math.isqrt(tokens) ** 2 != tokens:
+        raise SourceError(f"image_seq_length must be a square number, but it is {tokens}")
+    samples = bool(video.get("do_sample_frames"))
+    if samples and video.get("num_frames") is None and video.get("fps") is None:
+        raise SourceError(
+            "the video processor samples frames (do_sample_frames) but has neither num_frames "
+            "nor fps: set one of them"
         )
+    return FamilyMedia(
+        name="internvl",
+        placeholders={"image": FEATURE, "video": "<video>"},
+        feature=FEATURE,
+        images=partial(_images, dict(image), tokens),
+        video=partial(_video, tokens),
+        sample=partial(_sample, dict(video)) if samples else None,
+        image_options={"crop_to_patches": True},
+        pixels_in_order=True,
+        same_num_frames=True,
+    )
 
 
 def count_tiles(
@@ -154,7 +118,7 @@ def count_tiles(
     return np.where(blocks > 1, blocks + 1, 1)
 
 
-@functools.lru_cache(maxsize=16)
+@lru_cache(maxsize=16)
 def _arrangements(min_tiles: int, max_tiles: int) -> tuple[tuple[int, int], ...]:
     """(columns, rows) of all grids of so many tiles, fewest tiles first, then fewest columns."""
     sides = range(1, max_tiles + 1)
@@ -162,22 +126,19 @@ def _arrangements(min_tiles: int, max_tiles: int) -> tuple[tuple[int, int], ...]
     return tuple(sorted(grids, key=lambda grid: (grid[0] * grid[1], grid[0])))
 
 
-@functools.lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)
 def _video_text(num_frames: int, tokens: int) -> Expansion:
     lines = [f"Frame{number}: {TILE}" for number in range(1, num_frames + 1)]
     return Expansion("\n".join(lines), (tokens,) * num_frames)
 
 
 # Class defaults of transformers 5.23: GotOcr2ImageProcessor and InternVLVideoProcessor.
-_BOTH: dict[str, Any] = {
-    **CLIP_DEFAULTS,
-    "size": {"height": 384, "width": 384},
-}
+_BOTH: dict[str, Any] = {**CLIP_DEFAULTS, "size": {"height": 384, "width": 384}}
 INTERNVL = Family(
     "internvl",
     "InternVLProcessor",
     {**_BOTH, "min_patches": 1, "max_patches": 12},
     {**_BOTH, "initial_shift": True, "do_sample_frames": False},
-    InternVLVision.from_settings,
-    own_defaults={"image_seq_length": 256},
+    _build,
+    {"image_seq_length": 256},
 )

@@ -21,6 +21,7 @@ from packidx.format.manifest import Layout
 from packidx.io import storage, urls
 from packidx.io.storage import reading
 from packidx.io.unique_keys import load_json, load_yaml
+from packidx.records.containers.base import local_shard
 from packidx.records.sources import hub
 
 HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
@@ -96,7 +97,8 @@ def mix_in_file(path: str) -> Any:
     is_yaml = path.endswith(SUFFIXES)
     with reading(path):
         is_large = storage.stat(path).nbytes > _MAX_BYTES
-        data = b"" if is_large else storage.read(path)
+        with local_shard(path) as copy:  # which is kept: JSON is read again for its records
+            data = b"" if is_large else storage.read(copy)
     if is_yaml and is_large:
         raise SourceError(f"{path} is over {_MAX_BYTES >> 20} MiB: data does not belong in YAML")
     if is_yaml:

@@ -77,7 +77,9 @@ def test_a_folder_cannot_switch_pan_and_scan_on(tmp: Path) -> None:
 def test_what_cannot_be_counted(tmp: Path) -> None:
     files = tiles.saved(tiles.gemma3(tmp, 224), tmp / "broken")
     assert files.vision is not None
-    assert files.vision.count_videos([MediaInfo(5, 5, 5)]).errors[0].reason == "unsupported_media"
+    assert (
+        files.vision.expand("video", [MediaInfo(5, 5, 5)]).errors[0].reason == "unsupported_media"
+    )
     image, own = dict(files.image_settings or {}), dict(files.own_settings)
     for settings, message in (
         ((image | {"do_resize": False}, own), "do_resize"),

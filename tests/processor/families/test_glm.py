@@ -18,8 +18,9 @@ from transformers.video_utils import VideoMetadata
 
 from packidx.encode.positions import mrope_positions
 from packidx.errors import SourceError
-from packidx.processor.families.glm import GLM4V, GLM46V, GlmVision
-from packidx.processor.families.shared import PixelLimits
+from packidx.processor.families.base import FamilyMedia
+from packidx.processor.families.glm import GLM4V, GLM46V
+from packidx.processor.families.sizes import PixelLimits
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import MediaInfo
 
@@ -36,12 +37,10 @@ def theirs(name: str, part: str) -> Any:
     return getattr(transformers, NAMES[name] + part)
 
 
-def vision(name: str, video: dict[str, Any] | None = None, **image: Any) -> GlmVision:
+def vision(name: str, video: dict[str, Any] | None = None, **image: Any) -> FamilyMedia:
     family = FAMILIES[name]
     settings = complete_settings(image, family.image_defaults)
-    built = family.build(settings, complete_settings(video or {}, family.video_defaults), {})
-    assert isinstance(built, GlmVision)
-    return built
+    return family.build(settings, complete_settings(video or {}, family.video_defaults), {})
 
 
 @pytest.fixture(scope="module", params=sorted(FAMILIES))
@@ -79,8 +78,8 @@ def test_sizes_equal_the_real_processors(frames: int) -> None:
     ties = 14 * rng.integers(1, 300, (5_000, 2))  # halves of the factor: rounding decides
     sizes = np.concatenate([sizes, ties, rng.integers(1, 60, (5_000, 2))])
     limits = PixelLimits(14, 2, 2, 12_544, 9_633_792)
-    rows, columns = limits.grid(frames, sizes[:, 0], sizes[:, 1])
-    grids = np.stack([rows, columns], axis=1)
+    resized = limits.resized(frames, sizes[:, 0], sizes[:, 1])
+    grids = np.stack(resized, axis=1) // 14
     for size, found in zip(sizes.tolist(), grids.tolist(), strict=True):
         try:
             height, width = smart_resize(frames, *size, 2, 28, 12_544, 9_633_792)
@@ -213,7 +212,7 @@ def test_positions_are_the_models(name: str) -> None:
             image_grid_thw=torch.from_numpy(grids[kinds == 1]),
             video_grid_thw=torch.from_numpy(grids[kinds == 2]),
         )
-        assert vision(name).mrope_merge_size == 2
+        assert vision(name).merge_size == 2
         ours = mrope_positions(len(types), starts, grids.tolist(), 2)
         assert (ours == expected[:, 0].numpy()).all()
 

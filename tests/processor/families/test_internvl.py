@@ -15,7 +15,8 @@ import transformers
 from family_processors import family_processor
 
 from packidx.errors import SourceError
-from packidx.processor.families.internvl import INTERNVL, InternVLVision, count_tiles
+from packidx.processor.families.base import FamilyMedia
+from packidx.processor.families.internvl import INTERNVL, count_tiles
 from packidx.records.conversation import MediaInfo
 
 SIZES = [(1, 1), (3, 2000), (2000, 3), (28, 28), (448, 448), (450, 890), (1600, 900)]
@@ -28,13 +29,11 @@ def internvl(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     return family_processor("internvl", tmp_path_factory.mktemp("internvl"))
 
 
-def vision(video: dict[str, Any] | None = None, **image: Any) -> InternVLVision:
+def vision(video: dict[str, Any] | None = None, **image: Any) -> FamilyMedia:
     image.setdefault("size", {"height": 448, "width": 448})
     settings = INTERNVL.complete(image, INTERNVL.image_defaults)
     videos = INTERNVL.complete(video or {}, INTERNVL.video_defaults)
-    family = INTERNVL.build(settings, videos, {"image_seq_length": 256})
-    assert isinstance(family, InternVLVision)
-    return family
+    return INTERNVL.build(settings, videos, {"image_seq_length": 256})
 
 
 def patches(real: Any, side: int) -> int:

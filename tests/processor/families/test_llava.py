@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.families import FAMILIES
-from packidx.processor.families.llava import TiledLlavaVision
+from packidx.processor.families.base import FamilyMedia
 from packidx.records.conversation import MediaInfo
 
 Made = tuple[Any, ProcessorFiles]
@@ -84,9 +85,10 @@ def test_sizes(tmp_path: Path, name: str) -> None:
     """A checkpoint's settings, thousands of sizes, one call: equal to one image at a time."""
     processor = getattr(tiles, name)(tmp_path)
     vision = tiles.saved(processor, tmp_path / name).vision
-    assert isinstance(vision, TiledLlavaVision)
+    assert isinstance(vision, FamilyMedia) and isinstance(vision.images, partial)
+    numbers = vision.images.args[0]
     rng = np.random.default_rng(1)
-    near = [edge + off for edge in (*vision.resolutions[3], 672, 768, 1344) for off in (-1, 0, 1)]
+    near = [edge + off for edge in (*numbers.resolutions[3], 672, 768, 1344) for off in (-1, 0, 1)]
     sizes = np.concatenate(
         [
             rng.integers(1, 4000, (1000, 2)),
@@ -104,7 +106,7 @@ def test_sizes(tmp_path: Path, name: str) -> None:
         image = tiles.Image.new("RGB", (width, height))
         [rows] = processor.image_processor([image])["pixel_values"]
         assert vision.count_images([(height, width)]).grids.tolist() == [
-            [len(rows), vision.patches, vision.patches]
+            [len(rows), numbers.patches, numbers.patches]
         ]
 
 

@@ -96,7 +96,9 @@ def test_what_cannot_be_counted(tmp_path: Path) -> None:
     assert counts.tokens.tolist() == [0, 0, 1] and not counts.grids[:2].any()
     with pytest.raises((RuntimeError, ValueError, ZeroDivisionError)):
         processor.image_processor([tiles.Image.new("RGB", (4000, 1))], patch_size=28)
-    assert files.vision.count_videos([MediaInfo(5, 5, 5)]).errors[0].reason == "unsupported_media"
+    assert (
+        files.vision.expand("video", [MediaInfo(5, 5, 5)]).errors[0].reason == "unsupported_media"
+    )
     image, own = dict(files.image_settings or {}), dict(files.own_settings)
     for settings, message in (
         ((image | {"do_resize": False}, own), "do_resize"),

@@ -70,6 +70,6 @@ def test_video_settings_that_cannot_be_counted(
     family: Any, settings: dict[str, Any], text: str
 ) -> None:
     image, video = dict(family.image_defaults), dict(family.video_defaults)
-    assert family.build(image, video, {}).videos is not None
+    assert family.build(image, video, {}).video is not None
     with pytest.raises(SourceError, match=text):
         family.build(image, video | settings, {})

@@ -24,17 +24,17 @@ from transformers import Qwen2VLVideoProcessor, Qwen3VLVideoProcessor
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as reference
 from transformers.video_utils import VideoMetadata
 
-from packidx.encode.media import encode_videos
+from packidx.encode.build import media_tensors
 from packidx.errors import BadRecord
 from packidx.format.schema import METHODS
 from packidx.processor.counter import ConversationCounter
+from packidx.processor.families.base import FamilyMedia
 from packidx.processor.families.qwen import QWEN2_5_VL, QWEN3_VL
-from packidx.processor.families.shared import smart_resize_video
+from packidx.processor.families.sizes import smart_resize_video
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 from packidx.records.media.opener import media_info
 from packidx.records.media.paths import ANYWHERE, MediaRoot
-from packidx.records.media.video import Video
 
 CLIPS: list[tuple[str, dict[str, Any]]] = [
     ("a.mp4", {"frames": 13, "size": (98, 66)}),
@@ -71,11 +71,22 @@ def ids_of(counter: ConversationCounter, talk: Conversation, infos: list[MediaIn
     return np.repeat(ids, repeats).tolist()
 
 
+def built_media(
+    counter: ConversationCounter, processor: Any, talk: Conversation, infos: list[MediaInfo]
+) -> dict[str, torch.Tensor]:
+    """The tensors of a sample's media, by the processor's own parts."""
+    assert counter.files is not None
+    media = counter.count_media([talk], [infos])
+    return media_tensors(
+        counter.files, talk, media, [], lambda kind: getattr(processor, f"{kind}_processor")
+    )
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_conversations(name: str, tmp: Path, clips: list[Path]) -> None:
     processor, counter = qwen_processor(name, tmp)[0], qwen_counter(name, tmp)
     files = counter.files
-    assert files is not None and files.vision is not None
+    assert files is not None and isinstance(files.vision, FamilyMedia)
     options = {"largest": 99, "thoughts": name != "qwen3.5"}
     talks = [conversation(random.Random(f"{name}{i}"), clips, **options) for i in range(300)]
     infos = [[info_of(one) for one in talk.media] for talk in talks]
@@ -94,20 +105,16 @@ def test_conversations(name: str, tmp: Path, clips: list[Path]) -> None:
             wrong.append((number, "patches"))
         if ids != ids_of(counter, talk, infos[number]):
             wrong.append((number, "ids"))
-        pairs = [
-            (Video(medium.ref), info)
-            for medium, info in zip(talk.media, infos[number], strict=True)
-            if medium.kind == "video"
-        ]
+        num_videos = [medium.kind for medium in talk.media].count("video")
         if number % 4 == 0:
-            built = encode_videos(pairs, files.vision, processor.video_processor)
-            names = {"pixel_values_videos", "video_grid_thw", "second_per_grid_ts"} & set(real)
+            built = built_media(counter, processor, talk, infos[number])
+            names = {*files.vision.model_inputs} & set(real)
             assert set(built) == names
             if not all(torch.equal(built[key], real[key]) for key in names):
                 wrong.append((number, "tensors"))
         kinds = {m.kind for m in talk.media}
-        seen["video"] += len(pairs)
-        seen["several"] += len(pairs) > 1
+        seen["video"] += num_videos
+        seen["several"] += num_videos > 1
         seen["both"] += len(kinds) == 2
         seen["none"] += not kinds
     assert not wrong
@@ -122,8 +129,6 @@ def one_video(ref: Any, **facts: Any) -> Conversation:
 @pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
 def test_extracted_frames(name: str, tmp: Path) -> None:
     processor, counter = qwen_processor(name, tmp)[0], qwen_counter(name, tmp)
-    files = counter.files
-    assert files is not None and files.vision is not None
     for num in (2, 5, 12):
         images = [Image.new("RGB", (70, 40), (n * 9, n, 200 - n)) for n in range(num)]
         real = run_processor(processor, one_video(images), do_sample_frames=False)
@@ -134,7 +139,7 @@ def test_extracted_frames(name: str, tmp: Path) -> None:
         assert not counts.errors
         assert counts.length[0] == real["input_ids"].shape[1]
         assert counts.vision_patches[0] == len(real["pixel_values_videos"])
-        built = encode_videos([(Video(images), info)], files.vision, processor.video_processor)
+        built = built_media(counter, processor, talk, [info])
         assert all(torch.equal(built[key], real[key]) for key in built)
 
 
@@ -142,8 +147,6 @@ def test_extracted_frames(name: str, tmp: Path) -> None:
 def test_frames_that_the_record_names(name: str, tmp: Path, clips: list[Path]) -> None:
     """What transformers makes of the same frames, told their numbers."""
     processor, counter = qwen_processor(name, tmp)[0], qwen_counter(name, tmp)
-    files = counter.files
-    assert files is not None and files.vision is not None
     frames = decode(clips[0])
     for indices in ((0, 4, 8, 12), (3, 5, 11), (12, 0, 0, 7, 7), tuple(range(13))):
         for fps in (None, 29.97):
@@ -160,8 +163,7 @@ def test_frames_that_the_record_names(name: str, tmp: Path, clips: list[Path]) -
             counts = counter.count([talk], [[info]])
             assert counts.length[0] == real["input_ids"].shape[1]
             assert ids_of(counter, talk, [info]) == real["input_ids"][0].tolist()
-            pairs = [(Video(str(clips[0])), info)]
-            built = encode_videos(pairs, files.vision, processor.video_processor)
+            built = built_media(counter, processor, talk, [info])
             assert all(torch.equal(built[key], real[key]) for key in built)
 
 
@@ -183,7 +185,7 @@ def test_too_short(tmp: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["qwen2.5-vl", "qwen3-vl"])
 def test_videos_that_cannot_be(name: str, tmp: Path) -> None:
     files = qwen_counter(name, tmp).files
-    assert files is not None and files.vision is not None
+    assert files is not None and isinstance(files.vision, FamilyMedia)
     vision = files.vision
     videos = {
         "aspect_ratio": MediaInfo(40, 8040, 10, 10.0),
@@ -203,14 +205,10 @@ def test_videos_that_cannot_be(name: str, tmp: Path) -> None:
 
 
 def test_a_record_that_lies_about_the_size(tmp: Path, clips: list[Path]) -> None:
-    processor, folder = qwen_processor("qwen2.5-vl", tmp)
-    files = qwen_counter("qwen2.5-vl", tmp).files
-    assert files is not None and files.vision is not None
-    vision = files.vision
-    media = Media("video", str(clips[0]), height=98, width=66)
-    info = media_info(media, ANYWHERE)
+    processor, counter = qwen_processor("qwen2.5-vl", tmp)[0], qwen_counter("qwen2.5-vl", tmp)
+    talk = one_video(str(clips[0]), height=98, width=66)
     with pytest.raises(BadRecord, match="frames of 98x66 pixels, the record says 66x98"):
-        encode_videos([(Video(str(clips[0])), info)], vision, processor.video_processor)
+        built_media(counter, processor, talk, [media_info(talk.media[0], ANYWHERE)])
 
 
 # -- settings, swept -------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize 
 
 from packidx.errors import SourceError
 from packidx.processor.families import FAMILIES, find_family
-from packidx.processor.families.qwen import QwenVision
-from packidx.processor.families.shared import smart_resize
+from packidx.processor.families.sizes import smart_resize
 
 LIMITS = [
     (28, 56 * 56, 28 * 28 * 1280),
@@ -85,7 +84,7 @@ def test_any_sizes(sizes: list[tuple[int, int]], limits: tuple[int, int, int]) -
 
 
 def test_grids_and_tokens() -> None:
-    vision = QwenVision(14, 2, 2, 3136, 12_845_056, "qwen2_5_vl")
+    vision = FAMILIES["Qwen2_5_VLProcessor"].read({"max_pixels": 12_845_056}, None, {})[0]
     counts = vision.count_images([(300, 400), (1, 201), (56, 56)])
     assert counts.grids.tolist() == [[1, 22, 28], [0, 0, 0], [1, 4, 4]]
     assert counts.tokens.tolist() == [154, 0, 4]
@@ -104,8 +103,9 @@ def test_families_are_told_apart() -> None:
 
 
 def test_settings_that_cannot_be_counted() -> None:
-    good = dict(FAMILIES["Qwen2VLProcessor"].image_defaults)
+    qwen = FAMILIES["Qwen2VLProcessor"]
+    good = dict(qwen.image_defaults)
     with pytest.raises(SourceError, match="do_resize"):
-        QwenVision.from_settings("qwen2_vl", good | {"do_resize": False}, {}, {})
+        qwen.build(good | {"do_resize": False}, {}, {})
     with pytest.raises(SourceError, match="shortest_edge and longest_edge"):
-        QwenVision.from_settings("qwen2_vl", good | {"size": {"height": 224}}, {}, {})
+        qwen.build(good | {"size": {"height": 224}}, {}, {})

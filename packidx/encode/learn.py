@@ -23,21 +23,15 @@ from packidx.encode.blanks import (
     sound_shape,
 )
 from packidx.encode.imports import builders
-from packidx.encode.whole import (
-    ARGUMENTS,
-    NotBuilt,
-    build_sample,
-    ids_of,
-    sampling_rate_of,
-    tensors_of,
-)
+from packidx.encode.media import sampling_rate_of
+from packidx.encode.whole import ARGUMENTS, NotBuilt, build_sample, ids_of, tensors_of
 from packidx.errors import BadRecord, SourceError
 from packidx.io import cache
 from packidx.io.cache import kept
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Media, Turn
 
-_FORMAT = "2"
+_FORMAT = "3"
 
 EACH, INDEX, TUPLE = "each", "index", "tuple"
 """What a medium's text depends on: itself alone; also its number among the sample's media of its
@@ -134,7 +128,7 @@ class Table:
         if self._path is None:
             return
         # A line begins anew also where another process died in the middle of its own.
-        lines = b"\n" + b"".join(_line(key, media) for key, media in learnt.items())
+        lines = b"\n" + b"".join(msgspec.json.encode(own) + b"\n" for own in learnt.items())
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(self._path), exist_ok=True)
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -157,23 +151,18 @@ class Table:
             end = whole.rfind(b"\n") + 1
             self._read += end
             for line in whole[:end].splitlines():
-                stated, _, content = line.partition(b" ")
-                if digest(content).encode() == stated:  # else another process died writing it
-                    key, media = msgspec.json.decode(content, type=_Entry)
+                with contextlib.suppress(msgspec.DecodeError):  # another process died writing it
+                    key, media = msgspec.json.decode(line, type=_Entry)
                     self._media[key] = media
 
 
 _Entry = tuple[str, tuple[Learnt, ...]]
 
 
-def _line(key: str, media: tuple[Learnt, ...]) -> bytes:
-    content = msgspec.json.encode((key, media))
-    return digest(content).encode() + b" " + content + b"\n"
-
-
 _NUM_SAMPLES = 6
 """With media, of which it is learnt what an expansion depends on; more of them are compared."""
-_MOST_CHANNELS, _PLAIN = 4, "48x64"
+_LEAST = 5
+"""Rows and columns of an image that are never taken for channels, as fewer may be beside others."""
 _MOST_VALUES = 1 << 27
 """Of a sample's blank media, at some 16 bytes each; PIL refuses images of not many more pixels."""
 
@@ -244,11 +233,6 @@ class Learner:
                 yield str(token)
 
     def _kind(self, kind: str, around: Around) -> Kind:
-        least = _least_pixels(getattr(self.processor, f"{kind}_processor", None))
-        if least > _MOST_VALUES:
-            raise NotBuilt(
-                f"by its settings {kind}s have {least:,} pixels at least: too many to try"
-            )
         samples: list[tuple[tuple[str, ...], Written]] = []
         first: NotBuilt | None = None
         rate = sampling_rate_of(self.processor) if kind == "audio" else 0
@@ -264,10 +248,10 @@ class Learner:
         if not samples:
             raise NotBuilt(f"it builds no sample with one {kind}: {first}")
         only_one = all(len(shapes) == 1 for shapes, _ in samples)
-        stacked = [pair for pair in samples if len({*pair[0]}) == 1 or self._stacks(pair[1])]
-        is_apart = 0 < len(stacked) < len(samples) and all(self._stacks(own) for _, own in stacked)
-        if is_apart:  # not all of its media make samples together: which do, is tried
-            samples = stacked
+        # Where not all of its media make samples together, it is tried which do.
+        stacked = [pair for pair in samples if self._stacks(pair[1])]
+        is_apart = 0 < len(stacked) < len(samples)
+        samples = stacked if is_apart else samples
         placeholder = self._placeholder(kind, samples[0][1], around)
         texts = [_texts(written, placeholder, around, len(shapes)) for shapes, written in samples]
         feature = self._feature(kind, "".join(text for each in texts for text in each))
@@ -363,30 +347,18 @@ class Learner:
         shape, _, number = key.partition(" #")
         shapes = shape.split(",") if known.by == TUPLE else [shape] * (int(number or 0) + 1)
         try:
+            if kind == "image" and min(int(n) for own in shapes for n in own.split("x")) < _LEAST:
+                raise NotBuilt(f"rows or columns fewer than {_LEAST} may be taken for channels")
             written = self._written(kind, shapes)
             texts = _texts(written, known.placeholder, around, len(shapes))
             if known.by == TUPLE and len({*shapes}) > 1:
                 tensors_of(written.outputs, type(self.processor).__name__)
-            if kind == "image" and known.by == EACH and not known.only_one:
-                self._check_beside(known, shape, texts, around)
         except (NotBuilt, Unreadable, BadRecord) as error:
             return (Learnt(problem=str(error)),) * (len(shapes) if known.by == TUPLE else 1)
         if known.by != TUPLE:
             texts = texts[-1:]
         grid = grid_of(written.outputs, kind) if len(shapes) == 1 else (0, 0, 0)
         return tuple(_learnt(text, known.feature, grid) for text in texts)
-
-    def _check_beside(self, known: Kind, shape: str, alone: Sequence[str], around: Around) -> None:
-        """Raise Unreadable or NotBuilt if an image with so few rows or columns that they may be
-        taken for channels is another one beside a usual image, or makes that another."""
-        if min(map(int, shape.split("x"))) > _MOST_CHANNELS:
-            return
-        first, last = (
-            _texts(self._written("image", shapes), known.placeholder, around, 2)
-            for shapes in ([shape, _PLAIN], [_PLAIN, shape])
-        )
-        if [first[0], *first] != [alone[0], last[1], last[0]]:
-            raise Unreadable("beside another image it becomes something else")
 
     def _written(self, kind: str, shapes: Sequence[str]) -> Written:
         """A sample with blank media; videos are tensors without values where these will do."""
@@ -402,18 +374,6 @@ class Learner:
         written = write(self.processor, self.template, probe(media), every_frame=True)
         self._values_matter = self._values_matter or kind == "video"
         return written
-
-
-def _least_pixels(part: Any) -> int:
-    """Pixels that an image has at least that a part of a processor has resized, by its settings."""
-    areas = [getattr(part, "min_pixels", None) or 0]
-    for name in ("size", "crop_size", "pad_size"):
-        size = {key: value or 0 for key, value in dict(getattr(part, name, None) or {}).items()}
-        edge = size.get("shortest_edge") or size.get("longest_edge", 0)
-        is_area = max(edge, size.get("longest_edge", 0)) >= 1 << 16  # as Qwen2-VL's settings say it
-        areas.append(edge if is_area and "shortest_edge" in size else edge * edge)
-        areas.append(size.get("height", 0) * size.get("width", 0))
-    return int(max(areas))
 
 
 def _texts(written: Written, placeholder: str, around: Around, num: int) -> list[str]:

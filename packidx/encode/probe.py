@@ -1,4 +1,4 @@
-"""`ProbedVision`: media of processors that no family of ours knows, counted by trying them.
+"""`ProbedMedia`: media of processors that no family of ours knows, counted by trying them.
 
 A processor is given blank media of a shape, and what it writes for them is read off and kept in the
 cache. So torch and transformers are loaded for shapes that nobody has seen yet, and for no others.
@@ -19,10 +19,10 @@ from packidx.arrays import Int64s
 from packidx.digests import digest
 from packidx.encode.blanks import image_shape, length_of, sound_shape, video_shape
 from packidx.encode.imports import load_real
-from packidx.encode.probe.learn import EACH, INDEX, Learner, Learnt, Profile, Table
-from packidx.errors import BadRecord, MissingExtraError, PackidxError, SourceError
+from packidx.encode.learn import EACH, INDEX, Learner, Learnt, Profile, Table
+from packidx.errors import BadRecord, PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
-from packidx.processor.families import Expansion, MediaCounts, VisionFamily
+from packidx.processor.families import Expansion, MediaCounts, MediaModel
 from packidx.processor.families.base import no_pixels
 from packidx.records.conversation import MediaInfo
 from packidx.records.media.audio import resampled_length
@@ -31,8 +31,8 @@ MEDIA_PARTS = ("image_processor", "video_processor", "feature_extractor", "audio
 """Attributes of processors that take media."""
 
 
-class ProbedVision(VisionFamily):
-    """A `VisionFamily` learnt from a transformers processor.
+class ProbedMedia(MediaModel):
+    """A `MediaModel` learnt from a transformers processor.
 
     Args:
         template: of the processor, without placeholders.
@@ -57,9 +57,11 @@ class ProbedVision(VisionFamily):
             identity = [*identity, "its code is run"]
         self._table = Table(identity)
         self.profile = self._table.profile(self._profile)
+        kinds = self.profile.kinds.items()
+        self.placeholders = {name: kind.placeholder for name, kind in kinds if kind.problem is None}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ProbedVision, self._given
+        return ProbedMedia, self._given
 
     def _profile(self) -> Profile:
         try:
@@ -82,7 +84,6 @@ class ProbedVision(VisionFamily):
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What the fingerprint must hold, besides the tokenizer: the arithmetic is not ours."""
         return self.profile.settings
 
     @property
@@ -92,14 +93,6 @@ class ProbedVision(VisionFamily):
     @property
     def around_text(self) -> tuple[str, str]:
         return self.profile.around
-
-    @property
-    def placeholders(self) -> Mapping[str, str]:
-        return {
-            name: kind.placeholder
-            for name, kind in self.profile.kinds.items()
-            if kind.problem is None
-        }
 
     @property
     def written_tokens(self) -> Mapping[str, str]:
@@ -116,10 +109,10 @@ class ProbedVision(VisionFamily):
         known = self.profile.kinds.get("audio")
         return 0 if known is None else known.rate
 
-    def count(
+    def expand(
         self, kind: str, media: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
-        """See `VisionFamily.count`; the processor is asked once per distinct shape."""
+        """See `MediaModel.expand`; the processor is asked once per distinct shape."""
         shapes = [self._shape(kind, info) for info in media]
         owners = range(len(shapes)) if samples is None else samples.tolist()
         errors = {n: shape for n, shape in enumerate(shapes) if isinstance(shape, BadRecord)}
@@ -220,16 +213,7 @@ class ProbedVision(VisionFamily):
 
 
 def _load(folder: str, trusts_code: bool) -> Any:
-    try:
-        processor = load_real(folder, "AutoProcessor", trusts_code)
-    except MissingExtraError:
-        raise
-    except Exception as error:  # transformers raises whatever the folder makes it stumble over
-        reason = " ".join(str(error).split())[:300]
-        raise SourceError(
-            f"processor folder {folder} is of no family packidx knows, and transformers cannot "
-            f"load it: {reason}"
-        ) from error
+    processor = load_real(folder, "AutoProcessor", trusts_code)
     if not any(hasattr(processor, part) for part in MEDIA_PARTS):
         raise SourceError(
             f"transformers makes {type(processor).__name__} of processor folder {folder}, which "

@@ -1,7 +1,0 @@
-"""Any processor's media, counted by probing it."""
-
-from __future__ import annotations
-
-from packidx.encode.probe.vision import MEDIA_PARTS, ProbedVision, identity_of
-
-__all__ = ["MEDIA_PARTS", "ProbedVision", "identity_of"]
