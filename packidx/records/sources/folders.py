@@ -52,6 +52,8 @@ class Told:
     def __init__(self) -> None:
         self.taken_from: list[str] = []
         """Of what is on the Hub: its revision, and where it is read from."""
+        self.in_mix: str | None = None
+        """The mix whose data sets are being looked for."""
         self._beside: dict[str, tuple[str, str, str]] = {}
 
     def add(self, folder: str, path: str, beside: Sequence[tuple[str, str]]) -> None:
