@@ -22,7 +22,7 @@ from packidx.torch.joining import IGNORE
 
 ALL = [*LAYOUTS, *PAIR_LAYOUTS]
 DOCS = Path(__file__).parents[2] / "docs" / "data.md"
-IMAGE = re.compile(r"<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>")
+MEDIUM = re.compile(r"<\|vision_start\|>(?:<\|(image|video)_pad\|>)+<\|vision_end\|>")
 
 
 def documented() -> dict[str, str]:
@@ -81,12 +81,12 @@ def test_what_docs_say_is_what_is_read(
 def as_shown(runs: list[dict[str, Any]]) -> str:
     """What `--show` says, in the words of `said`."""
     text = "".join(f"[[{run['text']}]]" if run["trained"] else run["text"] for run in runs)
-    return re.sub(r"<\|vision_start\|><\|image_pad\|>×\d+<\|vision_end\|>", "<image>", text)
+    return re.sub(r"<\|vision_start\|><\|(image|video)_pad\|>×\d+<\|vision_end\|>", r"<\1>", text)
 
 
 def said(pack: dict[str, Any], encoder: ProcessorEncoder) -> dict[int, str]:
     """What each sample of a pack says, by its id: ``[[`` and ``]]`` around what is trained on,
-    images with the words around them as ``<image>``."""
+    media with the words around them as ``<image>``."""
     tokenizer = encoder.files.tokenizer
     assert tokenizer is not None
     borders = pack["cu_seqlens"].tolist()
@@ -101,7 +101,7 @@ def said(pack: dict[str, Any], encoder: ProcessorEncoder) -> dict[int, str]:
                 part = tokenizer.decode(ids[begin:at], skip_special_tokens=False)
                 text += part if labels[begin] == IGNORE else f"[[{part}]]"
                 begin = at
-        samples[int(sample_id)] = IMAGE.sub("<image>", text)
+        samples[int(sample_id)] = MEDIUM.sub(r"<\1>", text)
     return samples
 
 

@@ -304,6 +304,14 @@ def orca(folder: Path) -> None:
     )
 
 
+def frames(folder: Path) -> None:
+    for number in range(2, 12, 2):
+        put_images(folder, f"clip/frame{number}.png")
+    turns = [{"role": "user", "content": "<video>\nWhat is it?"}]
+    turns += [{"role": "assistant", "content": "A cat."}]
+    lines(folder, "frames.jsonl", {"messages": turns, "videos": ["clip"]})
+
+
 def several_images(folder: Path) -> None:
     held = [{"bytes": png(number), "path": f"{number}.png"} for number in range(2)]
     asked = {"question": "What is it?", "answer": "A cat."}
@@ -439,6 +447,7 @@ LAYOUTS = [
         orca,
         [chat("What is it?", "A cat.", system="<|im_start|>system\nBe brief.<|im_end|>\n")],
     ),
+    DataLayout("a video's frames", frames, [chat("<video>\nWhat is it?", "A cat.")]),
     DataLayout(
         "several images a row",
         several_images,

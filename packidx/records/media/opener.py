@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from PIL import Image
@@ -18,6 +19,7 @@ from packidx.io.ranges import Extent
 from packidx.io.storage import reading
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.audio import Audio, audio_info
+from packidx.records.media.held import kind_of_name
 from packidx.records.media.images import MAX_PIXELS, image_info, label_of, open_image
 from packidx.records.media.lmdb_store import forget_databases
 from packidx.records.media.paths import MediaRoot, forget_paths, place_of, resolve, shortened
@@ -40,6 +42,7 @@ _READ: dict[str, Callable[..., MediaInfo]] = {
     "video": video_info,
     "audio": audio_info,
 }
+_NUMBER = re.compile(r"\d{1,18}")
 _NOWHERE = {
     "image": "an image without a path, bytes or stated size",
     "video": "a video without a path, bytes, frames or stated size",
@@ -110,10 +113,35 @@ def _looked_at(media: Media, root: MediaRoot) -> MediaInfo:
 def _answer(read: Callable[..., MediaInfo], ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
     """Return what `read` says of a reference; that it is refused is remembered, too."""
     try:
+        frames = frames_in(ref, root) if read is video_info else None
+        if frames is not None:
+            return frames_info([resolve(frame, root) for frame in frames])
         # The reference, not the path, goes into the detail: it is the same on every machine.
         return read(resolve(ref, root), label=repr(shortened(ref)))
     except BadRecord as error:
         return error.with_traceback(None)
+
+
+def frames_in(ref: Any, root: MediaRoot) -> list[str] | None:
+    """The frames of a video that is named by a folder of images, by the numbers in their names;
+    None of any other.
+
+    Raises:
+        BadRecord: as `resolve`.
+    """
+    path = resolve(ref, root) if isinstance(ref, str) and not ref.startswith("data:") else None
+    if not isinstance(path, str) or urls.is_url(path) or not os.path.isdir(path):
+        return None
+    with reading(path):
+        names = [name for name in os.listdir(path) if kind_of_name(name) == "image"]
+    names.sort(key=lambda name: ([int(digits) for digits in _NUMBER.findall(name)], name))
+    return [urls.join(ref, name) for name in names]
+
+
+def _files_of(media: Media, root: MediaRoot) -> Sequence[Any]:
+    """Return what a medium was given as, in place of a folder its frames."""
+    frames = frames_in(media.ref, root) if media.kind == "video" else None
+    return refs_of(media) if frames is None else frames
 
 
 def check_exists(media: Media, root: MediaRoot) -> None:
@@ -122,7 +150,7 @@ def check_exists(media: Media, root: MediaRoot) -> None:
     Raises:
         BadRecord: ``missing_media``, or as `resolve`.
     """
-    for ref in refs_of(media):
+    for ref in _files_of(media, root):
         located = resolve(ref, root) if isinstance(ref, str) else None
         if isinstance(located, str) and not _exists(located):
             raise BadRecord("missing_media", f"{shortened(ref)!r} does not exist")
@@ -199,6 +227,11 @@ class MediaOpener:
             images = [self.image(reference_of(frame)) for frame in frames]
             return images if key is None else {**entry, key: images}
         ref = reference_of(entry)
+        if kind == "video" and (frames := frames_in(self._placed(ref), self._root)) is not None:
+            images = [self.image(frame) for frame in frames]
+            stated = entry.items() if isinstance(entry, Mapping) else ()
+            kept = {name: value for name, value in stated if name not in REFERENCE_KEYS}
+            return {**kept, "frames": images}
         if kind == "image" and not is_part:
             return self.image(ref)
         if ref is None:
@@ -232,11 +265,14 @@ class MediaOpener:
     def located_at(self, ref: Any) -> Any:
         """Return where a reference leads, through `moved` if it is absolute; anything else as it
         is."""
+        return resolve(self._placed(ref), self._root) if isinstance(ref, str) else ref
+
+    def _placed(self, ref: Any) -> Any:
+        """A reference through `moved`, if it is an absolute one."""
         if not isinstance(ref, str):
             return ref
         path = urllib.parse.unquote(ref[7:]) if ref.startswith("file:///") else ref
-        is_placed = os.path.isabs(path) or urls.is_url(path)
-        return resolve(self._moved(path) if is_placed else ref, self._root)
+        return self._moved(path) if os.path.isabs(path) or urls.is_url(path) else ref
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -312,6 +348,10 @@ def _identity(
         path, _ = place_of(ref, root)
         if urls.is_url(path):
             return None  # to ask for its version costs as much as to count it again
+        if os.path.isdir(path):  # a video's frames
+            inside = [_identity(frame, root, identify) for frame in frames_in(ref, root) or ()]
+            known = [each for each in inside if each is not None]
+            return b"".join(known) or _ABSENT if len(known) == len(inside) else None
         identity = identify(path)
     except BadRecord:
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -51,6 +52,8 @@ class Told:
     def __init__(self) -> None:
         self.taken_from: list[str] = []
         """Of what is on the Hub: its revision, and where it is read from."""
+        self.in_mix: str | None = None
+        """The mix whose data sets are being looked for."""
         self._beside: dict[str, tuple[str, str, str]] = {}
 
     def add(self, folder: str, path: str, beside: Sequence[tuple[str, str]]) -> None:
@@ -244,12 +247,19 @@ def refuse_folder(arg: str, folder: str) -> None:
     Raises:
         SourceError: it has compressed tars, or images, videos or sounds, as those of classes.
     """
-    medium = None
+    medium, is_captioned = None, False
     for here, _, files in walked(folder):
         for name in sorted(files):
             shown = os.path.join(_below(here, folder), name)
             refuse_compressed(os.path.join(arg, shown))
             medium = medium or (shown if kind_of_name(name) is not None else None)
+            is_captioned |= os.path.splitext(name)[0] + ".txt" in files and medium is not None
+    if is_captioned:
+        tar = f"{os.path.basename(urls.absolute(folder))}.tar"
+        raise SourceError(
+            f"{arg} has media ({medium}) and texts of the same names: captions are read in tars; "
+            f"`tar --sort=name -cf {tar} -C {shlex.quote(folder)} .` makes one, {tar}"
+        )
     if medium is not None:
         raise SourceError(
             f"{arg} has media ({medium}) and nothing that says what is trained on: put a "

@@ -20,7 +20,7 @@ from PIL import Image
 from packidx.errors import BadRecord, MissingExtraError
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media import video as video_module
-from packidx.records.media.opener import forget_media, media_info
+from packidx.records.media.opener import forget_media, frames_in, media_info
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.video import Video, video_info
 
@@ -297,3 +297,19 @@ def test_pyav_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         video_info(str(path))
     complete = {"height": 48, "width": 64, "num_frames": 99, "fps": 25.0}
     assert media_info(Media("video", "a.mp4", **complete), MediaRoot(str(tmp_path), True))
+
+
+def test_a_folder_is_a_videos_frames_by_their_numbers(tmp_path: Path) -> None:
+    root = MediaRoot(str(tmp_path), True, ())
+    (tmp_path / "clip").mkdir()
+    for name in ("f10.png", "f2.png", "f1.png", "notes.txt"):
+        Image.new("RGB", (64, 48)).save(tmp_path / "clip" / name, "PNG")
+    named = [f"clip/{name}" for name in ("f1.png", "f2.png", "f10.png")]
+    assert frames_in("clip", root) == named
+    info = media_info(Media("video", "clip"), root)
+    assert (info.num_frames, info.height, info.width, info.extracted) == (3, 48, 64, True)
+    (tmp_path / "clip" / "f3.png").symlink_to("/etc/hostname")
+    forget_media()
+    with pytest.raises(BadRecord, match="media_outside_root"):
+        media_info(Media("video", "clip"), root)
+    assert frames_in("clip/f1.png", root) is None
