@@ -6,8 +6,7 @@ import contextlib
 import copy
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -186,11 +185,13 @@ class Learner:
             except (Unreadable, NotBuilt, BadRecord) as error:
                 kinds[kind] = Kind(problem=str(error))
         placeholders = {kind.placeholder for kind in kinds.values()}
+        named = (getattr(self.processor, f"{kind}_token", None) for kind in ARGUMENTS)
+        tokens = {str(token) for token in named if token is not None and str(token)}
         return Profile(
             name=type(self.processor).__name__,
             settings={"processor": settings, "transformers": transformers.__version__},
             around=around,
-            reserved=tuple(sorted({*self._media_tokens()} - placeholders)),
+            reserved=tuple(sorted(tokens - placeholders)),
             kinds=kinds,
         )
 
@@ -207,12 +208,6 @@ class Learner:
         head, _, tail = written.text.partition(written.rendered)
         return (head, tail) if written.text == head + written.rendered + tail else ("", "")
 
-    def _media_tokens(self) -> Iterator[str]:
-        for name in ("image_token", "video_token", "audio_token"):
-            token = getattr(self.processor, name, None)
-            if token is not None and str(token):
-                yield str(token)
-
     def _kind(self, kind: str, around: Around) -> Kind:
         samples: list[tuple[tuple[str, ...], Written]] = []
         first: NotBuilt | None = None
@@ -222,7 +217,7 @@ class Learner:
                 break  # it takes none
             media = [medium_of(kind, shape, seed + at) for at, shape in enumerate(shapes)]
             try:
-                written = write(self.processor, self.template, probe(media), every_frame=True)
+                written = write(self.processor, self.template, probe(media))
                 samples.append((shapes, written))
             except NotBuilt as error:
                 first = first or error
@@ -301,10 +296,8 @@ class Learner:
                 return token
         if not self._plain:
             raise Unreadable("its tokenizer has no plain added tokens")
-        token, number = Counter({token: text.count(token) for token in self._plain}).most_common()[
-            0
-        ]
-        if not number:
+        token = max(self._plain, key=text.count)
+        if token not in text:
             raise Unreadable(f"no plain added token of its tokenizer stands for {kind}s")
         return token
 
@@ -337,13 +330,13 @@ class Learner:
         if kind == "video" and not self._values_matter:
             abstract = [medium_of(kind, shape, is_abstract=True) for shape in shapes]
             try:
-                return write(self.processor, self.template, probe(abstract), every_frame=True)
+                return write(self.processor, self.template, probe(abstract))
             except NotBuilt:
                 pass  # for whatever reason: it is told when it gets values
         if sum(num_values(kind, shape) for shape in shapes) > _MOST_VALUES:
             raise NotBuilt(f"its {kind}s are too large to try them out")
         media = [medium_of(kind, shape) for shape in shapes]
-        written = write(self.processor, self.template, probe(media), every_frame=True)
+        written = write(self.processor, self.template, probe(media))
         self._values_matter = self._values_matter or kind == "video"
         return written
 
@@ -382,8 +375,6 @@ class Written:
     """What the chat template wrote."""
     text: str
     """What the processor gave its tokenizer."""
-    ids: list[int]
-    """The sample's tokens."""
     outputs: Mapping[str, Any]
     """All that the processor returned."""
 
@@ -413,13 +404,7 @@ class _Recorder:
         return built
 
 
-def write(
-    processor: Any,
-    template: ChatTemplate,
-    conversation: Conversation,
-    *,
-    every_frame: bool = False,
-) -> Written:
+def write(processor: Any, template: ChatTemplate, conversation: Conversation) -> Written:
     """Let `processor` build one sample and see what it writes.
 
     Raises:
@@ -430,12 +415,12 @@ def write(
     recorded = copy.copy(processor)
     recorded.tokenizer = _Recorder(processor.tokenizer)
     _, notes = recorded.tokenizer._own
-    outputs = build_sample(recorded, template, conversation, every_frame=every_frame)
+    outputs = build_sample(recorded, template, conversation, every_frame=True)
     ids = ids_of(outputs)
     text = next((text for text, own in reversed(notes) if own == ids), None)
     if text is None:
         raise Unreadable("it puts tokens into the sample that are not in the text it tokenizes")
-    return Written(template.render(conversation).text, text, ids, outputs)
+    return Written(template.render(conversation).text, text, outputs)
 
 
 # -- probes ----------------------------------------------------------------------------------------
@@ -468,27 +453,12 @@ def replaced(
 
     None where the text beside them is not what was rendered, with `around` it, byte for byte.
     """
-    literals = list(_beside(around[0] + written.rendered + around[1], places, len(around[0])))
-    text, at = written.text, len(literals[0])
-    if text[:at] != literals[0]:
-        return None
-    texts = []
-    for number, literal in enumerate(literals[1:]):
-        is_last = number == len(places) - 1
-        end = len(text) - len(literal) if is_last else text.find(literal, at)
-        if end < at or text[end : end + len(literal)] != literal:
-            return None
-        texts.append(text[at:end])
-        at = end + len(literal)
-    return texts
-
-
-def _beside(text: str, places: Sequence[tuple[int, int]], shift: int) -> Iterator[str]:
-    at = 0
+    text, pattern, at = around[0] + written.rendered + around[1], "", 0
     for start, end in places:
-        yield text[at : start + shift]
-        at = end + shift
-    yield text[at:]
+        pattern += re.escape(text[at : start + len(around[0])]) + "(.*?)"
+        at = end + len(around[0])
+    match = re.fullmatch(pattern + re.escape(text[at:]), written.text, re.DOTALL)
+    return None if match is None else list(match.groups())
 
 
 def grid_of(outputs: Mapping[str, Any], kind: str) -> tuple[int, int, int]:
