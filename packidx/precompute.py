@@ -18,7 +18,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -26,6 +27,7 @@ import pyarrow.parquet as pq
 
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import estimate_lengths
+from packidx.estimate.again import Earlier
 from packidx.estimate.counter import (
     BATCH,
     CounterSettings,
@@ -33,7 +35,8 @@ from packidx.estimate.counter import (
     ShardContext,
     examine_batch,
 )
-from packidx.estimate.job import JobShard, job_shards
+from packidx.estimate.job import job_shards
+from packidx.estimate.parts import SourceSums
 from packidx.estimate.summary import CountSummary, check_rejected, read_limit
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Layout, Shard, load
@@ -45,7 +48,7 @@ from packidx.lengths.table import Lengths, read_lengths
 from packidx.records.containers.base import RawRecord, RecordRange, local_shard
 from packidx.records.conversation import MediaInfo
 from packidx.records.media.paths import check_folder, check_remote
-from packidx.records.shard_marks import check_unchanged, ranges_of
+from packidx.records.shard_marks import check_unchanged
 from packidx.records.shards import InputFile, ScannedShard, read_records, short_names
 from packidx.records.sources.find_shards import find_shards
 from packidx.run import open_workers
@@ -159,38 +162,46 @@ def precompute(
             progress=progress,
         )
         manifest = load(os.path.join(lengths, "manifest.json"), LengthsManifest, "start again")
-        scans = [ScannedShard(shard, ranges_of(shard) or ()) for shard in manifest.shards]
+        ranges = Earlier(lengths, manifest).ranges
+        scans = [*map(ScannedShard, manifest.shards, ranges)]
         own_shards = job_shards(shards, scans, settings, RecordCounter(None), root, remote)
-        tasks = _tasks(own_shards, names, built.table, meta)
-        totals: list[Totals] = []
+        firsts = itertools.accumulate((shard.rows for shard in manifest.shards), initial=0)
+        tasks = [
+            JoinTask(
+                shard.context,
+                shard.stated,
+                shard.ranges,
+                first,
+                os.path.join(built.table, name),
+                meta,
+            )
+            for shard, first, name in zip(own_shards, firsts, names, strict=False)
+        ]
         with open_workers(engine, workers) as pool:
             setup = functools.partial(read_lengths, lengths)
-            for _, own in pool.run(write_shard, tasks, setup, in_turn=True):
-                totals.append(own)
-        total = sum(totals, Totals())
-        if total.num_samples and total.num_samples == sum(total.rejected.values()):
+            sums = [own for _, own in pool.run(write_shard, tasks, setup, in_turn=True)]
+        total = functools.reduce(SourceSums.plus, sums, SourceSums())
+        if total.num_samples and not total.methods:
             reasons = ", ".join(f"{number} {reason}" for reason, number in total.rejected.items())
             raise SourceError(
                 f"none of the {total.num_samples} records could be counted ({reasons}), so nothing "
                 "is written: packidx estimate says why, record by record"
             )
         options = {"meta": meta, "media_root": root, "remote_media": list(remote)}
-        stated = _manifest(manifest, names, totals, options)
+        stated = _manifest(manifest, names, sums, total, options)
         files.write_json(os.path.join(built.table, KIND.manifest), stated.to_json())
         for inner, _, _ in os.walk(built.table):
             files.fsync_path(inner)
-    of_sources: dict[str, Totals] = {}
-    for shard, own in zip(shards, totals, strict=True):
-        of_sources[shard.source] = of_sources.get(shard.source, Totals()) + own
+    of_sources: dict[str, SourceSums] = {}
+    for shard, own in zip(shards, sums, strict=True):
+        of_sources[shard.source] = of_sources.get(shard.source, SourceSums()).plus(own)
     summary = PrecomputeSummary(
         path=output,
         num_shards=len(shards),
-        num_samples=total.num_samples,
-        num_rejected=sum(total.rejected.values()),
+        **_told(total),
         num_tokens=total.num_tokens,
-        methods=dict(sorted(total.methods.items())),
-        rejected=dict(sorted(total.rejected.items())),
-        sources=[{"name": name, **own.to_json()} for name, own in of_sources.items()],
+        methods=total.methods,
+        sources=[{"name": name, **_told(own)} for name, own in of_sources.items()],
         encoder={} if manifest.encoder is None else manifest.encoder.to_json(),
         seconds=time.monotonic() - begun,
         not_read=counted.not_read,
@@ -200,6 +211,44 @@ def precompute(
     if limit is not None:
         check_rejected(summary.sources, limit, output)
     return summary
+
+
+def _told(sums: SourceSums) -> dict[str, Any]:
+    """The records of some sums, as manifests and summaries have them."""
+    names = ("num_samples", "num_rejected", "rejected")
+    return {name: value for name, value in sums.to_json().items() if name in names}
+
+
+def _manifest(
+    lengths: LengthsManifest,
+    names: Sequence[str],
+    sums: Sequence[SourceSums],
+    total: SourceSums,
+    options: Mapping[str, Any],
+) -> PrecomputedManifest:
+    """The manifest (docs/counting.md) of a finished data set, whose shards have these names."""
+    layouts = {source.name: source.layout for source in lengths.sources}
+    return PrecomputedManifest(
+        encoder=lengths.encoder,
+        text_engine=lengths.text_engine,
+        options=options,
+        software=software(),
+        num_samples=total.num_samples,
+        num_rejected=sum(total.rejected.values()),
+        shards=tuple(
+            PrecomputedShard(
+                name=name,
+                uri=shard.uri,
+                source=shard.source,
+                container=shard.container,
+                bytes=shard.bytes,
+                fingerprint=shard.fingerprint,
+                layout=layouts[shard.source],
+                **_told(own),
+            )
+            for name, shard, own in zip(names, lengths.shards, sums, strict=True)
+        ),
+    )
 
 
 # -- where it is written ---------------------------------------------------------------------------
@@ -258,28 +307,22 @@ def output_names(shards: Sequence[InputFile]) -> list[str]:
         endings = {"jsonl": 0, "parquet": 0, "json": 1}.get(shard.container, 2)
         stem = name.rsplit(".", endings)[0] if endings else name
         names.append(f"{stem}.jsonl" if endings else name)
-    taken = {_folded(KIND.manifest): "packidx's own manifest"}
-    for shard, name in zip(shards, names, strict=True):
-        if (other := taken.setdefault(_folded(name), shard.uri)) != shard.uri:
-            raise _clash(shard.uri, other, name)
-    for shard, name in zip(shards, names, strict=True):
-        folder = os.path.dirname(_folded(name))
-        while folder:
-            if folder in taken:
-                raise _clash(shard.uri, taken[folder], folder)
-            folder = os.path.dirname(folder)
+    taken: dict[str, str] = {_folded(KIND.manifest): "packidx's own manifest"}
+    for is_folder in (False, True):  # no folder may have the name of a file
+        for shard, name in zip(shards, names, strict=True):
+            places = [str(each) for each in PurePosixPath(_folded(name)).parents][:-1]
+            for place in places if is_folder else [_folded(name)]:
+                known = taken.get(place) if is_folder else taken.setdefault(place, shard.uri)
+                if known not in (None, shard.uri):
+                    raise SourceError(
+                        f"{shard.uri} and {known} would both be {place if is_folder else name} in "
+                        "the output: rename one of them, or write them to two folders"
+                    )
     return names
 
 
 def _folded(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
-
-
-def _clash(first: str, other: str, name: str) -> SourceError:
-    return SourceError(
-        f"{first} and {other} would both be {name} in the output: rename one of them, or "
-        "write them to two folders"
-    )
 
 
 # -- the join --------------------------------------------------------------------------------------
@@ -291,6 +334,7 @@ class JoinTask:
 
     shard: ShardContext
     counted: Shard
+    ranges: tuple[RecordRange, ...]
     first_row: int
     """Of the table."""
     path: str
@@ -305,46 +349,21 @@ class JoinTask:
         return columns.get("text_tokens", TEXT_TOKENS), columns.get("mm_inputs_meta", META)
 
 
-@dataclass(slots=True)
-class Totals:
-    """Sums over some records."""
+class Joined(NamedTuple):
+    """A record, and what it is given.
 
-    num_samples: int = 0
-    num_tokens: int = 0
-    methods: Counter[str] = field(default_factory=Counter)
-    rejected: Counter[str] = field(default_factory=Counter)
+    Attributes:
+        raw: in the standard names.
+        record: as it stands in its file; None where it is none.
+        given: keys and values; nothing where it is not counted.
+    """
 
-    def __add__(self, other: Totals) -> Totals:
-        return Totals(
-            self.num_samples + other.num_samples,
-            self.num_tokens + other.num_tokens,
-            self.methods + other.methods,
-            self.rejected + other.rejected,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """The sums as a manifest has them."""
-        return {
-            "num_samples": self.num_samples,
-            "num_rejected": sum(self.rejected.values()),
-            "rejected": dict(sorted(self.rejected.items())),
-        }
+    raw: RawRecord
+    record: dict[str, Any] | None
+    given: dict[str, Any]
 
 
-def _tasks(
-    shards: Sequence[JobShard],
-    names: Sequence[str],
-    folder: str,
-    form: str,
-) -> list[JoinTask]:
-    firsts = itertools.accumulate((shard.stated.rows for shard in shards), initial=0)
-    return [
-        JoinTask(shard.context, shard.stated, first, os.path.join(folder, name), form)
-        for shard, first, name in zip(shards, firsts, names, strict=False)
-    ]
-
-
-def write_shard(task: JoinTask, lengths: Lengths) -> Totals:
+def write_shard(task: JoinTask, lengths: Lengths) -> SourceSums:
     """Write one shard with its counts.
 
     Raises:
@@ -354,78 +373,64 @@ def write_shard(task: JoinTask, lengths: Lengths) -> Totals:
     os.makedirs(os.path.dirname(task.path), exist_ok=True)
     joined = _joined(task, lengths, totals)
     with local_shard(shard.path) as copy:
-        if shard.container == "parquet":
-            _write_parquet(copy, joined, task)
-        else:
-            _write_lines(copy, joined, task)
+        write = _write_parquet if shard.container == "parquet" else _write_lines
+        write(copy, joined, task)
     files.fsync_path(task.path)
     check_unchanged(shard.path, task.counted)
-    return totals
+    num_samples = totals.methods.total() + totals.rejected.total()
+    rejected = dict(sorted(totals.rejected.items()))
+    methods = dict(sorted(totals.methods.items()))
+    return SourceSums(num_samples, totals.num_tokens, methods=methods, rejected=rejected)
 
 
-Joined = tuple[RawRecord, dict[str, Any] | None, dict[str, Any]]
-"""A record in the standard names, as it stands in its file (None where it is none), and the keys
-that it is given (none where it is not counted)."""
+@dataclass(slots=True)
+class Totals:
+    """Sums over the records of a shard, while it is read."""
+
+    num_tokens: int = 0
+    methods: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
 
 
 def _joined(task: JoinTask, lengths: Lengths, totals: Totals) -> Iterator[Joined]:
     """The records of a shard in order, with what they are given; sums go to `totals`."""
-    shard, first = task.shard, task.first_row
+    shard, at = task.shard, task.first_row
+    tokens, meta = task.names
     originals: dict[int, dict[str, Any]] = {}
 
     def noted(record: dict[str, Any], row: int) -> dict[str, Any]:
         originals[row] = record
         return record
 
-    for part in ranges_of(task.counted) or ():
+    for part in task.ranges:
         raws = read_records(shard.path, part, shard.container, shard.layout, noted)
-        for raws_of, rows in _batches(raws, part, lengths, first):
-            for raw, (given, reason, row) in zip(raws_of, _given(task, raws_of, rows), strict=True):
-                totals.num_samples += 1
-                if reason is not None:
+        while batch := list(itertools.islice(raws, BATCH)):
+            rows = lengths.read(at, at + len(batch), _COLUMNS).frame.to_dicts()
+            at += len(batch)
+            with_media = [raw for raw, row in zip(batch, rows, strict=True) if row["media"]]
+            looked_at = iter(examine_batch(with_media, shard, 0, RecordCounter(None)))
+            for raw, row in zip(batch, rows, strict=True):
+                infos = next(looked_at).infos if row["media"] else ()
+                given: dict[str, Any] = {}
+                if reason := _why_not(row, infos):
                     totals.rejected[reason] += 1
                 else:
                     totals.num_tokens += row["length"]
                     totals.methods[row["method"]] += 1
-                yield raw, originals.pop(raw.row, None), given
+                    given[tokens] = row["text_tokens"]
+                    if infos:
+                        given[meta] = _meta(row["media"], infos, task.form)
+                yield Joined(raw, originals.pop(raw.row, None), given)
 
 
-def _batches(
-    raws: Iterator[RawRecord], part: RecordRange, lengths: Lengths, first: int
-) -> Iterator[tuple[list[RawRecord], list[dict[str, Any]]]]:
-    """The records of a range, and their rows."""
-    at = first + part.first_row
-    end = at + part.num_records
-    while at < end:
-        batch = list(itertools.islice(raws, min(BATCH, end - at)))
-        rows = lengths.read(at, at + len(batch), _COLUMNS).frame.to_dicts()
-        if not batch or len(rows) != len(batch):
-            raise SourceError(f"row {at - first} is not there: the source changed; start again")
-        at += len(batch)
-        yield batch, rows
-
-
-def _given(
-    task: JoinTask, raws: Sequence[RawRecord], rows: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[dict[str, Any], str | None, Mapping[str, Any]]]:
-    """For each record the keys that it is given, or why it is given none, and its row."""
-    with_media = [raw for raw, row in zip(raws, rows, strict=True) if row["media"]]
-    looked_at = iter(examine_batch(with_media, task.shard, 0, RecordCounter(None)))
-    tokens, meta = task.names
-    for row in rows:
-        infos = next(looked_at).infos if row["media"] else ()
-        reason = row["reason"]
-        if reason is None and row["method"] == "heuristic":
-            reason = "not_compared"  # not found equal to transformers' own processor
-        if reason is None and (None in infos or len(infos) != len(row["media"] or ())):
-            reason = "unknown_size"
-        if reason is not None:
-            yield {}, reason, row
-            continue
-        given: dict[str, Any] = {tokens: row["text_tokens"]}
-        if infos:
-            given[meta] = _meta(row["media"], infos, task.form)
-        yield given, None, row
+def _why_not(row: Mapping[str, Any], infos: Sequence[MediaInfo | None]) -> str | None:
+    """Return why a record is given no counts."""
+    if row["reason"] is not None:
+        return str(row["reason"])
+    if row["method"] == "heuristic":
+        return "not_compared"  # not found equal to transformers' own processor
+    is_known = None not in infos and len(infos) == len(row["media"] or ())
+    return None if is_known else "unknown_size"
 
 
 def _meta(
@@ -434,7 +439,7 @@ def _meta(
     """``mm_inputs_meta`` of media in order of appearance."""
     meta: dict[str, list[Any]] = {}
     for medium, info in zip(media, infos, strict=True):
-        assert info is not None  # see `_given`
+        assert info is not None  # see `_why_not`
         entry = {**_facts(medium["kind"], info), "n_tokens": medium["tokens"]}
         entries = meta.setdefault(f"{medium['kind']}s_meta", [])
         entries.append(entry if form == OBJECTS else list(entry.values()))
@@ -521,35 +526,3 @@ def _with(
         put = table.append_column if at < 0 else functools.partial(table.set_column, at)
         table = put(name, column)
     return table
-
-
-def _manifest(
-    lengths: LengthsManifest,
-    names: Sequence[str],
-    totals: Sequence[Totals],
-    options: Mapping[str, Any],
-) -> PrecomputedManifest:
-    """The manifest (docs/counting.md) of a finished data set, whose shards have these names."""
-    total = sum(totals, Totals()).to_json()
-    layouts = {source.name: source.layout for source in lengths.sources}
-    return PrecomputedManifest(
-        encoder=lengths.encoder,
-        text_engine=lengths.text_engine,
-        options=options,
-        software=software(),
-        num_samples=total["num_samples"],
-        num_rejected=total["num_rejected"],
-        shards=tuple(
-            PrecomputedShard(
-                name=name,
-                uri=shard.uri,
-                source=shard.source,
-                container=shard.container,
-                bytes=shard.bytes,
-                fingerprint=shard.fingerprint,
-                layout=layouts[shard.source],
-                **own.to_json(),
-            )
-            for name, shard, own in zip(names, lengths.shards, totals, strict=True)
-        ),
-    )

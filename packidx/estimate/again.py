@@ -6,31 +6,25 @@ A shard is taken for the one that was counted, without being read, where its ide
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from packidx.errors import FormatError
-from packidx.estimate.comparison import may_be_compared_now
-from packidx.estimate.job import (
-    DECIDED,
-    EstimateJob,
-    Recipe,
-    difference,
-    placed_ranges,
-    recipe,
-    recipe_of,
-)
-from packidx.estimate.parts import OldParts, read_note
+from packidx.estimate.job import EstimateJob, difference, make_manifest, recipe, recipe_of
+from packidx.estimate.parts import read_note
+from packidx.estimate.tasks import Task
 from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import DEFAULT, Layout, Shard
-from packidx.io.copies import StoredFile, are_whole
+from packidx.format.manifest import DEFAULT, Layout
+from packidx.io import storage
+from packidx.io.copies import StoredFile
 from packidx.io.storage import reading
+from packidx.records.containers.base import RecordRange
 from packidx.records.containers.tar import DUPLICATE, TAR
-from packidx.records.shard_marks import is_unchanged, ranges_of
+from packidx.records.shard_marks import is_unchanged
 from packidx.records.shards import InputFile, ScannedShard
 from packidx.software import software
 
@@ -72,12 +66,25 @@ class Earlier:
         return [file.within(self.path) for file in self.manifest.notes or ()]
 
     @cached_property
+    def ranges(self) -> list[tuple[RecordRange, ...]]:
+        """The ranges of each shard, as far as the notes are sound.
+
+        Raises:
+            OSError: a store cannot be asked.
+        """
+        ranges: list[list[RecordRange]] = [[] for _ in self.manifest.shards]
+        for placed in storage.overlapped(_ranges_in, self.notes):
+            for number, part in placed:
+                ranges[number].append(part)
+        return [tuple(own) for own in ranges]
+
+    @cached_property
     def _layouts(self) -> dict[str, Layout]:
         return {each.name: each.layout or DEFAULT for each in self.manifest.sources}
 
     @cached_property
-    def _by_uri(self) -> dict[str, Shard]:
-        return {shard.uri: shard for shard in self.manifest.shards}
+    def _by_uri(self) -> dict[str, int]:
+        return {shard.uri: number for number, shard in enumerate(self.manifest.shards)}
 
     def difference(self, job: EstimateJob) -> str | None:
         """Return why no row may stand in the table of `job`: it was made in another way, or does
@@ -94,77 +101,76 @@ class Earlier:
         Raises:
             SourceError: it cannot be read.
         """
-        shard = self._by_uri.get(file.uri)
-        if shard is None or self.manifest.software.get("packidx") != software()["packidx"]:
+        number = self._by_uri.get(file.uri)
+        if number is None or self.manifest.software.get("packidx") != software()["packidx"]:
+            return None
+        shard, ranges = self.manifest.shards[number], self.ranges[number]
+        if sum(part.num_records for part in ranges) != shard.rows:
             return None
         if file.container == TAR and DUPLICATE in self.manifest.rejected:
-            return None  # which keys come again is not in the manifest
-        ranges, layout = ranges_of(shard), self._layouts[shard.source]
-        if shard.container != file.container or _as_read(layout) != _as_read(file.layout):
+            return None  # which keys come again is in no note
+        is_read_alike = _as_read(self._layouts[shard.source]) == _as_read(file.layout)
+        if shard.container != file.container or not is_read_alike:
             return None
         with reading(file.path):
-            if ranges is None or not is_unchanged(file.path, shard):
+            if not is_unchanged(file.path, shard):
                 return None
-        return ScannedShard(replace(shard, source=file.source, columns=None), ranges)
+        return ScannedShard(structs.replace(shard, source=file.source, columns=None), ranges)
 
-    def is_table_of(self, job: EstimateJob) -> bool:
-        """Return whether it is the table that `job`, of which nothing is decided, would make:
-        nothing changed, and all that records refer to is what it was."""
-        made_alike = self._decided_as_here(job)
-        if made_alike is None or not self.notes:
+    def is_table_of(self, job: EstimateJob, tasks: Sequence[Task]) -> bool:
+        """Return whether it is the table that `job` would make: nothing is to be counted, and all
+        stands in its place."""
+        for task in tasks:
+            for placed, rows in zip(task.ranges, task.old, strict=True):
+                if rows is None or rows.rows.place != placed.place:
+                    return False
+        if job.num_rows != self.manifest.num_samples or not self.notes:
             return False
-        mine = [*placed_ranges(job, made_alike)]
-        noted = OldParts().add(self.notes)
-        if [(rows.key, rows.place) for rows in noted] != [(each.key, each.place) for each in mine]:
-            return False
-        files = [file.within(self.path) for file in self.manifest.files]
-        stated = [_stated(shard.stated) for shard in job.shards]
-        if [*map(_stated, self.manifest.shards)] != stated or self._layouts != job.layouts:
-            return False
-        if any(each.key is None for each in mine) or not are_whole(files):
-            return False
-        roots = iter([each.shard.root for each in mine])
         try:
-            return all(
-                rows.references.are_unchanged(next(roots))
-                for note in self.notes
-                for rows in read_note(note).ranges
-            )
+            parts = [
+                structs.replace(read_note(note), note=file)
+                for note, file in zip(self.notes, self.manifest.notes or (), strict=True)
+            ]
         except FormatError:
             return False
+        return _untimed(make_manifest(job, parts)) == _untimed(self.manifest)
 
-    def _decided_as_here(self, job: EstimateJob) -> Recipe | None:
-        """Return the recipe of `job` with what this table has decided on the data; None where that
-        may come out otherwise now."""
-        compared = None if self.manifest.encoder is None else self.manifest.encoder.compared
-        doubt = None if job.counter.files is None else job.counter.files.doubt
-        if compared is not None and may_be_compared_now(compared, doubt):
-            return None
-        theirs = recipe_of(self.manifest)
-        if not str(theirs["text_engine"]).startswith(job.wanted_backend or ""):
-            return None
-        return recipe(job) | {name: theirs[name] for name in DECIDED}
+
+def _ranges_in(note: StoredFile) -> list[tuple[int, RecordRange]]:
+    """The number of its shard and the range of all rows of a part; nothing of a damaged note."""
+    with contextlib.suppress(FormatError):
+        return [(rows.place.shard, rows.range) for rows in read_note(note).ranges]
+    return []
+
+
+def _untimed(manifest: LengthsManifest) -> LengthsManifest:
+    """`manifest` without what changes where a shard is touched or copied."""
+    nothing = dict.fromkeys(("mtime", "identity", "version"))
+    shards = tuple(structs.replace(shard, **nothing) for shard in manifest.shards)
+    return structs.replace(manifest, shards=shards, digest="")
 
 
 def _as_read(layout: Layout) -> Layout:
     """`layout` without what is the plan's."""
-    return replace(layout, sample_ratio=DEFAULT.sample_ratio)
+    return structs.replace(layout, sample_ratio=DEFAULT.sample_ratio)
 
 
-def _stated(shard: Shard) -> tuple[Any, ...]:
-    """What a table's fingerprint has of a shard, and where it is."""
-    return shard.uri, shard.source, shard.container, shard.fingerprint, shard.bytes, shard.rows
-
-
-def told(job: EstimateJob, counted: Sequence[tuple[int, int]], damaged: list[str]) -> TakenOver:
+def told(job: EstimateJob, tasks: Sequence[Task], damaged: list[str]) -> TakenOver:
     """Return what is told of rows that are taken over.
 
     Args:
-        counted: number of the shard, and number of records, of each range that is not.
+        job: the job.
+        tasks: all of it.
         damaged: parts that were of no use.
     """
-    num_counted = sum(number for _, number in counted)
-    shards = sorted({number for number, _ in counted})
+    counted = [
+        placed
+        for task in tasks
+        for placed, rows in zip(task.ranges, task.old, strict=True)
+        if rows is None
+    ]
+    num_counted = sum(placed.range.num_records for placed in counted)
+    shards = sorted({placed.shard.number for placed in counted})
     return TakenOver(
         num_samples=job.num_rows - num_counted,
         num_shards=len(job.shards) - len(shards),

@@ -22,7 +22,7 @@ from packidx.estimate.job import (
 )
 from packidx.estimate.parts import OldParts, SourceSums
 from packidx.estimate.summary import CountSummary, check_rejected, mistaken_sources, read_limit
-from packidx.estimate.tasks import CounterSetup, make_parts
+from packidx.estimate.tasks import CounterSetup, make_parts, make_tasks
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Layout
@@ -182,13 +182,7 @@ def estimate_lengths(
         scans = scan_shards(shards, num_processes, progress, known)
         own = job_shards(shards, scans, settings, counter, root, remote)
         job = EstimateJob(own, settings, counter, root, remote, wanted, method=method)
-        if earlier is not None and earlier.is_table_of(job):
-            taken = TakenOver(earlier.manifest.num_samples, len(job.shards))
-            discard_abandoned(output)
-            summary = replace(_summary(output, earlier.manifest, begun, taken), existed=True)
-        else:
-            job = decided(job)
-            summary = _make(job, output, counting, earlier, wrong, fresh, progress, begun)
+        summary = _make(decided(job), output, counting, earlier, wrong, fresh, progress, begun)
     summary = replace(
         summary,
         not_read=left_out,
@@ -225,23 +219,35 @@ def _make(
         if reason is None:
             old.add(earlier.notes)
     uploaded = functools.partial(progress, "upload")
-    with replacing(output, KIND, "fresh" if fresh else "", uploaded) as built:
-        for notes, is_trusted in _killed_runs(built):
-            if is_trusted or not fresh:
-                old.add(notes, is_trusted)
-        made = make_parts(job, built.table, workers, progress, old)
-        if reason is not None:
-            num_shards = len(job.shards)
-            taken = TakenOver(
-                num_counted=job.num_rows, num_counted_shards=num_shards, reason=reason
-            )
-        elif earlier is not None:
-            taken = told(job, made.counted, old.damaged)
-        refuse_changed_shards(job)
-        manifest = make_manifest(job, made.parts)
-        built.keep([file.path for file in (*manifest.files, *(manifest.notes or ()))])
-        files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
-    return _summary(output, manifest, begun, taken, made.num_resumed)
+    try:
+        with replacing(output, KIND, "fresh" if fresh else "", uploaded) as built:
+            for notes, is_trusted in _killed_runs(built):
+                if is_trusted or not fresh:
+                    old.add(notes, is_trusted)
+            tasks = make_tasks(job, old)
+            if reason is not None:
+                num_shards = len(job.shards)
+                taken = TakenOver(
+                    num_counted=job.num_rows, num_counted_shards=num_shards, reason=reason
+                )
+            elif earlier is not None:
+                taken = told(job, tasks, old.damaged)
+                if earlier.is_table_of(job, tasks):
+                    raise _Unchanged
+            parts = make_parts(job, tasks, built.table, workers, progress)
+            refuse_changed_shards(job)
+            manifest = make_manifest(job, parts)
+            built.keep([file.path for file in (*manifest.files, *(manifest.notes or ()))])
+            files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
+    except _Unchanged:
+        assert earlier is not None  # which it is
+        discard_abandoned(output)
+        return replace(_summary(output, earlier.manifest, begun, taken), existed=True)
+    return _summary(output, manifest, begun, taken, sum(task.is_resumed for task in tasks))
+
+
+class _Unchanged(Exception):
+    """The table that is there is the one that is asked for."""
 
 
 def _killed_runs(built: OutputFolder) -> Iterator[tuple[list[StoredFile], bool]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.estimate.counter import RecordCounter, ShardContext, examine, raw_records
 from packidx.estimate.job import JobShard
 from packidx.io import urls
-from packidx.processor.counts import NEEDS_TORCHVISION, TEXT, Compared, sample_kind
+from packidx.processor.counts import TEXT, Compared, sample_kind
 from packidx.processor.text.encoder import choose_backend, reference_backend
 from packidx.records.containers.base import RawRecord, RecordRange
 from packidx.records.conversation import Conversation, MediaInfo
@@ -34,19 +34,6 @@ _TEXT_RANGES = 64
 _NUM_RANGES, _PER_RANGE = 16, 32
 _MAX_IMAGES, _MAX_PIXELS = 4, 16_000_000  # the real processor decodes them
 _MAX_CLIP_PIXELS, _MAX_SECONDS = 1 << 26, 120
-
-
-def may_be_compared_now(stated: Mapping[str, Any], doubt: str | None = None) -> bool:
-    """Return whether comparing may come out otherwise here than a manifest has it, by what is
-    installed.
-
-    Args:
-        stated: ``encoder.compared``.
-        doubt: why nothing of the processor is compared here.
-    """
-    if stated.get("with") == (None if doubt else compared_with()):
-        return False
-    return stated.get("reason") != NEEDS_TORCHVISION or installed("torchvision") is not None
 
 
 def compared_with() -> str | None:

@@ -162,12 +162,9 @@ def job_shards(
 Recipe = dict[str, Any]
 """All that decides the rows of a range but its content and the files that it refers to, by name."""
 
-DECIDED = ("text_engine", "comparison")
-"""What of it is decided on the data."""
-
 
 def recipe(job: EstimateJob) -> Recipe:
-    """The recipe of a job; what is decided on the data is None until it is."""
+    """The recipe of a job, whose text backend and comparison are decided."""
     compared = None if job.compared is None else job.compared.to_json()
     return _recipe(job.options, job.encoder, job.transform, job.backend, compared, software())
 
@@ -222,14 +219,10 @@ class PlacedRange(NamedTuple):
     place: Place
 
 
-def placed_ranges(job: EstimateJob, made: Recipe | None = None) -> Iterator[PlacedRange]:
-    """Yield the ranges of a job in order.
-
-    Args:
-        made: the recipe, where it is not the job's own.
-    """
+def placed_ranges(job: EstimateJob) -> Iterator[PlacedRange]:
+    """Yield the ranges of a job, of which all is decided, in order."""
     versions = [schema.FORMAT_VERSION, str(schema.ALL_LENGTHS)]
-    head = digest(canonical_json([made or recipe(job), job.counter.fingerprints(), versions]))
+    head = digest(canonical_json([recipe(job), job.counter.fingerprints(), versions]))
     first_id = 0
     for shard in job.shards:
         context = shard.context

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -21,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from msgspec.structs import replace
+from msgspec import structs
 
 from packidx.digests import column_digest, file_digest
 from packidx.errors import FormatError
@@ -30,6 +31,7 @@ from packidx.format.manifest import File
 from packidx.format.parquet import as_arrow, conform
 from packidx.io import files, urls
 from packidx.io.copies import StoredFile, local_copy
+from packidx.records.containers.base import RecordRange
 from packidx.records.media.opener import NOTHING, References
 from packidx.records.media.paths import MediaRoot
 
@@ -101,7 +103,7 @@ class RangeRows(NamedTuple):
 
     key: str | None
     """Digest of all that decides them; None where nobody can tell."""
-    num_rows: int
+    range: RecordRange
     place: Place
     rejected: bool
     """Whether some are: what is said of these names their place."""
@@ -166,7 +168,7 @@ def write_part(
     note = _put(temporary, folder, note_name(number), len(ranges))
     # What records refer to may be much, and is in the note.
     bare = tuple(rows._replace(references=NOTHING) for rows in ranges)
-    return replace(part, note=note, ranges=bare)
+    return structs.replace(part, note=note, ranges=bare)
 
 
 def begin_part(folder: str, number: int) -> str:
@@ -209,11 +211,11 @@ def _with_rejected(ranges: Sequence[RangeRows], reasons: pa.ChunkedArray) -> Ite
     """Yield `ranges` with whether rows are rejected: whose reason may pass is known by nothing."""
     first = 0
     for rows in ranges:
-        why = {*pc.unique(reasons.slice(first, rows.num_rows)).to_pylist()} - {None}
+        why = {*pc.unique(reasons.slice(first, rows.range.num_records)).to_pylist()} - {None}
         if not why.isdisjoint(PASSING_REASONS):
             rows = rows._replace(references=rows.references._replace(digest=None))
         yield rows._replace(rejected=bool(why))
-        first += rows.num_rows
+        first += rows.range.num_records
 
 
 def _source_sums(table: pa.Table) -> dict[str, SourceSums]:
@@ -313,15 +315,14 @@ class OldParts:
             except FormatError as error:
                 self.damaged.append(str(error).partition(":")[0])
                 continue
-            path, first = urls.join(note.path.rpartition("/")[0], part.file.path), 0
-            file = StoredFile(path, part.file.bytes, part.file.sha256)
+            file, first = _beside(note, part), 0
             for number, rows in enumerate(part.ranges):
                 rows = rows._replace(references=NOTHING)
                 added.append(rows)
                 if rows.key is not None:
                     old = OldRows(note, number, file, first, rows, is_trusted)
                     self._rows[rows.key].append(old)
-                first += rows.num_rows
+                first += rows.range.num_records
         return added
 
     def find(self, key: str | None, place: Place, root: MediaRoot) -> OldRows | None:
@@ -347,6 +348,36 @@ def _damage(file: StoredFile) -> str | None:
         return str(error).partition(":")[0]
 
 
+def copy_part(
+    folder: str, number: int, rows: Sequence[tuple[OldRows | None, Place]]
+) -> Part | None:
+    """Copy the part that holds the very rows of some ranges, in their places, and no others.
+
+    Raises:
+        FormatError: it is damaged.
+        OSError: it cannot be read or written.
+    """
+    notes = {None if old is None or old.rows.place != place else old.note for old, place in rows}
+    note = notes.pop() if len(notes) == 1 else None
+    if note is None or len((part := read_note(note)).ranges) != len(rows):
+        return None
+    copies = []
+    for file, name in ((_beside(note, part), part_name(number)), (note, note_name(number))):
+        temporary = begin_part(folder, number)
+        with local_copy(file) as copy:
+            shutil.copyfile(copy, temporary)
+        copies.append(_put(temporary, folder, name, part.file.rows))
+    noted = structs.replace(copies[1], rows=len(rows))
+    bare = tuple(each._replace(references=NOTHING) for each in part.ranges)
+    return structs.replace(part, file=copies[0], note=noted, ranges=bare)
+
+
+def _beside(note: StoredFile, part: Part) -> StoredFile:
+    """Return the file of the part that a note is of."""
+    path = urls.join(note.path.rpartition("/")[0], part.file.path)
+    return StoredFile(path, part.file.bytes, part.file.sha256)
+
+
 @lru_cache(maxsize=1)
 def _read_part(file: StoredFile) -> pa.Table:
     with local_copy(file) as copy, pq.ParquetFile(copy) as stored:
@@ -361,7 +392,7 @@ def taken_rows(old: OldRows, place: Place) -> tuple[pa.Table, RangeRows]:
         OSError: it cannot be read.
     """
     noted = read_note(old.note).ranges[old.number]
-    rows = _read_part(old.file).slice(old.first, noted.num_rows)
+    rows = _read_part(old.file).slice(old.first, noted.range.num_records)
     if noted.place == place:
         return rows, noted
     num = rows.num_rows

@@ -7,13 +7,12 @@ import gc
 import itertools
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, LimitError, MismatchError, SourceError
@@ -34,6 +33,7 @@ from packidx.estimate.parts import (
     Part,
     RangeRows,
     begin_part,
+    copy_part,
     is_begun,
     taken_rows,
     write_part,
@@ -65,6 +65,11 @@ class Task:
     def num_records(self) -> int:
         return sum(each.range.num_records for each in self.ranges)
 
+    @property
+    def is_resumed(self) -> bool:
+        """Return whether a killed run had done all of it."""
+        return bool(self.old) and all(rows and rows.is_trusted for rows in self.old)
+
 
 def make_tasks(job: EstimateJob, old: OldParts) -> list[Task]:
     """At least one task: ranges in order, small ones together until about `TASK_BYTES`.
@@ -95,34 +100,20 @@ def make_tasks(job: EstimateJob, old: OldParts) -> list[Task]:
     return tasks
 
 
-class Made(NamedTuple):
-    """All parts in order, and what was not counted.
-
-    Attributes:
-        parts: of the table.
-        num_resumed: parts that a killed run had finished.
-        counted: number of the shard, and number of records, of each range that was counted.
-    """
-
-    parts: list[Part]
-    num_resumed: int
-    counted: list[tuple[int, int]]
-
-
 def make_parts(
-    job: EstimateJob, folder: str, workers: Workers, progress: Progress, old: OldParts
-) -> Made:
-    """Make the parts of a table.
+    job: EstimateJob, tasks: Sequence[Task], folder: str, workers: Workers, progress: Progress
+) -> list[Part]:
+    """Make the parts of a table, and return them in order.
 
     Args:
+        job: the job.
+        tasks: all of it.
         folder: where they are written.
-        old: rows that are there.
 
     Raises:
         SourceError: a shard cannot be read or is no longer what was scanned, or a worker died.
         OSError: a part cannot be written.
     """
-    tasks = make_tasks(job, old)
     total, done = sum(task.num_records for task in tasks), 0
     parts: list[Part] = []
 
@@ -138,15 +129,7 @@ def make_parts(
     else:  # processes that only copy would take longer to start
         for task in tasks:
             parts.append(make_part(task, job.counter, folder, advance))
-    counted = [
-        (each.shard.number, each.range.num_records)
-        for task in tasks
-        for each, rows in zip(task.ranges, task.old, strict=True)
-        if rows is None
-    ]
-    resumed = [task for task in tasks if task.old and all(r and r.is_trusted for r in task.old)]
-    parts.sort(key=lambda part: (len(part.file.path), part.file.path))
-    return Made(parts, len(resumed), counted)
+    return sorted(parts, key=lambda part: (len(part.file.path), part.file.path))
 
 
 def run_tasks(
@@ -183,6 +166,11 @@ def make_part(
         SourceError: a shard cannot be read or is no longer what was scanned.
         OSError: the part cannot be written.
     """
+    places = (placed.place for placed in task.ranges)
+    if (part := copy_part(folder, task.number, [*zip(task.old, places, strict=True)])) is not None:
+        if progress is not None:
+            progress(part.file.rows)
+        return part
     temporary = begin_part(folder, task.number)
     tables, ranges = [schema.ALL_LENGTHS.empty_table()], []
     for placed, old in zip(task.ranges, task.old, strict=True):
@@ -193,9 +181,14 @@ def make_part(
             if progress is not None:
                 progress(table.num_rows)
         tables.append(table)
-        ranges.append(rows)
+        ranges.append(rows._replace(range=_bare(placed.range)))
     rows = pa.concat_tables(tables).combine_chunks()
     return write_part(folder, task.number, rows, ranges, temporary)
+
+
+def _bare(part: RecordRange) -> RecordRange:
+    """`part` without what its container alone knows of it."""
+    return RecordRange(*(getattr(part, each.name) for each in fields(RecordRange)))
 
 
 def _count(
@@ -219,9 +212,7 @@ def _count(
             f"{counted.num_rows} now between bytes {part.start} and {part.end}; start again"
         )
     references = looked_at.references()
-    return counted, RangeRows(
-        placed.key, part.num_records, placed.place, False, columns, references
-    )
+    return counted, RangeRows(placed.key, part, placed.place, False, columns, references)
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,74 +405,46 @@ def count_columns(counts: Counts, rows: Int64s, num_rows: int) -> dict[str, pa.A
     good = np.array([number not in counts.errors for number in range(len(rows))], bool)
     taken = np.full(num_rows, -1, np.int64)
     taken[rows[good]] = np.flatnonzero(good)
-    missing = taken < 0
-
-    def column(values: Int64s) -> pa.Array:
-        placed = np.append(values, UNKNOWN)[taken]
-        return pa.array(placed, mask=missing | (placed == UNKNOWN))
-
-    length = np.append(counts.length, 0)[taken]
-    methods = pa.DictionaryArray.from_arrays(
-        pa.array(np.append(counts.method, 0)[taken], mask=missing), pa.array(METHODS)
-    )
-    return {
-        "text_tokens": column(counts.text_tokens),
-        "image_tokens": column(counts.image_tokens),
-        "video_tokens": column(counts.video_tokens),
-        "audio_tokens": column(counts.audio_tokens),
-        "length": pa.array(np.where(missing, 0, length)),
-        "label_tokens": column(counts.label_tokens),
-        "vision_patches": column(counts.vision_patches),
-        "vision_cost": column(counts.vision_cost),
-        "media": _media(counts.media, taken, missing),
-        "label_spans": _label_spans(counts.spans, taken, missing),
-        "method": methods.cast(pa.string()),
+    index = pa.array(taken, mask=taken < 0)
+    numbers = {
+        name: _known(getattr(counts, name)).take(index)
+        for name in ("text_tokens", "image_tokens", "video_tokens", "audio_tokens")
+        + ("length", "label_tokens", "vision_patches", "vision_cost")
+    }
+    methods = pa.DictionaryArray.from_arrays(pa.array(counts.method), pa.array(METHODS))
+    return numbers | {
+        "length": numbers["length"].fill_null(0),
+        "media": _media(counts.media).take(index),
+        "label_spans": _label_spans(counts.spans, len(rows)).take(index),
+        "method": methods.cast(pa.string()).take(index),
     }
 
 
-def _label_spans(spans: Spans, taken: Int64s, missing: NDArray[np.bool_]) -> pa.Array:
-    """The lists of spans; null where they are not told."""
-    sample = np.where(missing, UNKNOWN, taken)
-    first = np.searchsorted(spans.sample, sample)
-    last = np.searchsorted(spans.sample, sample, "right")
-    offsets = np.concatenate([[0], np.cumsum(last - first)])
-    order = np.repeat(first - offsets[:-1], last - first) + np.arange(offsets[-1])
-    ends = [pa.array(values[order].astype(np.int32)) for values in (spans.start, spans.stop)]
+def _known(values: Int64s) -> pa.Array:
+    return pa.array(values, mask=values == UNKNOWN)
+
+
+def _label_spans(spans: Spans, num_samples: int) -> pa.Array:
+    """The list of spans of each sample; null where they are not told."""
+    sizes = np.bincount(spans.sample, minlength=num_samples)
+    ends = [pa.array(values.astype(np.int32)) for values in (spans.start, spans.stop)]
     structs = pa.StructArray.from_arrays(ends, fields=list(schema.LABEL_SPANS.value_type))
-    return pa.ListArray.from_arrays(
-        pa.array(offsets.astype(np.int32)),
-        structs,
-        type=schema.LABEL_SPANS,
-        mask=pa.array(first == last),
-    )
+    return _lists(np.cumsum(sizes), structs, schema.LABEL_SPANS, mask=pa.array(sizes == 0))
 
 
-def _media(media: MediaColumns, taken: Int64s, missing: NDArray[np.bool_]) -> pa.Array:
-    """The lists of media; null where a row has no count."""
-    sizes = np.append(np.diff(media.offsets), 0)[taken]
-    sizes[missing] = 0
-    firsts = np.append(media.offsets[:-1], 0)[taken]
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    # Media of rejected rows are left out: their lists are null.
-    order = np.repeat(firsts - offsets[:-1], sizes) + np.arange(offsets[-1])
-    kinds = pa.DictionaryArray.from_arrays(pa.array(media.kind[order]), pa.array(KINDS))
-    values = {
-        "kind": kinds.cast(pa.string()),
-        "tokens": media.tokens[order],
-        "patches": media.patches[order],
-        "t": media.grid[order, 0],
-        "h": media.grid[order, 1],
-        "w": media.grid[order, 2],
-        "at": media.at[order],
-    }
+def _media(media: MediaColumns) -> pa.Array:
+    """The list of media of each sample."""
+    kinds = pa.DictionaryArray.from_arrays(pa.array(media.kind), pa.array(KINDS))
+    grid = dict(zip("thw", map(_known, media.grid.T), strict=True))
+    values = grid | {name: _known(getattr(media, name)) for name in ("tokens", "patches", "at")}
+    values["kind"] = kinds.cast(pa.string())
     fields = list(schema.MEDIA.value_type)
-    arrays = []
-    for item in fields:
-        column = values[item.name]
-        if not isinstance(column, pa.Array):
-            column = pa.array(column, mask=column == UNKNOWN)
-        arrays.append(column.cast(item.type))
+    # What does not fit is of samples with too many tokens, which become null.
+    arrays = [values[field.name].cast(field.type, safe=False) for field in fields]
     structs = pa.StructArray.from_arrays(arrays, fields=fields)
-    return pa.ListArray.from_arrays(
-        pa.array(offsets.astype(np.int32)), structs, type=schema.MEDIA, mask=pa.array(missing)
-    )
+    return _lists(media.offsets[1:], structs, schema.MEDIA)
+
+
+def _lists(ends: Int64s, values: pa.Array, kind: pa.DataType, **more: Any) -> pa.Array:
+    offsets = pa.array(np.append(0, ends).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, values, type=kind, **more)

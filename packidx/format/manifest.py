@@ -115,31 +115,13 @@ class Shard(JsonObject, frozen=True, kw_only=True):
     identity: tuple[Integer, ...] | None = None
     """Its ctime in nanoseconds, device and inode."""
     version: str | None = None
-    ranges: tuple[tuple[Count, ...], ...] | None = None
-    """Where tasks of counting may start: first byte (or row group), end, first row, records and,
-    where the first two do not say it, bytes of each."""
-    prefixes: tuple[str, ...] | None = None
-    """Of each range the first digits of a SHA-256 of the file up to the range's end."""
     columns: Mapping[str, str] | None = None
     """Of its records, where they are others than its source's, or used as something else."""
-
-    def __post_init__(self) -> None:
-        """Raise an `Unfit` unless its ranges are all of its rows."""
-        following = 0
-        for part in self.ranges or ():
-            if len(part) not in (4, 5) or part[2] != following or not part[3]:
-                raise Unfit(f"has ranges of {self.uri}: {part} does not begin at row {following}")
-            following += part[3]
-        if self.ranges is not None:
-            equal(following, self.rows, "rows of ranges")
-        if self.prefixes is not None:
-            equal(len(self.prefixes), len(self.ranges or ()), f"prefixes of {self.uri}")
 
 
 def as_planned(shard: Shard) -> Shard:
     """A shard as a plan has it, which counts nothing."""
-    nothing = dict.fromkeys(("identity", "ranges", "prefixes", "columns"))
-    return replace(shard, **nothing)
+    return replace(shard, identity=None, columns=None)
 
 
 _WHOLE = 1.0  # msgspec leaves out a default that is this very object

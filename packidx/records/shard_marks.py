@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from msgspec.structs import replace as replace_member
@@ -21,7 +20,7 @@ from packidx.format.manifest import DEFAULT, Layout, Shard
 from packidx.io import cache, storage, urls
 from packidx.io.identity import Identity, identity_of, lasting_identity
 from packidx.io.storage import reading
-from packidx.records.containers.base import TASK_BYTES, RecordRange
+from packidx.records.containers.base import RecordRange
 from packidx.records.containers.lines import PREFIX
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.tar import TAR
@@ -113,47 +112,6 @@ def difference(path: str, shard: Shard) -> str | None:
     if sampled(path) == shard.sampled:
         return None
     return "has as many bytes as were counted, but other ones"
-
-
-def stated_ranges(
-    container: str, nbytes: int, rows: int, ranges: Sequence[RecordRange]
-) -> dict[str, Any]:
-    """``ranges`` and ``prefixes`` of a shard in a manifest; nothing where they go without
-    saying."""
-    bare = tuple(replace(part, prefix=None) for part in ranges)
-    if _is_one(container, nbytes) and bare == _one(nbytes, rows):
-        return {}
-    places = tuple(
-        (part.start, part.end, part.first_row, part.num_records)
-        + (() if part.weight is None else (part.weight,))
-        for part in ranges
-    )
-    prefixes = tuple(part.prefix for part in ranges if part.prefix is not None)
-    return {"ranges": places, "prefixes": prefixes if len(prefixes) == len(places) else None}
-
-
-def ranges_of(shard: Shard) -> tuple[RecordRange, ...] | None:
-    """The ranges of a shard that was counted; None where its manifest does not say them.
-
-    Those of a tar lack which keys come again.
-    """
-    if shard.ranges is None:
-        is_one = _is_one(shard.container, shard.bytes)
-        return _one(shard.bytes, shard.rows) if is_one else None
-    prefixes = shard.prefixes or [None] * len(shard.ranges)
-    return tuple(
-        RecordRange(start, end, row, number, weight[0] if weight else None, prefix)
-        for (start, end, row, number, *weight), prefix in zip(shard.ranges, prefixes, strict=True)
-    )
-
-
-def _is_one(container: str, nbytes: int) -> bool:
-    """Return whether a shard is one range, unless something else is said, as a small one is."""
-    return container == JSONL and nbytes <= TASK_BYTES
-
-
-def _one(nbytes: int, rows: int) -> tuple[RecordRange, ...]:
-    return (RecordRange(0, nbytes, 0, rows),) if rows else ()
 
 
 def range_keys(

@@ -30,7 +30,7 @@ from packidx.records.containers.registry import container
 from packidx.records.containers.tar import KEY, MEMBERS, TAR
 from packidx.records.dialects.standard import key_of, standard
 from packidx.records.ledger import Ledger
-from packidx.records.shard_marks import marks_of, stated_ranges
+from packidx.records.shard_marks import marks_of
 
 if TYPE_CHECKING:
     from packidx.run.workers import Progress
@@ -230,7 +230,6 @@ def scan_shards(
 def _scanned(file: InputFile) -> ScannedShard:
     marks = marks_of(file.path)  # before, so that a change while it is read is seen later
     found = scan(file.path, file.container, file.layout)
-    numbers = found.nbytes, found.num_records
     stated = marks | {
         "uri": file.uri,
         "bytes": found.nbytes,
@@ -239,7 +238,6 @@ def _scanned(file: InputFile) -> ScannedShard:
         "source": file.source,
         "container": file.container,
     }
-    stated |= stated_ranges(file.container, *numbers, found.ranges)
     return ScannedShard(Shard(**stated), found.ranges)
 
 

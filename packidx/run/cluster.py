@@ -17,7 +17,8 @@ import secrets
 import socket
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from packidx.errors import MismatchError, OptionError, PackidxError, SourceError
@@ -43,6 +44,7 @@ class RayWorkers(Workers):
         self._context: Context | None = None
         self._setup: Setup | None = None
         self._shared: SharedSetup | None = None
+        self._references: dict[Future[Any], Any] = {}
 
     def takes(self, num_items: int) -> bool:
         """Ray was asked for: whatever there is, is done there."""
@@ -78,29 +80,24 @@ class RayWorkers(Workers):
         self._session.close()
         self._ray = self._task = self._context = self._shared = None
 
-    def _has_room(self, num_pending: int, num_results: int) -> bool:
+    def _ahead(self) -> int:
         """So many tasks that no CPU waits for the next; nodes may come and go."""
         most = self._workers
-        if most is None:
-            most = max(1, int(self._ray.cluster_resources().get("CPU", 0)))
-        elif num_pending >= most:
-            return False
-        return num_pending + num_results < _AHEAD * most
+        return most or _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 0)))
 
-    def _begin(self, call: Call, item: Any) -> Any:
+    def _submit(self, call: Call, item: Any) -> Future[Any]:
         work = self._ray.cloudpickle.dumps((call, item))
-        return self._task.remote(self._context, work, self._shared)
+        reference = self._task.remote(self._context, work, self._shared)
+        future: Future[Any] = reference.future()
+        self._references[future] = reference
+        return future
 
-    def _finished(self, pending: Collection[Any]) -> Iterable[Any]:
-        done, _ = self._ray.wait(list(pending), num_returns=1)
-        more, _ = self._ray.wait(list(pending), num_returns=len(pending), timeout=0)
-        return dict.fromkeys([*done, *more])
-
-    def _result(self, future: Any) -> Any:
+    def _result(self, future: Future[Any]) -> Any:
         from ray.exceptions import RayError, RayTaskError
 
         try:
-            outcome: Outcome = self._ray.get(future)
+            self._references.pop(future)
+            outcome: Outcome = future.result()
         except RayTaskError as error:  # it did not come as far as `run_task`, or back
             reason = (str(error).strip().splitlines() or [""])[-1][:300]
             ours = deciding_versions()[0][1]
@@ -119,9 +116,9 @@ class RayWorkers(Workers):
             " find sources, media and output under the same paths, as in a shared folder)"
         )
 
-    def _cancel(self, future: Any) -> None:
+    def _cancel(self, future: Future[Any]) -> None:
         with contextlib.suppress(Exception):
-            self._ray.cancel(future, force=True)
+            self._ray.cancel(self._references.pop(future), force=True)
 
 
 @contextlib.contextmanager

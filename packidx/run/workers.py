@@ -8,7 +8,7 @@ import pickle
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, get_context, parent_process
@@ -124,28 +124,29 @@ class Workers(ABC):
             return
         self.start(setup, len(items))
         upcoming = enumerate(items)
-        pending: dict[Any, int] = {}
+        pending: dict[Future[Any], int] = {}
         results: dict[int, Any] = {}
         failed: tuple[int, Exception] | None = None
         following = 0
         try:
             while True:
-                while failed is None and self._has_room(len(pending), len(results)):
+                while failed is None and len(pending) + len(results) < self._ahead():
                     if (entry := next(upcoming, None)) is None:
                         break
-                    pending[self._begin(call, entry[1])] = entry[0]
+                    pending[self._submit(call, entry[1])] = entry[0]
                 if failed is not None and failed[0] < min(pending.values(), default=len(items)):
                     raise failed[1]
                 if not pending:
                     return
-                for future in self._finished(pending):
+                for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                    number = pending[future]
                     try:
-                        results[pending[future]] = self._result(future)
+                        results[number] = self._result(future)
                     except WorkerDied:
                         raise
                     except Exception as error:
-                        if failed is None or pending[future] < failed[0]:
-                            failed = pending[future], error
+                        if failed is None or number < failed[0]:
+                            failed = number, error
                     del pending[future]
                 while results and (not in_turn or following in results):
                     following = following if in_turn else min(results)
@@ -179,25 +180,21 @@ class Workers(ABC):
         """End them, whatever they do."""
 
     @abstractmethod
-    def _has_room(self, num_pending: int, num_results: int) -> bool:
-        """Return whether one more item is begun: so that nobody waits for work, and no memory
-        fills."""
+    def _ahead(self) -> int:
+        """Return how many items are begun or wait for an earlier one: so that nobody waits for
+        work, and no memory fills."""
 
     @abstractmethod
-    def _begin(self, call: Call, item: Any) -> Any:
-        """Begin an item, and return what stands for it."""
+    def _submit(self, call: Call, item: Any) -> Future[Any]:
+        """Begin an item."""
 
     @abstractmethod
-    def _finished(self, pending: Collection[Any]) -> Iterable[Any]:
-        """Wait until some of those that were begun are done."""
+    def _result(self, future: Future[Any]) -> Any:
+        """Return the result of an item that is done."""
 
-    @abstractmethod
-    def _result(self, future: Any) -> Any:
-        """The result of an item that is done."""
-
-    @abstractmethod
-    def _cancel(self, future: Any) -> None:
-        """Nobody wants it any more."""
+    def _cancel(self, future: Future[Any]) -> None:
+        """Let go of an item: nobody wants it any more."""
+        future.cancel()
 
     def __enter__(self) -> Self:
         return self
@@ -253,10 +250,10 @@ class LocalWorkers(Workers):
                 process.join(5)
         self._executor = None
 
-    def _has_room(self, num_pending: int, num_results: int) -> bool:
-        return num_pending + num_results < _AHEAD * self._processes
+    def _ahead(self) -> int:
+        return _AHEAD * self._processes
 
-    def _begin(self, call: Call, item: Any) -> Future[Any]:
+    def _submit(self, call: Call, item: Any) -> Future[Any]:
         if self._executor is None:
             raise RuntimeError("the processes are closed")
         try:
@@ -266,9 +263,6 @@ class LocalWorkers(Workers):
             failed.set_exception(error)
             return failed
 
-    def _finished(self, pending: Collection[Future[Any]]) -> Iterable[Future[Any]]:
-        return wait(pending, return_when=FIRST_COMPLETED).done
-
     def _result(self, future: Future[Any]) -> Any:
         try:
             return future.result()
@@ -276,9 +270,6 @@ class LocalWorkers(Workers):
             raise WorkerDied(
                 hint=" (in a script of your own, call this under `if __name__ == '__main__':`)"
             ) from None
-
-    def _cancel(self, future: Future[Any]) -> None:
-        future.cancel()
 
 
 @contextlib.contextmanager

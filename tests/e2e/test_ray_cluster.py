@@ -51,7 +51,7 @@ def done_by(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
         start(workers, *args)
 
     def noted(workers: RayWorkers, future: Any) -> Any:
-        node = ray.get(future).node
+        node = future.result().node
         found[-1][node] = found[-1].get(node, 0) + 1
         return result(workers, future)
 

@@ -25,6 +25,7 @@ from processors import FEW_RANKS, qwen_folders
 
 from packidx.estimate import LengthsSummary, estimate_lengths, tasks
 from packidx.records import shards
+from packidx.records.media.opener import forget_media
 
 SMALL, LARGE = 60, 600
 
@@ -95,6 +96,7 @@ def link(path: Path, target: Path) -> None:
 
 
 def stored(path: Path, size: int) -> None:
+    forget_media()  # no process opens a database twice
     with (
         lmdb.open(str(path), subdir=False, lock=False) as database,
         database.begin(write=True) as write,

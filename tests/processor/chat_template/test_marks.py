@@ -180,6 +180,21 @@ def test_a_template_that_decides_by_texts_is_followed(content: str) -> None:
             assert made in (None, outcome(template._render, conversation))
 
 
+FAMILIES = ["gemma3", "idefics3", "llama3_2", "llava_next", "qwen2_5_vl", "qwen3_vl", "smolvlm"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_plain_chats_need_no_jinja(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = (path for path in TEMPLATES if path.stem == name)
+    template = ChatTemplate(path.read_text(), {"bos_token": "<s>", "eos_token": "</s>"})
+    monkeypatch.delattr(ChatTemplate, "_render_slowly")
+    image = (Media("image"),) if name not in ("llama3_2", "gemma3") else ()
+    for text in ("What is the user doing in this image?", "< 3 > 2\n\n- a"):
+        talk = (Turn("user", (*image, text)), Turn("assistant", (text,)))
+        conversation = Conversation((Turn("system", (text,)), *talk, *talk))
+        assert template.render(conversation).text.count(text) == 5
+
+
 def test_a_record_unlike_others_of_its_shape_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     template = ChatTemplate(HEAD + "{{ m.content }}" + TAIL)
     template.render(said("a", "b"))
