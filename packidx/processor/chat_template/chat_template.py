@@ -67,7 +67,7 @@ class Rendered:
     may write them in another."""
 
 
-_UNKNOWN = Skeleton([], None, (), (), (), ())
+_UNKNOWN = Skeleton([], (), (), (), (), ())
 
 
 class ChatTemplate:
@@ -157,7 +157,7 @@ class ChatTemplate:
         skeleton = self._skeletons.get(key, _UNKNOWN)
         if skeleton is _UNKNOWN:
             with self._lock:
-                skeleton = self._learned(conversation, len(cores))
+                skeleton = self._learned(conversation)
                 self._keep(key, skeleton)
         if skeleton is None or not skeleton.takes(cores):
             return self._render_slowly(conversation)
@@ -256,7 +256,7 @@ class ChatTemplate:
         environment.globals["strftime_now"] = self._today
         return environment.from_string(self.source)
 
-    def _learned(self, conversation: Conversation, num_cores: int) -> Skeleton | None:
+    def _learned(self, conversation: Conversation) -> Skeleton | None:
         """The skeleton of a record's shape; None where there is none."""
         if MARKED.search(self.source):
             return None
@@ -265,13 +265,13 @@ class ChatTemplate:
             known = without_unknown(conversation, self._names)
             shown = show(partial(self._render, by=self._watched), known, core=HOLE)
             asked = {*self._asked, *tags_of(self.policy, self._words.header)}
-            media = self._placeholders.positions(conversation, shown.text)
+            media = self._placeholders.positions(known, shown.text)
             if media is None:
                 return None
-            regions = self._regions(conversation, shown)
-            spans = trained_spans(regions, shown.text, conversation.turns, self.policy)
+            regions = self._regions(known, shown)
+            spans = trained_spans(regions, shown.text, known.turns, self.policy)
             tokens = self._placeholders.tokens
-            return skeleton_of(shown, num_cores, spans, media, tokens, sorted(asked))
+            return skeleton_of(shown, spans, media, tokens, sorted(asked))
         except (BadRecord, Lost):  # marks do not do, or it is refused: Jinja says which
             return None
 

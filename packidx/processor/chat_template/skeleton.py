@@ -88,12 +88,12 @@ class Skeleton:
 
     parts: list[str]
     """Its words, with an empty text for each hole between them."""
-    order: tuple[int, ...] | None
-    """Number of the core in each hole; None where each is there once, and in order."""
+    order: tuple[int, ...]
+    """Number of the core in each hole."""
     words: tuple[str, ...]
     """Words that the template looks for: no core may hold one."""
     spans: tuple[tuple[int, int, int, int], ...]
-    """What is trained on, a pair of `Position`s each."""
+    """What is trained on, two `Position`s each."""
     media: tuple[Position, ...]
     """Where the media's placeholders are."""
     placeholders: tuple[tuple[str, int], ...]
@@ -108,7 +108,7 @@ class Skeleton:
 
     def fill(self, cores: Sequence[str]) -> tuple[str, list[int]]:
         """The text, and for each number of holes the characters of the cores in them."""
-        own = cores if self.order is None else [cores[number] for number in self.order]
+        own = [cores[number] for number in self.order]
         parts = self.parts.copy()
         parts[1::2] = own
         return "".join(parts), [0, *accumulate(map(len, own))]
@@ -124,7 +124,6 @@ class Skeleton:
 
 def skeleton_of(
     shown: Shown,
-    num_cores: int,
     spans: Iterable[Span],
     media: Iterable[int],
     placeholders: Sequence[str],
@@ -148,7 +147,7 @@ def skeleton_of(
 
     return Skeleton(
         parts,
-        None if holes == list(range(num_cores)) else tuple(holes),
+        tuple(holes),
         tuple(words),
         tuple([(*place(low), *place(high)) for low, high in spans]),
         tuple(map(place, media)),

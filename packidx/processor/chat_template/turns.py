@@ -175,7 +175,7 @@ class _Finder:
             told.add(self.words.call_stop)
         bare: list[str] = []
         for number, turn in enumerate(self.turns):
-            texts = [text for text in turn.texts if text.strip()]
+            texts = _spoken(turn)
             own = [each for each in self.stretches if each.turn == number]
             ended = {each.number for each in own if each.ends}
             if own and len(ended) < len(texts) and number in self.mine:
@@ -232,7 +232,7 @@ class _Finder:
         """
         text, said, token = self.text, self.turns[turn], self.words.placeholder
         calls, media = said.extra.get("tool_calls"), _trailing_media(said)
-        if turn not in self.spoken and said.texts and _num_media(said):
+        if turn not in self.spoken and _spoken(said) and _num_media(said):
             raise Lost(f"where the media of turn {turn} are")
         for _ in range(media):
             placeholder = token and token.search(text, at, limit)
@@ -240,7 +240,7 @@ class _Finder:
                 raise Lost(f"where the media of turn {turn} are")
             at = placeholder.end()
         stop = self._stop(turn, at, limit, high, is_next=turn in self.spoken and not media)
-        if stop is None and (calls or (said.texts and turn not in self.spoken)):
+        if stop is None and (calls or (_spoken(said) and turn not in self.spoken)):
             if limit < len(text):
                 raise Lost(f"where turn {turn} ends")
             return limit, None  # the text ends with it
@@ -251,8 +251,8 @@ class _Finder:
 
     def _stop(self, turn: int, at: int, limit: int, high: int, *, is_next: bool) -> Span | None:
         """The token that ends a turn: what follows `at`, if it `is_next`; else the first behind."""
-        words, text = self.words, self.text
-        calls = self.turns[turn].extra.get("tool_calls")
+        words, text, said = self.words, self.text, self.turns[turn]
+        calls = said.extra.get("tool_calls")
         if is_next and not calls:
             first = skip_space(text, at, high)
             token = words.control.match(text, first, high) if words.control else None
@@ -260,7 +260,7 @@ class _Finder:
         for word in (words.stop, words.call_stop if calls else ""):
             if word and (first := text.find(word, at, limit)) >= 0:
                 return first, first + len(word)
-        if calls or not words.control or self.turns[turn].texts or _num_media(self.turns[turn]):
+        if calls or not words.control or _spoken(said) or _num_media(said):
             return None
         if self.has_control:
             raise Lost("a message holds a special token")
@@ -282,7 +282,13 @@ def _says_more(turn: Turn) -> bool:
     return any(turn.extra.get(key) for key in (*REASONING, *_CALLS))
 
 
+def _spoken(turn: Turn) -> list[str]:
+    """Return the texts of a turn that are more than white space."""
+    return [text for text in turn.texts if text.strip()]
+
+
 def _num_media(turn: Turn) -> int:
+    """Return how many media a turn has."""
     return sum(not isinstance(part, str) for part in turn.parts)
 
 
@@ -334,7 +340,7 @@ def _untrained(region: Region, text: str, turn: Turn, policy: LabelPolicy) -> li
         said = region.said
         if said == region.start:
             said = max([said, *(end for _, end in thoughts)])
-        if (said == region.end and not cuts) or (turn.texts and region.said == region.start):
+        if (said == region.end and not cuts) or (_spoken(turn) and region.said == region.start):
             raise Lost(f"what turn {region.turn} calls")
         cuts.append((said, region.end))
         behind = text[said : region.end]

@@ -145,9 +145,9 @@ class _Watch(jinja2.sandbox.ImmutableSandboxedEnvironment):
         elif op in ("eq", "ne"):
             if is_marked(right):
                 left, right = right, left
-            if is_marked(right) or not isinstance(left, str):
+            if is_marked(right) or isinstance(right, list | tuple | Mapping):
                 raise Unlike("texts are compared with one another")
-            if isinstance(right, str):
+            if isinstance(left, str) and isinstance(right, str):
                 self._looked_for(right, left)
         else:
             raise Unlike("texts are ordered")
@@ -193,7 +193,8 @@ class _Watch(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
+        method = getattr(__obj, "__wrapped__", __obj)  # Jinja wraps `format`
+        owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         if owner is __self:
             return __obj(*args)
         given = [value for name, value in kwargs.items() if name not in _OF_JINJA]

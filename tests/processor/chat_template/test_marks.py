@@ -18,21 +18,8 @@ from packidx.records.conversation import Conversation, Media, Turn
 TEMPLATES = sorted((Path(trl.__file__).parent / "chat_templates").glob("*.jinja"))
 WORDS = [
     *("<think>", "</think>", "<tool_response>", "</tool_response>", "/nothink", "<|im_end|>"),
-    *(
-        "image",
-        "video",
-        "<image>",
-        "text",
-        "user",
-        "你好",
-        "straße",
-        '"',
-        "'",
-        "\\",
-        "{",
-        "}",
-        "{{x}}",
-    ),
+    *("image", "video", "<image>", "text", "user", "你好", "straße", '"', "'", "\\", "{", "}"),
+    "{{x}}",
     *("a", "yes", "<", ">", "nk>", "<thi", "42", "|", "system", "role", "None", "é", "thinking"),
     *("tool", "\ue000", "\ue0001\ue001", "\u2028"),
 ]
@@ -148,24 +135,13 @@ DECIDES = {
     "its place in the alphabet": "{{ 'A' if m.content < 'd' else 'B' }}{{ m.content }}",
     "a number in it": "{{ m.content|int }}{{ m.content }}",
     "it and a word": "{{ 'A' if 'xcat' in 'x' ~ m.content }}{{ m.content }}",
+    "what it formats": "{{ m.content.format() }}",
+    "whether it is nothing": "{{ 'A' if m.content == none else 'B' }}{{ m.content }}",
     "what two make": "{% if loop.first and 'catdog' in m.content + messages[1].content %}A"
     "{% endif %}{{ m.content }}",
 }
-TEXTS = [
-    "cat",
-    "Cat",
-    " cat\n",
-    "a cat",
-    "dog",
-    "dog cat",
-    "cat cat",
-    "\n",
-    'a "c"',
-    "cattle",
-    "t",
-    "12",
-    "zz",
-]
+TEXTS = ["cat", "Cat", " cat\n", "a cat", "dog", "dog cat", "cat cat", "\n", 'a "c"', "cattle"]
+TEXTS += ["t", "12", "zz", "{{cat}}"]
 
 
 @pytest.mark.parametrize("content", DECIDES.values(), ids=DECIDES)
