@@ -6,8 +6,7 @@ import contextlib
 import copy
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -36,6 +35,13 @@ _FORMAT = "3"
 EACH, INDEX, TUPLE = "each", "index", "tuple"
 """What a medium's text depends on: itself alone; also its number among the sample's media of its
 kind; all of these."""
+
+
+def keys_of(by: str, shapes: Sequence[str]) -> list[str]:
+    """Return what a sample's media of one kind are learnt by: one key for each, or for all."""
+    if by == INDEX:
+        return [f"{shape} #{number}" for number, shape in enumerate(shapes)]
+    return list(shapes) if by == EACH else [",".join(shapes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +89,8 @@ class Learnt:
     """Why a processor builds no sample with it."""
 
 
-class Table:
-    """Media that were probed, by their keys.
+class Table(dict[str, tuple[Learnt, ...]]):
+    """Media that were probed, by kind and key.
 
     Args:
         identity: what tells a processor, its release and settings from all others; None keeps
@@ -92,68 +98,43 @@ class Table:
     """
 
     def __init__(self, identity: Iterable[str] | None) -> None:
-        self._media: dict[str, tuple[Learnt, ...]] = {}
         self._read = 0
-        self._identity: list[str] = []
-        self._path: str | None = None
-        if identity is not None:
-            self._identity = [_FORMAT, *builders(), *identity]
+        self._identity = None if identity is None else [_FORMAT, *builders(), *identity]
+        self._path = ""
+        if self._identity is not None:
             name = digest(*map(str.encode, self._identity))
             self._path = os.path.join(cache.folder(), "probes", f"{name}.jsonl")
 
     def profile(self, make: Callable[[], Profile]) -> Profile:
         """Return the processor's profile; `make` learns it where nobody has yet."""
-        if self._path is None:
+        if self._identity is None:
             return make()
         return msgspec.convert(kept("probes", self._identity, lambda: asdict(make())), Profile)
 
     def find(self, keys: Iterable[str]) -> list[str]:
         """Return those of `keys` that nobody has learnt yet."""
-        missing = [key for key in keys if key not in self._media]
-        if missing:
-            self._read_more()
-        return [key for key in missing if key not in self._media]
-
-    def of_kind(self, kind: str) -> dict[str, tuple[Learnt, ...]]:
-        """All that is known of a kind's media."""
-        own = f"{kind} "
-        return {key: media for key, media in self._media.items() if key.startswith(own)}
-
-    def __getitem__(self, key: str) -> tuple[Learnt, ...]:
-        return self._media[key]
-
-    def add(self, learnt: Mapping[str, tuple[Learnt, ...]]) -> None:
-        """Remember these, and let others know."""
-        self._media.update(learnt)
-        if self._path is None:
-            return
-        # A line begins anew also where another process died in the middle of its own.
-        lines = b"\n" + b"".join(msgspec.json.encode(own) + b"\n" for own in learnt.items())
-        with contextlib.suppress(OSError):
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                os.write(descriptor, lines)  # at once: lines of several processes do not mix
-            finally:
-                os.close(descriptor)
-
-    def take(self, key: str, learnt: Learnt) -> None:
-        """Remember what follows from what was probed; others find it as quickly."""
-        self._media[key] = (learnt,)
-
-    def _read_more(self) -> None:
-        if self._path is None:
-            return
-        with contextlib.suppress(OSError):
-            with open(self._path, "rb") as file:
+        missing = [key for key in keys if key not in self]
+        if missing and self._path:
+            with contextlib.suppress(OSError), open(self._path, "rb") as file:
                 file.seek(self._read)
-                whole = file.read()
-            end = whole.rfind(b"\n") + 1
-            self._read += end
-            for line in whole[:end].splitlines():
-                with contextlib.suppress(msgspec.DecodeError):  # another process died writing it
-                    key, media = msgspec.json.decode(line, type=_Entry)
-                    self._media[key] = media
+                lines = file.read().rpartition(b"\n")[0]
+                self._read += len(lines)
+                for line in lines.splitlines():
+                    with contextlib.suppress(msgspec.DecodeError):  # somebody died writing it
+                        key, media = msgspec.json.decode(line, type=_Entry)
+                        self[key] = media
+        return [key for key in missing if key not in self]
+
+    def share(self, key: str, learnt: tuple[Learnt, ...]) -> None:
+        """Remember these, and let other processes know."""
+        self[key] = learnt
+        if self._path:
+            # A line begins anew also where another process died in the middle of its own.
+            line = b"\n" + msgspec.json.encode((key, learnt)) + b"\n"
+            with contextlib.suppress(OSError):
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+                with open(self._path, "ab", buffering=0) as file:
+                    file.write(line)  # at once: lines of several processes do not mix
 
 
 _Entry = tuple[str, tuple[Learnt, ...]]
@@ -179,7 +160,6 @@ class Learner:
         self.processor = processor
         self.template = template
         self._values_matter = False  # to what it makes of videos
-        self._probed: dict[tuple[str, str], Learnt] = {}  # while a kind is learnt
         backend = getattr(processor.tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise SourceError(f"the tokenizer of {type(processor).__name__} has no tokenizer.json")
@@ -205,11 +185,13 @@ class Learner:
             except (Unreadable, NotBuilt, BadRecord) as error:
                 kinds[kind] = Kind(problem=str(error))
         placeholders = {kind.placeholder for kind in kinds.values()}
+        named = (getattr(self.processor, f"{kind}_token", None) for kind in ARGUMENTS)
+        tokens = {str(token) for token in named if token is not None and str(token)}
         return Profile(
             name=type(self.processor).__name__,
             settings={"processor": settings, "transformers": transformers.__version__},
             around=around,
-            reserved=tuple(sorted({*self._media_tokens()} - placeholders)),
+            reserved=tuple(sorted(tokens - placeholders)),
             kinds=kinds,
         )
 
@@ -226,12 +208,6 @@ class Learner:
         head, _, tail = written.text.partition(written.rendered)
         return (head, tail) if written.text == head + written.rendered + tail else ("", "")
 
-    def _media_tokens(self) -> Iterator[str]:
-        for name in ("image_token", "video_token", "audio_token"):
-            token = getattr(self.processor, name, None)
-            if token is not None and str(token):
-                yield str(token)
-
     def _kind(self, kind: str, around: Around) -> Kind:
         samples: list[tuple[tuple[str, ...], Written]] = []
         first: NotBuilt | None = None
@@ -241,7 +217,7 @@ class Learner:
                 break  # it takes none
             media = [medium_of(kind, shape, seed + at) for at, shape in enumerate(shapes)]
             try:
-                written = write(self.processor, self.template, probe(media), every_frame=True)
+                written = write(self.processor, self.template, probe(media))
                 samples.append((shapes, written))
             except NotBuilt as error:
                 first = first or error
@@ -256,24 +232,24 @@ class Learner:
         texts = [_texts(written, placeholder, around, len(shapes)) for shapes, written in samples]
         feature = self._feature(kind, "".join(text for each in texts for text in each))
         known = Kind(placeholder, feature, only_one=only_one, rate=rate)
-        for by in () if is_apart else (EACH, INDEX):
+        for by in (TUPLE,) if is_apart else (EACH, INDEX, TUPLE):
             known = replace(known, by=by)
             if all(
-                learnt.text == _learnt(text, feature).text and learnt.runs == _runs(text, feature)
+                self._agrees(kind, known, shapes, own, around)
                 for (shapes, _), own in zip(samples, texts, strict=True)
-                for learnt, text in zip(
-                    self._by_probes(kind, known, shapes, around), own, strict=True
-                )
             ):
                 return replace(known, rises=kind == "audio" and self._rises(known, around))
-        known = replace(known, by=TUPLE)
-        for (shapes, _), own in zip(samples, texts, strict=True):
-            again = self.learn(kind, known, ",".join(shapes), around)
-            if [(learnt.text, learnt.runs) for learnt in again] != [
-                (_learnt(text, feature).text, _runs(text, feature)) for text in own
-            ]:
-                raise Unreadable(f"two samples whose {kind}s have the same shapes differ")
-        return replace(known, rises=kind == "audio" and self._rises(known, around))
+        raise Unreadable(f"two samples whose {kind}s have the same shapes differ")
+
+    def _agrees(
+        self, kind: str, known: Kind, shapes: Sequence[str], texts: Sequence[str], around: Around
+    ) -> bool:
+        """Return whether media of these shapes become by probes what a sample has for them."""
+        keys = keys_of(known.by, shapes)
+        learnt = [each for key in keys for each in self.learn(kind, known, key, around)]
+        return [(each.text, each.runs) for each in learnt] == [
+            (_learnt(text, known.feature).text, _runs(text, known.feature)) for text in texts
+        ]
 
     def _stacks(self, written: Written) -> bool:
         """Return whether all that a model takes of a sample is tensors."""
@@ -290,15 +266,6 @@ class Learner:
         ]
         numbers = [sum(each.runs) for each in learnt if each.problem is None]
         return numbers == sorted(numbers)
-
-    def _by_probes(
-        self, kind: str, known: Kind, shapes: Sequence[str], around: Around
-    ) -> Iterator[Learnt]:
-        for number, shape in enumerate(shapes):
-            key = shape if known.by == EACH else f"{shape} #{number}"
-            if (kind, key) not in self._probed:
-                self._probed[kind, key] = self.learn(kind, known, key, around)[0]
-            yield self._probed[kind, key]
 
     def _placeholder(self, kind: str, written: Written, around: Around) -> str:
         """The shortest text that the template writes for a medium and all of the change is in."""
@@ -329,10 +296,8 @@ class Learner:
                 return token
         if not self._plain:
             raise Unreadable("its tokenizer has no plain added tokens")
-        token, number = Counter({token: text.count(token) for token in self._plain}).most_common()[
-            0
-        ]
-        if not number:
+        token = max(self._plain, key=text.count)
+        if token not in text:
             raise Unreadable(f"no plain added token of its tokenizer stands for {kind}s")
         return token
 
@@ -365,13 +330,13 @@ class Learner:
         if kind == "video" and not self._values_matter:
             abstract = [medium_of(kind, shape, is_abstract=True) for shape in shapes]
             try:
-                return write(self.processor, self.template, probe(abstract), every_frame=True)
+                return write(self.processor, self.template, probe(abstract))
             except NotBuilt:
                 pass  # for whatever reason: it is told when it gets values
         if sum(num_values(kind, shape) for shape in shapes) > _MOST_VALUES:
             raise NotBuilt(f"its {kind}s are too large to try them out")
         media = [medium_of(kind, shape) for shape in shapes]
-        written = write(self.processor, self.template, probe(media), every_frame=True)
+        written = write(self.processor, self.template, probe(media))
         self._values_matter = self._values_matter or kind == "video"
         return written
 
@@ -410,8 +375,6 @@ class Written:
     """What the chat template wrote."""
     text: str
     """What the processor gave its tokenizer."""
-    ids: list[int]
-    """The sample's tokens."""
     outputs: Mapping[str, Any]
     """All that the processor returned."""
 
@@ -441,13 +404,7 @@ class _Recorder:
         return built
 
 
-def write(
-    processor: Any,
-    template: ChatTemplate,
-    conversation: Conversation,
-    *,
-    every_frame: bool = False,
-) -> Written:
+def write(processor: Any, template: ChatTemplate, conversation: Conversation) -> Written:
     """Let `processor` build one sample and see what it writes.
 
     Raises:
@@ -458,12 +415,12 @@ def write(
     recorded = copy.copy(processor)
     recorded.tokenizer = _Recorder(processor.tokenizer)
     _, notes = recorded.tokenizer._own
-    outputs = build_sample(recorded, template, conversation, every_frame=every_frame)
+    outputs = build_sample(recorded, template, conversation, every_frame=True)
     ids = ids_of(outputs)
     text = next((text for text, own in reversed(notes) if own == ids), None)
     if text is None:
         raise Unreadable("it puts tokens into the sample that are not in the text it tokenizes")
-    return Written(template.render(conversation).text, text, ids, outputs)
+    return Written(template.render(conversation).text, text, outputs)
 
 
 # -- probes ----------------------------------------------------------------------------------------
@@ -496,27 +453,12 @@ def replaced(
 
     None where the text beside them is not what was rendered, with `around` it, byte for byte.
     """
-    literals = list(_beside(around[0] + written.rendered + around[1], places, len(around[0])))
-    text, at = written.text, len(literals[0])
-    if text[:at] != literals[0]:
-        return None
-    texts = []
-    for number, literal in enumerate(literals[1:]):
-        is_last = number == len(places) - 1
-        end = len(text) - len(literal) if is_last else text.find(literal, at)
-        if end < at or text[end : end + len(literal)] != literal:
-            return None
-        texts.append(text[at:end])
-        at = end + len(literal)
-    return texts
-
-
-def _beside(text: str, places: Sequence[tuple[int, int]], shift: int) -> Iterator[str]:
-    at = 0
+    text, pattern, at = around[0] + written.rendered + around[1], "", 0
     for start, end in places:
-        yield text[at : start + shift]
-        at = end + shift
-    yield text[at:]
+        pattern += re.escape(text[at : start + len(around[0])]) + "(.*?)"
+        at = end + len(around[0])
+    match = re.fullmatch(pattern + re.escape(text[at:]), written.text, re.DOTALL)
+    return None if match is None else list(match.groups())
 
 
 def grid_of(outputs: Mapping[str, Any], kind: str) -> tuple[int, int, int]:

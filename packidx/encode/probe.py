@@ -9,7 +9,7 @@ anything is called exact (`packidx.encode.proof`).
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,7 @@ from packidx.arrays import Int64s
 from packidx.digests import digest
 from packidx.encode.blanks import image_shape, length_of, sound_shape, video_shape
 from packidx.encode.imports import load_real
-from packidx.encode.learn import EACH, INDEX, Learner, Learnt, Profile, Table
+from packidx.encode.learn import EACH, INDEX, TUPLE, Learner, Learnt, Profile, Table, keys_of
 from packidx.errors import BadRecord, PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import Expansion, MediaCounts, MediaModel
@@ -57,8 +57,15 @@ class ProbedMedia(MediaModel):
             identity = [*identity, "its code is run"]
         self._table = Table(identity)
         self.profile = self._table.profile(self._profile)
-        kinds = self.profile.kinds.items()
-        self.placeholders = {name: kind.placeholder for name, kind in kinds if kind.problem is None}
+        kinds = {name: kind for name, kind in self.profile.kinds.items() if kind.problem is None}
+        self.placeholders = {name: kind.placeholder for name, kind in kinds.items()}
+        self.feature_tokens = {name: kind.feature for name, kind in kinds.items()}
+        self.written_tokens = {token: token for token in self.profile.reserved} | self.placeholders
+        self.around_text = self.profile.around
+        self.settings = self.profile.settings
+        self.counted_by = f"probing {self.profile.name}"
+        self.sampling_rate = kinds["audio"].rate if "audio" in kinds else 0
+        """Samples of sound per second; 0 where it takes none."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ProbedMedia, self._given
@@ -82,33 +89,6 @@ class ProbedMedia(MediaModel):
     def _learner(self) -> Learner:
         return Learner(self.processor, self._given[0])
 
-    @property
-    def settings(self) -> Mapping[str, str]:
-        return self.profile.settings
-
-    @property
-    def counted_by(self) -> str | None:
-        return f"probing {self.profile.name}"
-
-    @property
-    def around_text(self) -> tuple[str, str]:
-        return self.profile.around
-
-    @property
-    def written_tokens(self) -> Mapping[str, str]:
-        return {**{token: token for token in self.profile.reserved}, **self.placeholders}
-
-    @property
-    def feature_tokens(self) -> Mapping[str, str]:
-        kinds = self.profile.kinds.items()
-        return {name: kind.feature for name, kind in kinds if kind.problem is None}
-
-    @property
-    def sampling_rate(self) -> int:
-        """Samples of sound per second; 0 where it takes none."""
-        known = self.profile.kinds.get("audio")
-        return 0 if known is None else known.rate
-
     def expand(
         self, kind: str, media: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
@@ -117,7 +97,9 @@ class ProbedMedia(MediaModel):
         owners = range(len(shapes)) if samples is None else samples.tolist()
         errors = {n: shape for n, shape in enumerate(shapes) if isinstance(shape, BadRecord)}
         learnt: list[Learnt] = [Learnt()] * len(shapes)
-        if problem := self._problem(kind):
+        known = self.profile.kinds[kind]
+        if known.problem is not None:
+            problem = f"{kind}s of {self.profile.name} cannot be counted: {known.problem}"
             errors = dict.fromkeys(range(len(shapes)), BadRecord("unsupported_media", problem))
         members: dict[int, list[int]] = {}
         for number, owner in enumerate(owners):
@@ -125,8 +107,10 @@ class ProbedMedia(MediaModel):
         keys: dict[tuple[int, ...], str] = {}
         for numbers in members.values():
             good = [number for number in numbers if number not in errors]
-            if good == numbers or self.profile.kinds[kind].by == EACH:
-                keys.update(self._keys(kind, good, shapes))
+            if good and (good == numbers or known.by == EACH):
+                parts = [tuple(good)] if known.by == TUPLE else [(number,) for number in good]
+                own = keys_of(known.by, [str(shapes[number]) for number in good])
+                keys.update(zip(parts, own, strict=True))
             else:  # what the others become depends on the one that is not to be had
                 bad = next(number for number in numbers if number in errors)
                 errors |= dict.fromkeys(good, errors[bad])
@@ -138,7 +122,7 @@ class ProbedMedia(MediaModel):
             if each.problem is not None:
                 text = f"{self.profile.name} builds no sample with this {kind} ({shapes[number]})"
                 errors[number] = BadRecord("media_not_counted", f"{text}: {each.problem}")
-        if self.profile.kinds[kind].only_one:
+        if known.only_one:
             text = f"{self.profile.name} builds no sample with several {kind}s"
             for numbers in members.values():
                 if len(numbers) > 1:
@@ -161,24 +145,6 @@ class ProbedMedia(MediaModel):
             return no_pixels(info.height, info.width)
         return image_shape(info.height, info.width)
 
-    def _problem(self, kind: str) -> str | None:
-        known = self.profile.kinds.get(kind)
-        if known is not None and known.problem is None:
-            return None
-        why = "no probe of it is known" if known is None else known.problem
-        return f"{kind}s of {self.profile.name} cannot be counted: {why}"
-
-    def _keys(
-        self, kind: str, numbers: Sequence[int], shapes: Sequence[Any]
-    ) -> Iterable[tuple[tuple[int, ...], str]]:
-        """(numbers of media, the key that they have together) of one sample's media."""
-        by = self.profile.kinds[kind].by
-        if by == EACH:
-            return [((number,), shapes[number]) for number in numbers]
-        if by == INDEX:
-            return [((number,), f"{shapes[number]} #{at}") for at, number in enumerate(numbers)]
-        return [(tuple(numbers), ",".join(shapes[number] for number in numbers))]
-
     def _learn(self, kind: str, keys: Iterable[str]) -> None:
         """Probe what nobody has probed yet."""
         known = self.profile.kinds[kind]
@@ -194,14 +160,14 @@ class ProbedMedia(MediaModel):
         known, own = self.profile.kinds[kind], key[len(kind) + 1 :]
         learnt: tuple[Learnt, ...]
         learnt = self._learner.learn(kind, known, own, self.profile.around)
-        self._table.add({key: learnt})
+        self._table.share(key, learnt)
         return learnt
 
     def _learn_sounds(self, keys: Iterable[str]) -> None:
         missing = {length_of(key): key for key in keys}
         steps = Steps()
-        for key, media in self._table.of_kind("audio").items():
-            if len(media) == 1:
+        for key, media in self._table.items():
+            if key.startswith("audio ") and len(media) == 1:
                 steps.add(length_of(key), media[0])
         for length in outside_in(missing):
             between = steps[length]
@@ -209,7 +175,7 @@ class ProbedMedia(MediaModel):
                 [learnt] = self._probe("audio", missing[length])
                 steps.add(length, learnt)
             else:
-                self._table.take(missing[length], between)
+                self._table[missing[length]] = (between,)
 
 
 def _load(folder: str, trusts_code: bool) -> Any:

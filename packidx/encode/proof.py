@@ -233,7 +233,6 @@ _BESIDE = (
 )
 _NUM_MIXED = 4
 """Samples of each combination of kinds."""
-_SHAPES = ("48x64", "211x337", "100x300", "400x90")
 
 
 def made_up(files: ProcessorFiles, kind: str) -> Iterator[Conversation]:
@@ -244,17 +243,25 @@ def made_up(files: ProcessorFiles, kind: str) -> Iterator[Conversation]:
 
 
 def _plain(files: ProcessorFiles, base: str) -> Iterator[Conversation]:
-    media = [name for name in KINDS if name in base]
-    if base.startswith((DOCUMENT, INTERLEAVED)):
-        yield from _documents(files, media)
-    elif media and files.vision is not None:
+    media = ["image"] if base == INTERLEAVED else [name for name in KINDS if name in base]
+    talks = _with_texts(files)
+    if media and files.vision is not None:
         rate = getattr(files.vision, "sampling_rate", 0)
-        yield from _with_media({name: random_tuples(name, rate) for name in media})
-    else:
-        for text in _texts(files):
-            yield Conversation((Turn("user", (text,)),))
-            yield Conversation((Turn("user", (text,)), Turn("assistant", (text,))))
-        yield Conversation((Turn("system", ("Be brief.",)), Turn("user", ("?",))))
+        talks = _with_media({name: random_tuples(name, rate) for name in media})
+    for talk in talks:
+        if base.startswith((DOCUMENT, INTERLEAVED)):
+            parts = tuple(part for turn in talk.turns for part in turn.parts if part)
+            talk = Conversation((Turn("assistant", parts),), is_document=True)
+        yield talk
+
+
+def _with_texts(files: ProcessorFiles) -> Iterator[Conversation]:
+    special = _special(files)
+    texts = *_TEXTS, "a".join(["", *special, ""]), " ".join(["1", *special, "."])
+    for text in texts:
+        yield Conversation((Turn("user", (text,)),))
+        yield Conversation((Turn("user", (text,)), Turn("assistant", (text,))))
+    yield Conversation((Turn("system", ("Be brief.",)), Turn("user", ("?",))))
 
 
 def _with(talk: Conversation, words: Sequence[str], number: int) -> Conversation:
@@ -286,27 +293,6 @@ def _with(talk: Conversation, words: Sequence[str], number: int) -> Conversation
         tool = {"name": "look", "description": "Looks.", "parameters": shape}
         tools = [{"type": "function", "function": tool}]
     return replace(talk, turns=tuple(turns), tools=tools)
-
-
-def _texts(files: ProcessorFiles) -> list[str]:
-    special = _special(files)
-    return [*_TEXTS, *("a".join(["", *special, ""]), " ".join(["1", *special, "."]))]
-
-
-def _documents(files: ProcessorFiles, media: Sequence[str]) -> Iterator[Conversation]:
-    """Documents of text alone, or with images before, behind and beside each other."""
-    if not media:
-        for text in _texts(files):
-            yield _document(text)
-        return
-    first, second, third, last = (medium_of("image", shape) for shape in _SHAPES)
-    yield _document(first, "One.")
-    yield _document("One:\n", first, second, " and two.\n\n", third)
-    yield _document(" \n漢字", last, "\nof it ", "all.")
-
-
-def _document(*parts: str | Media) -> Conversation:
-    return Conversation((Turn("assistant", parts),), is_document=True)
 
 
 def _special(files: ProcessorFiles) -> list[str]:

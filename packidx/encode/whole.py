@@ -134,13 +134,14 @@ def _ways(processor: Any, template: ChatTemplate, media: Opened) -> Iterator[Cal
         if "video_metadata" in options:  # some write times of it, and do not ask for it
             returned = {**options, "return_metadata": True}
             yield partial(_by_template, processor, template, conversation, returned)
-    given: dict[str, list[Any]] = {}
+    flat: dict[str, list[Any]] = {}
     for medium in conversation.media:
-        given.setdefault(ARGUMENTS[medium.kind], []).append(medium.ref)
-    yield partial(_direct, processor, template, conversation, {**given, **options})
-    if given:
-        listed = {name: [refs] for name, refs in given.items()}
-        yield partial(_direct, processor, template, conversation, {**listed, **options})
+        flat.setdefault(ARGUMENTS[medium.kind], []).append(medium.ref)
+    nested = {name: [refs] for name, refs in flat.items()}
+    # A flat list may be taken for one image of each of several samples (LLaVA-OneVision).
+    forms = (nested, flat) if conversation.is_document else (flat, nested)
+    for given in forms if flat else ({},):
+        yield partial(_direct, processor, template, conversation, {**given, **options})
 
 
 def _by_template(

@@ -411,7 +411,8 @@ def count_columns(counts: Counts, rows: Int64s, num_rows: int) -> dict[str, pa.A
         for name in ("text_tokens", "image_tokens", "video_tokens", "audio_tokens")
         + ("length", "label_tokens", "vision_patches", "vision_cost")
     }
-    methods = pa.DictionaryArray.from_arrays(pa.array(counts.method), pa.array(METHODS))
+    method = pa.array(counts.method, mask=counts.method < 0)
+    methods = pa.DictionaryArray.from_arrays(method, pa.array(METHODS))
     return numbers | {
         "length": numbers["length"].fill_null(0),
         "media": _media(counts.media).take(index),

@@ -15,6 +15,7 @@ LIST = ".packidx-files.json"
 """Names the files that packidx has put into a folder of a store."""
 
 FORMAT = "packidx-files"
+_BEGUN = {"windows", ".lock"}  # in an index before its first snapshot
 _BUCKETS = ("s3", "s3a", "gs", "gcs")  # stores whose URLs begin with a bucket that must be there
 
 
@@ -69,8 +70,8 @@ def check_index(location: str) -> None:
     """
     _check_folder(location, "index")
     names = storage.names(location)
-    if names and "snapshots" not in names:
-        raise _is_foreign(location, names[0])
+    if "snapshots" not in names and (others := sorted({*names} - _BEGUN)):
+        raise _is_foreign(location, others[0])
     if not names:
         check_bucket(location)
 

@@ -228,7 +228,7 @@ def assemble(
             problem = str(error)
         if refusal is not None and not (vision and "image" in vision.placeholders):
             raise SourceError(f"processor {name}: {refusal}") from refusal
-        own |= getattr(vision, "settings", {})
+        own |= (vision and vision.settings) or {}
     if vision is not None and tokenizer is not None:
         _check_placeholders(tokenizer, vision, name)
     for_tools = image_settings is None and {DEFAULT_TEMPLATE, _TOOL_USE} <= templates.keys()

@@ -86,7 +86,7 @@ def read_records(
     for raw in reader.read(path, record_range):
         for side, ledger in zip(sides, ledgers, strict=True):
             own = raw
-            if layout.takes_both:
+            if len(sides) > 1:
                 # A change may write into what it gets, and each side gets the file's record.
                 own = raw if change is None else copy.deepcopy(raw)
                 own = own._replace(pair=side.pair)

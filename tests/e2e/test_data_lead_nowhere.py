@@ -293,5 +293,5 @@ def test_a_readme_at_the_hub_asks_nobody_else(tmp_path: Path) -> None:
             store = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{hub.port}"}
             done = hub.run(tmp_path / "home", "-c", code, "org/talks", **store)
             assert f"its README names {place!r}, which is not of its repository" in done.stdout
-            asked = {path for _, path, _ in hub.requests} - {"/api/agent-harnesses"}  # its library
+            asked = {*hub.requests} - {"/api/agent-harnesses"}  # its library
             assert asked and [path for path in asked if "org/talks" not in path] == []

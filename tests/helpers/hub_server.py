@@ -28,8 +28,8 @@ class Hub:
     """Of each repository, each commit's files."""
     branches: dict[str, dict[str, str]] = field(default_factory=dict)
     """Of each repository, the commit that each branch is at."""
-    requests: list[tuple[str, str, str | None]] = field(default_factory=list)
-    """Method, path and range of all that was asked."""
+    requests: list[str] = field(default_factory=list)
+    """Paths of all that was asked."""
 
     def push(self, repo: str, files: Files, branch: str = "main") -> str:
         """Make these files the content of a branch; gives the commit."""
@@ -99,18 +99,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._answer()
 
-    def do_POST(self) -> None:
-        self._answer()
-
     def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        path, _, query = self.path.partition("?")
-        self.served.requests.append((self.command, path, self.headers.get("Range")))
+        path = self.path.partition("?")[0]
+        self.served.requests.append(path)
         parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
         try:
             if parts[:2] == ["api", "datasets"] and len(parts) >= 4:
                 repo, rest = "/".join(parts[2:4]), parts[4:]
-                self._send(json.dumps(self._asked(repo, rest, query, body)).encode())
+                self._send(json.dumps(self._asked(repo, rest)).encode())
             elif parts[0] == "datasets" and parts[3:4] == ["resolve"]:
                 self._send_file("/".join(parts[1:3]), parts[4], "/".join(parts[5:]))
             else:
@@ -126,26 +122,17 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused("RevisionNotFound")
         return commit
 
-    def _asked(self, repo: str, rest: list[str], query: str, body: bytes) -> Any:
+    def _asked(self, repo: str, rest: list[str]) -> Any:
         what = rest[0] if rest else "revision"
         commit = self._commit(repo, rest[1] if len(rest) > 1 else "main")
         files = self.served.commits[repo][commit]
         if what == "revision":
             siblings = [{"rfilename": name} for name in sorted(files)]
             return {"id": repo, "sha": commit, "private": False, "siblings": siblings}
-        if what == "tree":
-            options = urllib.parse.parse_qs(query)
-            recursive = options.get("recursive", ["false"])[0].lower() in ("true", "1")
-            entries = _entries(files, "/".join(rest[2:]), recursive)
-            if not entries and len(rest) > 2:
-                raise _Refused("EntryNotFound")
-            return entries
-        asked = urllib.parse.parse_qs(body.decode())
-        with contextlib.suppress(ValueError):
-            asked = json.loads(body)
-        paths = asked["paths"] if isinstance(asked["paths"], list) else [asked["paths"]]
-        known = {entry["path"]: entry for entry in _entries(files, "", True)}
-        return [known[path] for path in paths if path in known]
+        return [
+            {"type": "file", "oid": _git_name(data), "size": len(data), "path": name}
+            for name, data in sorted(files.items())
+        ]
 
     def _send_file(self, repo: str, revision: str, name: str) -> None:
         commit = self._commit(repo, revision)
@@ -153,15 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
         if data is None:
             self._send(b"", 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
             return
-        headers = {"ETag": f'"{git_name(data)}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
-        asked = self.headers.get("Range")
-        if asked is None:
-            self._send(data, 200, headers)
-            return
-        first, _, last = asked.removeprefix("bytes=").partition("-")
-        end = min(int(last) + 1, len(data)) if last else len(data)
-        headers["Content-Range"] = f"bytes {first}-{end - 1}/{len(data)}"
-        self._send(data[int(first) : end], 206, headers)
+        self._send(data, 200, {"ETag": f'"{_git_name(data)}"', "X-Repo-Commit": commit})
 
     def _send(self, data: bytes, status: int = 200, headers: Mapping[str, str] = {}) -> None:
         self.send_response(status)
@@ -172,24 +151,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
 
-def git_name(data: bytes) -> str:
+def _git_name(data: bytes) -> str:
     """What git calls a file of this content."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-
-
-def _entries(files: Files, folder: str, recursive: bool) -> list[dict[str, Any]]:
-    """Files and folders below a folder of a commit, as the Hub lists them."""
-    prefix = f"{folder}/" if folder else ""
-    found: dict[str, dict[str, Any]] = {}
-    for name, data in sorted(files.items()):
-        if not name.startswith(prefix):
-            continue
-        parts = name.removeprefix(prefix).split("/")
-        for depth in range(1, len(parts) if recursive else min(len(parts), 2)):
-            path = prefix + "/".join(parts[:depth])
-            oid = hashlib.sha1(path.encode()).hexdigest()
-            found[path] = {"type": "directory", "oid": oid, "size": 0, "path": path}
-        if recursive or len(parts) == 1:
-            entry = {"type": "file", "oid": git_name(data), "size": len(data), "path": name}
-            found[name] = entry
-    return list(found.values())

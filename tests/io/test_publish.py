@@ -11,7 +11,7 @@ from object_store import URL, Store
 
 from packidx.errors import OptionError
 from packidx.io import storage
-from packidx.io.own_files import LIST, Kind, check_bucket
+from packidx.io.own_files import LIST, Kind, check_bucket, check_index
 from packidx.io.publish import publish
 
 LENGTHS = Kind("lengths table", "manifest.json", "packidx-lengths", lambda stated: ["0.txt"])
@@ -78,3 +78,12 @@ def test_a_table_that_was_copied_into_the_bucket_is_no_export(tmp_path: Path) ->
     assert contents(url)["0.txt"] == "rows"
     publish(one, url, LENGTHS)
     assert contents(url)["0.txt"] == "one 0"
+
+
+def test_an_index_that_a_killed_plan_began_is_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "windows" / "0a").mkdir(parents=True)
+    (tmp_path / ".lock").touch()
+    check_index(str(tmp_path))
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(OptionError, match=r"holds notes\.txt, which packidx did not write"):
+        check_index(str(tmp_path))

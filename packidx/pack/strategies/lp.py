@@ -275,6 +275,7 @@ class Knapsack:
 _ONE = 1 << 40  # the price of a whole pack, in integers
 _KNOTS = (32, 128)  # of the bound's prices: a quick first round, then a finer one
 _CLASSES = (128, 512)  # of the plan's lengths: few samples and many
+_HOPELESS = 0.004  # above the plan at hand: four times as many classes do not save as much
 _ROUND_UP = (0.8, 0.7, 0.6)  # a pattern's amount is rounded up from this fraction on
 _TOLERANCE = 1e-4  # how far above a pack's price a pattern may stay
 _MAX_ROUNDS = 100
@@ -312,9 +313,12 @@ def linear_plan(histogram: Histogram, capacity: int, *, target: int | None = Non
 
     bound = _bound(histogram, capacity, goal, work())
     for num_classes in _CLASSES:
-        if bound < min(goal, best.total_packs):
-            runs = _plan(histogram, capacity, num_classes, work())
-            best = min(best, runs, key=attrgetter("total_packs"))
+        if bound >= min(goal, best.total_packs):
+            break
+        runs = _plan(histogram, capacity, num_classes, work())
+        best = min(best, runs, key=attrgetter("total_packs"))
+        if runs.total_packs > goal * (1 + _HOPELESS):
+            break
     return LinearPlan(best, bound)
 
 

@@ -1,20 +1,20 @@
 """Chat templates: a conversation as the text that is tokenized, and where its labels are.
 
 Rendering with Jinja costs tens of µs, so it is done once for all records of a shape: a record's
-texts are put into a `Skeleton`, which was learned from a record of the same shape, with marks in
-place of its texts. It has been compared with Jinja's own rendering of that record, and one of
-`COMPARED` records that it serves is compared again. Where marks cannot stand for texts, Jinja
-renders each record. So what is tokenized is what transformers would tokenize.
+texts are put into a `Skeleton`, which was learned with marks in place of its texts. It is compared
+with Jinja's own rendering of the first record that it serves, and of one in `COMPARED` later ones.
+Records that marks cannot stand for are rendered by Jinja, each by itself: such with tools or
+reasoning, and texts that hold a word which the template looks for. So what is tokenized is what
+transformers would tokenize.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 import zlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -22,52 +22,35 @@ import jinja2
 import jinja2.meta
 
 from packidx.errors import BadRecord, LimitError, SourceError
-from packidx.processor.chat_template.asked import MARKS, NOTHING, asked_by
-from packidx.processor.chat_template.environment import (
-    Generation,
-    chat_environment,
-    check_unicode,
-    now,
-)
-from packidx.processor.chat_template.messages import (
-    Form,
-    Message,
-    Unusual,
-    asked_by_name,
-    names_in,
-    structure,
-    with_texts,
-)
+from packidx.processor.chat_template.environment import chat_environment, check_unicode, now
+from packidx.processor.chat_template.marks import HOLE, MARKED, Lost, Shown, Span, show
+from packidx.processor.chat_template.messages import Form, Message, names_in
 from packidx.processor.chat_template.placeholders import Documents, Placeholders, any_of
 from packidx.processor.chat_template.skeleton import (
-    LearntShape,
-    Shape,
     Skeleton,
-    Unlike,
-    fillers_of,
-    held_in,
-    learn,
-    region_at,
-    shapes_of,
+    shape_of,
+    skeleton_of,
+    without_unknown,
 )
 from packidx.processor.chat_template.turns import (
-    CharPosition,
-    Hole,
-    Lost,
     Region,
-    Span,
     TurnWords,
-    by_prefix,
     find_turns,
     learn_words,
+    tags_of,
     trained_spans,
 )
+from packidx.processor.chat_template.watch import Bordered, watched
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation
 
 MAX_SHAPES = 4096
 COMPARED = 1024
 """Of so many records one is compared with Jinja's rendering, whichever they are."""
+_UNLIKE = (
+    "the chat template renders the record otherwise than others of its shape; "
+    "please tell us of this template, and leave the record out"
+)
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 
@@ -84,7 +67,7 @@ class Rendered:
     may write them in another."""
 
 
-_UNKNOWN = Skeleton((), [], False)
+_UNKNOWN = Skeleton([], (), (), (), (), ())
 
 
 class ChatTemplate:
@@ -134,10 +117,10 @@ class ChatTemplate:
         self._has_blocks = _GENERATION.search(source) is not None
         self._control = any_of(self.control_tokens)
         self._placeholders = Placeholders(self.media_tokens)
-        self._asked = asked_by(environment.parse(source), source)
-        self._words: TurnWords | None = None
+        self._asked: set[str] = set()
         self._skeletons: dict[Hashable, Skeleton | None] = {}
-        self._dates: dict[str, str] = {}
+        self._layouts: dict[str, None] = {}
+        """Of the dates that it writes: a skeleton does for one time."""
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -163,34 +146,37 @@ class ChatTemplate:
         """
         if conversation.is_document:
             text, spans, media = self._documents.write(conversation)
-            check_unicode(text)
-            return Rendered(
-                text, spans if any(self.policy.trains(conversation.turns)) else (), media
-            )
-        if self._asked is None:
+            is_trained = any(self.policy.trains(conversation.turns))
+            return Rendered(text, spans if is_trained else (), media)
+        shape = shape_of(conversation, self._names)
+        if shape is None:
             return self._render_slowly(conversation)
-        try:
-            structured, texts = structure(conversation, self._names)
-            shapes, cores = shapes_of(texts, self._asked)
-        except (Unusual, Unlike):
+        key, cores = shape
+        if self._layouts:
+            key = key, *map(now, self._layouts)
+        skeleton = self._skeletons.get(key, _UNKNOWN)
+        if skeleton is _UNKNOWN:
+            with self._lock:
+                skeleton = self._learned(conversation)
+                self._keep(key, skeleton)
+        if skeleton is None or not skeleton.takes(cores):
             return self._render_slowly(conversation)
-        skeleton = self._skeleton(conversation, structured, shapes, cores)
-        if skeleton is None:
-            return self._render_slowly(conversation)
-        text, borders = skeleton.fill(cores)
+        text, filled = skeleton.fill(cores)
         if not text.isascii():
             check_unicode(text)
-        if texts and not zlib.crc32(texts[-1][-64:].encode(errors="replace")) % COMPARED:
-            self._compare(conversation, text)
-        if skeleton.media is None or self._placeholders.are_in(texts):
-            media = self._placeholders.find(conversation, text)
-        else:
-            media = tuple([borders[i] + offset for i, offset in skeleton.media])
-        if skeleton.lost:
-            spans = self._search_spans(conversation, text)
-        else:
-            spans = skeleton.label_spans(text, borders, self.policy)
-        return Rendered(text, spans, media)
+        for token, number in skeleton.placeholders:
+            if text.count(token) != number:
+                return self._render_slowly(conversation)
+        is_first = not skeleton.is_compared
+        if is_first or not zlib.crc32(text[-128:].encode()) % COMPARED:
+            if self._render(conversation) == text:
+                skeleton.is_compared = True
+            elif is_first:
+                self._keep(key, None)
+                return self._render_slowly(conversation)
+            else:
+                raise LimitError(_UNLIKE)
+        return Rendered(text, skeleton.spans_at(filled), skeleton.media_at(filled))
 
     def messages(self, conversation: Conversation) -> list[Message]:
         """`conversation` as the messages that a processor is given."""
@@ -207,20 +193,26 @@ class ChatTemplate:
         media = self._placeholders.find(conversation, text)
         return Rendered(text, self._search_spans(conversation, text), media)
 
-    def _render(self, conversation: Conversation, *, prompt: bool = False) -> str:
-        """Jinja's rendering."""
+    def _render(
+        self,
+        conversation: Conversation,
+        *,
+        prompt: bool = False,
+        by: jinja2.Template | None = None,
+    ) -> str:
+        """Jinja's rendering, by the template or by one of its marked ones."""
         messages = self._form.rendered(conversation)
-        return self._write(self._template, messages, conversation.tools, prompt)
+        return self._write(messages, conversation.tools, prompt, by)
 
     def _write(
         self,
-        template: jinja2.Template,
         messages: list[Message],
         tools: list[Any] | None = None,
         prompt: bool = False,
+        template: jinja2.Template | None = None,
     ) -> str:
         try:
-            return template.render(
+            return (template or self._template).render(
                 messages=messages,
                 tools=tools,
                 documents=None,
@@ -230,174 +222,102 @@ class ChatTemplate:
         except MemoryError:  # says nothing of the record
             raise
         except Exception as error:  # a template is foreign code: whatever it raises is its verdict
-            raise _refusal(error) from error
-
-    @cached_property
-    def _marked_template(self) -> jinja2.Template:
-        """The template with marks around its ``{% generation %}`` blocks."""
-        if not self._has_blocks:
-            return self._template
-        bordered = type("Bordered", (Generation,), {"borders": (MARKS[2], MARKS[3])})
-        environment = chat_environment(bordered)
-        environment.globals["strftime_now"] = self._today
-        return environment.from_string(self.source)
+            detail = f"the chat template refuses it: {error}"
+            raise BadRecord("template", detail) from error
 
     def _today(self, layout: str) -> str:
-        """``strftime_now``, written down."""
-        self._dates[layout] = now(layout)
-        return self._dates[layout]
-
-    @staticmethod
-    def _is_of_today(skeleton: Skeleton) -> bool:
-        return all(now(layout) == said for layout, said in skeleton.dates)
+        """``strftime_now``, whose layout is written down."""
+        self._layouts[layout] = None
+        return now(layout)
 
     @cached_property
     def _documents(self) -> Documents:
-        return Documents(self._render, self.media_tokens, self.policy)
+        return Documents(self._render, self._placeholders)
 
     @cached_property
     def _form(self) -> Form:
-        return Form(partial(self._write, self._template), self.empty_as_list)
+        return Form(self._write, self.empty_as_list)
 
     # -- shapes ------------------------------------------------------------------------------------
 
-    def _compare(self, conversation: Conversation, text: str) -> None:
-        if self._render(conversation) != text:
-            raise LimitError(
-                "the chat template renders the record otherwise than others of its shape; "
-                "please tell us of this template, and leave the record out"
-            )
+    def _keep(self, key: Hashable, skeleton: Skeleton | None) -> None:
+        if len(self._skeletons) >= MAX_SHAPES:
+            del self._skeletons[next(iter(self._skeletons))]
+        self._skeletons[key] = skeleton
 
-    def _skeleton(
-        self,
-        conversation: Conversation,
-        structured: Hashable,
-        shapes: Sequence[Shape],
-        cores: Sequence[str],
-    ) -> Skeleton | None:
-        """The skeleton of the record's shape: of any cores, whatever words they hold; or of those
-        that hold the same words as the record's. None where there is none."""
-        assert self._asked is not None  # it gave the shapes
-        for of_any in (True, False) if self._asked.held else (True,):
-            words = self._asked.held if of_any else held_in(cores, self._asked)
-            key = (structured, tuple(shapes), words)
-            skeleton = self._skeletons.get(key, _UNKNOWN)
-            if skeleton is _UNKNOWN or (skeleton and not self._is_of_today(skeleton)):
-                with self._lock:
-                    skeleton = self._learned(conversation, shapes, cores, words)
-                    if len(self._skeletons) >= MAX_SHAPES:
-                        del self._skeletons[next(iter(self._skeletons))]
-                    self._skeletons[key] = skeleton
-            if skeleton is not None:
-                return skeleton
-        return None
+    @cached_property
+    def _watched(self) -> jinja2.Template:
+        return watched(self.source, {"strftime_now": self._today}, self._asked)
 
-    def _marked(self, conversation: Conversation, texts: Sequence[str]) -> str:
-        """The rendering of other texts, with marks around ``{% generation %}`` blocks."""
-        marked, _ = with_texts(conversation, self._names, texts)
-        messages = asked_by_name(self._form.rendered(marked), conversation, self._names)
-        return self._write(self._marked_template, messages, conversation.tools)
+    @cached_property
+    def _bordered(self) -> jinja2.Template:
+        """The template with marks around its ``{% generation %}`` blocks."""
+        environment = chat_environment(Bordered)
+        environment.globals["strftime_now"] = self._today
+        return environment.from_string(self.source)
 
-    def _learned(
-        self,
-        conversation: Conversation,
-        shapes: Sequence[Shape],
-        cores: Sequence[str],
-        words: Sequence[str],
-    ) -> Skeleton | None:
-        """The skeleton of the record's shape, whichever of `words` are in its cores; None where
-        there is none."""
-        assert self._asked is not None  # see `_skeleton`
-        _, owners = with_texts(conversation, self._names, [""] * len(shapes))
-        self._dates.clear()
-        try:
-            fillers = fillers_of(len(cores), self._asked, words)
-            learnt = learn(partial(self._marked, conversation), shapes, owners, fillers)
-            plain = self._render(conversation)
-        except MemoryError:
-            raise
-        except Exception:  # marks do not do, or it is refused: Jinja's own rendering says which
+    def _learned(self, conversation: Conversation) -> Skeleton | None:
+        """The skeleton of a record's shape; None where there is none."""
+        if MARKED.search(self.source):
             return None
-        skeleton = learnt.skeleton
-        skeleton.dates = tuple(self._dates.items())
-        if skeleton.fill(cores)[0] != plain:
-            return None
-        if not any(hole.is_json for hole in skeleton.holes):
-            media = self._placeholders.positions(conversation, learnt.rendering)
-            skeleton.media = None if media is None else tuple(map(learnt.placed, media))
+        self._asked.clear()
         try:
-            turns = self._turns(conversation, learnt, owners)
-            skeleton.set_turns(list(map(learnt.region, turns)), self.policy)
-        except Lost:
-            skeleton.lost = True
-        return skeleton
+            known = without_unknown(conversation, self._names)
+            shown = show(partial(self._render, by=self._watched), known, core=HOLE)
+            asked = {*self._asked, *tags_of(self.policy, self._words.header)}
+            media = self._placeholders.positions(known, shown.text)
+            if media is None:
+                return None
+            regions = self._regions(known, shown)
+            spans = trained_spans(regions, shown.text, known.turns, self.policy)
+            tokens = self._placeholders.tokens
+            return skeleton_of(shown, spans, media, tokens, sorted(asked))
+        except (BadRecord, Lost):  # marks do not do, or it is refused: Jinja says which
+            return None
 
     # -- label spans -------------------------------------------------------------------------------
 
-    def _turns(
-        self, conversation: Conversation, learnt: LearntShape, owners: Sequence[Sequence[Hole]]
-    ) -> list[Region[CharPosition]]:
-        """The trained turns in a rendering of marks.
+    @cached_property
+    def _words(self) -> TurnWords:
+        return learn_words(self._render, self._control, self._placeholders.pattern)
+
+    def _regions(self, conversation: Conversation, shown: Shown) -> list[Region]:
+        """The trained turns in a rendering with marks.
 
         Raises:
             Lost: marks do not show one.
         """
-        wanted = self.policy.trains(conversation.turns)
-        if not any(wanted):
+        turns = conversation.turns
+        if not any(self.policy.trains(turns)):
             return []
-        if self._words is None:
-            self._words = learn_words(self._render, self._control, self._placeholders.pattern)
-        turns = find_turns(
-            learnt.rendering, conversation.turns, self._words, self.policy, self._has_blocks
-        )
-        if not self._has_blocks and any(
-            wanted[owner.turn] and owner.kind == "content"
-            for text in learnt.open_texts
-            for owner in owners[text]
-        ):
-            raise Lost("the end of a text")
-        return [turn for turn in turns if wanted[turn.turn]]
+        return find_turns(shown, turns, self._words, self.policy, self._has_blocks)
 
     def _search_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...]:
-        """Label spans of one record, by marks around its own texts, or by what stands before each
-        turn."""
-        wanted = self.policy.trains(conversation.turns)
-        if not any(wanted):
+        """Label spans of one record."""
+        if not any(self.policy.trains(conversation.turns)):
             return ()
-        regions: list[Region[int]] | None = None
-        for shapes, cores in self._own_shapes(conversation):
-            with contextlib.suppress(BadRecord, Unlike, Lost):
-                _, owners = with_texts(conversation, self._names, [""] * len(shapes))
-                learnt = learn(partial(self._marked, conversation), shapes, owners, [cores] * 2)
-                filled, borders = learnt.skeleton.fill(cores)
-                if filled != text:
-                    continue
-                turns = map(learnt.region, self._turns(conversation, learnt, owners))
-                regions = [region_at(turn, borders) for turn in turns]
-                break
-        if regions is None and self._has_blocks:
-            raise BadRecord("template", "it is not clear which turn a generation block belongs to")
-        if regions is None:
-            regions = by_prefix(
-                self._render, conversation, text, wanted, self._control, self.policy
-            )
-        return trained_spans(regions, text, self.policy)
-
-    def _own_shapes(self, conversation: Conversation) -> Iterator[tuple[list[Shape], list[str]]]:
-        """Shapes of a record's texts, and their cores: cut at the template's words, first with
-        marks for white space alone; then none, which does where blocks show the turns."""
+        known = without_unknown(conversation, self._names)
         try:
-            _, texts = structure(conversation, self._names)
-        except Unusual:
-            return
-        asked = NOTHING if self._asked is None else self._asked
-        asked = replace(asked, equal=frozenset(), distinct=False)
-        for marks_space in (True, False) if any(map(str.isspace, texts)) else (False,):
-            with contextlib.suppress(Unlike):
-                yield shapes_of(texts, asked, marks_space=marks_space)
-        if self._has_blocks:
-            yield [(text,) for text in texts], []
+            regions = self._search_regions(known, text)
+            return trained_spans(regions, text, known.turns, self.policy)
+        except Lost as error:
+            why = f"the chat template does not show what is trained on: {error}"
+            raise BadRecord("template", why) from error
 
+    def _search_regions(self, known: Conversation, text: str) -> list[Region]:
+        """The trained turns in the rendering `text`, by marks around its texts, or by blocks and
+        the words around turns alone.
 
-def _refusal(error: Exception) -> BadRecord:
-    return BadRecord("template", f"the chat template refuses it: {error}")
+        Raises:
+            Lost: it does not show one.
+        """
+        lost: list[Exception] = []
+        for is_marked in (True, False) if not MARKED.search(text) else ():
+            try:
+                render = partial(self._render, by=self._bordered)
+                shown = show(render, known, is_marked=is_marked)
+                if shown.text == text:
+                    return self._regions(known, shown)
+            except (BadRecord, Lost) as error:
+                lost.append(error)
+        raise Lost(lost[0] if lost else "it may hold what marks are made of")

@@ -86,9 +86,12 @@ def now(layout: str) -> str:
     return datetime.now().strftime(layout)
 
 
-def chat_environment(generation: type[Generation] = Generation) -> jinja2.Environment:
+def chat_environment(
+    generation: type[Generation] = Generation,
+    kind: type[jinja2.Environment] = jinja2.sandbox.ImmutableSandboxedEnvironment,
+) -> jinja2.Environment:
     """A sandboxed environment that renders chat templates as transformers 5.23 does."""
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    environment = kind(
         trim_blocks=True, lstrip_blocks=True, extensions=[generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = to_json

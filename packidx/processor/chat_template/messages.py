@@ -1,32 +1,22 @@
-"""A conversation as the messages a template gets, and what those of several have in common.
-
-Two conversations have the same `structure` if they differ in nothing but their texts: then a
-template can only tell them apart by asking about these.
-"""
+"""A conversation as the messages that a template gets."""
 
 from __future__ import annotations
 
-import marshal
 import operator
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 from functools import reduce
-from typing import Any, NoReturn
+from typing import Any
 
 import jinja2.nodes
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.turns import REASONING, Hole
+from packidx.processor.chat_template.turns import REASONING
 from packidx.records.conversation import Conversation, Turn, to_messages
 
 Message = dict[str, Any]
 _AS_LISTS = "texts given as lists of parts"
 _AS_STRINGS = "lists of texts given as strings"
 _OPENED = "<medium>"  # as transformers writes what a template need not see
-_OWN = ("role", "content")
-"""Of `Turn.extra`, what is no further key of a message."""
-_IDS = ("id", "tool_call_id")
-"""Keys whose texts templates compare with one another."""
 _WORD = "quokka"
 _CALL = {"id": "call00001", "type": "function", "function": {"name": "look", "arguments": {}}}
 _Said = tuple[str, str, Message]
@@ -44,10 +34,6 @@ _SHOWN: dict[str, list[_Said]] = {
     ],
 }
 """Role, text and further keys of the messages in which a text of a role is shown to a template."""
-
-
-class Unusual(Exception):
-    """A conversation whose structure cannot be told."""
 
 
 class Form:
@@ -172,141 +158,3 @@ def names_in(template: jinja2.nodes.Template) -> frozenset[str]:
     if names & set(REASONING):
         names |= set(REASONING)
     return frozenset(names)
-
-
-def structure(
-    conversation: Conversation, names: frozenset[str]
-) -> tuple[tuple[Hashable, ...], list[str]]:
-    """Everything about a conversation but its texts, and its texts.
-
-    Raises:
-        Unusual: it holds something that is neither.
-    """
-    key: list[Hashable] = []
-    texts: list[str] = []
-    ids: dict[str, int] = {}
-    for turn in conversation.turns:
-        key.append(turn.role if turn.train is None else (turn.role, turn.train))
-        if turn.text_as_list:
-            key.append(2)
-        for part in turn.parts:
-            if not isinstance(part, str):
-                key.append(part.kind)
-            elif part:
-                texts.append(part)
-                key.append(1)
-            else:
-                key.append(0)
-        if turn.extra:
-            key.append((turn.extra.get("role"), "content" in turn.extra))
-            known = (name for name in turn.extra if name in names and name not in _OWN)
-            extra = {name: turn.extra[name] for name in known}
-            if extra:
-                key.append(_shape(extra, texts, ids))
-            if len(extra) < len(turn.extra):
-                key.append(None)  # a template that writes whole messages writes these, too
-    if conversation.tools is not None:
-        try:
-            key.append(marshal.dumps(conversation.tools, 2))
-        except ValueError as error:
-            raise Unusual(str(error)) from error
-    return tuple(key), texts
-
-
-def _shape(value: Any, texts: list[str], ids: dict[str, int]) -> Hashable:
-    """`value` without its texts, which are appended to `texts`: the ids of tools' calls only once,
-    so that they stay equal."""
-    kind = type(value)
-    if kind is str:
-        if value:
-            texts.append(value)
-        return bool(value)
-    if kind is dict:
-        key: list[Hashable] = ["dict", tuple(value)]
-        for name, item in value.items():
-            if type(name) is not str:
-                raise Unusual(f"a key that is a {type(name).__name__}")
-            if name in _IDS and type(item) is str and item:
-                if item not in ids:
-                    ids[item] = len(texts)
-                    texts.append(item)
-                key.append(("id", ids[item]))
-            else:
-                key.append(_shape(item, texts, ids))
-        return tuple(key)
-    if kind is list:
-        return ("list", *(_shape(item, texts, ids) for item in value))
-    if value is None or kind in (bool, int, float):
-        return (kind.__name__, repr(value))
-    raise Unusual(f"a {kind.__name__}")
-
-
-class Incomplete(dict[str, Any]):
-    """A message without the keys that the template has no name for: it must be asked by name."""
-
-    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise Unusual("a message as a whole")
-
-    def __bool__(self) -> bool:
-        return True  # it has a role
-
-    __iter__ = __len__ = __repr__ = __eq__ = __ne__ = __or__ = __ror__ = _refuse
-    keys = values = items = copy = _refuse
-
-
-def with_texts(
-    conversation: Conversation, names: frozenset[str], texts: Iterable[str]
-) -> tuple[Conversation, list[list[Hole]]]:
-    """A conversation with others in place of the texts of `structure`, without keys that are not in
-    `names`; and whose each text is, in the order of turns."""
-    given = iter(texts)
-    owners: list[list[Hole]] = []
-    ids: dict[str, tuple[int, str]] = {}
-
-    def put(value: Any, turn: int, kind: str, name: str = "") -> Any:
-        if isinstance(value, str) and value:
-            if name in _IDS:
-                number, text = ids.setdefault(value, (len(owners), ""))
-                if number < len(owners):
-                    owners[number].append(Hole(turn, kind))
-                    return text
-            owners.append([Hole(turn, kind)])
-            text = next(given)
-            if name in _IDS:
-                ids[value] = (len(owners) - 1, text)
-            return text
-        if isinstance(value, dict):
-            return {key: put(item, turn, kind, key) for key, item in value.items()}
-        if isinstance(value, list):
-            return [put(item, turn, kind) for item in value]
-        return value
-
-    turns = []
-    for number, turn in enumerate(conversation.turns):
-        parts = tuple([put(part, number, "content") for part in turn.parts])
-        if not turn.extra:
-            turns.append(Turn(turn.role, parts, {}, turn.train, turn.text_as_list))
-            continue
-        extra = {
-            name: value if name in _OWN else put(value, number, _kind(name), name)
-            for name, value in turn.extra.items()
-            if name in names or name in _OWN
-        }
-        turns.append(replace(turn, parts=parts, extra=extra))
-    return replace(conversation, turns=tuple(turns)), owners
-
-
-def asked_by_name(
-    messages: list[Message], conversation: Conversation, names: frozenset[str]
-) -> list[Message]:
-    """`messages`, of which those are `Incomplete` whose turns have other keys than `names`."""
-    return [
-        Incomplete(message) if turn.extra.keys() - names else message
-        for message, turn in zip(messages, conversation.turns, strict=True)
-    ]
-
-
-def _kind(name: str) -> str:
-    if name in REASONING:
-        return "reasoning"
-    return "tool" if name in ("tool_calls", "function_call") else "other"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.environment import check_unicode
-from packidx.processor.chat_template.turns import CharPosition, Rendering, Span
-from packidx.processor.labels import LabelPolicy
+from packidx.processor.chat_template.marks import Span, gaps
 from packidx.records.conversation import Conversation, Media, Turn
 
 
@@ -24,13 +22,9 @@ class Placeholders:
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
         self.pattern = any_of(tokens.values())
-        self._tokens = tuple(sorted(set(tokens.values())))
-        self._of = dict(tokens)
-
-    def are_in(self, texts: Sequence[str]) -> bool:
-        """Return whether any text holds a placeholder."""
-        text = "\0".join(texts)
-        return any(token in text for token in self._tokens)
+        self.tokens = tuple(sorted(set(tokens.values())))
+        """Each once."""
+        self.of_kind = dict(tokens)
 
     def find(self, conversation: Conversation, text: str) -> tuple[int, ...]:
         """First character of each medium's placeholder in the rendering `text`.
@@ -41,47 +35,30 @@ class Placeholders:
         Raises:
             BadRecord: ``media_token_in_text`` or ``media_not_rendered``.
         """
-        if self.pattern is None:
-            return ()
-        written = [(m.start(), m.group()) for m in self.pattern.finditer(text)]
-        media = self._expected(conversation)
-        if not written and not media:
+        places = self.positions(conversation, text)
+        if self.pattern is None or places == []:
             return ()
         for turn in conversation.turns:
             for part in turn.parts:
                 if isinstance(part, str) and (hit := self.pattern.search(part)):
                     detail = f"a {turn.role} turn's text holds {hit.group()!r}: remove or escape it"
                     raise BadRecord("media_token_in_text", detail)
-        order = _assign([token for _, token in written], media)
-        if order is None:
-            reason = "media_not_rendered" if len(written) < len(media) else "media_token_in_text"
-            numbers = f"{len(written)} media placeholders for {len(media)} media"
+        if places is None:
+            written, media = len(self.pattern.findall(text)), len(conversation.media)
+            reason = "media_not_rendered" if written < media else "media_token_in_text"
+            numbers = f"{written} media placeholders for {media} media"
             raise BadRecord(reason, f"the rendered text has {numbers}")
-        return tuple(written[number][0] for number in order)
+        return tuple(places)
 
-    def positions(
-        self, conversation: Conversation, rendering: Rendering
-    ) -> tuple[CharPosition, ...] | None:
-        """Return where the media of all records of `rendering` are whose texts hold no placeholder.
-
-        None if texts could still make one together with the template's words, or if there are
-        others than the conversation's: then `find` has to look.
-        """
-        written = []
-        last = len(rendering.literals) - 1
-        kinds = {(literal, 0 < n < last) for n, literal in enumerate(rendering.literals)}
-        if any(_completes(*kind, token) for kind in kinds for token in self._tokens):
-            return None
-        for number, literal in enumerate(rendering.literals):
-            for token in self.pattern.finditer(literal) if self.pattern else ():
-                written.append((token.group(), (2 * number, token.start())))
+    def positions(self, conversation: Conversation, text: str) -> list[int] | None:
+        """The first character of each medium's placeholder in `text`; None where it has others than
+        the conversation's."""
         if self.pattern is None:
-            return ()
-        order = _assign([token for token, _ in written], self._expected(conversation))
-        return None if order is None else tuple(written[number][1] for number in order)
-
-    def _expected(self, conversation: Conversation) -> list[str | None]:
-        return [self._of.get(medium.kind) for medium in conversation.media]
+            return []
+        written = [(m.start(), m.group()) for m in self.pattern.finditer(text)]
+        media = [self.of_kind.get(medium.kind) for medium in conversation.media]
+        order = _assign([token for _, token in written], media)
+        return None if order is None else [written[number][0] for number in order]
 
 
 def _assign(tokens: Sequence[str], media: Sequence[str | None]) -> list[int] | None:
@@ -97,88 +74,46 @@ def _assign(tokens: Sequence[str], media: Sequence[str | None]) -> list[int] | N
     return [next(left[str(token)]) for token in media]
 
 
-def _completes(literal: str, inner: bool, token: str) -> bool:
-    """Return whether a text beside `literal` could make a placeholder together with it."""
-    cuts = range(1, len(token))
-    if any(literal.endswith(token[:cut]) or literal.startswith(token[cut:]) for cut in cuts):
-        return True
-    return inner and literal in token
-
-
-_WORDS = ("Zq0zZ", "Zq1zZ", "Zq2zZ")  # which no template writes itself
-
-
 class Documents:
     """Writes documents.
 
     Args:
         render: a conversation as the template writes it.
-        media_tokens: kind of medium → its placeholder, where the processor has one.
-        policy: what is trained on: a document as a whole, where assistants are.
+        placeholders: of media.
     """
 
-    def __init__(
-        self,
-        render: Callable[[Conversation], str],
-        media_tokens: Mapping[str, str],
-        policy: LabelPolicy,
-    ) -> None:
+    def __init__(self, render: Callable[[Conversation], str], placeholders: Placeholders) -> None:
         self._render = render
-        self._policy = policy
-        self._tokens = media_tokens
-        self._placeholders = Placeholders(media_tokens)
+        self._placeholders = placeholders
         self._written: dict[str, str] = {}
 
     def write(self, conversation: Conversation) -> tuple[str, tuple[Span, ...], tuple[int, ...]]:
-        """A document's text, what is trained on in it, its own words, and its media's placeholders.
+        """A document's text, where its own words are, and its media's placeholders.
 
         Raises:
-            BadRecord: ``media_token_in_text`` if a text holds a placeholder token,
+            BadRecord: ``bad_text``; ``media_token_in_text`` if a text holds a placeholder token;
                 ``media_not_rendered`` if the processor takes no such media.
         """
-        texts: list[str] = []
-        spans: list[Span] = []
-        length = 0
-        (trains,) = self._policy.trains(conversation.turns)
+        text, spans = "", list[Span]()
         for part in conversation.turns[0].parts:
-            written = part if isinstance(part, str) else self.medium(part.kind)
-            if isinstance(part, str) and trains:
-                spans.append((length, length + len(part)))
-            texts.append(written)
-            length += len(written)
-        text = "".join(texts)
+            if not isinstance(part, str):
+                text += self._medium(part.kind)
+                continue
+            touches = bool(spans) and spans[-1][1] == len(text)  # a token may reach over both
+            start = spans.pop()[0] if touches else len(text)
+            text += part
+            spans.append((start, len(text)))
         check_unicode(text)
-        return text, _joined(spans), self._placeholders.find(conversation, text)
+        return text, tuple(spans), self._placeholders.find(conversation, text)
 
-    def medium(self, kind: str) -> str:
-        """Return what is written for a medium of a kind."""
-        if kind not in self._written:
-            self._written[kind] = self._between(kind)
-        return self._written[kind]
-
-    def _between(self, kind: str) -> str:
-        token = self._tokens.get(kind)
+    def _medium(self, kind: str) -> str:
+        """Return what is written for a medium of a kind: its token, and the template's words."""
+        token = self._placeholders.of_kind.get(kind)
         if token is None:
             raise BadRecord("media_not_rendered", f"a document has a {kind}, which has no place")
-        parts: list[Any] = [_WORDS[0], Media(kind), _WORDS[1], Media(kind), _WORDS[2]]
-        try:
-            text = self._render(Conversation((Turn("user", tuple(parts)),)))
-        except BadRecord:  # of a template that takes no such turn alone
-            return token
-        written = []
-        for before, after in zip(_WORDS, _WORDS[1:], strict=False):
-            _, found, rest = text.partition(before)
-            between, ended, _ = rest.partition(after)
-            written.append(between.strip() if found and ended else "")
-        usable = written[0] == written[1] and written[0].count(token) == 1
-        return written[0] if usable else token
-
-
-def _joined(spans: list[Span]) -> tuple[Span, ...]:
-    """Neighbouring spans as one: a token may reach over the border of two texts."""
-    joined: list[Span] = []
-    for start, end in spans:
-        if joined and joined[-1][1] == start:
-            start = joined.pop()[0]
-        joined.append((start, end))
-    return tuple(joined)
+        if kind not in self._written:
+            parts = ("Text", Media(kind), "Text", Media(kind), "Text")
+            around = [gap.strip() for gap in gaps(self._render, Turn("user", parts))[1:3]]
+            usable = len(around) == 2 and around[0] == around[1] and around[0].count(token) == 1
+            self._written[kind] = around[0] if usable else token
+        return self._written[kind]

@@ -71,6 +71,16 @@ class MediaModel(ABC):
 
     placeholders: Mapping[str, str]
     """Kind of medium (``'image'``, ``'video'``, ``'audio'``) → what the chat template writes."""
+    feature_tokens: Mapping[str, str]
+    """Kind of medium → the token that its features replace."""
+    written_tokens: Mapping[str, str]
+    """`placeholders`, and what else must not stand in a text."""
+    around_text: tuple[str, str] = ("", "")
+    """What the processor puts before and after a rendered text."""
+    settings: Mapping[str, str] | None = None
+    """What the fingerprint must hold besides settings and tokenizer."""
+    counted_by: str | None = None
+    """Whose arithmetic it is, where no test of ours speaks for it; None for a family."""
     one_kind_per_sample: bool = False
     """Whether the pixels of a sample's videos take the place of those of its images."""
     same_num_frames: bool = False
@@ -92,31 +102,6 @@ class MediaModel(ABC):
                 several otherwise than one; None where each has its own.
         """
 
-    @property
-    def feature_tokens(self) -> Mapping[str, str]:
-        """Kind of medium → the token that its features replace."""
-        return self.placeholders
-
-    @property
-    def written_tokens(self) -> Mapping[str, str]:
-        """`placeholders`, and what else must not stand in a text."""
-        return self.placeholders
-
-    @property
-    def around_text(self) -> tuple[str, str]:
-        """What the processor puts before and after a rendered text."""
-        return "", ""
-
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """What the fingerprint must hold besides settings and tokenizer."""
-        return {}
-
-    @property
-    def counted_by(self) -> str | None:
-        """Whose arithmetic it is, where no test of ours speaks for it; None for a family."""
-        return None
-
 
 ImageCounts = tuple[
     tuple[Int64s | int, Int64s | int, Int64s | int],
@@ -128,7 +113,7 @@ VideoCount = tuple[tuple[int, int, int], int, Expansion | None]
 """Grid, tokens and text of a video, as in `MediaCounts`."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class FamilyMedia(MediaModel):
     """A processor of a family of ours. All callables can be pickled."""
 
@@ -160,10 +145,10 @@ class FamilyMedia(MediaModel):
     """transformers' class whose `get_rope_index` gives videos other positions in one release than
     in another; None where all releases agree."""
 
-    @property
-    def feature_tokens(self) -> Mapping[str, str]:
-        """See the base."""
-        return dict.fromkeys(self.placeholders, self.feature) if self.feature else self.placeholders
+    def __post_init__(self) -> None:
+        self.written_tokens = self.feature_tokens = self.placeholders
+        if self.feature is not None:
+            self.feature_tokens = dict.fromkeys(self.placeholders, self.feature)
 
     def expand(
         self, kind: str, media: Sequence[MediaInfo], samples: Int64s | None = None

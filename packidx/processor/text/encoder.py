@@ -22,7 +22,7 @@ from tokenizers import Encoding, Tokenizer
 
 from packidx.arrays import Int64s
 from packidx.errors import MismatchError, OptionError
-from packidx.processor.chat_template.turns import Span
+from packidx.processor.chat_template.marks import Span
 from packidx.processor.text.vocabulary import Vocabulary, vocabulary_of
 
 _CHECK_EVERY = 1024

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
 from packidx.processor.chat_template.chat_template import Rendered
-from packidx.processor.chat_template.turns import Span
+from packidx.processor.chat_template.marks import Span
 from packidx.processor.counts import MediaColumns
 from packidx.processor.families import Expansion
 from packidx.processor.text.encoder import TextEncoder, TokenBatch

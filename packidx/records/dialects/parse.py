@@ -28,7 +28,7 @@ import orjson
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.records.dialects.questions import question_turns
-from packidx.records.dialects.sides import refuse_preferences
+from packidx.records.dialects.sides import OF_PREFERENCES, refuse_preferences
 from packidx.records.dialects.standard import is_document, may_hold_media, plain_document
 from packidx.records.layout import SYSTEM
 from packidx.records.media.held import media_in
@@ -94,7 +94,8 @@ def parse(record: Any, *, has_media: bool = False) -> Conversation:
     tokens = tokens_of(record)
     if tokens is not None:
         return tokens
-    refuse_preferences(record)
+    if not OF_PREFERENCES.isdisjoint(record):
+        refuse_preferences(record)
     lists = MediaLists(record, has_media)
     raw_turns = _raw_turns(record)
     count = _text_tokens(record)

@@ -173,8 +173,8 @@ def _columns_of_choices(record: Mapping[str, Any]) -> dict[str, str]:
     held: dict[str, str] = {}
     for name, value in record.items():
         match = _LETTER.fullmatch(name)
-        if match and value != "" and type(value) in _PLAIN:
-            held[(match[1] or match[2]).upper()] = str(value)
+        if match and value and isinstance(value, str):
+            held[(match[1] or match[2]).upper()] = value
     choices: dict[str, str] = {}
     for letter in _LETTERS[: len(held)]:
         if letter not in held:

@@ -39,7 +39,8 @@ _ANSWER_TO = {"prompt": "response", "instruction": "output", "question": "answer
 _ASKING = ("user", "human", "system")
 _OF_SIDES = ("chosen", "rejected", *BESIDE)
 _OF_BOTH = ("_text_tokens",)  # counted by whoever knew of no sides
-_KEYS = frozenset(("rejected", "kto_tag", "label", *BESIDE))
+OF_PREFERENCES = frozenset(("rejected", "kto_tag", "label", *BESIDE))
+"""Columns of which a record that is `refuse_preferences`'s business has one."""
 _TAKE_ONE = "take one side, --pair chosen"
 _WITHOUT = "keep the records to train on, without it"
 
@@ -50,8 +51,6 @@ def refuse_preferences(record: Mapping[str, Any]) -> None:
     Raises:
         BadRecord: ``preference_data``.
     """
-    if _KEYS.isdisjoint(record.keys()):
-        return
     has = {
         name
         for name in (*_OF_SIDES, "response", "prompt", "completion")

@@ -13,7 +13,6 @@ import functools
 import io
 import os
 import re
-import stat
 import warnings
 from collections.abc import Iterator
 from typing import IO, Any
@@ -86,10 +85,8 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
         file, nbytes = _open_url(source, label)
     else:
         try:
-            status = os.stat(source)
-            if not stat.S_ISREG(status.st_mode):  # to open a pipe or a device may have effects
-                raise BadRecord("broken_media", f"{label} cannot be read: it is no regular file")
-            file, nbytes = open(source, "rb"), status.st_size  # noqa: SIM115, the caller's
+            file = open(source, "rb", opener=storage.open_regular)  # noqa: SIM115, the caller's
+            nbytes = os.fstat(file.fileno()).st_size
         except (FileNotFoundError, NotADirectoryError, ValueError):
             raise BadRecord("missing_media", f"{label} does not exist") from None
         except OSError as error:

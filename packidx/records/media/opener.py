@@ -178,7 +178,7 @@ def forget_media() -> None:
 
 def is_remote(media: Media, root: MediaRoot) -> bool:
     """Return whether to know a medium's size may take a request to an object store."""
-    below = urls.is_url(root.folder)
+    below = "://" in root.folder
     return any(isinstance(ref, str) and (below or "://" in ref) for ref in refs_of(media))
 
 

@@ -16,11 +16,7 @@ from packidx.io.storage import reading
 from packidx.records.media.lmdb_store import data_file, read_value, split_reference
 
 _SNAPSHOT = re.compile(r"(.*/(?:datasets|models|spaces)--[^/]+)/snapshots/[^/]+(?:/|$)", re.DOTALL)
-_STORES = frozenset(
-    ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "obs", "cos", "tos")
-    + ("hf", "hdfs", "webhdfs", "memory")
-)
-"""Schemes of object stores, of which media need not be downloaded."""
+_WEB = ("http", "https", "ftp")  # of which media are downloaded first
 
 _LONGEST = 4096  # bytes: PATH_MAX of Linux; keys in S3 have 1,024
 
@@ -163,7 +159,7 @@ def forget_paths() -> None:
 
 def _not_allowed(url: str) -> str:
     scheme, _, rest = url.partition("://")
-    if scheme.lower() not in _STORES or "/" not in rest:
+    if scheme.lower() in _WEB or "/" not in rest:
         return f"{shortened(url)!r} is not on this machine: download it first and refer to the file"
     folder = shortened(f"{scheme}://{rest.rpartition('/')[0]}/")
     return (

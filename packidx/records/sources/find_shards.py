@@ -80,7 +80,7 @@ def _expanded(arg: str | DataSet, layout: Layout, told: Told) -> list[InputFile]
         if isinstance(arg, DataSet):
             shards = _of_data_sets(f"source {arg.name!r}", [arg], layout, told)
         else:
-            shards = _expand(os.fspath(arg), layout, told)
+            shards = _named(os.fspath(arg), layout, told)
         cache.remember_stats(shard.path for shard in shards if urls.is_url(shard.path))
     except OSError as error:  # of a store: files of this machine are looked for quietly
         place = arg.locations[0] if isinstance(arg, DataSet) else arg
@@ -90,39 +90,35 @@ def _expanded(arg: str | DataSet, layout: Layout, told: Told) -> list[InputFile]
     return shards
 
 
-def _expand(arg: str, layout: Layout, told: Told) -> list[InputFile]:
-    shards = _in_mix_file(arg, layout, told) if arg.startswith(MIX) else _find(arg, layout, told)
-    name = None
-    if not shards and (named := _NAMED.fullmatch(arg)):
-        name, arg = named[1], named[2]
-        shards = _find(arg, layout, told)
-    if not shards:
-        folder = storage.is_folder(_strip_scheme(arg))
-        if folder:
-            refuse_folder(arg, _strip_scheme(arg))
-        nothing = "no such file or folder, or its bucket may not be listed"
-        missing = nothing if urls.is_url(arg) else "no such file"
-        hint = "no data file in it" if folder else missing
-        raise SourceError(f"{arg}: {hint}; a source is a file ({KNOWN}), a mix, a glob or a folder")
-    return [dataclasses.replace(shard, source=name or shard.source) for shard in shards]
+def _named(arg: str, layout: Layout, told: Told) -> list[InputFile]:
+    """The shards of an argument, which may begin with a name for their source."""
+    if arg.startswith(MIX):
+        file, hash_, names = _strip_scheme(arg.removeprefix(MIX)).partition("#")
+        mix = mixes.mix_in_file(file)
+        if mix is None:
+            raise SourceError(f"{file} is no mix: docs/data.md says how one is written")
+        return _in_mix(file, mix, names if hash_ else None, layout, told)
+    if shards := _find(arg, layout, told):
+        return shards
+    if named := _NAMED.fullmatch(arg):
+        arg = named[2]
+        if shards := _find(arg, layout, told):
+            return [dataclasses.replace(shard, source=named[1]) for shard in shards]
+    missing = "no such file"
+    if storage.is_folder(_strip_scheme(arg)):
+        refuse_folder(arg, _strip_scheme(arg))
+        missing = "no data file in it"
+    elif urls.is_url(arg):
+        missing = "no such file or folder, or its bucket may not be listed"
+    raise SourceError(f"{arg}: {missing}; a source is a file ({KNOWN}), a mix, a glob or a folder")
 
 
-def _in_mix_file(arg: str, layout: Layout, told: Told) -> list[InputFile]:
-    """The shards of a file that is a mix whatever its name is, or of some of its data sets."""
-    file, hash_, names = _strip_scheme(arg.removeprefix(MIX)).partition("#")
-    mix = mixes.mix_in_file(file)
-    if mix is None:
-        raise SourceError(f"{file} is no mix: docs/data.md says how one is written")
-    wanted = [name.strip() for name in names.split(",")] if hash_ else ()
-    return _of_data_sets(file, mixes.data_sets(file, mix, wanted), layout, told)
-
-
-def _find(arg: str, layout: Layout, told: Told) -> list[InputFile]:
+def _find(arg: str, layout: Layout, told: Told, data_type: str | None = None) -> list[InputFile]:
     """The shards of what lies somewhere, or else of a data set of the Hub that has that name."""
     path = _strip_scheme(arg)
     name = hub.named(path)
-    is_url = urls.is_url(path)
-    shards = [] if name is not None and is_url else _find_at(arg, path, layout, told)
+    is_of_hub = name is not None and urls.is_url(path)
+    shards = [] if is_of_hub else _find_at(arg, path, layout, told, data_type)
     if shards or name is None or os.path.lexists(path):
         return shards
     data_set = hub.downloaded(arg, name)
@@ -158,34 +154,39 @@ def _refuse_missing(arg: str, shards: Sequence[InputFile]) -> None:
             )
 
 
-def _find_at(arg: str, path: str, layout: Layout, told: Told) -> list[InputFile]:
+def _find_at(
+    arg: str, path: str, layout: Layout, told: Told, data_type: str | None = None
+) -> list[InputFile]:
+    """The shards of a folder, a file, a part of one of these (``#``), or of all that match."""
     if storage.is_folder(path):
         return in_folder(arg, path, layout, told)
     if storage.is_file(path) or os.path.lexists(path):
-        return _single(arg, path, layout, told)
+        return _single(arg, path, layout, told, data_type)
     file, hash_, names = path.rpartition("#")
-    wanted = tuple(name.strip() for name in names.split(","))
     if hash_ and storage.is_folder(file):
+        wanted = [name.strip() for name in names.split(",")]
         return in_folder(arg[: len(arg) - len(names) - 1], file, layout, told, wanted)
-    if hash_ and storage.is_file(file) and (mix := _mix_in(file)) is not None:
-        return _of_data_sets(file, mixes.data_sets(file, mix, wanted), layout, told)
+    if hash_ and storage.is_file(file) and (mix := _mix_of(file)) is not None:
+        return _in_mix(file, mix, names, layout, told)
     prefix = "" if urls.is_url(path) else arg[: len(arg) - len(path)]
     matches = storage.glob(path)
-    return [shard for name in matches for shard in _single(prefix + name, name, layout, told)]
+    return [
+        shard for name in matches for shard in _single(prefix + name, name, layout, told, data_type)
+    ]
 
 
 def _single(
     uri: str, path: str, layout: Layout, told: Told, data_type: str | None = None
 ) -> list[InputFile]:
     """The shard that a file is, or the shards of the mix that it is."""
-    if (mix := _mix_in(path)) is not None:
-        return _of_data_sets(path, mixes.data_sets(path, mix), layout, told)
+    if (mix := _mix_of(path)) is not None:
+        return _in_mix(path, mix, None, layout, told)
     parent = os.path.basename(os.path.dirname(urls.absolute(path))) or "data"
     name = source_name(os.path.basename(path), parent)
     return [InputFile(uri, path, name, required_kind(uri, path, data_type), layout)]
 
 
-def _mix_in(path: str) -> Any:
+def _mix_of(path: str) -> Any:
     """The mix that a file is by its name; None where it is none.
 
     Raises:
@@ -200,6 +201,21 @@ def _mix_in(path: str) -> Any:
             f"--mix-file {path}, or name it mix.json or *.mix.json"
         )
     return mix
+
+
+def _in_mix(path: str, mix: Any, names: str | None, layout: Layout, told: Told) -> list[InputFile]:
+    """The shards of a mix, or of some of its data sets."""
+    wanted = [] if names is None else [name.strip() for name in names.split(",")]
+    if told.in_mix is not None:
+        raise SourceError(
+            f"{told.in_mix}: {path} is a mix itself: name its data sets here, or give it as a "
+            "source"
+        )
+    told.in_mix = path
+    try:
+        return _of_data_sets(path, mixes.data_sets(path, mix, wanted), layout, told)
+    finally:
+        told.in_mix = None
 
 
 _OPTIONS = {
@@ -236,48 +252,33 @@ def _completed(own: Layout, options: Layout, where: str) -> Layout:
 def _of_data_sets(
     path: str, given: Sequence[DataSet], layout: Layout, told: Told
 ) -> list[InputFile]:
-    """The shards of data sets, in order.
+    """The shards of data sets, in order. Those without a name are called as their files are, or by
+    as much of the path as tells them apart.
 
     Args:
         path: of the mix that names them, for errors.
     """
-    data_sets = [
-        dataclasses.replace(each, layout=_completed(each.layout, layout, each.described(path)))
-        for each in given
-    ]
-    groups = [_of_data_set(path, data_set, told) for data_set in data_sets]
-    own = [data_set.name for data_set in data_sets if data_set.name is not None]
-    stems = [
-        None if d.name else shards[0].source for d, shards in zip(data_sets, groups, strict=True)
+    groups = []
+    for data_set in given:
+        own = _completed(data_set.layout, layout, data_set.described(path))
+        shards = []
+        for location in data_set.locations:
+            found = _find(location, own, told, data_set.data_type)
+            if not found:
+                raise SourceError(f"{path}: {location} is not there, or has no data file in it")
+            shards += found
+        groups.append(shards)
+    names = [
+        data_set.name or shards[0].source for data_set, shards in zip(given, groups, strict=True)
     ]
     paths = short_names([strip_suffix(shards[0].path) for shards in groups])
-    for number, data_set in enumerate(data_sets):
+    for number, data_set in enumerate(given):
         name = data_set.name
-        if name is None and [*own, *stems].count(stems[number]) > 1:
+        if name is None and names.count(names[number]) > 1:
             name = paths[number]  # of another folder than its namesakes
         if name is not None:
             groups[number] = [dataclasses.replace(shard, source=name) for shard in groups[number]]
     return [shard for shards in groups for shard in shards]
-
-
-def _of_data_set(path: str, data_set: DataSet, told: Told) -> list[InputFile]:
-    """The shards of one data set, by the names that their files give them."""
-    shards = []
-    for location in data_set.locations:
-        inner = _strip_scheme(location)
-        if not inner.startswith(hub.SCHEME) and storage.is_file(inner):
-            matches = _single(location, inner, data_set.layout, told, data_set.data_type)
-            if any(shard.uri != location for shard in matches):
-                raise SourceError(
-                    f"{path}: {location} is a mix itself: name its data sets here, "
-                    "or give it as a source"
-                )
-        else:
-            matches = _find(location, data_set.layout, told)
-        if not matches:
-            raise SourceError(f"{path}: {location} is not there, or has no data file in it")
-        shards += matches
-    return shards
 
 
 def _check(shard: InputFile) -> None:

@@ -52,6 +52,8 @@ class Told:
     def __init__(self) -> None:
         self.taken_from: list[str] = []
         """Of what is on the Hub: its revision, and where it is read from."""
+        self.in_mix: str | None = None
+        """The mix whose data sets are being looked for."""
         self._beside: dict[str, tuple[str, str, str]] = {}
 
     def add(self, folder: str, path: str, beside: Sequence[tuple[str, str]]) -> None:
@@ -138,13 +140,12 @@ def _of_splits(
 ) -> list[_File]:
     """The files of the splits that are wanted; `beside` is given those of other splits.
 
-    Those of Energon's stay in their order, others are sorted. Without a train split, and with files
-    of no split, none is told apart.
+    Without a train split, and with files of no split, none is told apart.
     """
     there = {file.split for file in files if not file.is_listed}
+    files = sorted(files)
     if not there:
         return files
-    files = sorted(files)
     if wanted is None:
         if there <= {""} or (energon.TRAIN not in there and "" in there):
             return files
@@ -174,8 +175,9 @@ def _files_below(
         below = _below(here, folder)
         if energon.FOLDER in folders:
             folders.clear()
-            for split in (splits if splits and not below else None) or (None,):
-                yield from _prepared(here, below, split, below or top, beside)
+            for place, split in enumerate((splits if not below else None) or (None,)):
+                for file in _prepared(here, below, split, below or top, beside):
+                    yield file._replace(order=os.path.join(below, f"{place:03d}-{file.order}"))
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if _STATE in files:
@@ -212,8 +214,7 @@ def _prepared(
     beside += [(why, os.path.join(below, tar)) for tar, why in others.items()]
     for number, tar in enumerate(names):
         refuse_outside(os.path.join(here, tar), here)
-        order = os.path.join(below, f"{number:09d}")
-        yield _File(order, os.path.join(below, tar), source, is_listed=True)
+        yield _File(f"{number:09d}", os.path.join(below, tar), source, is_listed=True)
 
 
 def walked(

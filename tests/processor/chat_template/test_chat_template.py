@@ -128,7 +128,7 @@ def test_parts_are_labelled_one_by_one(tmp_path_factory: pytest.TempPathFactory)
     qwen = _template(tmp_path_factory, "qwen2.5-vl")
     turn = Turn("assistant", ("see ", Media("image"), "there"))
     rendered = qwen.render(Conversation((Turn("user", ("draw",)), turn)))
-    assert trained(rendered) == ["see ", "there" + END]
+    assert trained(rendered) == ["see", "there" + END]
     assert rendered.text[rendered.media[0] :].startswith("<|image_pad|><|vision_end|>there")
 
 

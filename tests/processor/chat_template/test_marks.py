@@ -18,21 +18,8 @@ from packidx.records.conversation import Conversation, Media, Turn
 TEMPLATES = sorted((Path(trl.__file__).parent / "chat_templates").glob("*.jinja"))
 WORDS = [
     *("<think>", "</think>", "<tool_response>", "</tool_response>", "/nothink", "<|im_end|>"),
-    *(
-        "image",
-        "video",
-        "<image>",
-        "text",
-        "user",
-        "你好",
-        "straße",
-        '"',
-        "'",
-        "\\",
-        "{",
-        "}",
-        "{{x}}",
-    ),
+    *("image", "video", "<image>", "text", "user", "你好", "straße", '"', "'", "\\", "{", "}"),
+    "{{x}}",
     *("a", "yes", "<", ">", "nk>", "<thi", "42", "|", "system", "role", "None", "é", "thinking"),
     *("tool", "\ue000", "\ue0001\ue001", "\u2028"),
 ]
@@ -148,24 +135,13 @@ DECIDES = {
     "its place in the alphabet": "{{ 'A' if m.content < 'd' else 'B' }}{{ m.content }}",
     "a number in it": "{{ m.content|int }}{{ m.content }}",
     "it and a word": "{{ 'A' if 'xcat' in 'x' ~ m.content }}{{ m.content }}",
+    "what it formats": "{{ m.content.format() }}",
+    "whether it is nothing": "{{ 'A' if m.content == none else 'B' }}{{ m.content }}",
     "what two make": "{% if loop.first and 'catdog' in m.content + messages[1].content %}A"
     "{% endif %}{{ m.content }}",
 }
-TEXTS = [
-    "cat",
-    "Cat",
-    " cat\n",
-    "a cat",
-    "dog",
-    "dog cat",
-    "cat cat",
-    "\n",
-    'a "c"',
-    "cattle",
-    "t",
-    "12",
-    "zz",
-]
+TEXTS = ["cat", "Cat", " cat\n", "a cat", "dog", "dog cat", "cat cat", "\n", 'a "c"', "cattle"]
+TEXTS += ["t", "12", "zz", "{{cat}}"]
 
 
 @pytest.mark.parametrize("content", DECIDES.values(), ids=DECIDES)
@@ -178,6 +154,21 @@ def test_a_template_that_decides_by_texts_is_followed(content: str) -> None:
             conversation = said(first, second)
             made = outcome(template.render, conversation)
             assert made in (None, outcome(template._render, conversation))
+
+
+FAMILIES = ["gemma3", "idefics3", "llama3_2", "llava_next", "qwen2_5_vl", "qwen3_vl", "smolvlm"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_plain_chats_need_no_jinja(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = (path for path in TEMPLATES if path.stem == name)
+    template = ChatTemplate(path.read_text(), {"bos_token": "<s>", "eos_token": "</s>"})
+    monkeypatch.delattr(ChatTemplate, "_render_slowly")
+    image = (Media("image"),) if name not in ("llama3_2", "gemma3") else ()
+    for text in ("What is the user doing in this image?", "< 3 > 2\n\n- a"):
+        talk = (Turn("user", (*image, text)), Turn("assistant", (text,)))
+        conversation = Conversation((Turn("system", (text,)), *talk, *talk))
+        assert template.render(conversation).text.count(text) == 5
 
 
 def test_a_record_unlike_others_of_its_shape_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,138 @@
+"""Marks around a record's texts, and where they come out in a rendering.
+
+Each text is given to the template with a mark before and after its *core*, which is all of it but
+the white space at its ends. Where the marks come out is the text: a `Stretch` of the rendering.
+Marks are characters of the last two planes of Unicode, which nobody assigns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from packidx.errors import BadRecord
+from packidx.records.conversation import Conversation, Media, Turn
+
+BORDERS = "\U000ffff0", "\U000ffff1"
+"""Characters around ``{% generation %}`` blocks."""
+HOLE = "\U000ffff2"
+"""A core that stands for any."""
+MARKED = re.compile(r"[\U000f0000-\U0010ffff]")
+_OPEN, _CLOSE = 0xF0000, 0x100000
+MAX_TEXTS = 0xFFF0
+_TOLD = re.compile("[\U000f0000-\U000ffff1\U00100000-\U0010ffff]")
+
+Span = tuple[int, int]
+
+
+class Lost(Exception):
+    """Marks do not show where something is."""
+
+
+@dataclass(slots=True)
+class Stretch:
+    """The core of a text in a rendering, as far as the template leaves it whole."""
+
+    number: int
+    """Of the text, in order of appearance in the record."""
+    turn: int
+    start: int
+    end: int
+    begins: bool
+    """Whether it is seen to begin at `start`."""
+    ends: bool
+    """Whether it is seen to end at `end`."""
+
+
+@dataclass(slots=True)
+class Shown:
+    """A rendering, and what is known of it."""
+
+    text: str
+    """The rendering without marks."""
+    stretches: list[Stretch]
+    blocks: list[Span]
+    """The ``{% generation %}`` blocks."""
+
+
+def show(
+    render: Callable[[Conversation], str],
+    conversation: Conversation,
+    *,
+    core: str | None = None,
+    is_marked: bool = True,
+) -> Shown:
+    """Return a rendering of `conversation` with marks around its texts.
+
+    Args:
+        render: a conversation as the template writes it, blocks between `BORDERS`.
+        core: what the marks hold in place of each text's own core.
+        is_marked: there are marks; else only blocks are shown.
+
+    Raises:
+        Lost: there are too many texts, or the record holds marks.
+    """
+    owners: list[int] = []
+
+    def marked(part: str | Media, turn: int) -> str | Media:
+        if not isinstance(part, str) or not (bare := part.strip()):
+            return part
+        number = len(owners)
+        owners.append(turn)
+        before, _, after = part.partition(bare)
+        own = bare if core is None else core
+        return f"{before}{chr(_OPEN + number)}{own}{chr(_CLOSE + number)}{after}"
+
+    if is_marked:
+        turns = [
+            replace(turn, parts=tuple([marked(part, number) for part in turn.parts]))
+            for number, turn in enumerate(conversation.turns)
+        ]
+        conversation = replace(conversation, turns=tuple(turns))
+    if len(owners) > MAX_TEXTS:
+        raise Lost("there are too many texts")
+    return _read(render(conversation), owners)
+
+
+def gaps(render: Callable[[Conversation], str], *turns: Turn) -> list[str]:
+    """Return what a template writes before, between and behind the texts of some turns; nothing
+    where it does not show them."""
+    try:
+        shown = show(render, Conversation(turns))
+    except BadRecord:  # of a template that takes no such turns
+        return []
+    if len(shown.stretches) != sum(len(turn.texts) for turn in turns):
+        return []
+    lows = [0, *(stretch.end for stretch in shown.stretches)]
+    highs = [*(stretch.start for stretch in shown.stretches), len(shown.text)]
+    return [shown.text[low:high] for low, high in zip(lows, highs, strict=True)]
+
+
+def _read(rendering: str, owners: list[int]) -> Shown:
+    """Return a rendering without its marks, and where they were."""
+    shown = Shown("", [], [])
+    pieces: list[str] = []
+    begun: list[int] = []
+    at = length = 0
+    for found in _TOLD.finditer(rendering):
+        pieces.append(rendering[at : found.start()])
+        length += found.start() - at
+        at = found.end()
+        mark, last = found.group(), shown.stretches[-1] if shown.stretches else None
+        closes = mark >= chr(_CLOSE)
+        number = ord(mark) - (_CLOSE if closes else _OPEN)
+        if mark == BORDERS[0]:
+            begun.append(length)
+        elif mark == BORDERS[1]:
+            shown.blocks.append((begun.pop() if begun else 0, length))
+        elif number >= len(owners):
+            raise Lost("there are marks in the record")
+        elif closes and last is not None and last.number == number and not last.ends:
+            last.end, last.ends = length, True
+        else:
+            stretch = Stretch(number, owners[number], length, length, not closes, closes)
+            shown.stretches.append(stretch)
+    shown.text = "".join([*pieces, rendering[at:]])
+    shown.blocks.sort()
+    return shown
