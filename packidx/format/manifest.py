@@ -22,7 +22,6 @@ from packidx.errors import FormatError, OptionError
 from packidx.format.terms import BOTH, COLUMNS, PAIRS, TAGS
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
-from packidx.io.unique_keys import load_json
 
 
 class Unfit(ValueError):
@@ -298,7 +297,7 @@ def load(path: str | Path, kind: type[M], remedy: str) -> M:
         OSError: a store cannot be asked.
     """
     try:
-        stated = load_json(storage.read(str(path)))
+        stated = parse(storage.read(str(path)))
         form, version = stated["format"], stated["version"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         lasting = (FileNotFoundError, IsADirectoryError)
@@ -332,7 +331,7 @@ def sealed(manifest: M) -> M:
     kind = type(manifest)
     head = {"format": kind.FORMAT, "version": kind.VERSION}
     try:
-        stated = load_json(json.dumps(manifest.to_json() | head))
+        stated = parse(json.dumps(manifest.to_json() | head).encode())
         return _checked(stated | {"digest": content_digest(stated)}, kind)
     except ValueError as error:
         raise FormatError(
@@ -348,6 +347,31 @@ def content_digest(stated: Mapping[str, Any]) -> str:
         ValueError: it cannot be written as JSON in UTF-8.
     """
     return digest(canonical_json({k: v for k, v in stated.items() if k != "digest"}))
+
+
+def parse(text: bytes) -> dict[str, Any]:
+    """A JSON object whose members mean one thing to every reader.
+
+    Raises:
+        ValueError, RecursionError: it is none, a member is there twice, or a number is none.
+    """
+    value = json.loads(text.decode(), object_pairs_hook=_object, parse_constant=_no_number)
+    if not isinstance(value, dict):
+        raise ValueError(f"a {type(value).__name__} and no object")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r:.40} is there twice")
+    return members
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number")
 
 
 def _checked(stated: dict[str, Any], kind: type[M]) -> M:

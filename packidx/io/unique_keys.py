@@ -33,27 +33,22 @@ def load_json(data: bytes | str) -> Any:
     """The value of a JSON document.
 
     Raises:
-        ValueError: it is not valid, nested too deeply, has an object that names a key twice, or a
-            number that is none.
+        ValueError: it is not valid, nested too deeply, or has an object that names a key twice.
     """
     text = data if isinstance(data, str) else data.decode("utf-8-sig")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(pairs)
-        if len(value) < len(pairs):
-            names = [name for name, _ in pairs]
-            key = next(name for name in names if names.count(name) > 1)
-            raise ValueError(_twice(key, _lines_of(key, text)))
+        value: dict[str, Any] = {}
+        for key, member in pairs:
+            if key in value:
+                raise ValueError(_twice(key, _lines_of(key, text)))
+            value[key] = member
         return value
 
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=_no_number)
+        return json.loads(text, object_pairs_hook=unique)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-
-
-def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
 
 
 _TAG = "tag:yaml.org,2002:"
