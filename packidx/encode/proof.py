@@ -231,6 +231,8 @@ _BESIDE = (
     "<",
     ">",
 )
+_BEFORE, _BEHIND = (" ", "\n", "Where? ", "a\n\n"), (" ", "\n", " and this", "\n\nb")
+"""White space that a processor may take away, directly beside a medium."""
 _NUM_MIXED = 4
 """Samples of each combination of kinds."""
 
@@ -317,6 +319,8 @@ def _with_media(tuples: Mapping[str, Sequence[tuple[str, ...]]]) -> Iterator[Con
         ]
         for text in rng.choices(_BESIDE, k=rng.randrange(1, 5)):
             parts.insert(rng.randrange(len(parts) + 1), text)
+        beside = rng.choice([at for at, part in enumerate(parts) if isinstance(part, Media)])
+        parts[beside : beside + 1] = [rng.choice(_BEFORE), parts[beside], rng.choice(_BEHIND)]
         turns = [Turn("user", tuple(parts)), Turn("assistant", (rng.choice(_BESIDE),))]
         if seed % 3 == 0:
             turns.insert(0, Turn("system", ("Be brief.",)))
@@ -325,6 +329,6 @@ def _with_media(tuples: Mapping[str, Sequence[tuple[str, ...]]]) -> Iterator[Con
             turns[0] = Turn("user", tuple(parts[cut:]), text_as_list=True)
             turns[:0] = [
                 Turn("user", tuple(parts[:cut]), text_as_list=True),
-                Turn("assistant", ("",)),
+                Turn("assistant", ("Yes.",)),
             ]
         yield Conversation(tuple(turns))

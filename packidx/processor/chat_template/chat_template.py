@@ -312,10 +312,10 @@ class ChatTemplate:
             Lost: it does not show one.
         """
         lost: list[Exception] = []
-        for is_marked in (True, False) if not MARKED.search(text) else ():
+        ways = (show, partial(show, blanks=True), partial(show, is_marked=False))
+        for way in ways if not MARKED.search(text) else ():
             try:
-                render = partial(self._render, by=self._bordered)
-                shown = show(render, known, is_marked=is_marked)
+                shown = way(partial(self._render, by=self._bordered), known)
                 if shown.text == text:
                     return self._regions(known, shown)
             except (BadRecord, Lost) as error:

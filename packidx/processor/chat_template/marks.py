@@ -62,6 +62,7 @@ def show(
     *,
     core: str | None = None,
     is_marked: bool = True,
+    blanks: bool = False,
 ) -> Shown:
     """Return a rendering of `conversation` with marks around its texts.
 
@@ -69,6 +70,7 @@ def show(
         render: a conversation as the template writes it, blocks between `BORDERS`.
         core: what the marks hold in place of each text's own core.
         is_marked: there are marks; else only blocks are shown.
+        blanks: texts of white space alone have marks, too, which a template that strips them shows.
 
     Raises:
         Lost: there are too many texts, or the record holds marks.
@@ -76,7 +78,8 @@ def show(
     owners: list[int] = []
 
     def marked(part: str | Media, turn: int) -> str | Media:
-        if not isinstance(part, str) or not (bare := part.strip()):
+        bare = (part.strip() or (part if blanks else "")) if isinstance(part, str) else ""
+        if not isinstance(part, str) or not bare:
             return part
         number = len(owners)
         owners.append(turn)
