@@ -420,6 +420,9 @@ def learn_words(
     header = prompted[len(os.path.commonprefix([asked, prompted])) :]
     if not header and asked.strip() and between.strip() == asked.strip():
         header = asked  # there is no prompt: the end of a user's turn (``[/INST]``)
+    elif not header and between.startswith(asked):
+        begun = between[len(asked) :]  # by what follows a user's turn, if it says anything
+        header = begun if begun.strip() else ""
     token = control.match(tail.lstrip()) if control else None
     stop = token.group() if token else ""
     return TurnWords(header, stop, _call_stop(render, control), control, placeholder)

@@ -14,7 +14,7 @@ import ast
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -44,6 +44,8 @@ _CHOICES = ("choices", "options")
 _LETTER = re.compile(r"(?:(?:option|choice)s?_?)?([A-Z])|(?:option|choice)s?_?([a-z])")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _PLAIN = (str, int, float)
+_NOTHING = ("", "nan", "NaN")
+"""Cells that tables have in place of nothing."""
 _MAX_CELL = 100_000
 _ASKING = ("user", "human", "system")
 
@@ -61,7 +63,7 @@ def question_turns(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
             return turns
         texts = [record[question]] + ([record.get(addition)] if addition else [])
         asked = "\n".join(_text(text, question) for text in texts if text not in (None, ""))
-        choices = _choices(record)
+        choices = _choices(record, record[answer])
         said = _said(record[answer], answer, choices)
         return _history(record.get("history")) + _pair(_lettered(asked, choices), said)
     has_media = any(media_entries(record, kind)[1] for kind in LIST_KEYS)
@@ -105,82 +107,144 @@ def _turns(value: Any, role: str) -> list[dict[str, Any]] | None:
     return [dict(turn) for turn in turns] if is_turns and turns else None
 
 
-def _said(value: Any, name: str, choices: Mapping[str, str]) -> str:
-    """An answer as text; of several the first, of a choice's number its letter."""
-    if name in _LISTED and isinstance(value, OBJECT):
-        value = value.get("answer", value.get("text"))  # as VQA and SQuAD have them
-    if name in _LISTED and isinstance(value, list | tuple):
-        if not value:
-            raise BadRecord("bad_turn", f"{name!r} is empty: the question has no answer")
-        return _said(value[0], name, choices)
+class _Choices(NamedTuple):
+    """What a question lets one choose from."""
+
+    letters: tuple[str, ...]
+    """The letter, or other label, of each."""
+    texts: tuple[str | None, ...]
+    """None where a letter has no text."""
+
+    def held(self) -> dict[str, str]:
+        """The texts that there are by their letters."""
+        pairs = zip(self.letters, self.texts, strict=True)
+        return {letter: text for letter, text in pairs if text is not None}
+
+
+def _said(value: Any, name: str, choices: _Choices | None) -> str:
+    """An answer as text; of several the first, of a choice's number its letter.
+
+    Raises:
+        BadRecord: ``bad_turn``.
+    """
+    if name in _LISTED:
+        value = _first(value, name, choices is not None)
     is_number = type(value) in (int, float) and math.isfinite(value)
     text = str(value) if is_number else _text(value, name)
-    is_choice = not is_number and text in (*choices, *choices.values())
-    if not choices or is_choice or not re.fullmatch(r"\d{1,3}(?:\.0)?", text):
+    if name in _LISTED and text.strip() in _NOTHING:
+        raise BadRecord("bad_turn", f"{name!r} is {text!r}: the question has no answer")
+    return text if choices is None else _chosen(text, name, choices, is_number)
+
+
+def _first(value: Any, name: str, is_choice: bool) -> Any:
+    """The first answer that says something, of all that a question has."""
+    if isinstance(value, str) and value[:2] in ("['", '["', "{'", '{"'):
+        value = _literal(value)
+        if value is None:
+            raise BadRecord("bad_turn", f"{name!r} is a list as NumPy prints it: write JSON")
+    if isinstance(value, OBJECT):
+        value = value.get("answer", value.get("text"))  # as VQA and SQuAD have them
+    if not isinstance(value, list | tuple):
+        return value
+    kept = [item for item in value if item not in (None, "")]
+    if not kept:
+        raise BadRecord("bad_turn", f"{name!r} is empty: the question has no answer")
+    if is_choice and len(kept) > 1:
+        raise BadRecord("bad_turn", f"{name!r} has {len(kept)} answers to choices: give one")
+    return _first(kept[0], name, is_choice)
+
+
+def _chosen(text: str, name: str, choices: _Choices, is_number: bool) -> str:
+    """The answer to choices: a letter or a text as it stands, the letter of a number."""
+    held = choices.held()
+    if text in held and not is_number:
         return text
-    number = int(float(text))
-    if number >= len(choices):
-        has = f"{number}, and there are {len(choices)} choices"
-        raise BadRecord("bad_turn", f"{name!r} is {has}: their numbers count from 0")
-    return list(choices)[number]
+    told = not is_number and text in held.values()
+    number = int(float(text)) if re.fullmatch(r"-?\d{1,3}(?:\.0)?", text) else None
+    if number is None:
+        if re.fullmatch("[A-Z]", text) and not told:
+            raise BadRecord("bad_turn", f"{name!r} is {text!r}, and choices are {', '.join(held)}")
+        return text
+    meant = choices.letters[number] if 0 <= number < len(choices.letters) else None
+    if told and (meant is None or text == held.get(meant)):
+        return text
+    if told:
+        both = f"{text!r}, which is a choice's text and the number of another one"
+        raise BadRecord("bad_turn", f"{name!r} is {both}: a --transform says which is meant")
+    if meant not in held:
+        has = f"{number}, and there are {len(held)} choices, numbered from 0"
+        text = "where a data set counts from 1, all its answers are taken for others"
+        raise BadRecord("bad_turn", f"{name!r} is {has}: {text}; use a --transform")
+    return str(meant)
 
 
-def _lettered(asked: str, choices: Mapping[str, str]) -> str:
-    """A question with its choices behind it, unless it holds them all."""
-    if not choices or all(text in asked for text in choices.values()):
+def _lettered(asked: str, choices: _Choices | None) -> str:
+    """A question with its choices behind it, unless it holds them so."""
+    held = {} if choices is None else choices.held()
+    lines = [
+        text if re.match(rf"\(?{re.escape(letter)}[.):]", text) else f"{letter}. {text}"
+        for letter, text in held.items()
+    ]
+    known = (rf"\(?{re.escape(c)}[.):]\s*{re.escape(text)}" for c, text in held.items())
+    if all(line in asked for line in lines) or all(re.search(form, asked) for form in known):
         return asked
-    return "\n".join([asked, *(_choice(letter, text) for letter, text in choices.items())])
+    return "\n".join([asked, *lines])
 
 
-def _choice(letter: str, text: str) -> str:
-    is_lettered = re.match(rf"\(?{re.escape(letter)}[.):]", text)
-    return text if is_lettered else f"{letter}. {text}"
+def _choices(record: Mapping[str, Any], answer: Any) -> _Choices | None:
+    """The choices of a record; None where there are none of a known form.
 
-
-def _choices(record: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of the choices by their letters; empty where there are none of a known form."""
+    Raises:
+        BadRecord: ``bad_turn``, the answer is a number of a choice, and none is there.
+    """
     for name in _CHOICES:
         value = record.get(name)
         if isinstance(value, str):
             value = _literal(value)
+        letters: Any = _LETTERS
         if isinstance(value, OBJECT) and {"text", "label"} <= value.keys():  # as ARC has them
-            texts, letters = value["text"], value["label"]
+            value, letters = value["text"], value["label"]
         elif isinstance(value, OBJECT):
-            held = {key: text for key, text in value.items() if text is not None}
-            texts, letters = list(held.values()), list(held)
-        else:
-            texts, letters = value, _LETTERS
-        if not isinstance(texts, list | tuple) or not 0 < len(texts) <= len(letters):
-            continue
-        if all(type(text) in _PLAIN for text in texts):
-            return {str(c): str(text) for c, text in zip(letters, texts, strict=False)}
+            value, letters = list(value.values()), list(value)
+        is_listed = isinstance(value, list | tuple) and 1 < len(value) <= len(letters)
+        if is_listed and all(text is None or type(text) in _PLAIN for text in value):
+            texts = tuple([None if _is_blank(text) else str(text) for text in value])
+            return _Choices(tuple(map(str, letters[: len(value)])), texts)
+        if name in record and type(answer) is int and value in (None, [], (), {}):
+            what = f"number {answer} of {name!r}, which is empty"
+            raise BadRecord("bad_turn", f"the answer is {what}")
     return _columns_of_choices(record)
 
 
+def _is_blank(text: Any) -> bool:
+    return text is None or (isinstance(text, str) and text.strip() in _NOTHING)
+
+
 def _literal(text: str) -> Any:
-    """The list or object that a cell holds, as JSON or as Python writes it."""
+    """The list or object that a cell holds, as JSON or as Python writes it; None of any other, and
+    where NumPy wrote it, without commas."""
     for load in (orjson.loads, ast.literal_eval) if len(text) < _MAX_CELL else ():
         try:
-            return load(text)
+            value = load(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
             continue
+        is_joined = isinstance(value, list) and len(value) < 2 and re.search(r"['\"]\s+['\"]", text)
+        return None if is_joined else value
     return None
 
 
-def _columns_of_choices(record: Mapping[str, Any]) -> dict[str, str]:
-    """The choices that stand in columns of their own: ``A``, ``B`` … or ``option_a`` …, from the
-    first on without a gap."""
-    held: dict[str, str] = {}
+def _columns_of_choices(record: Mapping[str, Any]) -> _Choices | None:
+    """The choices that stand in columns of their own: ``A``, ``B`` … or ``option_a`` …"""
+    texts: list[str | None] = [None] * len(_LETTERS)
     for name, value in record.items():
         match = _LETTER.fullmatch(name)
-        if match and value and isinstance(value, str):
-            held[(match[1] or match[2]).upper()] = value
-    choices: dict[str, str] = {}
-    for letter in _LETTERS[: len(held)]:
-        if letter not in held:
-            return {}
-        choices[letter] = held[letter]
-    return choices if len(choices) > 1 else {}
+        if match and isinstance(value, str) and not _is_blank(value):
+            texts[_LETTERS.index((match[1] or match[2]).upper())] = value
+    known = [number for number, text in enumerate(texts) if text is not None]
+    if len(known) < 2 or known[0]:
+        return None
+    last = known[-1] + 1
+    return _Choices(tuple(_LETTERS[:last]), tuple(texts[:last]))
 
 
 def _text(value: Any, name: str) -> str:
