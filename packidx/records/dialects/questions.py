@@ -206,10 +206,11 @@ def _choices(record: Mapping[str, Any], answer: Any) -> _Choices | None:
             value, letters = value["text"], value["label"]
         elif isinstance(value, OBJECT):
             value, letters = list(value.values()), list(value)
-        is_listed = isinstance(value, list | tuple) and 1 < len(value) <= len(letters)
-        if is_listed and all(text is None or type(text) in _PLAIN for text in value):
-            texts = tuple([None if _is_blank(text) else str(text) for text in value])
-            return _Choices(tuple(map(str, letters[: len(value)])), texts)
+        texts = list(value) if isinstance(value, list | tuple) else []
+        is_known = all(text is None or type(text) in _PLAIN for text in texts)
+        if is_known and 1 < len(texts) <= len(letters):
+            held = tuple([None if _is_blank(text) else str(text) for text in texts])
+            return _Choices(tuple(map(str, letters[: len(held)])), held)
         if name in record and type(answer) is int and value in (None, [], (), {}):
             what = f"number {answer} of {name!r}, which is empty"
             raise BadRecord("bad_turn", f"the answer is {what}")
