@@ -55,12 +55,19 @@ _MEANT = {  # the last word of a column's name that says something, in the singu
     "tools": ("tool", "function"),
     "reasoning": ("reasoning", "thinking", "think", "thought", "rationale", "cot"),
     "a part of the question": (
-        *("context", "option", "choice", "passage", "article", "input", "query", "question"),
+        *("context", "passage", "article", "input", "query", "question", "body", "support"),
+        *("fact", "knowledge", "abstract", "sentence", "snippet", "excerpt", "persona", "table"),
         *("prompt", "instruction", "hint", "lecture", "background", "premise", "hypothesis"),
         *("paragraph", "story", "history", "dialog", "dialogue", "evidence", "problem", "kwarg"),
         *("object", "schema", "ctx", "document", "ocr", "transcript", "scenario"),
     ),
 }
+_CHOICE, _ANSWER, _BY_ID = "a choice", "an answer", "the id of a medium"
+_CHOICES = frozenset(("option", "choice", "ending", "candidate", "distractor"))
+_OF_CHOICE = re.compile(
+    r"(?:a|op|opt|option|choice|ans|answer|ending)[_ ]?\d|op[_ ]?[a-h]|[a-h]", re.I
+)
+_ANSWERS = frozenset(("answer", "response", "output", "completion", "reply", "solution"))
 _ARTICLES = {"image": "an image", "video": "a video", "audio": "a sound"}
 _MEDIA = {"image": "image", "img": "image", "photo": "image", "picture": "image", "pic": "image"}
 _MEDIA |= {"video": "video", "clip": "video", "audio": "audio", "sound": "audio", "speech": "audio"}
@@ -96,6 +103,10 @@ def meaning_of(name: str) -> str | None:
     words = [word.lower() for word in _WORD.findall(name)]
     if len(words) > 1 and words[-1].removesuffix("s") in _PLACES and words[0] in _MEDIA:
         return _MEDIA[words[0]]
+    if not _CHOICES.isdisjoint(word.removesuffix("s") for word in words):
+        return _CHOICE
+    if _OF_CHOICE.fullmatch(name):
+        return _CHOICE
     if "system" in words and words[-1] in ("prompt", "message", "msg"):
         return _MEANINGS["system"]
     return _MEANINGS.get(word_of(name))
@@ -166,7 +177,7 @@ class Ledger:
             if type(value) is str and meaning is None:
                 if ("." not in value and value[:1] not in _SUSPECT) or is_plain(value):
                     continue
-            elif type(value) in NUMBERS:
+            elif type(value) in NUMBERS and meaning != _BY_ID:
                 continue
             self._look(name, meaning, record)
         text = None if rule.document is None else record[rule.document]
@@ -182,7 +193,7 @@ class Ledger:
         of_pairs = self._layout.pair or not self._layout.stated_columns.isdisjoint(PAIR_SIDES)
         known = _OF_PAIRS if of_pairs else ()  # who takes one side knows of the other
         watched = tuple(
-            (name, _meant(name, record))
+            (name, _meant(name, record, parsed))
             for name, use in uses.items()
             if use in _UNREAD and name not in known and not _is_absent(record[name])
         )
@@ -274,12 +285,15 @@ class Ledger:
         if turns_in(value):
             return "turns"
         texts = texts_of(value)
+        if meaning == _BY_ID:
+            return meaning
         if name in _FOR_TEMPLATE and value:
             return _ARGUMENTS
         if isinstance(value, str):
             if meaning == "tools" and value.strip()[:1] not in ("[", "{"):
                 return None
-            if len(value) <= _WORD_LENGTH and not any(map(str.isspace, value.strip())):
+            is_word = len(value) <= _WORD_LENGTH and not any(map(str.isspace, value.strip()))
+            if is_word and meaning not in (_CHOICE, _ANSWER):
                 return None  # such as on, none, nan
         return meaning if texts else None
 
@@ -296,7 +310,7 @@ class Ledger:
             ]
             alike.sort(key=lambda each: [int(n) for n in re.findall(r"\d+", each)])
         line = self._line(alike, what, record, unused)
-        holds = "is, by its name," if what in _MEANT else "holds"
+        holds = "is, by its name," if what in (*_MEANT, _CHOICE, _ANSWER, _BY_ID) else "holds"
         text = f"the column {name!r} {holds} {_ARTICLES.get(what, what)}, and nothing reads it: "
         if line is None:
             return f"{text}--ignore {name} leaves it out, a --transform puts it where it belongs"
@@ -377,15 +391,20 @@ def _is_absent(value: Any) -> bool:
     return type(value) in _SIZED and not value
 
 
-def _meant(name: str, record: Record) -> str | None:
+def _meant(name: str, record: Record, parsed: Conversation) -> str | None:
     """`meaning_of` a column's name; the URL in one called as a medium, or beside the size of an
-    image, is one's."""
+    image, is one's. Of a record without a medium, or an answer, also what says which it has."""
     value, words = record[name], [word.lower() for word in _WORD.findall(name)]
     first = value[0] if isinstance(value, list | tuple) and value else value
     if isinstance(first, str) and "://" in first[:8]:
         named = [_MEDIA[w.removesuffix("s")] for w in words if w.removesuffix("s") in _MEDIA]
         if named or {*_SIZES} <= _ends(record):
             return named[0] if named else "image"
+    if not parsed.media and len(words) == 2 and words[0] in _MEDIA and words[1] == "id":
+        return _BY_ID
+    is_answered = parsed.is_document or any(turn.role == "assistant" for turn in parsed.turns)
+    if not is_answered and parsed.turns and name in _ANSWERS:
+        return _ANSWER
     return meaning_of(name)
 
 
@@ -455,9 +474,10 @@ def _stands_elsewhere(
             any(_are_one(parts, other) for other in known.get(parts[-1], ()))
             for parts in map(_parts, names)
         )
-    if what in ("a mask", _ARGUMENTS):
+    if what in ("a mask", _ARGUMENTS, _BY_ID, _ANSWER):
         return False
-    roles = {"a part of the question": ("user", "system", "tool"), "a system prompt": ("system",)}
+    asking: tuple[str, ...] = ("user", "system", "tool")
+    roles = {"a part of the question": asking, _CHOICE: asking, "a system prompt": ("system",)}
     turns = [turn for turn in parsed.turns if turn.role in roles.get(what, (turn.role,))]
     said = _even(" ".join(part for turn in turns for part in turn.parts if isinstance(part, str)))
     at, told = 0, turns_in(value)

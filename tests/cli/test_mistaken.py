@@ -79,7 +79,7 @@ NO_GUESS: dict[str, dict[str, Any]] = {  # words that are no words of their own,
     "codes": {"query": "q7", "reply": "r8"},
     "a question whose choices are apart": {
         "user_question": "Which one?",
-        "options": ["a cat", "a dog"],
+        "options": [["a cat"], ["a dog"]],
         "final_answer": "a cat",
     },
 }

@@ -112,7 +112,7 @@ REFERENCES = [
     Case("absolute path in the root", refers(lambda root: str(root.parent / "good.png")), COUNTED),
     Case("image on the net", refers("http://localhost:9/a.png"), "media_remote", "download it first"),
     Case("broken data URI", refers("data:image/png;base64,%%%"), "broken_media", "base64"),
-    Case("directory", refers(made("dir.png", Path.mkdir)), "broken_media", "no regular file"),
+    Case("directory", refers(made("dir.png", Path.mkdir)), "broken_media", "a directory"),
     Case("FIFO", refers(made("pipe.png", os.mkfifo)), "broken_media", "no regular file"),
     Case("FIFO as video", refers(made("pipe.mp4", os.mkfifo), "video"), "broken_media", "no regular file"),
 ]

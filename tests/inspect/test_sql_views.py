@@ -168,7 +168,7 @@ def test_rejected_are_the_rows_that_were_not_counted(
     for path in (made / "steps", made / "lengths"):
         rows = ask(capfd, path, query)
         assert [row["key"] for row in rows] == ["a-9", "b-9"]
-        assert {row["reason"] for row in rows} == {"media_mismatch"}
+        assert {row["reason"] for row in rows} == {"missing_media"}
 
 
 def test_what_is_absent_is_said(

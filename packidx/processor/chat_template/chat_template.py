@@ -33,6 +33,8 @@ from packidx.processor.chat_template.skeleton import (
     without_unknown,
 )
 from packidx.processor.chat_template.turns import (
+    CALLS,
+    REASONING,
     Region,
     TurnWords,
     find_turns,
@@ -44,6 +46,8 @@ from packidx.processor.chat_template.watch import Bordered, watched
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation
 
+_SAID = frozenset((*REASONING, *CALLS, "thought", "thoughts"))
+"""Keys of a message that say something besides its content."""
 MAX_SHAPES = 4096
 COMPARED = 1024
 """Of so many records one is compared with Jinja's rendering, whichever they are."""
@@ -114,6 +118,7 @@ class ChatTemplate:
             raise SourceError(f"the chat template is not valid Jinja: {error}") from error
         self.used_tokens = {k: v for k, v in sorted(self.special_tokens.items()) if k in used}
         self._names = names_in(parsed)
+        self._takes_tools = "tools" in used
         self._has_blocks = _GENERATION.search(source) is not None
         self._control = any_of(self.control_tokens)
         self._placeholders = Placeholders(self.media_tokens)
@@ -178,6 +183,14 @@ class ChatTemplate:
                 raise LimitError(_UNLIKE)
         return Rendered(text, skeleton.spans_at(filled), skeleton.media_at(filled))
 
+    def _unwritten(self, conversation: Conversation) -> list[str]:
+        """Return what a record says besides its messages' contents and the template writes nothing
+        of, in words."""
+        keys = {key for turn in conversation.turns for key, held in turn.extra.items() if held}
+        told = sorted(keys & _SAID - self._names)
+        told += ["tools"] if conversation.tools and not self._takes_tools else []
+        return [f"the chat template does not write {name}" for name in told]
+
     def messages(self, conversation: Conversation) -> list[Message]:
         """`conversation` as the messages that a processor is given."""
         return self._form.messages(conversation)
@@ -185,7 +198,7 @@ class ChatTemplate:
     def changes(self, conversation: Conversation) -> list[str]:
         """Return what is given otherwise than the record holds it, in words: see `Form`."""
         plain = conversation.is_document or conversation.input_ids is not None
-        return [] if plain else self._form.changes(conversation)
+        return [] if plain else self._form.changes(conversation) + self._unwritten(conversation)
 
     def _render_slowly(self, conversation: Conversation) -> Rendered:
         text = self._render(conversation)

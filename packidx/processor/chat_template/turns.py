@@ -29,7 +29,8 @@ THINKING = (
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """Keys of an assistant's message that hold its thoughts."""
 TOOL_CALLS = (("<tool_call>", "</tool_call>"), ("<|tool_call>", "<tool_call|>"))
-_CALLS = ("tool_calls", "function_call")
+CALLS = ("tool_calls", "function_call")
+"""Keys of one that hold what it calls."""
 _SAID = "Answer\ue0b4"
 
 Render = Callable[..., str]
@@ -279,7 +280,7 @@ class _Finder:
 
 def _says_more(turn: Turn) -> bool:
     """Return whether a message says something besides its content."""
-    return any(turn.extra.get(key) for key in (*REASONING, *_CALLS))
+    return any(turn.extra.get(key) for key in (*REASONING, *CALLS))
 
 
 def _spoken(turn: Turn) -> list[str]:
@@ -335,7 +336,7 @@ def _untrained(region: Region, text: str, turn: Turn, policy: LabelPolicy) -> li
     behind = ""
     if not policy.tool_calls:
         cuts += _tagged(text, region, TOOL_CALLS)
-    if not policy.tool_calls and any(map(turn.extra.get, _CALLS)):
+    if not policy.tool_calls and any(map(turn.extra.get, CALLS)):
         # What the template writes behind all that is said is the calls, with tags or without.
         said = region.said
         if said == region.start:

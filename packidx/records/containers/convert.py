@@ -62,6 +62,8 @@ HOLDERS = frozenset(
 )
 """Names under which an object may hold a list of records."""
 _BLANK = b" \t\r\n"
+_OF_ALL, _SHORT = re.compile("system|instruction|prompt|context"), 32
+"""Names of what records may share, and bytes of a member that says less."""
 _WIDTH = array("q").itemsize
 _OUTSIDE = re.compile(rb'["\[\]{},]')  # what has a meaning outside of a string
 _INSIDE = re.compile(rb'["\\]')  # and in one
@@ -336,16 +338,20 @@ def _held_in(members: Iterator[_Member]) -> tuple[str, dict[Any, Any]]:
     Raises:
         BrokenFile: there are several such lists, or only lists of other names.
     """
-    lists, images = set[str](), dict[Any, Any]()
+    lists, images, above = set[str](), dict[Any, Any](), None
     for member in members:
         if member.is_item and not member.key:
             return "", {}
         lists |= {member.key} if member.is_item else set()
+        if not member.is_item and _OF_ALL.search(member.key) and len(member.raw) > _SHORT:
+            above = member.key
         if member.is_item and member.key == "images":
             image = attempted(decode, member.raw)
             if isinstance(image, dict) and isinstance(ident := image.get("id"), int | str):
                 images[ident] = image.get("file_name")
     holders = lists & HOLDERS
+    if holders and above is not None:
+        raise BrokenFile(f"{above!r} stands above its records: put it into each of them")
     if len(holders) == 1 or not lists:
         return "".join(holders), images
     raise BrokenFile(

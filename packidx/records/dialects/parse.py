@@ -72,6 +72,11 @@ _SPECIAL = {*OF_TEMPLATES, _CALL}
 _TRAIN_KEYS = frozenset(("train", "training", "loss", "loss_weight", "weight"))
 _TURN_OWN_KEYS = frozenset(("role", "from", "content", "value")) | _TRAIN_KEYS
 _PLACEHOLDER = re.compile("<(image|video|audio)>")
+_UNKNOWN_PLACE = re.compile(
+    r"<\|?(?:image|img|video|audio|picture)[-_ ]?(?:\d+|pad|token|placeholder|here)?\|?>|\[IMG\]",
+    re.IGNORECASE,
+)
+"""What other tools write where a medium stands."""
 
 Parts = tuple[str | Media, ...]
 
@@ -411,6 +416,13 @@ class MediaLists:
             return
         shown = {part.kind for turn in turns for part in turn.parts if isinstance(part, Media)}
         front = [self.next(k) for k in listed if k not in shown for _ in self._listed[k]]
+        texts = (part for turn in turns for part in turn.parts if isinstance(part, str))
+        other = next(filter(None, map(_UNKNOWN_PLACE.search, texts if front else ())), None)
+        if other is not None:
+            text = (
+                f"a text has {other[0]!r}: only <{front[0].kind}> stands for a medium of a record"
+            )
+            raise BadRecord("media_mismatch", f"{text}; a --transform writes it")
         if front:
             parts = (*front, *turns[at].parts)
             turns[at] = replace(turns[at], parts=parts, text_as_list=False)
@@ -422,7 +434,10 @@ class MediaLists:
             used, listed = self._used.get(kind, 0), len(self._listed.get(kind, ()))
             if used != listed:
                 text = f"{used} placeholder(s) for {kind}s but {listed} {kind}(s) in the record"
-                if not listed:
+                others = [other for other, held in self._listed.items() if held]
+                if not listed and others:
+                    text += f"; it has {others[0]}s, for which <{others[0]}> stands"
+                elif not listed:
                     text += f"; where <{kind}> is text, --ignore {kind}s says so"
                 raise BadRecord("media_mismatch", text)
         for kind, entries in (self._stated or {}).items():

@@ -134,6 +134,10 @@ def frames_in(ref: Any, root: MediaRoot) -> list[str] | None:
         return None
     with reading(path):
         names = [name for name in os.listdir(path) if kind_of_name(name) == "image"]
+    stems = sorted({_NUMBER.sub("", os.path.splitext(name)[0]) for name in names})
+    if len(stems) > 1:
+        text = f"the folder {shortened(ref)!r} holds images of several names, {stems!r:.80}"
+        raise BadRecord("bad_media", f"{text}: a video's frames differ in their numbers alone")
     names.sort(key=lambda name: ([int(digits) for digits in _NUMBER.findall(name)], name))
     return [urls.join(ref, name) for name in names]
 

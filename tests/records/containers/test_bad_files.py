@@ -89,6 +89,7 @@ FILES = [
     File("array, two", "x.json", lambda: whole("json") * 2, "something follows the end of the JSON"),
     File("array, empty", "x.json", lambda: b"[]", []),
     File("object, two lists", "x.json", lambda: b'{"data": [{}],\n"rows": [{}]}', "lists of records in data, rows"),
+    File("object, shared prompt", "x.json", lambda: b'{"system_prompt": "Always be very brief, please, in all you say.",\n"data": [{}]}', "'system_prompt' stands above"),
     File("object, cut", "x.json", lambda: b'{"info": 1, "data": [' + whole("jsonl").replace(b"\n", b",\n"), "is cut"),
     File("gzip, cut", "x.jsonl.gz", lambda: half(whole("jsonl.gz")), "gzip stream is "),
     File("gzip, cut by a byte", "x.jsonl.gz", lambda: whole("jsonl.gz")[:-1], "gzip stream is "),

@@ -249,9 +249,9 @@ def test_a_name_that_is_no_member_leads_only_into_a_stated_media_root(tmp_path: 
 TEXTS: dict[str, tuple[Record, str | list[str]]] = {
     "lists": ({"texts": {"prompts": ["<image>a", "b"], "captions": ["c", "d"]}, "media_files": ["jpg"]}, ["<image>a", "c", "b", "d"]),
     "nested": ({"texts": {"prompts": [["<image>a", "b"], ["e"]], "captions": [["c", "d"], ["f"]]}}, ["<image>a", "c", "b", "d", "e", "f"]),
-    "no placeholder": ({"texts": {"prompts": ["a"], "captions": ["c"]}, "media_files": ["jpg"]}, ["<image>a", "c"]),
-    "captions alone": ({"texts": {"captions": ["c"]}}, ["<image>", "c"]),
-    "one of each": ({"texts": {"prompts": "a", "captions": "c"}}, ["<image>a", "c"]),
+    "no placeholder": ({"texts": {"prompts": ["a"], "captions": ["c"]}, "media_files": ["jpg"]}, ["a", "c"]),
+    "captions alone": ({"texts": {"captions": ["c"]}}, ["", "c"]),
+    "one of each": ({"texts": {"prompts": "a", "captions": "c"}}, ["a", "c"]),
     "uneven": ({"texts": {"prompts": ["a", "b"], "captions": ["c"]}}, "bad_turn"),
     "numbers": ({"texts": {"prompts": [1], "captions": ["c"]}}, "bad_turn"),
     "text": ({"texts": "a"}, "no_messages"),

@@ -360,6 +360,7 @@ BAD: list[tuple[Any, str, str]] = [
     ({"messages": [{"role": ["user"], "content": "hi"}]}, "unknown_role", "['user']"),
     (user("hi", system=5), "bad_turn", "a number"),
     (user("<image>", images=[]), "media_mismatch", "1 placeholder(s) for images but 0"),
+    (user("See <image 1>.", images=["a"]), "media_mismatch", "a text has '<image 1>'"),
     (user("<image>", images=["a", "b"]), "media_mismatch", "1 placeholder(s) for images but 2"),
     (user("<video>", images=["a"]), "media_mismatch", "1 placeholder(s) for videos but 0"),
     (user([{"type": "image"}]), "media_mismatch", "1 placeholder(s) for images but 0"),

@@ -313,3 +313,7 @@ def test_a_folder_is_a_videos_frames_by_their_numbers(tmp_path: Path) -> None:
     with pytest.raises(BadRecord, match="media_outside_root"):
         media_info(Media("video", "clip"), root)
     assert frames_in("clip/f1.png", root) is None
+    (tmp_path / "clip" / "f3.png").unlink()
+    Image.new("RGB", (64, 48)).save(tmp_path / "clip" / "cover.png")
+    with pytest.raises(BadRecord, match="differ in their numbers alone"):
+        frames_in("clip", root)
