@@ -99,17 +99,16 @@ def survey(lengths: Lengths, *, threads: int | None = None) -> Survey:
 
     for file, footer in zip(lengths.files, lengths.footers, strict=True):
         for field in footer.schema.to_arrow_schema():
-            if field.name in _TYPES:
-                typed(
-                    pl.Series(pl.from_arrow(pa.nulls(0, field.type))).alias(field.name), file.path
-                )
+            if field.name in _TYPES and not pa.types.is_null(field.type):
+                column = pl.Series(pl.from_arrow(pa.nulls(0, field.type)))
+                typed(column.alias(field.name), file.path)
 
-    def column(name: str) -> str:
+    def cast(name: str) -> str:
         return f"CAST({name if name in lengths.columns else 'NULL'} AS {_TYPES[name]})"
 
-    media = " + ".join(f"coalesce({column(name)}, 0)::BIGINT" for name in _MEDIA)
-    is_ok = f"coalesce({column('status')} = 'ok', {'status' not in lengths.columns})"
-    selected = [f"{column(name)} AS {name}" for name in ("source", "method", "length")]
+    media = " + ".join(f"coalesce({cast(name)}, 0)::BIGINT" for name in _MEDIA)
+    is_ok = f"coalesce({cast('status')} = 'ok', {'status' not in lengths.columns})"
+    selected = [f"{cast(name)} AS {name}" for name in ("source", "method", "length")]
     selected += [f"{is_ok} AS ok", "count(*)::BIGINT AS count"]
     selected.append(f"(count(*) FILTER ({media} > 0))::BIGINT AS num_with_media")
     with lengths.local_files() as paths:
