@@ -65,7 +65,7 @@ _MEANT = {  # the last word of a column's name that says something, in the singu
 _CHOICE, _ANSWER, _BY_ID = "a choice", "an answer", "the id of a medium"
 _CHOICES = frozenset(("option", "choice", "ending", "candidate", "distractor"))
 _OF_CHOICE = re.compile(
-    r"(?:a|op|opt|option|choice|ans|answer|ending)[_ ]?\d|op[_ ]?[a-h]|[a-h]", re.I
+    r"(?i:(?:a|op|opt|option|choice|ans|answer|ending)[_ ]?\d|op[_ ]?[a-h])|[A-H]"
 )
 _ANSWERS = frozenset(("answer", "response", "output", "completion", "reply", "solution"))
 _ARTICLES = {"image": "an image", "video": "a video", "audio": "a sound"}
@@ -402,6 +402,8 @@ def _meant(name: str, record: Record, parsed: Conversation) -> str | None:
             return named[0] if named else "image"
     if not parsed.media and len(words) == 2 and words[0] in _MEDIA and words[1] == "id":
         return _BY_ID
+    if re.fullmatch("[a-h]", name) and {"a", "b"} <= record.keys():
+        return _CHOICE
     is_answered = parsed.is_document or any(turn.role == "assistant" for turn in parsed.turns)
     if not is_answered and parsed.turns and name in _ANSWERS:
         return _ANSWER
