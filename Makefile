@@ -41,8 +41,9 @@ BESIDE_5.0.0  := $(BESIDE_5)
 BESIDE_5.6.2  := $(BESIDE_5)
 BESIDE_5.11.0 := $(BESIDE_5)
 
-# The floors of pyproject.toml, in a folder of the same kind, with a pandas that goes with that NumPy.
-BESIDE_LOWEST := pandas==2.2.3 pytz==2025.2 httpx==0.28.1 httpcore==1.0.9
+# The floors of pyproject.toml, in a folder of the same kind, with a pandas that goes with that NumPy and
+# the `datasets` that goes with that huggingface-hub: the Trainer imports it.
+BESIDE_LOWEST := pandas==2.2.3 pytz==2025.2 httpx==0.28.1 httpcore==1.0.9 datasets==4.4.1
 LOWEST_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index cli/test_cli \
                   estimate/test_estimate plan/test_continue inspect/test_verify lengths/test_survey \
                   format/test_schema plan/test_plan torch/sample/test_samples_media \
