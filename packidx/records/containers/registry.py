@@ -89,6 +89,7 @@ def required_kind(uri: str, path: str, data_type: str | None = None) -> str:
 
 
 _OBJECT_BYTES = 16 << 20  # of a file that is a single object, such as a mix
+_LINE_BYTES = 64 << 20  # of the first line of others
 _OF_RECORDS = frozenset((*TURN_KEYS, "prompt", "question", "instruction", "text", "input_ids"))
 
 
@@ -128,12 +129,15 @@ def _array_or_lines(path: str, codec: str, by_id: bool) -> str | None:
             head = block.removeprefix(BOM).lstrip(b" \t\r\n")
         if head.startswith(b"["):
             return "json"
-        while len(head) < _OBJECT_BYTES and (block := next(blocks, b"")):
+        while b"\n" not in head and len(head) < _LINE_BYTES and (block := next(blocks, b"")):
             head += block
-    line, _, rest = head.partition(b"\n")
-    record, second = _object(line), rest.partition(b"\n")[0]
-    if record is not None and rest.strip():
-        return "jsonl"
+        record = _object(head.partition(b"\n")[0])
+        while record is None and len(head) < _OBJECT_BYTES and (block := next(blocks, b"")):
+            head += block
+        line, _, rest = head.partition(b"\n")
+        if record is not None and (rest.strip() or any(block.strip() for block in blocks)):
+            return "jsonl"
+    second = rest.partition(b"\n")[0]
     whole = record or _object(head)
     if whole is not None and _holds_records(whole, by_id):
         return "json"
