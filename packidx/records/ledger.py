@@ -25,6 +25,7 @@ from packidx.io.ranges import Extent
 from packidx.records.containers.tar import KEY, MEMBERS, Members
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import UNUSED, parse
+from packidx.records.dialects.questions import ANSWERS
 from packidx.records.dialects.sides import BESIDE
 from packidx.records.dialects.standard import key_of, standard
 from packidx.records.layout import CAPTIONS
@@ -67,7 +68,6 @@ _CHOICES = frozenset(("option", "choice", "ending", "candidate", "distractor"))
 _OF_CHOICE = re.compile(
     r"(?i:(?:a|op|opt|option|choice|ans|answer|ending)[_ ]?\d|op[_ ]?[a-h])|[A-H]"
 )
-_ANSWERS = frozenset(("answer", "response", "output", "completion", "reply", "solution"))
 _ARTICLES = {"image": "an image", "video": "a video", "audio": "a sound"}
 _MEDIA = {"image": "image", "img": "image", "photo": "image", "picture": "image", "pic": "image"}
 _MEDIA |= {"video": "video", "clip": "video", "audio": "audio", "sound": "audio", "speech": "audio"}
@@ -405,7 +405,7 @@ def _meant(name: str, record: Record, parsed: Conversation) -> str | None:
     if re.fullmatch("[a-h]", name) and {"a", "b"} <= record.keys():
         return _CHOICE
     is_answered = parsed.is_document or any(turn.role == "assistant" for turn in parsed.turns)
-    if not is_answered and parsed.turns and name in _ANSWERS:
+    if not is_answered and parsed.turns and name in ANSWERS:
         return _ANSWER
     return meaning_of(name)
 

@@ -186,6 +186,8 @@ class ChatTemplate:
     def _unwritten(self, conversation: Conversation) -> list[str]:
         """Return what a record says besides its messages' contents and the template writes nothing
         of, in words."""
+        if not conversation.tools and not any(turn.extra for turn in conversation.turns):
+            return []
         keys = {key for turn in conversation.turns for key, held in turn.extra.items() if held}
         told = sorted(keys & _SAID - self._names)
         told += ["tools"] if conversation.tools and not self._takes_tools else []

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -28,11 +29,12 @@ _USUAL = (
     ("instruction", "input", "output"),
     ("question", "input", "answer"),
 )
-_ANSWERS = ("response", "completion", "output", "answer", "answers", "answerKey")
+ANSWERS = ("response", "completion", "output", "answer", "answers", "answerKey")
+"""Columns of an answer."""
 _MIXED = tuple(
     (question, addition, answer)
     for question, addition in {form[:2]: None for form in _USUAL}
-    for answer in _ANSWERS
+    for answer in ANSWERS
 )
 _FORMS = (
     *_USUAL,
@@ -238,14 +240,21 @@ def _columns_of_choices(record: Mapping[str, Any]) -> _Choices | None:
     """The choices that stand in columns of their own: ``A``, ``B`` … or ``option_a`` …"""
     texts: list[str | None] = [None] * len(_LETTERS)
     for name, value in record.items():
-        match = _LETTER.fullmatch(name)
-        if match and isinstance(value, str) and not _is_blank(value):
-            texts[_LETTERS.index((match[1] or match[2]).upper())] = value
+        number = _number_of(name)
+        if number is not None and isinstance(value, str) and not _is_blank(value):
+            texts[number] = value
     known = [number for number, text in enumerate(texts) if text is not None]
     if len(known) < 2 or known[0]:
         return None
     last = known[-1] + 1
     return _Choices(tuple(_LETTERS[:last]), tuple(texts[:last]))
+
+
+@functools.lru_cache(1024)
+def _number_of(name: str) -> int | None:
+    """The number of the choice that a column is called for; None of any other."""
+    match = _LETTER.fullmatch(name)
+    return None if match is None else _LETTERS.index((match[1] or match[2]).upper())
 
 
 def _text(value: Any, name: str) -> str:
