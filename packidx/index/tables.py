@@ -1,4 +1,4 @@
-"""Reading an index's tables as Arrow: those in its files, and those made from them."""
+"""An index's tables as Arrow, and what views are made of."""
 
 from __future__ import annotations
 
@@ -126,9 +126,6 @@ class OpenedIndex(Protocol):
     def resolve(self, uri: str) -> str:
         """Return where a path or URL of the manifest is here."""
 
-    def packs(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The packs table."""
-
     def files(self, table: str | None = None, window: int | None = None) -> list[StoredFile]:
         """Its files, or those of a table, or of a window."""
 
@@ -165,11 +162,18 @@ def read_table(
     """Rows of one of an index's `TABLES`, in order: of all windows, or of one.
 
     Raises:
-        NotFoundInIndex: the table has no such column.
+        NotFoundInIndex: there is no such table, or it has no such column.
         FormatError: a file is missing or damaged.
     """
+    if table not in TABLES:
+        there = ", ".join(TABLES)
+        raise NotFoundInIndex(f"there is no table {table!r}: there are {there}; ask index.duckdb()")
     schema = TABLES[table]
-    wanted = known_columns(table, columns, schema)
+    wanted = list(columns) if columns is not None else schema.names
+    if unknown := [name for name in wanted if name not in schema.names]:
+        raise NotFoundInIndex(
+            f"{table} has no column {unknown[0]!r}: it has {', '.join(schema.names)}"
+        )
     tables = [schema.empty_table().select(wanted)]
     placed = snapshot.placed if window is None else [snapshot.placed[window]]
     for each in placed:
@@ -210,62 +214,6 @@ def _read(path: str, *, table: str, wanted: list[str], placed: PlacedWindow) -> 
 
 
 _STORED_AS = {"pack_id": "pack"}
-
-
-def known_columns(table: str, columns: Sequence[str] | None, schema: pa.Schema) -> list[str]:
-    """The columns that are asked of a table; all without.
-
-    Raises:
-        NotFoundInIndex: it has no such column.
-    """
-    wanted = list(columns) if columns is not None else schema.names
-    unknown = [name for name in wanted if name not in schema.names]
-    if unknown:
-        raise NotFoundInIndex(
-            f"{table} has no column {unknown[0]!r}: it has {', '.join(schema.names)}"
-        )
-    return wanted
-
-
-def made_table(
-    index: OpenedIndex, table: str, columns: Sequence[str] | None, steps: Steps
-) -> pa.Table:
-    """A table that is no file of the index: see `Index.to_arrow`."""
-    if table == "steps":
-        return _steps(index, columns, steps)
-    if table == "sources":
-        rows = source_rows(index.snapshot, index.snapshot.options.weights)
-        made = pa.Table.from_pylist(rows, schema=SOURCES)
-    elif table in ("lengths", "rejected"):
-        made = _lengths(index, table)
-    else:
-        there = ", ".join((*TABLES, "lengths", "rejected", "sources", "steps"))
-        raise NotFoundInIndex(f"there is no table {table!r}: there are {there}")
-    return made.select(known_columns(table, columns, made.schema))
-
-
-def _steps(index: OpenedIndex, columns: Sequence[str] | None, steps: Steps) -> pa.Table:
-    order = steps.table()
-    wanted = known_columns("steps", columns, STEPS)
-    # Packs are numbered as their rows are.
-    of_packs = index.packs([name for name in wanted if name not in ORDER.names])
-    if of_packs.num_columns:
-        of_packs = of_packs.take(order.column("pack_id"))
-    values = [(order if name in ORDER.names else of_packs).column(name) for name in wanted]
-    return pa.table(values, schema=pa.schema([STEPS.field(name) for name in wanted]))
-
-
-def _lengths(index: OpenedIndex, table: str) -> pa.Table:
-    with local_copies(planned_lengths(index).files) as paths:
-        parts = [pq.read_table(path, partitioning=None) for path in paths]
-    rows = pa.concat_tables(parts, promote_options="default")
-    if table == "lengths":
-        return rows
-    if "status" not in rows.column_names:
-        raise FormatError(NO_STATUS)
-    from pyarrow import compute
-
-    return rows.filter(compute.equal(rows["status"], "rejected"))
 
 
 def planned_lengths(index: OpenedIndex) -> KnownTable:

@@ -22,8 +22,7 @@ from packidx.pack.slots import Slots, joined
 from packidx.pack.solve import Problem, Solution, bound_of, rounds_of, solve, strategies_of
 from packidx.plan.schedule import schedule
 from packidx.plan.select.eligible import Rules
-from packidx.plan.select.items import Items
-from packidx.plan.select.make_items import dropped_with, make_items
+from packidx.plan.select.items import Items, dropped_with, make_items
 from packidx.plan.windows import WindowRange
 
 
@@ -32,7 +31,7 @@ class Packs:
     """Counters of provisional packs, in any order: all arrays ``[n]``.
 
     Attributes:
-        sizes: int64, items in each.
+        sizes: int64, samples in each.
         sums: column of the packs table -> (sums, where a part is unknown).
         group: int32, number in the window's groups.
     """
@@ -61,20 +60,20 @@ def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
         # Sums below 2^53 are exact in the doubles that bincount adds.
         return np.bincount(slots.pack, values, slots.num_packs).astype(np.int64)
 
-    if slots.sums is not None and items.padded is items.length and items.folded is None:
+    if slots.sums is not None and items.padded is items.length and items.sizes is None:
         sizes, tokens, squares = slots.sums
     else:
-        length = items.length[item]
-        sizes = np.bincount(slots.pack, minlength=slots.num_packs).astype(np.int64)
-        tokens, squares = total(length), total(items.squares[item])
+        per_item = None if items.sizes is None else items.sizes[item]
+        sizes = np.bincount(slots.pack, per_item, slots.num_packs).astype(np.int64)
+        tokens, squares = total(items.tokens[item]), total(items.squares[item])
     sums: dict[str, tuple[Int64s, Bools | None]] = {
         "length": (tokens, None),
         "attention_cost": (squares, None),
     }
-    padded = tokens if items.padded is items.length else total(items.padded[item])
+    padded = tokens if items.padded is items.length else total(items.padded_tokens[item])
     sums["padded_length"] = (-(-padded // pad_to) * pad_to, None)
     for name in SUMMED:
-        column = items.column(name)
+        column = items.counter(name)
         if column is None:
             continue
         values, null = column
@@ -147,12 +146,12 @@ def _codes_of(items: Items, kind: str | None) -> tuple[list[str], Int32s | None]
     if kind == "source":
         _need(rows, "source", kind)
         codes, names = column_codes(rows, "source")
-        return names, codes[items.row]
+        return names, codes[items.of_first(items.row)]
     _need(rows, "num_images", kind)
-    images, _ = items.whole("num_images")
-    videos, _ = items.whole("num_videos")
-    sounds, _ = items.whole("audio_tokens")
-    held = [(values > 0).astype(np.int32) for values in (images, videos, sounds)]
+    held = [
+        items.total(rows.ints(name, items.row)[0] > 0, np.logical_or).astype(np.int32)
+        for name in ("num_images", "num_videos", "audio_tokens")
+    ]
     return list(_MEDIA_TYPES), held[0] + 2 * held[1] + 4 * held[2]
 
 
@@ -168,15 +167,15 @@ def _problem(items: Items, chosen: Int32s, options: Options) -> Problem:
     own = slice(None) if len(chosen) == items.num_items else chosen
     caps = {}
     for name, most in options.caps.items():
-        column = items.column(name)
+        column = items.counter(name)
         if column is not None:
             caps[name] = column[0][own], most
-    cost = items.column("vision_cost")
+    cost = items.counter("vision_cost")
     values = None if cost is None or not cost[0].any() else cost[0][own]
-    problem = Problem(items.padded[own], options.planned_capacity, caps, values)
+    problem = Problem(items.padded_tokens[own], options.planned_capacity, caps, values)
     if items.copy is None:
         return problem
-    sample, copy = items.row[own], items.copy[own]
+    sample, copy = items.of_first(items.row)[own], items.of_first(items.copy)[own]
     return replace(problem, sample=sample, rounds=rounds_of(sample, copy, options.seed))
 
 
@@ -189,7 +188,7 @@ class Variant:
 
     packs: Packs
     ordered: Int64s
-    """[n], samples by pack and position, numbers in `Items.samples`, as `with_length` has them."""
+    """[n], samples by pack and position, numbers in `Items`, as `with_length` has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +238,9 @@ class WindowPlan:
         """Samples of which any item is packed."""
         items = self.items
         if items.copy is None and items.piece is None and self.draw is None:
-            return items.samples.num_items
+            return items.num_samples
         packed = np.zeros(items.rows.num_rows, bool)
-        packed[items.samples.row if self.draw is None else items.rows_of(self.draw.stayed)] = True
+        packed[items.row if self.draw is None else items.rows_of(self.draw.stayed)] = True
         return int(packed.sum())
 
     @property
@@ -259,13 +258,6 @@ class WindowPlan:
             tokens = tokens[~np.isin(rows, self.draw.undrawn)]
         return int(tokens.sum())
 
-    @property
-    def num_pieces(self) -> int:
-        """Rows of the samples table in one epoch."""
-        if self.draw is None:
-            return self.items.samples.num_items
-        return len(self.items.rows_of(self.draw.stayed))
-
     def bounds(self) -> list[tuple[int, str]]:
         """Lower bound of each group's packs in one epoch, and the name of its proof."""
         bounds = []
@@ -280,17 +272,23 @@ class WindowPlan:
     def variant(self, epoch: int, block: int) -> Variant:
         """Compose the packs of one epoch and put them in order, `block` to an optimizer step."""
         slots, packs, order = self._scheduled(epoch, block)
-        packs = packs.select(order)
+        items, packs = self.items, packs.select(order)
+        num_items = packs.sizes
+        if items.sizes is not None:
+            num_items = np.bincount(slots.pack, minlength=slots.num_packs)[order]
         first = np.empty(len(order), np.int64)
-        first[order] = np.cumsum(packs.sizes) - packs.sizes
+        first[order] = np.cumsum(num_items) - num_items
         ordered = np.empty(len(slots.item), np.int64)
-        plain = self.items.padded is self.items.length
+        plain = items.padded is items.length
         for chunk in slots.chunks():
             item = slots.item[chunk.slots]
             known = chunk.length if plain else None
-            length = self.items.length[item] if known is None else known
+            length = items.tokens[item] if known is None else known
             ordered[first[chunk.pack] + chunk.position] = with_length(item, length)
-        return unfolded(self.items, Variant(packs, ordered))
+        if items.sizes is not None:
+            number = items.samples_of(ordered & 0xFFFFFFFF)
+            ordered = with_length(number.astype(np.int32), items.length[number])
+        return Variant(packs, ordered)
 
     def keep(self, most: int, block: int) -> WindowPlan:
         """The plan with the first `most` packs of its schedule, in every epoch; samples of the
@@ -361,26 +359,13 @@ class WindowPlan:
         if "source" not in rows.frame.columns:
             return shares
         codes, names = column_codes(rows, "source")
-        of_item = codes[self.items.row[slots.item]]
-        length = self.items.length[slots.item]
+        of_item = codes[self.items.of_first(self.items.row)[slots.item]]
+        length = self.items.tokens[slots.item]
         totals = np.bincount(of_item, length, len(names))
         for code in np.argsort(-totals, kind="stable")[: _SOURCES if len(names) > 1 else 0]:
             tokens = np.where(of_item == code, length, 0)
             shares.append(np.bincount(slots.pack, tokens, slots.num_packs).astype(np.int64))
         return shares
-
-
-def unfolded(items: Items, folded: Variant) -> Variant:
-    """A variant of items as one of their samples: the sides of a pair follow each other."""
-    if items.folded is None:
-        return folded
-    item = folded.ordered & 0xFFFFFFFF
-    number, sizes = items.folded.samples_of(item)
-    sums = np.append(0, np.cumsum(sizes))
-    ends = np.cumsum(folded.packs.sizes)
-    of_packs = sums[ends] - sums[ends - folded.packs.sizes]
-    ordered = with_length(number.astype(np.int32), items.samples.length[number])
-    return Variant(replace(folded.packs, sizes=of_packs), ordered)
 
 
 def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Rules) -> WindowPlan:

@@ -41,7 +41,7 @@ def write_window(folder: Path, plan: WindowPlan, block: int) -> Window:
             if not len(packs):
                 continue
             files.write("packs", _packs_table(packs, plan.group_names, epoch, first, num_pieces))
-            for rows in _samples_chunks(items.samples, variant, first):
+            for rows in _samples_chunks(items, variant, first):
                 files.write("samples", rows)
             num_packs[epoch] = len(packs)
             num_pieces += len(variant.ordered)
