@@ -1,0 +1,48 @@
+"""The rule of a stream, as a plan's strategy has it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from packidx.errors import OptionError
+
+RULES = {
+    "next-fit": False,
+    "best-fit": True,
+    "balanced": True,
+    "internvl": True,
+    "window": True,
+}
+"""Name of a rule (`packidx.pack.streams`) -> whether it has a number, as in ``best-fit:16``."""
+
+STREAM = "stream:"
+_STRATEGY = re.compile(r"(?:stream:)?([a-z-]+)(?::([1-9]\d{0,5}))?(?:/([1-9]\d{0,5}))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRule:
+    """A rule and the number of lanes that pack by it, as text ``stream:best-fit:16/64``."""
+
+    name: str
+    number: int | None
+    lanes: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> StreamRule:
+        """Read a strategy, with or without ``stream:``; without ``/LANES`` these are None.
+
+        Raises:
+            OptionError: there is no such rule.
+        """
+        match = _STRATEGY.fullmatch(text)
+        name, number, lanes = match.groups() if match else (text, None, None)
+        if name not in RULES or RULES[name] != (number is not None):
+            rules = ", ".join(f"{key}:N" if has else key for key, has in RULES.items())
+            raise OptionError(f"the rule of a stream is {text!r:.60}: choose one of {rules}")
+        return cls(name, number and int(number), lanes and int(lanes))
+
+    def __str__(self) -> str:
+        number = "" if self.number is None else f":{self.number}"
+        lanes = "" if self.lanes is None else f"/{self.lanes}"
+        return f"{STREAM}{self.name}{number}{lanes}"
