@@ -425,8 +425,8 @@ def pack_all(rule: StreamRule, limits: Sizes, deal: Deal, lanes: int, measure: M
         lane = Lane(rule, limits, deal, number, measure)
         packs.append(list(iter(lane.next_pack, None)))
     given = np.array([len(own) for own in packs], np.int64)
-    lane, row = Places(given).order()
-    by_place = [packs[n][k] for n, k in zip(lane.tolist(), row.tolist(), strict=True)]
+    lane_of, row_of = Places(given).order()
+    by_place = [packs[n][k] for n, k in zip(lane_of.tolist(), row_of.tolist(), strict=True)]
     sizes = np.array([len(pack) for pack in by_place], np.int64)
     records = np.array([record for pack in by_place for record in pack], np.int64).reshape(-1, 2)
     return Packed(given, sizes, records[:, 0], records[:, 1])

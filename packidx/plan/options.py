@@ -104,8 +104,10 @@ def dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-STRATEGIES = ("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N")
-STRATEGIES += ("stream:RULE",)
+STRATEGIES = (
+    *("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N"),
+    "stream:RULE",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,7 @@ def resolved(options: Options, lanes: int | None, table: Lengths, num_windows: i
         OptionError: an option that a stream has not.
     """
     rule = StreamRule.parse(options.strategy)
+    rule.check(options.max_images)
     refused = {
         "group-by": options.group_by is not None,
         f"on-long {options.on_long}": options.on_long in ("split", "truncate"),

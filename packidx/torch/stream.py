@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.format import parquet
+from packidx.format.stream import LOG_COLUMNS, LOG_RECIPE
 from packidx.index import Pack as PlannedPack
 from packidx.io import files
 from packidx.pack.streams import check_lanes
@@ -28,16 +28,7 @@ from packidx.torch.reader import Encode
 from packidx.torch.stream_rows import StreamIndex
 
 _VERSION = 1
-LOG_COLUMNS = pa.schema(
-    [
-        pa.field("place", pa.int64()),
-        pa.field("position", pa.int32()),
-        pa.field("sample_id", pa.int64()),
-        pa.field("copy", pa.int32()),
-        pa.field("length", pa.int32()),
-    ]
-)
-RECIPE = "stream.json"
+_LOGGED = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in LOG_COLUMNS.items()])
 
 
 class StreamingPackedDataset(IterableDataset[Pack]):
@@ -157,7 +148,7 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         return {
             "place": planned.pack_id,
             "lane": (lane, self.index.state_of(lane)),
-            "planned": [{"place": planned.pack_id, **row} for row in rows],
+            "planned": [{"place": planned.pack_id, **row, "trained": True} for row in rows],
         }
 
     def state(self, place: int, lanes: Mapping[int, list[Any]]) -> dict[str, Any]:
@@ -254,7 +245,7 @@ class StreamLoader(DataLoader[Any]):
         self._log = None if log is None else Path(log)
         self._rows: list[dict[str, Any]] = []
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Any:
         stream = self.stream
         each = stream.world_size * stream.micro_batch
         place = self._place
@@ -272,7 +263,19 @@ class StreamLoader(DataLoader[Any]):
                 if self._log is not None:
                     self._rows += one["planned"]
             yield batch
+        self._log_left_out()
         self._place = stream._start = 0
+
+    def _log_left_out(self) -> None:
+        """Write down the packs at the end of the epoch that fill no micro-batch of every rank."""
+        stream = self.stream
+        if self._log is None or stream.rank or not stream.index.is_counted:
+            return
+        for place in range(self._place, stream.index.num_packs):
+            rows = stream._told(stream.index.pack(place))["planned"]
+            self._rows += [{**row, "trained": False} for row in rows]
+        self._place = stream.index.num_packs
+        self._write_log()
 
     def _agreed(self, batches: Iterator[Any]) -> Iterator[Any]:
         """`batches`, as long as every rank has one; asked where nobody can know how many."""
@@ -310,23 +313,23 @@ class StreamLoader(DataLoader[Any]):
         if self._log is None:
             return
         self._log.mkdir(parents=True, exist_ok=True)
-        if self.stream.rank == 0 and not (self._log / RECIPE).exists():
-            files.write_json(str(self._log / RECIPE), self._recipe())
+        if self.stream.rank == 0 and not (self._log / LOG_RECIPE).exists():
+            files.write_json(str(self._log / LOG_RECIPE), self._recipe())
         if self._rows:
             first, rank = self._rows[0]["place"], self.stream.rank
             name = f"packs-{first:012d}-{self._place:012d}-{rank:05d}.parquet"
-            parquet_rows = pa.Table.from_pylist(self._rows, schema=LOG_COLUMNS)
+            parquet_rows = pa.Table.from_pylist(self._rows, schema=_LOGGED)
             _write(self._log / name, parquet_rows)
             self._rows = []
 
     def _recipe(self) -> dict[str, Any]:
-        snapshot = self.stream.index.snapshot
+        index = self.stream.index
         return {
             "version": _VERSION,
-            "recipe": self.stream.index.recipe,
-            "lengths": snapshot.lengths.uri if self.stream.index.is_counted else None,
-            "epoch": self.stream.epoch,
-            "options": snapshot.options.to_json(),
+            "recipe": index.recipe,
+            "lengths": index.path if index.is_counted else None,
+            "epoch": index.epoch,
+            "options": index.asked,
         }
 
 
@@ -348,16 +351,3 @@ def cut_log(folder: Path, place: int) -> None:
             first, _, rank = path.name.removeprefix("packs-").removesuffix(".parquet").split("-")
             _write(folder / f"packs-{first}-{place:012d}-{rank}.parquet", kept)
         path.unlink()
-
-
-def read_recipe(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what a log says of its stream.
-
-    Raises:
-        FormatError: it says nothing that can be read.
-    """
-    try:
-        stated: dict[str, Any] = json.loads(Path(folder, RECIPE).read_text())
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{folder} is no log of a stream: {error}") from None
-    return stated

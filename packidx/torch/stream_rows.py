@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from packidx.arrays import Int64s
 from packidx.digests import canonical_json, digest
@@ -43,7 +44,7 @@ _FREE = CostModel(
 )
 _LOCATED = ("sample_id", "source", "key", "shard", "row", "offset", "nbytes")
 _COUNTED = ("length", "label_tokens", "num_images", "vision_patches", "vision_cost", "media")
-_CAPS = ("num_images", "vision_patches", "num_samples")
+_CAPS_ASKED = ("max_images", "max_vision_patches", "max_samples")
 
 
 class StreamIndex(Index):
@@ -58,6 +59,10 @@ class StreamIndex(Index):
         options: of a plan, by name, those that are not the default.
         lanes: V; of a lengths table 1,024, fewer where a lane would give out fewer than 20 packs.
         epoch: of the order in which records come.
+
+    Attributes:
+        asked: the options of `PlanOptions` that make the same packs.
+        recipe: digest of all that they depend on.
 
     Raises:
         OptionError: an option that a stream has not, or that has no meaning for these records.
@@ -93,9 +98,17 @@ class StreamIndex(Index):
                 )
             tokens = sum(source.num_tokens or 0 for source in stated["sources"])
             lanes = default_lanes(tokens, own.capacity)
+        rule.check(own.max_images)
+        if not self.is_counted and (own.max_images or own.max_vision_patches):
+            raise OptionError(
+                "a cap on images needs to know them before they are read: run `packidx estimate`"
+                " and stream from that"
+            )
         self.rule = StreamRule(rule.name, rule.number, lanes)
         self.lanes = lanes
-        own = Options(**{**_members(own), "strategy": str(self.rule)})
+        own = replace(own, strategy=str(self.rule))
+        weights = [f"{name}={weight}" for name, weight in options.get("weights", {}).items()]
+        self.asked = {**asked, "strategy": str(self.rule), "mix": weights}
         recipe = [stated["lengths"].fingerprint, own.to_json()]
         self.recipe = digest(canonical_json(recipe))
         self.id = self.recipe[:32]
@@ -298,21 +311,19 @@ class StreamIndex(Index):
         return PlannedPack(pack_id, stats, samples)
 
     def _sample(self, row: int, copy: int, length: int | None) -> Sample:
+        values: dict[str, Any]
         values = {name: self._rows[name][row].as_py() for name in self._rows.column_names}
         known = values.get("length") if length is None else length
-        shift = self.snapshot.options.shift
+        places = ("pack_id", "position", "piece", "token_start", "start", "padded_length")
+        placed: dict[str, Any] = dict.fromkeys(places, 0)
+        located: dict[str, Any] = {name: values.get(name) for name in _LOCATED}
         return Sample(
-            pack_id=-1,
-            position=0,
             copy=copy,
-            piece=0,
-            token_start=0,
-            start=0,
-            length=(known or 0) - shift,
-            padded_length=0,
+            length=(known or 0) - self.snapshot.options.shift,
             label_tokens=values.get("label_tokens"),
             media=_of_piece(values.get("media")),
-            **{name: values.get(name) for name in _LOCATED},
+            **placed,
+            **located,
         )
 
 
@@ -332,16 +343,12 @@ def _opened(arguments: tuple[Any, ...], states: Mapping[int, list[Any]]) -> Stre
     return index
 
 
-def _members(options: Options) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in options.__struct_fields__}
-
-
 def _options(
     asked: Mapping[str, Any], rule: StreamRule, is_exact: bool, weights: Mapping[str, Any]
 ) -> Options:
     """The options of a plan that a stream has."""
     known = {"capacity", "strategy", "seed", "align", "pad_pack_to", "reserve", "shift", "margin"}
-    known |= {"max_images", "max_vision_patches", "max_samples"}
+    known |= set(_CAPS_ASKED)
     if unknown := sorted(asked.keys() - known):
         raise OptionError(f"a stream has no option {unknown[0]}: plan for that")
     given = {"seed": 0, "align": 1, "pad_pack_to": 1, "reserve": 0, "shift": False, **asked}
@@ -350,9 +357,10 @@ def _options(
     margin = Fraction(str(given.get("margin") or 0))
     planned = int((1 - margin) * given["capacity"]) - given["reserve"]
     planned = planned // given["pad_pack_to"] * given["pad_pack_to"]
-    none = ("max_images", "max_vision_patches", "max_samples", "group_by", "max_packs", "holdout")
-    none += ("global_batch", "window_shards", "window_samples", "excluded", "appends_to")
-    values = dict.fromkeys(none) | dict(given) | {"margin": float(margin), "strategy": str(rule)}
+    none = [*_CAPS_ASKED, "group_by", "max_packs", "holdout", "global_batch", "window_shards"]
+    none += ["window_samples", "excluded", "appends_to"]
+    values: dict[str, Any] = {**dict.fromkeys(none), **given}
+    values |= {"margin": float(margin), "strategy": str(rule)}
     return Options(
         **values,
         planned_capacity=planned,
