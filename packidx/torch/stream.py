@@ -247,24 +247,35 @@ class StreamLoader(DataLoader[Any]):
 
     def __iter__(self) -> Any:
         stream = self.stream
-        each = stream.world_size * stream.micro_batch
-        place = self._place
-        for batch, told in self._agreed(super().__iter__()):
-            places = [one["place"] for one in told]
-            first = place + (stream.rank - place) % stream.world_size
-            wanted = [first + n * stream.world_size for n in range(stream.micro_batch)]
-            if places != wanted:  # a lane of this rank has ended, and with it the order
-                return
-            place += each
-            self._place = place
-            for one in told:
-                number, state = one["lane"]
+        batches = super().__iter__()
+        while (given := self._agreed(batches)) is not None:
+            batch, told = given
+            self._place += stream.world_size * stream.micro_batch
+            for pack in told:
+                number, state = pack["lane"]
                 self._lanes[number] = state
                 if self._log is not None:
-                    self._rows += one["planned"]
+                    self._rows += pack["planned"]
             yield batch
         self._log_left_out()
         self._place = stream._start = 0
+
+    def _agreed(self, batches: Iterator[Any]) -> tuple[Any, list[dict[str, Any]]] | None:
+        """The next batch, if every rank has one: asked where nobody can know how many there are.
+
+        A lane that has ended leaves its place empty, and there the order ends.
+        """
+        stream = self.stream
+        batch, told = next(batches, (None, []))
+        first = self._place + (stream.rank - self._place) % stream.world_size
+        wanted = [first + n * stream.world_size for n in range(stream.micro_batch)]
+        has_one = [pack["place"] for pack in told] == wanted
+        if not stream.index.is_counted and dist.is_available() and dist.is_initialized():
+            device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+            everywhere = torch.tensor([has_one], dtype=torch.int32, device=device)
+            dist.all_reduce(everywhere, dist.ReduceOp.MIN)
+            has_one = bool(everywhere.item())
+        return (batch, told) if has_one else None
 
     def _log_left_out(self) -> None:
         """Write down the packs at the end of the epoch that fill no micro-batch of every rank."""
@@ -276,21 +287,6 @@ class StreamLoader(DataLoader[Any]):
             self._rows += [{**row, "trained": False} for row in rows]
         self._place = stream.index.num_packs
         self._write_log()
-
-    def _agreed(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """`batches`, as long as every rank has one; asked where nobody can know how many."""
-        stream = self.stream
-        is_asked = not stream.index.is_counted and dist.is_available() and dist.is_initialized()
-        device = "cuda" if is_asked and dist.get_backend() == "nccl" else "cpu"
-        while True:
-            batch = next(batches, None)
-            if is_asked:
-                have = torch.tensor([batch is not None], dtype=torch.int32, device=device)
-                dist.all_reduce(have, dist.ReduceOp.MIN)
-                batch = batch if have.item() else None
-            if batch is None:
-                return
-            yield batch
 
     def state_dict(self) -> dict[str, Any]:
         """The state behind the batches that were given out, to be merged with the other ranks'

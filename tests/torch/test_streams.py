@@ -9,36 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stream_records import CAPACITY, Words, write_records
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import FormatError, MismatchError, OptionError, VerificationError
 from packidx.plan.freeze import freeze_log
 from packidx.torch import StreamingPackedDataset, StreamLoader, merge_states
 
-CAPACITY = 256
 LANES = 8
-
-
-class Words:
-    """A token for each word of a record's text, the first number being the record's own."""
-
-    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        return {"input_ids": [int(word) for word in record["text"].split()]}
-
-    def count(self, record: dict[str, Any]) -> int:
-        return len(record["text"].split())
-
-    def fingerprint(self) -> str:
-        return "words"
-
-
-def write_records(path: Path, number: int, seed: int = 0) -> None:
-    draw = random.Random(seed)
-    with path.open("w") as file:
-        for row in range(number):
-            length = min(CAPACITY + 20, max(1, int(draw.lognormvariate(3.2, 1.0))))
-            text = " ".join(str(n) for n in [row, *range(length - 1)])
-            file.write(json.dumps({"id": f"r{row}", "text": text}) + "\n")
 
 
 @pytest.fixture(scope="module")
