@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,11 +20,15 @@ from packidx.index.cost import pack_cost
 from packidx.lengths.rows import LengthsRows
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import Slots, joined
-from packidx.pack.solve import Problem, Solution, bound_of, rounds_of, solve, strategies_of
+from packidx.pack.solve import Problem, bound_of, rounds_of, solve, strategies_of
+from packidx.pack.solve import Solution as Solved
 from packidx.plan.schedule import schedule
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import Items, dropped_with, make_items
+from packidx.plan.stream import ListedSolution, is_stream, solve_stream
 from packidx.plan.windows import WindowRange
+
+Solution = Solved | ListedSolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,21 +196,6 @@ class Variant:
     """[n], samples by pack and position, numbers in `Items`, as `with_length` has them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Draw:
-    """Some of a window's packs, which every epoch has.
-
-    Attributes:
-        kept: bool [packs], which provisional packs stay.
-        stayed: int32 [n], the items in them.
-        undrawn: int32 [n], the rows of which no item is in them.
-    """
-
-    kept: Bools
-    stayed: Int32s
-    undrawn: Int32s
-
-
 @dataclass(frozen=True)
 class WindowPlan:
     """The plan of one window: its samples, packed.
@@ -216,7 +206,6 @@ class WindowPlan:
         group_names: empty where all items are one group.
         groups: those that have items.
         solutions: how each of them is packed.
-        draw: the packs that stay, where some do not.
     """
 
     window: WindowRange
@@ -225,49 +214,21 @@ class WindowPlan:
     dropped: pa.Table
     group_names: list[str]
     groups: list[Group]
-    solutions: list[Solution]
-    draw: _Draw | None = None
+    solutions: Sequence[Solution]
 
     @property
     def strategies(self) -> list[str]:
         """The rules that were taken."""
-        return sorted(set().union(*map(strategies_of, self.solutions)))
+        return sorted(set().union(*map(_strategies_of, self.solutions)))
 
     @property
     def num_samples(self) -> int:
         """Samples of which any item is packed."""
-        items = self.items
-        if items.copy is None and items.piece is None and self.draw is None:
-            return items.num_samples
-        packed = np.zeros(items.rows.num_rows, bool)
-        packed[items.row if self.draw is None else items.rows_of(self.draw.stayed)] = True
+        if self.items.copy is None and self.items.piece is None:
+            return self.items.num_samples
+        packed = np.zeros(self.items.rows.num_rows, bool)
+        packed[self.items.row] = True
         return int(packed.sum())
-
-    @property
-    def num_lost(self) -> int:
-        """Tokens that were to be packed and are not; of samples that are not drawn, none."""
-        return self._of_drawn(*self.items.lost)
-
-    @property
-    def num_left_out(self) -> int:
-        """Tokens of packed samples that are in no piece, of every copy."""
-        return self._of_drawn(*self.items.left_out)
-
-    def _of_drawn(self, rows: Int64s, tokens: Int64s) -> int:
-        if self.draw is not None:
-            tokens = tokens[~np.isin(rows, self.draw.undrawn)]
-        return int(tokens.sum())
-
-    def bounds(self) -> list[tuple[int, str]]:
-        """Lower bound of each group's packs in one epoch, and the name of its proof."""
-        bounds = []
-        for group, solution in zip(self.groups, self.solutions, strict=True):
-            bound = solution.bound
-            if self.draw is not None:
-                stayed = np.isin(group.items, self.draw.stayed)
-                bound = bound_of(group.problem.select(stayed)) if stayed.any() else (0, "volume")
-            bounds.append(bound)
-        return bounds
 
     def variant(self, epoch: int, block: int) -> Variant:
         """Compose the packs of one epoch and put them in order, `block` to an optimizer step."""
@@ -294,17 +255,33 @@ class WindowPlan:
         """The plan with the first `most` packs of its schedule, in every epoch; samples of the
         others are dropped."""
         slots, _, order = self._scheduled(0, block)
-        packs = np.zeros(len(order), bool)
-        packs[order[:most]] = True
-        is_kept = packs[slots.pack]
-        stayed = slots.item[is_kept]
-        lost, kept = (
-            np.unique(self.items.rows_of(items)) for items in (slots.item[~is_kept], stayed)
-        )
-        rows = np.setdiff1d(lost, kept, assume_unique=True)
+        is_kept = np.zeros(len(order), bool)
+        is_kept[order[:most]] = True
+        chosen = np.flatnonzero(is_kept[slots.pack])
+        chosen = chosen[np.lexsort((slots.position[chosen], slots.pack[chosen]))]
+        item, pack = slots.item[chosen], slots.pack[chosen]
+        stays = np.zeros(self.items.num_items, bool)
+        stays[item] = True
+        items = self.items.select(stays)
+        gone = np.setdiff1d(self.items.rows_of(np.flatnonzero(~stays)), items.row)
+        rows, tokens = items.lost
+        is_told = ~np.isin(rows, gone)
+        items = replace(items, lost=(rows[is_told], tokens[is_told]))
+        number = np.cumsum(stays, dtype=np.int32) - 1
+        groups, solutions, base = [], [], 0
+        for group, solution in zip(self.groups, self.solutions, strict=True):
+            own, packs = stays[group.items], is_kept[base : base + solution.num_packs]
+            mine = (pack >= base) & (pack < base + len(packs))
+            listed = np.searchsorted(group.items[own], item[mine])
+            sizes = np.bincount(pack[mine] - base, minlength=len(packs))[packs]
+            problem = group.problem.select(own)
+            bound = bound_of(problem) if own.any() else (0, "volume")
+            groups.append(Group(group.code, group.name, number[group.items[own]], problem))
+            solutions.append(ListedSolution(_strategies_of(solution), bound, listed, sizes))
+            base += len(packs)
         detail = f"not among the {self.options.max_packs} packs that stay"
-        dropped = dropped_with(self.dropped, self.items.rows, rows, "max_packs", detail)
-        return replace(self, dropped=dropped, draw=_Draw(packs, stayed, rows))
+        dropped = dropped_with(self.dropped, items.rows, gone, "max_packs", detail)
+        return replace(self, items=items, dropped=dropped, groups=groups, solutions=solutions)
 
     @property
     def num_packs(self) -> int:
@@ -316,6 +293,8 @@ class WindowPlan:
         slots, group = self._compose(epoch)
         packs = sum_up(self.items, slots, group, self.options.pad_pack_to)
         sums = {name: values for name, (values, _) in packs.sums.items()}
+        if is_stream(self.options):
+            return slots, packs, np.arange(len(packs))
         llm, vit = pack_cost(self.options.cost_model, sums)
         order = schedule(
             self.options.schedule,
@@ -332,24 +311,15 @@ class WindowPlan:
         """Every item's slot, packs numbered group by group, and the group of each pack."""
         composed, codes = [], []
         for group, solution in zip(self.groups, self.solutions, strict=True):
-            slots = solution.slots(group.problem, self._key(group.name, epoch))
+            key = derive_key(self.options.seed, "samples", self.window.number, epoch, group.name)
+            slots = solution.slots(group.problem, key)
             if len(self.groups) > 1:
                 slots = slots.with_items(group.items[slots.item])
             composed.append(slots)
             codes.append(np.full(slots.num_packs, group.code, np.int32))
         slots = composed[0] if len(composed) == 1 else joined(composed)
         code = np.concatenate([*codes, np.empty(0, np.int32)])
-        if self.draw is None:
-            return slots, code
-        kept = self.draw.kept
-        chosen = kept[slots.pack]
-        numbers = np.cumsum(kept, dtype=np.int32) - 1
-        pack, position = numbers[slots.pack[chosen]], slots.position[chosen]
-        return Slots(slots.item[chosen], int(kept.sum()), (pack, position)), code[kept]
-
-    def _key(self, group: str, epoch: int) -> int:
-        epoch = 0 if self.draw is not None else epoch
-        return derive_key(self.options.seed, "samples", self.window.number, epoch, group)
+        return slots, code
 
     def _shares(self, slots: Slots, sums: dict[str, Int64s]) -> list[Int64s]:
         """Tokens of each pack whose share of a step is to vary little: visual, and by source."""
@@ -368,6 +338,12 @@ class WindowPlan:
         return shares
 
 
+def _strategies_of(solution: Solution) -> set[str]:
+    if isinstance(solution, ListedSolution):
+        return solution.strategies
+    return strategies_of(solution)
+
+
 def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Rules) -> WindowPlan:
     """Plan one window.
 
@@ -380,9 +356,13 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
     items, dropped = make_items(rows, options, rules)
     names, groups = groups_of(items, options)
     keys = [derive_key(options.seed, "samples", window.number, 0, group.name) for group in groups]
-    solutions = [
-        solve(group.problem, options.strategy, key) for group, key in zip(groups, keys, strict=True)
-    ]
+    if is_stream(options):
+        solutions: list[Solution] = [solve_stream(items, g.problem, options) for g in groups]
+    else:
+        solutions = [
+            solve(group.problem, options.strategy, key)
+            for group, key in zip(groups, keys, strict=True)
+        ]
     return WindowPlan(window, options, items, dropped, names, groups, solutions)
 
 

@@ -134,7 +134,10 @@ class PackedDataset(Dataset[Pack]):
         number = operator.index(k)
         if not 0 <= number < len(self):
             raise IndexError(f"pack {number} is outside [0, {len(self)}) of {self.index.path}")
-        planned = self.index.pack(number)
+        return self.read(self.index.pack(number))
+
+    def read(self, planned: PlannedPack) -> Pack:
+        """A pack as it was planned; it raises what ``dataset[k]`` raises."""
         epoch = planned.stats["epoch"] or 0
         happened: Happened = []
         with self._reader.together(planned.samples, epoch):
