@@ -295,16 +295,12 @@ def _cells(row: PreviewRow) -> dict[str, str]:
         "steps": count(row.steps),
         "too long": f"{count(row.num_cut)} cut" if cut else count(row.num_dropped),
         "tokens lost": count(row.tokens_cut if cut else row.dropped_tokens),
-        "saved": percent(row.saved, 1),
     }
 
 
 def _legend(rows: Sequence[PreviewRow]) -> list[str]:
-    """Return what the columns compare, and what may come out otherwise."""
-    lines = [
-        "saved: of the positions of batches of as many samples, each padded to its longest; packs "
-        "and gap: by best-fit-decreasing, which --strategy auto may undercut",
-    ]
+    """Return how packs are counted, and what may come out otherwise."""
+    lines = ["packs and gap: by best-fit-decreasing, which --strategy auto may undercut"]
     if unusable := rows[0].num_unusable:
         are = "is rejected or has" if unusable == 1 else "are rejected or have"
         lines.append(f"unusable: {number_of(unusable, 'row')} {are} no length")

@@ -7,7 +7,6 @@ itself, and a hundred million take as long as their lengths take to read.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -45,12 +44,6 @@ class PreviewRow:
         num_cut_with_media: how many of them hold media: a plan moves cuts that would fall inside a
             medium, and leaves out media longer than a pack, which lengths alone do not show.
         steps: whole optimizer steps per epoch; None without a global batch.
-        batch: samples of a batch to compare with: as many as a pack holds on average, rounded.
-        padding: share of the positions of packs that hold no token: 1 - fill.
-        padding_longest: the same for batches of `batch` samples in random order, each padded to
-            the longest one in it.
-        padding_single: the same for one sample per sequence, each padded to the capacity.
-        saved: share of the positions of the batches padded to the longest that packs do without.
     """
 
     capacity: int
@@ -71,11 +64,6 @@ class PreviewRow:
     tokens_cut: int
     num_cut_with_media: int
     steps: int | None
-    batch: int
-    padding: float
-    padding_longest: float
-    padding_single: float
-    saved: float
 
 
 def preview(
@@ -133,16 +121,13 @@ def _row(counted: Survey, options: Options) -> PreviewRow:
     cuts = options.on_long in ("split", "truncate")
     num_long, long_tokens = int(counts[long].sum()), int(lengths[long] @ counts[long])
     num_samples = int(counts.sum()) - (0 if cuts else num_long)
-    batch, longest = _padded_batches(packed, num_packs)
-    padded = packed.num_samples * longest
-    positions = num_packs * options.capacity
     return PreviewRow(
         capacity=options.capacity,
         planned_capacity=options.planned_capacity,
         num_samples=num_samples,
         num_tokens=num_tokens,
         num_packs=num_packs,
-        fill=_share(num_tokens, positions),
+        fill=_share(num_tokens, num_packs * options.capacity),
         lower_bound=bound,
         bound=name,
         gap=num_packs - bound,
@@ -155,11 +140,6 @@ def _row(counted: Survey, options: Options) -> PreviewRow:
         tokens_cut=int(lengths @ counts) - num_tokens if cuts else 0,
         num_cut_with_media=int(usable["num_with_media"].to_numpy()[long].sum()) if cuts else 0,
         steps=options.global_batch and num_packs // options.global_batch,
-        batch=batch,
-        padding=1 - _share(num_tokens, positions),
-        padding_longest=1 - _share(num_tokens, padded),
-        padding_single=1 - _share(num_tokens, packed.num_samples * options.capacity),
-        saved=1 - _share(positions, padded),
     )
 
 
@@ -189,37 +169,3 @@ def _merged(lengths: Int64s, counts: Int64s) -> Histogram:
     sums = np.zeros(len(values), np.int64)
     np.add.at(sums, number, counts)
     return Histogram(values[::-1].astype(np.int64), sums[::-1].copy())
-
-
-def _padded_batches(packed: Histogram, num_packs: int) -> tuple[int, float]:
-    """Samples of a batch like the average pack, and the mean length of the longest one in it."""
-    if not num_packs:
-        return 1, 0.0
-    batch = max(1, (2 * packed.num_samples + num_packs) // (2 * num_packs))
-    return batch, expected_longest(packed, batch)
-
-
-def expected_longest(histogram: Histogram, batch: int) -> float:
-    """The mean, over all batches, of the longest of `batch` different samples, in tokens.
-
-    Of n samples, n(x) of them no longer than x, a batch of B is no longer than x with the chance
-    P(x) = C(n(x), B) / C(n, B), and the mean of the longest is the sum over x >= 1 of 1 - P(x - 1):
-    order statistics of a finite population, drawn without replacement as an epoch draws (Arnold,
-    Balakrishnan and Nagaraja, A First Course in Order Statistics, 1992, chapter 3).
-
-    Args:
-        histogram: not empty.
-        batch: 1 to the number of samples.
-    """
-    lengths = histogram.lengths[::-1]
-    upto = np.cumsum(histogram.counts[::-1])
-    every = _log_ways(int(upto[-1]), batch)
-    chances = np.exp([_log_ways(count, batch) - every for count in upto.tolist()])
-    return float(lengths @ np.diff(chances, prepend=0.0))
-
-
-def _log_ways(count: int, batch: int) -> float:
-    """Log of the number of ways to choose `batch` of `count`."""
-    if count < batch:
-        return -math.inf
-    return math.lgamma(count + 1) - math.lgamma(count - batch + 1) - math.lgamma(batch + 1)

@@ -1,10 +1,9 @@
-"""A dry run against the plans it predicts, and its padded batches against all batches."""
+"""A dry run against the plans it predicts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from hypothesis import strategies as st
 from manifests import write_lengths
 
 from packidx.errors import OptionError, SourceError
-from packidx.pack.counts import Histogram
 from packidx.plan import PlanOptions, plan_packs
-from packidx.plan.preview import expected_longest, preview, unseen
+from packidx.plan.preview import preview, unseen
 
 Write = Callable[..., str]
 
@@ -68,33 +66,6 @@ def test_a_preview_is_the_plan(write: Write, tmp_path: Path, changes: dict[str, 
         assert row.lower_bound > 0 and row.num_refused == 0
 
 
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.data())
-def test_the_expected_longest_is_the_mean_over_all_batches(
-    lengths: list[int], data: st.DataObject
-) -> None:
-    batch = data.draw(st.integers(1, len(lengths)))
-    longest = [max(chosen) for chosen in combinations(lengths, batch)]
-    found = expected_longest(Histogram.of(np.array(lengths)), batch)
-    assert found == pytest.approx(sum(longest) / len(longest), rel=1e-9)
-
-
-def test_padding_is_compared_with_batches_as_users_make_them(write: Write) -> None:
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(1, 200, 3000)
-    (row,) = preview(write(length=lengths), [1000])
-    batch = round(3000 / row.num_packs)
-    assert row.batch == batch > 1
-    positions = 0
-    for _ in range(30):  # epochs in random order, each batch padded to its longest
-        order = rng.permutation(lengths)[: 3000 // batch * batch]
-        positions += order.reshape(-1, batch).max(axis=1).sum() * batch
-    positions *= 3000 / (3000 // batch * batch) / 30
-    assert row.padding_longest == pytest.approx(1 - lengths.sum() / positions, abs=0.002)
-    assert row.padding_single == pytest.approx(1 - lengths.mean() / 1000)
-    assert row.padding == pytest.approx(1 - row.fill)
-    assert row.saved == pytest.approx(1 - row.num_packs * 1000 / positions, abs=0.002)
-
-
 def test_media_in_what_is_cut_is_told(write: Write) -> None:
     uri = write(length=[30, 80, 90, 95], image_tokens=[20, 20, 0, None], video_tokens=[0, 0, 0, 7])
     (row,) = preview(uri, [64], PlanOptions(64, on_long="split"))
@@ -130,5 +101,4 @@ def test_any_lengths_have_a_preview(
         (row,) = preview(str(path), [capacity], PlanOptions(1, on_long=how))
         assert row.num_tokens <= row.num_packs * capacity
         assert row.num_tokens + row.dropped_tokens + row.tokens_cut == sum(lengths)
-        shares = (row.fill, row.padding, row.padding_longest, row.padding_single)
-        assert all(-1e-9 <= share <= 1 for share in shares) and row.saved <= 1
+        assert 0 <= row.fill <= 1
