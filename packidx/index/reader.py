@@ -109,7 +109,7 @@ class Index:
         """A DuckDB connection of its own, with the views of `packidx sql`.
 
         ``db = index.duckdb(); db.sql("SELECT * FROM steps LIMIT 3")``. Unlike `packidx sql`, it is
-        DuckDB with all that it can do. Where the lengths are gone, a query of them says so.
+        DuckDB with all that it can do; where the lengths are gone, it lacks their views.
 
         Args:
             steps: of the view ``steps``, the packs in the order of training: ``seed``, ``epoch``,

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,10 @@ from packidx.format.schema import PACKS
 from packidx.index.order import SEEDS, Dealing, Epochs, check_global_batch, packs_per_step
 from packidx.index.row_groups import read_as_format
 from packidx.io import urls
-from packidx.io.copies import StoredFile, local_copies
+from packidx.io.copies import local_copies
+
+if TYPE_CHECKING:
+    from packidx.index.reader import Index
 
 ORDER = pa.schema(
     [
@@ -117,19 +120,6 @@ def _cast(values: Any, field: pa.Field) -> pa.Array:
     return (values if isinstance(values, pa.Array) else pa.array(values)).cast(field.type)
 
 
-class OpenedIndex(Protocol):
-    """The part of an index that the tables need (`packidx.index.reader.Index`)."""
-
-    path: str
-    snapshot: IndexManifest
-
-    def resolve(self, uri: str) -> str:
-        """Return where a path or URL of the manifest is here."""
-
-    def files(self, table: str | None = None, window: int | None = None) -> list[StoredFile]:
-        """Its files, or those of a table, or of a window."""
-
-
 SOURCES = pa.schema(
     [
         pa.field("name", pa.string()),
@@ -216,7 +206,7 @@ def _read(path: str, *, table: str, wanted: list[str], placed: PlacedWindow) -> 
 _STORED_AS = {"pack_id": "pack"}
 
 
-def planned_lengths(index: OpenedIndex) -> KnownTable:
+def planned_lengths(index: Index) -> KnownTable:
     """The lengths table that an index was planned of.
 
     Raises:
@@ -278,7 +268,7 @@ class Views:
         return [path for paths in (self.lengths or [], *windows) for path in paths]
 
 
-def paths_of(stack: contextlib.ExitStack, index: OpenedIndex, table: str) -> WindowPaths:
+def paths_of(stack: contextlib.ExitStack, index: Index, table: str) -> WindowPaths:
     """Return the files of a table, as long as `stack` is open."""
     placed = index.snapshot.placed
     parts = [index.files(table, each.number) for each in placed]
@@ -298,7 +288,7 @@ def views_of_lengths(stack: contextlib.ExitStack, table: KnownTable, uri: str) -
 
 
 def views_of_index(
-    stack: contextlib.ExitStack, index: OpenedIndex, names: Collection[str], steps: Steps | None
+    stack: contextlib.ExitStack, index: Index, names: Collection[str], steps: Steps | None
 ) -> Views:
     """Return what can be asked of an index, as long as `stack` is open.
 

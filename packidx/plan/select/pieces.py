@@ -250,33 +250,21 @@ def _media_of(rows: LengthsRows, numbers: Int64s) -> tuple[_Media, Int64s]:
     null = lists.is_null().to_numpy(zero_copy_only=False)
     if null.any():
         missing = np.flatnonzero(null)
-        unknown = np.union1d(unknown, missing[~_holds_none(rows, numbers[missing])])
+        may_hold = _may_hold(rows, numbers[missing], unlisted=True)
+        unknown = np.union1d(unknown, missing[may_hold])
     return _Media(owner, kind, at, tokens, patches, t), unknown
 
 
-_COUNTERS: dict[str, tuple[str, ...]] = {
-    "image": ("num_images", "image_tokens"),
-    "video": ("num_videos", "video_tokens"),
-    "audio": ("audio_tokens",),
-}
-
-
-def _may_hold(rows: LengthsRows, numbers: Int64s) -> Bools:
-    """bool [n]: a counter of a row's media is above 0."""
-    counters = [rows.ints(name, numbers)[0] for names in _COUNTERS.values() for name in names]
-    return np.asarray(np.any([values > 0 for values in counters], axis=0))
-
-
-def _holds_none(rows: LengthsRows, numbers: Int64s) -> Bools:
-    """bool [n]: a row whose media are not listed says that it has no image and no video."""
-    known = ~_may_hold(rows, numbers)
-    for kind in ("image", "video"):
-        stated = np.zeros(len(numbers), bool)
-        for name in _COUNTERS[kind]:
-            _, null = rows.ints(name, numbers)
-            stated |= np.ones(len(numbers), bool) if null is None else ~null
-        known &= stated
-    return known
+def _may_hold(rows: LengthsRows, numbers: Int64s, *, unlisted: bool = False) -> Bools:
+    """bool [n]: a counter of a row's media is above 0; or, of rows whose media are not listed
+    though others' are, one of images or videos is unknown."""
+    may = np.zeros(len(numbers), bool)
+    for name in ("audio_tokens", "num_images", "image_tokens", "num_videos", "video_tokens"):
+        values, null = rows.ints(name, numbers)
+        may |= values > 0
+        if unlisted and null is not None and name != "audio_tokens":
+            may |= null
+    return may
 
 
 def _ends(pieces: Pieces) -> Int64s:
