@@ -54,8 +54,8 @@ class PackedDataset(Dataset[Pack]):
             random numbers are the plan's: of its seed, the pack's epoch, sample and copy.
         on_mismatch: about a sample that is not what was planned: ``'error'`` raises; ``'skip'``
             leaves it out; ``'truncate'`` keeps its slot, cutting what is longer, not inside a
-            medium, and padding what is shorter; ``'fit'``, for plans on guessed lengths, takes every
-            sample as long as it is, in order, as far as the capacity goes (less the plan's
+            medium, and padding what is shorter; ``'fit'``, for plans on guessed lengths, takes
+            every sample as long as it is, in order, as far as the capacity goes (less the plan's
             ``--reserve``). A pack is then padded to a multiple of the plan's ``--pad-pack-to``
             alone. Of a plan with ``--on-long truncate`` a sample longer than a pack is cut.
         on_bad: about a sample that cannot be read: ``'error'``, or ``'skip'``, which leaves it

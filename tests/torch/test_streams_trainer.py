@@ -1,4 +1,4 @@
-"""A stream under transformers' Trainer, Accelerate and torchdata: its own packs, in its own order."""
+"""A stream under transformers' Trainer, Accelerate and torchdata: its own packs, in order."""
 
 from __future__ import annotations
 
