@@ -257,13 +257,19 @@ def _media_of(rows: LengthsRows, numbers: Int64s) -> tuple[_Media, Int64s]:
 
 def _may_hold(rows: LengthsRows, numbers: Int64s, *, unlisted: bool = False) -> Bools:
     """bool [n]: a counter of a row's media is above 0; or, of rows whose media are not listed
-    though others' are, one of images or videos is unknown."""
+    though others' are, nothing says that there is no image and no video."""
     may = np.zeros(len(numbers), bool)
-    for name in ("audio_tokens", "num_images", "image_tokens", "num_videos", "video_tokens"):
-        values, null = rows.ints(name, numbers)
-        may |= values > 0
-        if unlisted and null is not None and name != "audio_tokens":
-            may |= null
+    for names in (
+        ("audio_tokens",),
+        ("num_images", "image_tokens"),
+        ("num_videos", "video_tokens"),
+    ):
+        unstated = np.full(len(numbers), unlisted and len(names) > 1)
+        for name in names:
+            values, null = rows.ints(name, numbers)
+            may |= values > 0
+            unstated &= False if null is None else null
+        may |= unstated
     return may
 
 
