@@ -17,8 +17,9 @@ from packidx.arrays import Int64s
 from packidx.pack.counts import Histogram, PackRuns
 from packidx.pack.strategies.decreasing import OpenPacks
 
-_LOTS = 64  # of a pattern: more follow the lengths more closely, and take longer
-_ROUNDS = 6  # of rearrangement; more change nothing
+_LOTS = 32  # of a pattern: more follow the lengths more closely, and take longer
+_ROUNDS = 4  # of rearrangement; more change nothing
+_SCATTER = 40_503  # 2^16 over the golden ratio, as Knuth hashes: multiples of it lie anywhere
 
 
 def fill_patterns(
@@ -64,34 +65,52 @@ def _into_lots(
     lot = _counted(each)
     row, slot = np.repeat(row, each), np.repeat(slot, each)
     # A class goes to its slots in turns, so that each has lots of all of its lengths.
-    order = np.lexsort(((2 * lot + 1 << 20) // number[row], slots[row, slot]))
+    of_class = slots[row, slot]
+    order = np.lexsort(((2 * lot + 1 << 20) // number[row], of_class))
     row, slot, lot = row[order], slot[order], lot[order]
-    of_class, wanted = slots[row, slot], size[row]
-    per_class = np.bincount(of_class, wanted, len(edges) - 1).astype(np.int64)
-    end = np.cumsum(wanted) - (np.cumsum(per_class) - per_class)[of_class]
-    supply = np.diff(edges)[of_class]
-    begin = np.minimum(end - wanted, supply) + edges[of_class]
-    end = np.minimum(end, supply) + edges[of_class]
+    wanted = np.bincount(of_class[order], size[row], len(edges) - 1).astype(np.int64)
 
-    ends = np.cumsum(histogram.counts)
-    nth = np.searchsorted(ends, begin, "right")
+    nth, ends = _dealt(histogram, edges, wanted)
+    end = np.cumsum(size[row])
+    begin = end - size[row]
+    part = np.searchsorted(ends, begin, "right")
+    filled = np.flatnonzero(part < len(ends))
+    row, slot, lot, part = row[filled], slot[filled], lot[filled], part[filled]
     longest = np.zeros((*slots.shape, int(number.max(initial=0))), np.int64)
-    filled = np.flatnonzero(end > begin)
-    row, slot, lot, begin, end, nth = (
-        of_lot[filled] for of_lot in (row, slot, lot, begin, end, nth)
-    )
-    longest[row, slot, lot] = histogram.lengths[nth]
+    longest[row, slot, lot] = histogram.lengths[nth[part]]
     place = _rearranged(longest, number, capacity)[row, slot, lot]
     kept = np.flatnonzero(place >= 0)
-    begin, end, nth, row = begin[kept], end[kept], nth[kept], row[kept]
+    row, part = row[kept], part[kept]
+    begin = begin[filled][kept]
+    end = np.minimum(begin + size[row], ends[-1])
     first = first_pack[row] + place[kept] * size[row] - begin
 
-    num_parts = np.searchsorted(ends, end, "left") - nth + 1  # lengths in each lot
-    of_part = np.repeat(np.arange(len(nth)), num_parts)
-    part = nth[of_part] + _counted(num_parts)
-    start = np.maximum(begin[of_part], ends[part] - histogram.counts[part])
+    num_parts = np.searchsorted(ends, end, "left") - part + 1  # lengths in each lot
+    of_part = np.repeat(np.arange(len(part)), num_parts)
+    part = part[of_part] + _counted(num_parts)
+    start = np.maximum(begin[of_part], (ends - np.diff(ends, prepend=0))[part])
     stop = np.minimum(end[of_part], ends[part])
-    return part, first[of_part] + start, stop - start
+    return nth[part], first[of_part] + start, stop - start
+
+
+def _dealt(histogram: Histogram, edges: Int64s, wanted: Int64s) -> tuple[Int64s, Int64s]:
+    """Which samples the slots get, longest first; `wanted` int64 [k] are the slots of each class.
+
+    Where a class has too few samples, those of the next one take its slots, too; where it has too
+    many, its shortest ones are left over.
+
+    Returns parts of the histogram, int64 [n]: the number of the length, and the samples up to the
+    end of the part.
+    """
+    supply = np.cumsum(np.diff(edges))
+    dealt = supply + np.minimum(np.minimum.accumulate(np.cumsum(wanted) - supply), 0)
+    kept = np.diff(dealt, prepend=0)
+    ends = np.cumsum(histogram.counts)
+    cuts = np.unique(np.concatenate([ends[ends < edges[-1]], edges]))
+    begin, end = cuts[:-1], cuts[1:]
+    of_class = np.searchsorted(edges, begin, "right") - 1
+    sizes = np.clip(edges[of_class] + kept[of_class], begin, end) - begin
+    return np.searchsorted(ends, begin, "right"), np.cumsum(sizes)
 
 
 def _counted(numbers: Int64s) -> Int64s:
@@ -123,14 +142,15 @@ def _rearranged(longest: Int64s, number: Int64s, capacity: int) -> Int64s:
     """
     width = longest.shape[2]
     places = np.arange(width)
-    held = longest.copy()
-    lots = np.broadcast_to(places, longest.shape).copy()  # the lot in each place
-    total = held.sum(axis=1)
     beyond = np.where(places < number[:, None], 0, 1 << 40)
-    for _ in range(_ROUNDS):
+    held, lots = np.zeros_like(longest), np.zeros_like(longest)  # the lot in each place
+    total = np.zeros_like(beyond)
+    for turn in range(_ROUNDS):
         for slot in range(longest.shape[1]):
             total -= held[:, slot]
-            order = np.argsort(total + beyond, axis=1, kind="stable")
+            # They begin in any order: one by length ends with many above the capacity.
+            given = total if turn else (slot + 1) * (places + 1) * _SCATTER % (1 << 16)
+            order = np.argsort(given + beyond, axis=1, kind="stable")
             np.put_along_axis(held[:, slot], order, longest[:, slot], axis=1)
             np.put_along_axis(lots[:, slot], order, places[None], axis=1)
             total += held[:, slot]

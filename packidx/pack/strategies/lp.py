@@ -39,7 +39,7 @@ _SAND_SHARE = 8  # … sand is at most 1 / _SAND_SHARE of all tokens
 _MAX_KNAPSACK = 1 << 26  # lengths * capacity of one knapsack program, both counted in units
 _MAX_ROOM = 1 << 18  # units of a capacity
 _MOST_PER_PACK = 256  # samples; a pattern names each of them
-_LOWER = 12  # classes lie lower by half a token in … of it
+_LOWER = 20  # classes lie lower by half a token in … of it
 _RARE = 16  # classes have at least 1 / _RARE of an equal share of the samples
 _MEAN_UNITS = 1 << 14  # a mean is counted in at least so many units of the capacity
 _HARMONIC = 6  # good prices jump where one sample more fits: at capacity / 2, / 3, …
@@ -295,7 +295,7 @@ class Knapsack:
 
 _ONE = 1 << 40  # the price of a whole pack, in integers
 _KNOTS = (32, 128)  # of the bound's prices: a quick first round, then a finer one
-_CLASSES = 160  # of the plan's lengths
+_CLASSES = 128  # of the plan's lengths
 _FEW = 512  # lengths that are all classes of their own in a second round
 _ENOUGH = 0.0003  # above the bound: no second round
 _ROUND_UP = (0.8, 0.6, 0.52)  # a pattern's amount is rounded up from this fraction on
