@@ -1,4 +1,4 @@
-"""From patterns of classes to packs: what is left of `lp` when its linear program is solved.
+"""From patterns of classes to packs: the rest of `lp`, when its linear program is solved.
 
 A pattern names the classes of a pack's samples, each by the mean of its lengths. So packs of one
 pattern are full on average, and which samples share one decides whether all of them fit. They are
