@@ -181,8 +181,8 @@ def _class_units(long: Histogram, capacity: int, cells: int, edges: Int64s, room
     count, tokens = np.diff(edges), np.diff(tokens)
     mean = tokens // count * room + tokens % count * room // count
     half_below = (2 * long.lengths[at[:-1]] - 1 - capacity // cells) * room // 2
-    units = -(-np.maximum(mean, half_below) // capacity)
-    return np.clip(units, 1, room)
+    units: Int64s = -(-np.maximum(mean, half_below) // capacity)
+    return units.clip(1, room)
 
 
 def _is_small(histogram: Histogram, capacity: int, most: int) -> bool:
@@ -297,7 +297,6 @@ _ONE = 1 << 40  # the price of a whole pack, in integers
 _KNOTS = (32, 128)  # of the bound's prices: a quick first round, then a finer one
 _CLASSES = 128  # of the plan's lengths
 _FEW = 512  # lengths that are all classes of their own in a second round
-_ENOUGH = 0.0003  # above the bound: no second round
 _ROUND_UP = (0.8, 0.6, 0.52)  # a pattern's amount is rounded up from this fraction on
 _TOLERANCE = 1e-4  # how far above a pack's price a pattern may stay
 _MAX_ROUNDS = 100
@@ -335,7 +334,7 @@ def linear_plan(histogram: Histogram, capacity: int, *, target: int | None = Non
 
     bound = _bound(histogram, capacity, goal, work())
     for num_classes in (_CLASSES, _FEW):
-        if min(goal, best.total_packs) <= bound * (1 + _ENOUGH):
+        if bound >= min(goal, best.total_packs):
             break
         if num_classes == _CLASSES or len(histogram.lengths) <= _FEW:
             runs = _plan(histogram, capacity, num_classes, work())
