@@ -104,6 +104,7 @@ check: lint test test-slow  ## what CI runs: ruff, mypy, import-linter, then the
 bench: $(VENV)/.dev plan  ## measure speed as ratios, side by side in one run
 	@$(BIN)/python bench/bench.py --large
 	@$(BIN)/python bench/bench_reader.py
+	@$(BIN)/python bench/bench_streams.py
 	@$(BIN)/python bench/bench_packs.py $(DATA)
 	@$(BIN)/python bench/bench_estimate.py $(DATA)
 	@$(BIN)/python bench/bench_again.py $(DATA)

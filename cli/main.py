@@ -33,6 +33,7 @@ _COMMANDS = {
     "log": ("log", "List the snapshots of an index, newest first."),
     "sql": ("sql", "Ask an index or lengths in SQL; without a query, at a prompt."),
     "export": ("export", "Write packs for Megatron-Energon or as WebDataset tars."),
+    "freeze": ("freeze", "Make a snapshot of the packs that a stream gave out."),
     "verify": ("verify", "Check a snapshot against its own promises and its data."),
     "doctor": ("doctor", "Show the versions of what is installed here."),
 }

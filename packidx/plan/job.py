@@ -19,6 +19,7 @@ from packidx.plan.resolved import with_defaults
 from packidx.plan.select.consumed import continued_rules, lineage
 from packidx.plan.select.eligible import Rules, read_exclusion
 from packidx.plan.select.mixture import Mixture, sample_ratios
+from packidx.plan.stream import is_stream, resolved
 from packidx.plan.windows import WindowRange, shard_ends, windows_of
 
 
@@ -100,6 +101,8 @@ def prepare(
     taken = [] if append is None else _taken_windows(table, options, append)
     memory = asked.memory_bytes() if rows_of_window is None else None
     windows = windows_of(table, options, taken, memory)
+    if is_stream(options):
+        options = resolved(options, asked.lanes, table, len(windows))
     return PlanJob(table, output, options, rules, append, windows, windows[len(taken) :])
 
 

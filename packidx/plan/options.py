@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any, get_args, get_type_hints
 
 from packidx.errors import OptionError
+from packidx.format.stream import STREAM, StreamRule
 from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule
 from packidx.io.sizes import parse_size
 
@@ -103,7 +104,10 @@ def dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-STRATEGIES = ("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N")
+STRATEGIES = (
+    *("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N"),
+    "stream:RULE",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +121,25 @@ class PlanOptions:
     strategy: str = option(
         "auto",
         "auto (the fewest packs, well mixed), bfd, balanced, lp; or another packer's rule, to "
-        "compare: knapsack, first-fit, next-fit, window:N.",
+        "compare: knapsack, first-fit, next-fit, window:N; or what a stream would give out: "
+        "stream:RULE.",
         "NAME",
     )
     """``'auto'``: the fewer packs of ``bfd`` (best-fit-decreasing over all samples at once) and
     ``lp`` (column generation, tried where the certified gap exceeds 0.1 %), and ``balanced``
     (samples of all lengths in every pack) where it needs no more. The rules of other packers:
     ``knapsack`` (NeMo's: worst-fit-decreasing), ``first-fit``, ``next-fit``, ``window:N``
-    (best-fit-decreasing of N samples at a time)."""
+    (best-fit-decreasing of N samples at a time). ``stream:RULE`` is the very plan that training on
+    a `StreamingPackedDataset` writes: ``next-fit``, ``best-fit:K``, ``balanced:K``, ``internvl:K``
+    or ``window:N`` (docs/streams.md)."""
+    lanes: int | None = option(
+        None,
+        "Lanes of stream:RULE, each packed by itself.",
+        minimum=1,
+        shown_default="1024, fewer for small tables",
+        is_stored=False,
+        is_previewed=False,
+    )
     seed: int = option(0, "Same seed, same lengths: same bytes.")
     """Picks which of equal samples go together and the order of the packs."""
     on_long: str = option(
@@ -252,7 +267,11 @@ class PlanOptions:
             "capacity", self.capacity, 1, MAX_CAPACITY, "choose how many tokens a pack may hold"
         )
         window = re.fullmatch(r"window:([1-9]\d{0,9})", self.strategy)
-        if self.strategy == "window:N" or not window:
+        if self.strategy.startswith(STREAM):
+            StreamRule.parse(self.strategy)
+        elif self.lanes is not None:
+            raise OptionError(f"lanes are of strategy stream:RULE, not of {self.strategy}")
+        elif self.strategy == "window:N" or not window:
             _one_of("strategy", self.strategy, STRATEGIES, self.strategy != "window:N")
         self._check_choices_and_counts()
         self._check_margin()
@@ -340,7 +359,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "shift",
     ),
     "what may share a pack": (
-        *("strategy", "group_by", "max_samples", "max_images", "max_vision_patches", "seed"),
+        *(
+            "strategy",
+            "lanes",
+            "group_by",
+            "max_samples",
+            "max_images",
+            "max_vision_patches",
+            "seed",
+        ),
     ),
     "room in a pack": (*("margin", "align", "pad_pack_to", "reserve"),),
     "order": ("schedule", "global_batch", "micro_steps", "cost", "epochs"),

@@ -19,12 +19,24 @@ from packidx.index.cost import pack_cost
 from packidx.lengths.rows import LengthsRows
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import Slots, joined
-from packidx.pack.solve import Problem, Solution, bound_of, rounds_of, solve, strategies_of
+from packidx.pack.solve import (
+    Problem,
+    bound_of,
+    rounds_of,
+    solve,
+    strategies_of,
+)
+from packidx.pack.solve import (
+    Solution as Solved,
+)
 from packidx.plan.schedule import schedule
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import Items
 from packidx.plan.select.make_items import dropped_with, make_items
+from packidx.plan.stream import StreamSolution, is_stream, solve_stream
 from packidx.plan.windows import WindowRange
+
+Solution = Solved | StreamSolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +244,7 @@ class WindowPlan:
     @property
     def strategies(self) -> list[str]:
         """The rules that were taken."""
-        return sorted(set().union(*map(strategies_of, self.solutions)))
+        return sorted(set().union(*map(_strategies_of, self.solutions)))
 
     @property
     def num_samples(self) -> int:
@@ -318,6 +330,8 @@ class WindowPlan:
         slots, group = self._compose(epoch)
         packs = sum_up(self.items, slots, group, self.options.pad_pack_to)
         sums = {name: values for name, (values, _) in packs.sums.items()}
+        if is_stream(self.options):
+            return slots, packs, np.arange(len(packs))
         llm, vit = pack_cost(self.options.cost_model, sums)
         order = schedule(
             self.options.schedule,
@@ -370,6 +384,12 @@ class WindowPlan:
         return shares
 
 
+def _strategies_of(solution: Solution) -> set[str]:
+    if isinstance(solution, StreamSolution):
+        return {solution.strategy}
+    return strategies_of(solution)
+
+
 def unfolded(items: Items, folded: Variant) -> Variant:
     """A variant of items as one of their samples: the sides of a pair follow each other."""
     if items.folded is None:
@@ -395,9 +415,13 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
     items, dropped = make_items(rows, options, rules)
     names, groups = groups_of(items, options)
     keys = [derive_key(options.seed, "samples", window.number, 0, group.name) for group in groups]
-    solutions = [
-        solve(group.problem, options.strategy, key) for group, key in zip(groups, keys, strict=True)
-    ]
+    if is_stream(options):
+        solutions: list[Solution] = [solve_stream(items, g.problem, options) for g in groups]
+    else:
+        solutions = [
+            solve(group.problem, options.strategy, key)
+            for group, key in zip(groups, keys, strict=True)
+        ]
     return WindowPlan(window, options, items, dropped, names, groups, solutions)
 
 

@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
 
 from packidx.torch.collate import collate
 from packidx.torch.dataset import PackedDataset
+from packidx.torch.ordered import OrderedPacks
 from packidx.torch.packs import Pack
 from packidx.torch.sampler import PackSampler
 
@@ -32,13 +33,17 @@ if TYPE_CHECKING:
     from packidx.torch.loss import LossWeights, packed_loss
     from packidx.torch.prepare import prepare_model
     from packidx.torch.ranks import check_ranks
+    from packidx.torch.stream import StreamingPackedDataset, StreamLoader, merge_states
 
 # What the process that trains needs, and a worker that reads packs need not wait for.
 _LATER = {
     "IsolationError": "isolation",
     "LossWeights": "loss",
+    "StreamLoader": "stream",
+    "StreamingPackedDataset": "stream",
     "check_isolation": "isolation",
     "check_ranks": "ranks",
+    "merge_states": "stream",
     "packed_loss": "loss",
     "prepare_model": "prepare",
 }
@@ -46,12 +51,16 @@ _LATER = {
 __all__ = [
     "IsolationError",
     "LossWeights",
+    "OrderedPacks",
     "Pack",
     "PackSampler",
     "PackedDataset",
+    "StreamLoader",
+    "StreamingPackedDataset",
     "check_isolation",
     "check_ranks",
     "collate",
+    "merge_states",
     "packed_loss",
     "prepare_model",
 ]

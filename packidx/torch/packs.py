@@ -55,6 +55,7 @@ class Pack:
             no pair, and for a side whose other one was left out.
         rules: how `encode` says that its own tensors are joined.
         events: what went otherwise than planned, a list of dicts, as in `events`.
+        stream: of a stream's, what `StreamLoader` keeps of it.
     """
 
     pack_id: int
@@ -66,6 +67,7 @@ class Pack:
     pair_ids: Tensor | None = None
     rules: Rules | None = None
     events: Happened = field(default_factory=list)
+    stream: dict[str, Any] | None = None
 
     @property
     def samples(self) -> list[Sample]:

@@ -1,0 +1,38 @@
+"""`packidx freeze`: a stream's log in, a snapshot out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..options import json_option, output_option, quiet_option
+from ..show.console import print_json, status
+from .plan import print_plan
+
+
+@click.command()
+@click.argument("log")
+@output_option("Folder of the index.")
+@click.option(
+    "--lengths",
+    metavar="DIR",
+    help="Lengths table of the records, where the stream counted them itself.",
+)
+@quiet_option
+@json_option
+def freeze(log: str, output: str, lengths: str | None, quiet: bool, as_json: bool) -> None:
+    """Make a snapshot of the packs that a stream gave out, which LOG has written down.
+
+    The stream is planned and every pack compared with the log; exit 3 if one is another. Packs keep
+    their places in the order of training for numbers.
+    """
+    from packidx.plan.freeze import freeze_log
+
+    with status(quiet) as progress:
+        summary = freeze_log(log, output, lengths=lengths, progress=progress)
+    if as_json:
+        told: dict[str, Any] = {"snapshot_id": summary.snapshot_id, "path": summary.path}
+        print_json(told | {"result": summary.manifest["result"]})
+    else:
+        print_plan(summary)

@@ -1,0 +1,112 @@
+"""A stream's log becomes a snapshot: the plan that it was, compared with what was given out."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from packidx.errors import FormatError, OptionError, VerificationError
+from packidx.format.stream import LOG_RECIPE
+from packidx.index import open_index
+from packidx.plan.api import PlanSummary, plan_packs
+from packidx.plan.options import PlanOptions
+
+_RECORD = ("position", "sample_id", "copy", "length")
+
+
+def freeze_log(
+    log: str | Path,
+    output: str | Path,
+    *,
+    lengths: str | Path | None = None,
+    progress: Callable[[str], None] = lambda doing: None,
+) -> PlanSummary:
+    """Make a snapshot of the packs that a stream has given out, with their places for numbers.
+
+    A stream is a pure function of its records, so the snapshot is planned, and every pack of it is
+    compared with the log. Of a log that ends before its stream the plan keeps as many packs.
+
+    Args:
+        log: folder that `StreamLoader` wrote.
+        output: folder of the index.
+        lengths: the lengths table of the records, where the stream counted them itself.
+        progress: told what is being done.
+
+    Raises:
+        FormatError: `log` is none, or lacks a place.
+        OptionError: the lengths are not known.
+        VerificationError: what was given out is not what the stream of these lengths gives.
+    """
+    recipe = _recipe(Path(log))
+    if recipe["epoch"]:
+        raise OptionError(
+            f"{log} is of epoch {recipe['epoch']}, and a plan is of epoch 0: give each epoch a log"
+            " of its own, and freeze the first"
+        )
+    table: str | Path | None = lengths or recipe["lengths"]
+    if table is None:
+        raise OptionError(
+            f"the records of {log} were counted as they came: count them with `packidx estimate`,"
+            " and name that table with --lengths"
+        )
+    given = _given(Path(log))
+    options = PlanOptions(**{**recipe["options"], "mix": tuple(recipe["options"]["mix"])})
+    with tempfile.TemporaryDirectory() as scratch:
+        index = open_index(plan_packs(table, scratch, options, progress=progress).path)
+        num_packs = index.num_packs
+        progress("comparing packs")
+        _compare(given, index.samples(["pack_id", *_RECORD]), str(log))
+    num_given = given["place"].n_unique()
+    kept = num_given if num_given < num_packs else None
+    return plan_packs(table, output, options, max_packs=kept, progress=progress)
+
+
+def _recipe(log: Path) -> dict[str, Any]:
+    try:
+        stated: dict[str, Any] = json.loads((log / LOG_RECIPE).read_text())
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{log} is no log of a stream ({error}): name StreamLoader's") from None
+    return stated
+
+
+def _given(log: Path) -> pl.DataFrame:
+    """What was given out, by place and position.
+
+    Raises:
+        FormatError: a place is missing.
+    """
+    paths = sorted(log.glob("packs-*.parquet"))
+    if not paths:
+        raise FormatError(f"{log} holds no pack yet: the log is written when a state is saved")
+    rows = pl.concat([pl.read_parquet(path, glob=False) for path in paths])
+    rows = rows.drop("trained").unique().sort("place", "position")
+    places = rows["place"].unique().sort()
+    missing = [place for place, at in enumerate(places.to_list()) if place != at][:1]
+    if missing:
+        raise FormatError(
+            f"{log} has no pack at place {missing[0]}: every rank writes its own, so put the files"
+            " of all of them into one folder"
+        )
+    return rows
+
+
+def _compare(given: pl.DataFrame, planned: Any, log: str) -> None:
+    of_plan = pl.DataFrame(pl.from_arrow(planned)).rename({"pack_id": "place"})
+    of_plan = of_plan.filter(pl.col("place") <= given["place"].max())
+    columns = ["place", *_RECORD]
+    casts = [pl.col(name).cast(pl.Int64) for name in columns]
+    ones, others = given.select(casts), of_plan.select(casts).sort("place", "position")
+    differing = pl.concat(
+        [ones.join(others, on=columns, how="anti"), others.join(ones, on=columns, how="anti")]
+    )
+    if differing.height:
+        place = differing["place"].min()
+        raise VerificationError(
+            f"{log} has another pack at place {place!s} than a stream of these lengths gives: the"
+            " records have changed since, or are counted otherwise"
+        )

@@ -1,0 +1,455 @@
+"""The records of a stream: where each lies, how long it is, how often it comes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec.structs import replace
+
+from packidx.arrays import Int64s
+from packidx.digests import canonical_json, digest
+from packidx.errors import BadRecord, OptionError, SourceError
+from packidx.format.index import CostModel, IndexManifest, LengthsOf, Options, Result, Source
+from packidx.format.lengths import known_table
+from packidx.format.manifest import DEFAULT, Layout, as_planned
+from packidx.format.schema import LENGTHS, PIECE_MEDIA, Sample
+from packidx.format.stream import StreamRule
+from packidx.hashing import below, derive_key, hash_ints, hash_strings
+from packidx.index import Index
+from packidx.index import Pack as PlannedPack
+from packidx.io.copies import local_copies
+from packidx.pack.streams import (
+    Deal,
+    Lane,
+    Packed,
+    Places,
+    Sizes,
+    default_lanes,
+    pack_all,
+)
+from packidx.records.fetch import Fetcher
+from packidx.torch.sample import length_of, normalise
+
+Encode = Callable[[dict[str, Any]], Any]
+
+_FREE = CostModel(
+    llm_linear=0, llm_attention=0, llm_windowed=0, llm_window=0, vit_linear=0, vit_attention=0
+)
+_LOCATED = ("sample_id", "source", "key", "shard", "row", "offset", "nbytes")
+_COUNTED = ("length", "label_tokens", "num_images", "vision_patches", "vision_cost", "media")
+_CAPS_ASKED = ("max_images", "max_vision_patches", "max_samples")
+
+
+class StreamIndex(Index):
+    """Records that are packed as they come, read like an index: pack k is the one at place k.
+
+    A lengths table says how long its records are. Those of bare files are counted as they come, by
+    ``encode.count(record)``, or by building them where `encode` has no such method.
+
+    Args:
+        sources: folder of a lengths table; or files of records, as `estimate_lengths` takes them.
+        encode: of `PackedDataset`.
+        options: of a plan, by name, those that are not the default.
+        lanes: V; of a lengths table 1,024, fewer where a lane would give out fewer than 20 packs.
+        epoch: of the order in which records come.
+
+    Attributes:
+        asked: the options of `PlanOptions` that make the same packs.
+        recipe: digest of all that they depend on.
+
+    Raises:
+        OptionError: an option that a stream has not, or that has no meaning for these records.
+        SourceError: the sources cannot be read.
+    """
+
+    def __init__(
+        self,
+        sources: str | os.PathLike[str] | Sequence[str],
+        encode: Encode,
+        options: Mapping[str, Any],
+        lanes: int | None = None,
+        epoch: int = 0,
+        roots: Mapping[str, str] | None = None,
+    ) -> None:
+        self._arguments = sources, encode, dict(options), lanes, epoch, dict(roots or {})
+        self.roots = dict(roots or {})
+        self.epoch = epoch
+        self.path = os.fspath(sources) if isinstance(sources, str | os.PathLike) else sources[0]
+        self._encode = encode
+        names = [self.path] if isinstance(sources, str | os.PathLike) else list(sources)
+        self.is_counted = len(names) == 1 and _is_lengths(self.path)
+        self._rows, stated = _counted(self.path) if self.is_counted else _scanned(names)
+        self._lengths = self._whole("length") if self.is_counted else None
+        rule = StreamRule.parse(str(options.get("strategy", "best-fit:16")))
+        asked = {name: value for name, value in options.items() if name != "weights"}
+        own = _options(asked, rule, self._is_exact(stated), options.get("weights", {}))
+        if lanes is None:
+            if self._lengths is None:
+                raise OptionError(
+                    "records that nobody has counted: say in how many lanes they are packed, a"
+                    " multiple of ranks x workers x packs of a micro-batch, such as lanes=64"
+                )
+            tokens = sum(source.num_tokens or 0 for source in stated["sources"])
+            lanes = default_lanes(tokens, own.capacity)
+        rule.check(own.max_images)
+        if not self.is_counted and (own.max_images or own.max_vision_patches):
+            raise OptionError(
+                "a cap on images needs to know them before they are read: run `packidx estimate`"
+                " and stream from that"
+            )
+        self.rule = StreamRule(rule.name, rule.number, lanes)
+        self.lanes = lanes
+        own = replace(own, strategy=str(self.rule))
+        weights = [f"{name}={weight}" for name, weight in options.get("weights", {}).items()]
+        self.asked = {**asked, "strategy": str(self.rule), "mix": weights}
+        recipe = [stated["lengths"].fingerprint, own.to_json()]
+        self.recipe = digest(canonical_json(recipe))
+        self.id = self.recipe[:32]
+        self.snapshot = IndexManifest(
+            snapshot_id=self.id,
+            parent=None,
+            options=own,
+            result=Result.of([], own, (1, 1)),
+            windows=(),
+            created="",
+            **stated,
+        )
+        self._limits: Sizes = (own.longest, *own.caps.values())
+        self._deal = Deal(self._copies(), lanes, own.seed, epoch)
+        self._running: dict[int, Lane] = {}
+        self._states: dict[int, list[Any]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (self._arguments, self._states)
+
+    def _is_exact(self, stated: Mapping[str, Any]) -> bool:
+        return not self.is_counted or set(stated["lengths"].methods) <= {"exact"}
+
+    def _whole(self, name: str) -> Int64s:
+        """A counter of all rows, 0 where it is not known."""
+        if name not in self._rows.column_names:
+            return np.zeros(self._rows.num_rows, np.int64)
+        values: Int64s = self._rows[name].fill_null(0).to_numpy().astype(np.int64)
+        return values
+
+    def _copies(self) -> Int64s:
+        """How often each record comes in an epoch, int64 [n]; 0 of one that cannot be packed."""
+        options = self.snapshot.options
+        copies = np.ones(self._rows.num_rows, np.int64)
+        if options.weights:
+            draws = hash_ints(self._draws(), derive_key(options.seed, "mix"))
+            names = self._rows["source"].combine_chunks().to_numpy(zero_copy_only=False)
+            for name, text in options.weights.items():
+                own, weight = names == name, Fraction(text)
+                more = below(draws[own], weight - int(weight)).astype(np.int64)
+                copies[own] = int(weight) + more
+        if self._lengths is None:
+            return copies
+        tokens = self._lengths - options.shift
+        usable = (tokens > 0) & (options.padded(tokens) <= options.longest)
+        if "status" in self._rows.column_names:
+            usable &= (self._rows["status"].to_numpy(zero_copy_only=False)) == "ok"
+        for name, most in options.caps.items():
+            if name != "num_samples":
+                usable &= self._column(name) <= most
+        return np.where(usable, copies, 0)
+
+    def _column(self, name: str) -> Int64s:
+        column = self._rows[name] if name in self._rows.column_names else None
+        if column is None or column.null_count:
+            raise OptionError(f"{self.path} does not say the {name} of all its samples: no cap")
+        return self._whole(name)
+
+    def _draws(self) -> Any:
+        """uint64 [n], the number that each record is drawn by (FORMAT.md, "Draws")."""
+        of_source: dict[str, int] = {}
+        salts = []
+        for shard in self.snapshot.shards:
+            number = of_source.get(shard.source, 0)
+            of_source[shard.source] = number + 1
+            salts.append(f"{number} {shard.source}")
+        hashed = hash_strings(pa.array(salts, pa.string()))
+        return hashed[self._whole("shard")] ^ self._whole("row").astype(np.uint64)
+
+    @cached_property
+    def _sizes(self) -> list[Int64s]:
+        """What each record of a lengths table takes of each limit."""
+        assert self._lengths is not None
+        options = self.snapshot.options
+        sizes = [options.padded(self._lengths - options.shift)]
+        for name in options.caps:
+            is_one = name == "num_samples"
+            sizes.append(np.ones_like(self._lengths) if is_one else self._whole(name))
+        return [*sizes, self._whole("vision_cost")]
+
+    def _measure(self, row: int, copy: int) -> tuple[Sizes, int] | None:
+        if self._lengths is not None:
+            *sizes, cost = [int(values[row]) for values in self._sizes]
+            return tuple(sizes), cost
+        try:
+            length = self._count(row, copy)
+        except (BadRecord, SourceError):  # whoever reads the files says so
+            return None
+        options = self.snapshot.options
+        taken = options.padded(length - options.shift)
+        if not 0 < taken <= options.longest:
+            return None
+        return (taken, *([1] if options.max_samples else [])), 0
+
+    def _count(self, row: int, copy: int) -> int:
+        """Tokens of a record that is read for it."""
+        record = self._fetcher.read(self._sample(row, copy, length=0), self.epoch)
+        count = getattr(self._encode, "count", None)
+        length = count(record) if callable(count) else length_of(normalise(self._encode(record)))
+        self._lengths_of[row, copy] = int(length)
+        return int(length)
+
+    @cached_property
+    def _lengths_of(self) -> dict[tuple[int, int], int]:
+        """Lengths that were counted, of records that are in no pack yet."""
+        return {}
+
+    @cached_property
+    def _fetcher(self) -> Fetcher:
+        return Fetcher(self)
+
+    def _lane(self, number: int) -> Lane:
+        lane = Lane(self.rule, self._limits, self._deal, number, self._measure)
+        if number in self._states:
+            lane.load(self._states[number])
+        return lane
+
+    def records_at(self, lane: int, row: int) -> list[tuple[int, int]] | None:
+        """The records of pack number `row` of a lane, (row, copy); None behind its last one.
+
+        A lane that has gone past it begins again.
+        """
+        running = self._running.get(lane)
+        if running is None or running.given > row:
+            if running is not None:
+                self._states.pop(lane, None)
+            running = self._running[lane] = self._lane(lane)
+            if running.given > row:
+                self._states.pop(lane, None)
+                running = self._running[lane] = self._lane(lane)
+        while running.given < row:
+            if running.next_pack() is None:
+                return None
+        return running.next_pack()
+
+    def state_of(self, lane: int) -> list[Any]:
+        """The state of a lane behind the last of its packs that was asked for."""
+        return self._running[lane].state()
+
+    def load_states(self, states: Mapping[int, list[Any]]) -> None:
+        """Let lanes go on where they were."""
+        self._states, self._running = dict(states), {}
+
+    @cached_property
+    def packed(self) -> Packed | None:
+        """All packs of the epoch, where the lengths are known: a run of the rule over them."""
+        if self._lengths is None:
+            return None
+        return pack_all(self.rule, self._limits, self._deal, self.lanes, self._measure)
+
+    @cached_property
+    def _places(self) -> Places:
+        assert self.packed is not None
+        return Places(self.packed.given)
+
+    @property
+    def num_packs(self) -> int:
+        """Packs of the epoch.
+
+        Raises:
+            OptionError: nobody has counted the records.
+        """
+        if self.packed is None:
+            raise OptionError(
+                f"nobody has counted the records of {self.path}, so the number of their packs is"
+                " known when they end: run `packidx estimate` and stream from that to know it"
+            )
+        return len(self.packed.sizes)
+
+    def place(self, number: int) -> tuple[int, int] | None:
+        """The lane of a place, and the number of its pack there; None behind the last place."""
+        row, lane = divmod(number, self.lanes)
+        if self._lengths is None:
+            return lane, row
+        return self._places.at(number) if number < self.num_packs else None
+
+    def pack(self, pack_id: int) -> PlannedPack:
+        """The pack at place `pack_id`.
+
+        Raises:
+            IndexError: there is none.
+        """
+        at = self.place(pack_id)
+        records = None if at is None else self.records_at(*at)
+        if records is None:
+            raise IndexError(f"pack {pack_id}: the stream of {self.path} has ended before")
+        samples, start = [], 0
+        for position, (row, copy) in enumerate(records):
+            length = self._lengths_of.pop((row, copy), 0) if self._lengths is None else None
+            sample = self._sample(row, copy, length)
+            taken = self.snapshot.options.padded(sample.length)
+            samples.append(
+                sample._replace(
+                    pack_id=pack_id, position=position, start=start, padded_length=taken
+                )
+            )
+            start += taken
+        pad_to = self.snapshot.options.pad_pack_to
+        stats = {"epoch": self.epoch, "padded_length": -(-start // pad_to) * pad_to}
+        return PlannedPack(pack_id, stats, samples)
+
+    def _sample(self, row: int, copy: int, length: int | None) -> Sample:
+        values: dict[str, Any]
+        values = {name: self._rows[name][row].as_py() for name in self._rows.column_names}
+        known = values.get("length") if length is None else length
+        places = ("pack_id", "position", "piece", "token_start", "start", "padded_length")
+        placed: dict[str, Any] = dict.fromkeys(places, 0)
+        located: dict[str, Any] = {name: values.get(name) for name in _LOCATED}
+        return Sample(
+            copy=copy,
+            length=(known or 0) - self.snapshot.options.shift,
+            label_tokens=values.get("label_tokens"),
+            media=_of_piece(values.get("media")),
+            **placed,
+            **located,
+        )
+
+
+_OF_PIECE = [field.name for field in PIECE_MEDIA.value_type]
+
+
+def _of_piece(media: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """The media of a sample as an index has them."""
+    if media is None:
+        return None
+    return [{name: medium[name] for name in _OF_PIECE} for medium in media]
+
+
+def _opened(arguments: tuple[Any, ...], states: Mapping[int, list[Any]]) -> StreamIndex:
+    index = StreamIndex(*arguments)
+    index.load_states(states)
+    return index
+
+
+def _options(
+    asked: Mapping[str, Any], rule: StreamRule, is_exact: bool, weights: Mapping[str, Any]
+) -> Options:
+    """The options of a plan that a stream has."""
+    known = {"capacity", "strategy", "seed", "align", "pad_pack_to", "reserve", "shift", "margin"}
+    known |= set(_CAPS_ASKED)
+    if unknown := sorted(asked.keys() - known):
+        raise OptionError(f"a stream has no option {unknown[0]}: plan for that")
+    given = {"seed": 0, "align": 1, "pad_pack_to": 1, "reserve": 0, "shift": False, **asked}
+    if given.get("margin") is None and not is_exact:
+        raise OptionError("not all of these lengths are exact: say how much a pack leaves free")
+    margin = Fraction(str(given.get("margin") or 0))
+    planned = int((1 - margin) * given["capacity"]) - given["reserve"]
+    planned = planned // given["pad_pack_to"] * given["pad_pack_to"]
+    none = [*_CAPS_ASKED, "group_by", "max_packs", "holdout", "global_batch", "window_shards"]
+    none += ["window_samples", "excluded", "appends_to"]
+    values: dict[str, Any] = {**dict.fromkeys(none), **given}
+    values |= {"margin": float(margin), "strategy": str(rule)}
+    return Options(
+        **values,
+        planned_capacity=planned,
+        on_long="drop",
+        side="train",
+        epochs=1,
+        schedule="random",
+        micro_steps=1,
+        weights={name: str(Fraction(str(weight))) for name, weight in weights.items()},
+        cost_model=_FREE,
+        continues=(),
+    )
+
+
+def _is_lengths(path: str) -> bool:
+    try:
+        return known_table(path).manifest is not None
+    except SourceError:
+        return False
+
+
+def _counted(path: str) -> tuple[pa.Table, dict[str, Any]]:
+    """The rows of a lengths table in order of `sample_id`, and what a manifest says of it."""
+    table = known_table(path)
+    manifest = table.manifest
+    assert manifest is not None
+    wanted = (*_LOCATED, *_COUNTED, "status")
+    with local_copies(table.files) as copies:
+        parts = [pq.read_table(copy, columns=list(wanted)) for copy in copies]
+    rows = pa.concat_tables(parts).combine_chunks()
+    if any(source.layout and source.layout.pair == "both" for source in manifest.sources):
+        raise OptionError(f"{path} has both sides of preference pairs: plan them")
+    lengths = LengthsOf(
+        uri=path,
+        fingerprint=manifest.fingerprint,
+        digests=manifest.digests,
+        num_samples=manifest.num_samples,
+        encoder=manifest.encoder,
+        methods=manifest.methods,
+        transform=manifest.transform,
+    )
+    sources = [Source(**_members_of(source), num_dropped=0) for source in manifest.sources]
+    shards = tuple(map(as_planned, manifest.shards))
+    return rows, {"lengths": lengths, "sources": tuple(sources), "shards": shards}
+
+
+def _members_of(source: Any) -> dict[str, Any]:
+    return {n: getattr(source, n) for n in source.__struct_fields__ if n != "num_dropped"}
+
+
+def _scanned(names: Sequence[str]) -> tuple[pa.Table, dict[str, Any]]:
+    """Where the records of files lie, and what a manifest says of these."""
+    # They bring readers of mixes, which who streams from a lengths table does not need.
+    from packidx.records.shards import read_records, scan_shards
+    from packidx.records.sources.find_shards import find_shards
+
+    files = find_shards(list(names))
+    scans = scan_shards(files, os.cpu_count() or 1, lambda *_: None)
+    columns: dict[str, list[Any]] = {name: [] for name in _LOCATED}
+    counts: dict[str, int] = {}
+    layouts: dict[str, Layout] = {}
+    for number, (file, scan) in enumerate(zip(files, scans, strict=True)):
+        layouts[file.source] = file.layout
+        for part in scan.ranges:
+            for raw in read_records(file.path, part, file.container, file.layout):
+                row = (len(columns["row"]), file.source, None, number)
+                values = (*row, raw.row, raw.offset, raw.nbytes)
+                for name, value in zip(_LOCATED, values, strict=True):
+                    columns[name].append(value)
+        counts[file.source] = counts.get(file.source, 0) + scan.shard.rows
+    schema = pa.schema([LENGTHS.field(name) for name in _LOCATED])
+    shards = tuple(as_planned(scan.shard) for scan in scans)
+    lengths = LengthsOf(
+        uri=names[0],
+        fingerprint=digest(canonical_json([shard.to_json() for shard in shards])),
+        digests=None,
+        num_samples=sum(counts.values()),
+        encoder=None,
+        methods={},
+    )
+    sources = tuple(
+        Source(
+            name=name,
+            media_root=layouts[name].media_root,
+            layout=None if layouts[name] == DEFAULT else layouts[name],
+            num_samples=count,
+            num_dropped=0,
+        )
+        for name, count in counts.items()
+    )
+    stated = {"lengths": lengths, "sources": sources, "shards": shards}
+    return pa.table(columns, schema=schema), stated

@@ -1,0 +1,227 @@
+"""Streams: one snapshot id, whatever the ranks, the workers, the kills; and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stream_records import CAPACITY, Words, write_records
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.errors import FormatError, MismatchError, OptionError, VerificationError
+from packidx.plan.freeze import freeze_log
+from packidx.torch import StreamingPackedDataset, StreamLoader, merge_states
+
+LANES = 8
+
+
+@pytest.fixture(scope="module")
+def lengths(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stream")
+    write_records(folder / "talk.jsonl", 1500)
+    estimate_lengths(str(folder / "talk.jsonl"), folder / "lengths", encode=Words())
+    return folder / "lengths"
+
+
+def stream_of(lengths: Path, rank: int, world_size: int, **options: Any) -> StreamingPackedDataset:
+    options = {"lanes": LANES, "seed": 3, **options}
+    return StreamingPackedDataset(
+        lengths, Words(), CAPACITY, rank=rank, world_size=world_size, **options
+    )
+
+
+def train(
+    lengths: Path,
+    log: Path,
+    world_size: int,
+    workers: int,
+    state: Any,
+    steps: int | None,
+    **options: Any,
+) -> tuple[Any, list[list[tuple[int, list[int]]]]]:
+    """Train `steps` steps on every rank, then save; the merged state and each rank's packs."""
+    states, seen = [], []
+    for rank in range(world_size):
+        stream = stream_of(lengths, rank, world_size, **options)
+        loader = StreamLoader(stream, collate_fn=list, log=log, num_workers=workers)
+        if state is not None:
+            loader.load_state_dict(state)
+        own = []
+        for step, packs in enumerate(loader, start=1):
+            own += [(pack.pack_id, pack.sample_ids.tolist()) for pack in packs]
+            if step == steps:
+                break
+        states.append(loader.state_dict())
+        seen.append(own)
+    return merge_states(json.loads(json.dumps(states))), seen
+
+
+@pytest.mark.parametrize("rule", ["best-fit:4", "window:16", "balanced:4"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_one_id_whatever_the_ranks_the_workers_and_the_kills(
+    rule: str, workers: int, lengths: Path, tmp_path: Path
+) -> None:
+    planned = plan_packs(
+        lengths,
+        tmp_path / "planned",
+        capacity=CAPACITY,
+        strategy=f"stream:{rule}",
+        lanes=LANES,
+        seed=3,
+    )
+    draw, state, place = random.Random(rule), None, 0
+    index = open_index(tmp_path / "planned")
+    for _ in range(5):
+        world_size = draw.choice([1, 2, 4])
+        steps = draw.randint(1, max(1, (index.num_packs - place) // world_size // 4))
+        state, seen = train(lengths, tmp_path / "log", world_size, workers, state, steps, rule=rule)
+        for own in seen:  # what was trained on is what was planned, pack by pack
+            for number, samples in own:
+                assert samples == [sample.sample_id for sample in index.pack(number).samples]
+        place += steps * world_size
+        assert state["place"] == place
+        # Trained on after the checkpoint, and lost: the log must not have it.
+        train(lengths, tmp_path / "lost", world_size, 0, state, 1, rule=rule)
+    train(lengths, tmp_path / "log", 2, workers, state, None, rule=rule)
+    frozen = freeze_log(tmp_path / "log", tmp_path / "frozen")
+    assert frozen.snapshot_id == planned.snapshot_id
+
+
+def test_a_log_that_ends_early_is_the_plan_of_so_many_packs(lengths: Path, tmp_path: Path) -> None:
+    state, _ = train(lengths, tmp_path / "log", 2, 0, None, 7)
+    assert state["place"] == 14
+    planned = plan_packs(
+        *(lengths, tmp_path / "planned"),
+        capacity=CAPACITY,
+        strategy="stream:best-fit:16",
+        lanes=LANES,
+        seed=3,
+        max_packs=14,
+    )
+    frozen = freeze_log(tmp_path / "log", tmp_path / "frozen")
+    assert frozen.snapshot_id == planned.snapshot_id
+    assert frozen.snapshot.result.num_packs == 14
+
+
+def test_files_that_nobody_counted_give_the_same_packs(lengths: Path, tmp_path: Path) -> None:
+    counted, raw = lengths, lengths.parent / "talk.jsonl"
+    _, of_table = train(counted, tmp_path / "one", 2, 0, None, 20)
+    state, of_files = train(raw, tmp_path / "two", 2, 2, None, 20)
+    assert of_files == of_table
+    _, on = train(raw, tmp_path / "two", 4, 0, state, 3)
+    _, more = train(counted, tmp_path / "one", 1, 0, None, 52)
+    assert sorted(pack for own in on for pack in own) == more[0][40:]
+    frozen = freeze_log(tmp_path / "two", tmp_path / "index", lengths=counted)
+    assert frozen.snapshot.result.num_packs == 52
+    with pytest.raises(OptionError, match="--lengths"):
+        freeze_log(tmp_path / "two", tmp_path / "index")
+
+
+def test_the_log_loses_what_is_trained_on_anew(lengths: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    early, _ = train(lengths, log, 2, 0, None, 5)
+    train(lengths, log, 2, 0, early, 5)
+    train(lengths, log, 1, 0, early, 1)
+    assert freeze_log(log, tmp_path / "index").snapshot.result.num_packs == 11
+
+
+def test_a_log_of_other_packs_is_refused(lengths: Path, tmp_path: Path) -> None:
+    train(lengths, tmp_path / "log", 1, 0, None, 9)
+    write_records(tmp_path / "talk.jsonl", 1500, seed=1)
+    estimate_lengths(str(tmp_path / "talk.jsonl"), tmp_path / "lengths", encode=Words())
+    with pytest.raises(VerificationError, match="another pack at place"):
+        freeze_log(tmp_path / "log", tmp_path / "index", lengths=tmp_path / "lengths")
+    assert not (tmp_path / "index").exists()
+    part = next((tmp_path / "log").glob("packs-*.parquet"))
+    train(lengths, tmp_path / "other", 2, 0, None, 3)
+    next((tmp_path / "other").glob("packs-*-00001.parquet")).unlink()
+    with pytest.raises(FormatError, match="no pack at place 1"):
+        freeze_log(tmp_path / "other", tmp_path / "index")
+    part.unlink()
+    with pytest.raises(FormatError, match="holds no pack yet"):
+        freeze_log(tmp_path / "log", tmp_path / "index")
+
+
+def test_every_sample_comes_once_and_epochs_differ(lengths: Path) -> None:
+    stream = stream_of(lengths, 0, 1)
+    seen = [[s for pack in stream for s in pack.sample_ids.tolist()]]
+    stream.set_epoch(1)
+    seen.append([s for pack in stream for s in pack.sample_ids.tolist()])
+    usable = [k for k, tokens in enumerate(stream.index._whole("length")) if tokens <= CAPACITY]
+    assert sorted(seen[0]) == sorted(seen[1]) == usable
+    assert seen[0] != seen[1]
+
+
+def test_copies_come_as_a_plan_has_them_and_never_meet(lengths: Path, tmp_path: Path) -> None:
+    weight = {"talk": 2.5}
+    stream = stream_of(lengths, 0, 1, mix=weight)
+    packs = [pack.sample_ids.tolist() for pack in stream]
+    plan_packs(
+        *(lengths, tmp_path / "index"),
+        capacity=CAPACITY,
+        strategy=f"stream:best-fit:16/{LANES}",
+        seed=3,
+        mix=("talk=2.5",),
+    )
+    index = open_index(tmp_path / "index")
+    assert packs == [[s.sample_id for s in index.pack(k).samples] for k in range(index.num_packs)]
+    assert all(len(set(pack)) == len(pack) for pack in packs)
+
+
+def test_caps_hold(lengths: Path, tmp_path: Path) -> None:
+    stream = stream_of(lengths, 0, 1, options={"max_samples": 4, "align": 8, "pad_pack_to": 16})
+    for pack in stream:
+        assert len(pack.samples) <= 4
+        assert len(pack.joined()["input_ids"]) % 16 == 0
+
+
+def test_what_does_not_go_is_said(lengths: Path, tmp_path: Path) -> None:
+    with pytest.raises(MismatchError, match="lanes=9"):
+        stream_of(lengths, 0, 3)
+    with pytest.raises(OptionError, match="best-fit:N"):
+        stream_of(lengths, 0, 1, rule="best-fit")
+    with pytest.raises(OptionError, match="--max-images"):
+        list(stream_of(lengths, 0, 1, rule="internvl:8"))
+    with pytest.raises(OptionError, match="lanes=64"):
+        stream_of(lengths.parent / "talk.jsonl", 0, 1, lanes=None)
+    with pytest.raises(OptionError, match="no option holdout"):
+        stream_of(lengths, 0, 1, options={"holdout": "0.1"})
+    state, _ = train(lengths, tmp_path / "log", 1, 0, None, 2)
+    with pytest.raises(MismatchError, match="its records, options, rule, seed or lanes"):
+        stream_of(lengths, 0, 1, seed=4).load_state_dict(state)
+    with pytest.raises(FormatError, match="no state of a stream"):
+        stream_of(lengths, 0, 1).load_state_dict({"version": 1})
+    later, _ = train(lengths, tmp_path / "log", 1, 0, state, 1)
+    with pytest.raises(MismatchError, match="differ in place"):
+        merge_states([state, later])
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"group_by": "source"}, "group-by"),
+        ({"on_long": "split"}, "on-long split"),
+        ({"epochs": 2}, "epochs"),
+    ],
+)
+def test_a_plan_of_a_stream_refuses_what_streams_have_not(
+    options: dict[str, Any], named: str, lengths: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=f"leave {named} out"):
+        plan_packs(
+            lengths, tmp_path / "index", capacity=CAPACITY, strategy="stream:next-fit", **options
+        )
+
+
+def steps_of(streams: Iterator[Any]) -> int:
+    return sum(1 for _ in streams)
+
+
+def test_all_ranks_have_as_many_packs(lengths: Path) -> None:
+    for world_size in (1, 2, 4, 8):
+        counts = {steps_of(iter(stream_of(lengths, r, world_size))) for r in range(world_size)}
+        assert counts == {len(stream_of(lengths, 0, world_size))}
