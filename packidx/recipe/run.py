@@ -103,7 +103,7 @@ def pack_recipe(
         recipe=text,
         progress=doing,
     )
-    own = before and before.recipe
+    own = None if before is None else before.recipe
     if keep_recipe:
         own = digest(text.encode())
         put(urls.join(folder, RECIPE), text.encode())
