@@ -326,7 +326,7 @@ def _costs(a: Index, b: Index) -> tuple[Row, dict[str, Row]]:
     costs, useful = [], []
     for index in (a, b):
         columns, _, _ = first_epoch(index)
-        packs = ScheduledPacks(*pack_cost(weights, columns), columns["length"])
+        packs = ScheduledPacks(*pack_cost(weights, columns))
         costs.append(float(packs.llm.sum() + packs.vit.sum()))
         of_ranks = ranks_stats(packs, packs_per_step(index.snapshot) or 1)
         useful.append([each["planned"] and each["planned"]["useful"] for each in of_ranks])

@@ -1,4 +1,4 @@
-"""Numbers about a snapshot's packs, where their samples lie, and what a lengths table holds."""
+"""Numbers about a snapshot's packs and schedule, and what a lengths table holds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from packidx.arrays import Int64s
 from packidx.format.parquet import scan_of
 from packidx.format.schema import LENGTHS
 from packidx.hashing import derive_key
-from packidx.index.order import Epochs, packs_per_step
+from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.sql import Row, rows_of, tables_of
 from packidx.inspect.waiting import RANKS, ScheduledPacks, first_epoch, ranks_stats
@@ -32,7 +31,6 @@ _COLUMNS = (
     "vision_patches",
     "attention_cost",
 )
-_SOURCES = 16  # the largest ones, whose shares per step are told
 
 
 def pack_stats(index: Index) -> dict[str, dict[str, float]]:
@@ -57,21 +55,18 @@ def sample_stats(
     Returns:
         ``composition``: ``length_correlation`` of samples that share a pack (None where nothing
         varies), ``samples_per_pack`` (min, p50, p95, max by nearest rank, and mean) and
-        ``source_distance`` (`source_distance`; None without sources);
-        ``locality`` (`_locality`); and
-        ``schedule``: per number of ranks, what `idle.ranks_stats` says of the first epoch.
+        ``source_distance`` (`source_distance`; None without sources); and
+        ``schedule``: per number of ranks, what `ranks_stats` says of the first epoch.
     """
     progress("reading samples")
-    with tables_of({name: (index, name) for name in ("packs", "samples")}) as connection:
-        has_sources = bool(index.snapshot.sources)
-        distance = source_distance(connection) if has_sources else None
-        locality = _locality(connection, index)
-        sources = _tokens_of_sources(connection, index)
+    distance = None
+    if index.snapshot.sources:
+        with tables_of({name: (index, name) for name in ("packs", "samples")}) as connection:
+            distance = source_distance(connection)
     progress("looking at the schedule")
     return {
         "composition": _of_packs(index) | {"source_distance": distance},
-        "locality": locality,
-        "schedule": _schedule(index, sources, ranks),
+        "schedule": _schedule(index, ranks),
     }
 
 
@@ -89,75 +84,13 @@ def _of_packs(index: Index) -> dict[str, Any]:
     return {"length_correlation": pairs.correlation(), "samples_per_pack": per_pack}
 
 
-def _tokens_of_sources(connection: duckdb.DuckDBPyConnection, index: Index) -> Int64s | None:
-    """Return the tokens of the largest sources in each pack, int64 [packs, sources]; None where
-    there is one source at most."""
-    sources = sorted(index.snapshot.sources, key=lambda source: -source.num_samples)
-    if len(sources) < 2:
-        return None
-    names = [source.name for source in sources[:_SOURCES]]
-    held = connection.execute(
-        "SELECT pack_id, list_position($names, source) - 1 AS source, "
-        "CAST(sum(length) AS BIGINT) AS tokens FROM samples "
-        "WHERE list_contains($names, source) GROUP BY ALL",
-        {"names": names},
-    ).fetchnumpy()
-    tokens = np.zeros((index.num_packs, len(names)), np.int64)
-    tokens[held["pack_id"], held["source"]] = held["tokens"]
-    return tokens
-
-
-def _schedule(index: Index, sources: Int64s | None, ranks: Sequence[int]) -> list[dict[str, Any]]:
+def _schedule(index: Index, ranks: Sequence[int]) -> list[dict[str, Any]]:
     """Return what the order of the first epoch's packs is worth for each number of ranks."""
     columns, llm, vit = first_epoch(index, ["image_tokens", "video_tokens"])
-    mine = Epochs.of(index.snapshot).scheduled(0)
     known = [columns[name] for name in ("image_tokens", "video_tokens") if name in columns]
     vision = sum(known[1:], known[0]) if known else None
-    scheduled = ScheduledPacks(
-        llm, vit, columns["length"], vision, None if sources is None else sources[mine]
-    )
-    return ranks_stats(scheduled, packs_per_step(index.snapshot) or 1, ranks)
-
-
-def _locality(connection: duckdb.DuckDBPyConnection, index: Index) -> dict[str, Any] | None:
-    """Return how far the samples of a pack, and of the packs of a step, are scattered over shards.
-
-    Returns:
-        None where the plan does not know shards; else ``shards_per_pack`` (mean, max), and
-        ``read_amplification``: bytes fetched over bytes of the samples, if each ``pack`` fetched
-        all shards that it touches whole, or each ``block`` of the packs of a step did; None where
-        the samples' bytes, or the packs of a step, are not known.
-    """
-    [(known, used)] = connection.execute(
-        "SELECT count(*) = count(shard), sum(nbytes) FROM samples"
-    ).fetchall()
-    if not index.snapshot.shards or not index.num_packs or not known:
-        return None
-    step = packs_per_step(index.snapshot)
-    rows = enumerate(shard.bytes for shard in index.snapshot.shards)
-    connection.execute("CREATE TABLE shards (shard INTEGER, bytes BIGINT)")
-    connection.executemany("INSERT INTO shards VALUES (?, ?)", list(rows))
-
-    def touched(unit: str) -> tuple[Any, ...]:
-        """Return the shards of a pack or block, on average and at most, and bytes of them all."""
-        row: tuple[Any, ...]
-        [row] = connection.execute(
-            f"""SELECT avg(n), max(n), sum(bytes) FROM (
-            SELECT count(*) AS n, sum(bytes) AS bytes FROM (
-                SELECT DISTINCT {unit} AS unit, shard FROM samples) JOIN shards USING (shard)
-            GROUP BY unit)"""
-        ).fetchall()
-        return row
-
-    mean, most, of_packs = touched("pack_id")
-    of_steps = None if step is None else touched(f"pack_id // {step}")[2]
-    return {
-        "shards_per_pack": {"mean": mean, "max": most},
-        "read_amplification": {
-            "pack": of_packs / used if used else None,
-            "block": of_steps / used if used and of_steps is not None else None,
-        },
-    }
+    packs = ScheduledPacks(llm, vit, vision)
+    return ranks_stats(packs, packs_per_step(index.snapshot) or 1, ranks)
 
 
 _DEALT_ROWS = 1 << 20  # samples that are dealt anew to see what random composition gives
