@@ -260,8 +260,8 @@ def _write(output: str, data: bytes) -> None:
 
 
 def rendered(relation: Any, kind: str, is_terminal: bool) -> bytes:
-    """A DuckDB relation as CSV, JSON, Parquet or a table, which is DuckDB's picture of it: first and
-    last rows, as many columns as a terminal has room for, and how many there are of both.
+    """A DuckDB relation as CSV, JSON, Parquet or a table, which is DuckDB's picture of it: some of
+    the rows, as many columns as a terminal has room for, and how many there are of both.
 
     Args:
         relation: None of a statement without rows.
