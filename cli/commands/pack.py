@@ -178,7 +178,7 @@ def _print_recipe(index: str, sources: tuple[str, ...]) -> None:
 
 
 def _show(made: PackSummary, recipe: str | None) -> None:
-    if made.plan is None:
+    if made.unchanged:
         of = recipe or f"{made.output}/recipe.yaml"
         say(f"nothing changed: {made.index} is the plan of {of}")
         return
@@ -198,33 +198,31 @@ def _show(made: PackSummary, recipe: str | None) -> None:
         facts["verified"] += f", {samples} encoded as in training"
     elif made.not_sampled:
         facts["verified"] += f"; no sample was encoded for real: {made.not_sampled}"
-    facts["report"] = made.report or f"none: {made.no_report}"
+    facts["report"] = made.report or "none in a store: packidx report draws one here"
     facts["train"] = f'PackedDataset("{made.index}", encode), see docs/training.md'
     print_facts("Packed", facts)
 
 
 def _warn(made: PackSummary, recipe: Recipe) -> None:
-    if made.plan is not None:
-        from packidx.index import open_index
-        from packidx.index.described import untrained
+    from packidx.index.described import untrained
 
-        warn(untrained(open_index(made.index).snapshot))
-        if made.plan.existed and made.plan.snapshot.recipe != recipe.text:
-            say(
-                f"note: {made.index} was planned before, and keeps the recipe that it was planned "
-                "by",
-                err=True,
-            )
+    if made.unchanged:
+        return
+    warn(untrained(made.plan.snapshot))
+    if made.plan.existed and made.plan.snapshot.recipe != recipe.text:
+        say(
+            f"note: {made.index} was planned before, and keeps the recipe that it was planned by",
+            err=True,
+        )
 
 
 def _as_json(made: PackSummary) -> dict[str, Any]:
-    plan = None if made.plan is None else made.plan.manifest
     return {
         "output": made.output,
         "index": made.index,
         "unchanged": made.unchanged,
         "lengths": dataclasses.asdict(made.lengths),
-        "plan": plan,
+        "plan": made.plan.manifest,
         "checks": [dataclasses.asdict(check) for check in made.checks],
         "num_sampled": made.num_sampled,
         "report": made.report,

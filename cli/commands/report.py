@@ -31,7 +31,7 @@ def report(
     """Draw INDEX, INDEX@ID or LENGTHS on one page, a file that needs nothing else.
 
     It has how long samples are, how full packs are, what is in none and why, who waits, what steps
-    hold, a few packs, and where all of it is from. It needs pip install "packidx[report]".
+    hold, a few packs, and where all of it is from.
     """
     from packidx.inspect.report import write_report
     from packidx.inspect.waiting import RANKS

@@ -27,7 +27,6 @@ ENABLES = {
     "lmdb": "images given as path.lmdb::key",
     "ray": "--engine ray: many machines",
     "s3": "s3:// sources, lengths, indexes",
-    "report": "charts of `packidx report`",
     "flash": "packs through flash-attention's kernels, on a GPU",
 }
 """What each extra of pyproject.toml is for, in a few words; a test has one for each."""

@@ -142,17 +142,6 @@ def _allow_open_files(number: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
-def are_whole(files: Sequence[StoredFile]) -> bool:
-    """Return whether every file is there with its size and, on this machine, its content."""
-    try:
-        if unsound_file(files) is not None:
-            return False
-        with local_copies([file for file in files if not urls.is_url(file.path)]):
-            return True
-    except (OSError, FormatError):
-        return False
-
-
 def unsound_file(files: Sequence[StoredFile]) -> str | None:
     """Return what is wrong with the first file that is not there in the size its manifest says.
 

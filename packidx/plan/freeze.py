@@ -42,11 +42,13 @@ def freeze_log(
         OptionError: the lengths are not known.
         VerificationError: what was given out is not what the stream of these lengths gives.
     """
-    recipe = _recipe(Path(log))
+    log = Path(log)
+    if not (log / LOG_RECIPE).exists() and (log / "epoch-0").is_dir():
+        log = log / "epoch-0"
+    recipe = _recipe(log)
     if recipe["epoch"]:
         raise OptionError(
-            f"{log} is of epoch {recipe['epoch']}, and a plan is of epoch 0: give each epoch a log"
-            " of its own, and freeze the first"
+            f"{log} is of epoch {recipe['epoch']}, and a plan has the order of epoch 0: freeze that"
         )
     table: str | Path | None = lengths or recipe["lengths"]
     if table is None:
@@ -54,7 +56,7 @@ def freeze_log(
             f"the records of {log} were counted as they came: count them with `packidx estimate`,"
             " and name that table with --lengths"
         )
-    given = _given(Path(log))
+    given = _given(log)
     options = PlanOptions(**{**recipe["options"], "mix": tuple(recipe["options"]["mix"])})
     with tempfile.TemporaryDirectory() as scratch:
         index = open_index(plan_packs(table, scratch, options, progress=progress).path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from packidx.digests import canonical_json, digest, file_digest
-from packidx.errors import MissingExtraError, OptionError, PackidxError
+from packidx.digests import digest
+from packidx.errors import MissingExtraError, OptionError
 from packidx.estimate import LengthsSummary, estimate_lengths
-from packidx.index.opening import open_index, read_head
+from packidx.index.opening import open_index
 from packidx.io import files, storage, urls
-from packidx.io.copies import are_whole
-from packidx.plan.options import PlanOptions
 from packidx.recipe.recipe import SAMPLED, Recipe, to_yaml_value
 from packidx.run.workers import Progress
-from packidx.software import installed, software
+from packidx.software import installed
 from packidx.user_code import load_named
 
 if TYPE_CHECKING:
@@ -40,21 +37,16 @@ class PackSummary:
     index: str
     """``INDEX@ID``, as commands and readers take it."""
     lengths: LengthsSummary
-    plan: PlanSummary | None
-    """None where nothing had changed."""
+    plan: PlanSummary
+    unchanged: bool = False
+    """All of it was there already, and was found to hold when it was made."""
     checks: Sequence[Check] = ()
     num_sampled: int = 0
-    """Samples that were encoded for real."""
+    """Samples that this call has encoded for real."""
     not_sampled: str | None = None
     """Why none were, in words."""
     report: str | None = None
-    no_report: str | None = None
-    """Why there is none, in words."""
-
-    @property
-    def unchanged(self) -> bool:
-        """Return whether all of it was there already."""
-        return self.plan is None
+    """None where the output is in a store."""
 
 
 def pack_recipe(
@@ -100,51 +92,43 @@ def pack_recipe(
     )
     counted(summary)
     num_sampled, not_sampled = _sampled(recipe, summary)
-    asked = identity(summary.fingerprint, recipe.plan, num_sampled)
-    kept = digest(text.encode()) if keep_recipe else None
-    is_kept = kept is None or digest_of(urls.join(folder, RECIPE)) == kept
-    if summary.existed and before is not None and is_kept and is_done(folder, index, before, asked):
-        return PackSummary(
-            output=folder,
-            index=f"{index}@{before.snapshot_id[:12]}",
-            lengths=summary,
-            plan=None,
-            num_sampled=before.num_sampled,
-            report=None if before.report is None else urls.join(folder, REPORT),
-        )
     from packidx.plan.api import plan_packs  # and with it all that a plan is made with
 
-    windows = 1 if engine == "local" else workers
     plan = plan_packs(
         lengths,
         index,
         recipe.plan,
-        workers=windows,
+        workers=1 if engine == "local" else workers,
         engine=engine,
         recipe=text,
         progress=doing,
     )
+    own = None if before is None else before.recipe
     if keep_recipe:
+        own = digest(text.encode())
         put(urls.join(folder, RECIPE), text.encode())
-    named = f"{index}@{plan.snapshot_id[:12]}"
-    checks = verified(named, recipe, num_sampled, doing)
-    report, no_report = reported(named, folder, doing)
-    made = PackSummary(
+    named, report = f"{index}@{plan.snapshot_id[:12]}", report_place(folder)
+    told = Done(plan.snapshot_id, num_sampled, own)
+    is_drawn = report is None or os.path.isfile(report)
+    unchanged = summary.existed and plan.existed and before == told and is_drawn
+    checks: tuple[Check, ...] = ()
+    if not unchanged:
+        checks = verified(named, recipe, num_sampled, doing)
+        if report is not None:
+            drawn(named, report, doing)
+    if all(check.ok for check in checks):
+        put(urls.join(folder, NOTE), msgspec.json.format(msgspec.json.encode(told), indent=1))
+    return PackSummary(
         output=folder,
         index=named,
         lengths=summary,
         plan=plan,
+        unchanged=unchanged,
         checks=checks,
         num_sampled=sum(check.numbers.get("samples_encoded", 0) for check in checks),
         not_sampled=not_sampled,
         report=report,
-        no_report=no_report,
     )
-    if all(check.ok for check in checks):
-        drawn = None if report is None else digest_of(report)
-        note = Done(asked, plan.snapshot_id, made.num_sampled, drawn, kept)
-        put(urls.join(folder, NOTE), msgspec.json.format(msgspec.json.encode(note), indent=1))
-    return made
 
 
 def _folder(recipe: Recipe, output: str | os.PathLike[str] | None) -> str:
@@ -194,16 +178,16 @@ def _sampled(recipe: Recipe, summary: LengthsSummary) -> tuple[int, str | None]:
     return wanted, None
 
 
-def reported(named: str, folder: str, doing: Doing) -> tuple[str | None, str | None]:
-    """Return where the report of the plan `named` lies now, or why there is none."""
-    why_not = why_no_report(folder)
-    if why_not is not None:
-        return None, why_not
+def report_place(folder: str) -> str | None:
+    """Return where the report lies; None in a store, for which nothing is drawn."""
+    return None if urls.is_url(folder) else os.path.join(folder, REPORT)
+
+
+def drawn(named: str, path: str, doing: Doing) -> None:
+    """Draw the report of the plan `named`."""
     from packidx.inspect.report import write_report
 
-    path = os.path.join(folder, REPORT)
     write_report(named, path, progress=doing)
-    return path, None
 
 
 def verified(named: str, recipe: Recipe, num_sampled: int, doing: Doing) -> tuple[Check, ...]:
@@ -244,36 +228,17 @@ def encoder_of(asked: Mapping[str, Any], option: str = "encode") -> Any:
 
 
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The steps that were finished.
+    """A plan of which everything was found to hold.
 
     Attributes:
-        asked: of what was asked: lengths, options, software, and samples to encode.
-        snapshot_id: of the plan that it came to.
+        snapshot_id: the plan.
         num_sampled: samples that were encoded for real, each as long as planned.
-        report: digest of the report that was drawn; None where none was.
         recipe: digest of the ``recipe.yaml`` that was written here; None where none was.
     """
 
-    asked: str
     snapshot_id: str
     num_sampled: int
-    report: str | None
     recipe: str | None
-
-
-def identity(fingerprint: str, options: PlanOptions, num_sampled: int) -> str:
-    """Return the digest of all that decides a plan of these lengths, and how it is checked."""
-    asked: dict[str, Any] = dataclasses.asdict(options)
-    read = {"exclude": _content(options.exclude)}
-    told = {"lengths": fingerprint, "options": asked, "files": read, "sampled": num_sampled}
-    return digest(canonical_json(told | {"software": software()}))
-
-
-def _content(path: str | None) -> str | None:
-    """Return what tells the content of a file; None where there is none."""
-    if path is None or not storage.is_file(path):
-        return None
-    return storage.stat(path).version if urls.is_url(path) else file_digest(path)
 
 
 def noted(folder: str) -> Done | None:
@@ -284,38 +249,10 @@ def noted(folder: str) -> Done | None:
         return None
 
 
-def is_done(folder: str, index: str, note: Done, asked: str) -> bool:
-    """Return whether all that is asked was finished, and is there as it was then; a report is asked
-    for where one can be drawn."""
-    if note.asked != asked or read_head(index) != note.snapshot_id:
-        return False
-    try:
-        snapshot = open_index(f"{index}@{note.snapshot_id}")
-    except (PackidxError, OSError):
-        return False
-    if not are_whole(snapshot.files()):
-        return False
-    if note.report is None:
-        return why_no_report(folder) is not None
-    return digest_of(urls.join(folder, REPORT)) == note.report
-
-
-def digest_of(path: str) -> str | None:
-    """Return the digest of a small file here or in a store; None where there is none."""
-    return digest(storage.read(path)) if storage.is_file(path) else None
-
-
-def why_no_report(folder: str) -> str | None:
-    """Return why none is drawn into `folder`, in words; None where one is."""
-    if urls.is_url(folder):
-        return "it is drawn into folders of this machine, by packidx report"
-    if installed("vl-convert-python") is None:
-        return 'run pip install "packidx[report]"'
-    return None
-
-
 def put(path: str, data: bytes) -> None:
-    """A whole file, here or in a store."""
+    """A whole file, here or in a store; one of this content is left as it is."""
+    if storage.is_file(path) and storage.read(path) == data:
+        return
     if urls.is_url(path):
         storage.write(path, data)
     else:

@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
 
 from packidx.torch.collate import collate
 from packidx.torch.dataset import PackedDataset
+from packidx.torch.ordered import OrderedPacks
 from packidx.torch.packs import Pack
 from packidx.torch.sampler import PackSampler
 
@@ -50,6 +51,7 @@ _LATER = {
 __all__ = [
     "IsolationError",
     "LossWeights",
+    "OrderedPacks",
     "Pack",
     "PackSampler",
     "PackedDataset",

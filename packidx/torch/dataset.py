@@ -53,11 +53,12 @@ class PackedDataset(Dataset[Pack]):
             counted with one: applied to every record as it stands in its file. Its
             random numbers are the plan's: of its seed, the pack's epoch, sample and copy.
         on_mismatch: about a sample that is not what was planned: ``'error'`` raises; ``'skip'``
-            leaves it out; ``'fit'``, for plans on guessed lengths, takes every sample as long as it
-            is, in order, as far as the capacity goes (less the plan's ``--reserve``). A pack is
-            then padded to a multiple of the plan's ``--pad-pack-to`` alone. Of a plan with
-            ``--on-long truncate`` a sample longer than a pack is cut.
-        on_error: about a sample that cannot be read: ``'raise'``, or ``'skip'``, which leaves it
+            leaves it out; ``'truncate'`` keeps its slot, cutting what is longer, not inside a
+            medium, and padding what is shorter; ``'fit'``, for plans on guessed lengths, takes
+            every sample as long as it is, in order, as far as the capacity goes (less the plan's
+            ``--reserve``). A pack is then padded to a multiple of the plan's ``--pad-pack-to``
+            alone. Of a plan with ``--on-long truncate`` a sample longer than a pack is cut.
+        on_bad: about a sample that cannot be read: ``'error'``, or ``'skip'``, which leaves it
             out. The pack is padded as planned, with pad tokens for what was left out; one of which
             nothing is left is pad tokens alone. `events` tells of each. Ranks that read the same
             pack for themselves (tensor, context or pipeline parallelism) may leave out different
@@ -86,7 +87,7 @@ class PackedDataset(Dataset[Pack]):
         transform: str | Function | None = None,
         *,
         on_mismatch: str = "error",
-        on_error: str = "raise",
+        on_bad: str = "error",
         retries: int = 3,
         dummy_image: bool | Mapping[str, Any] | None = None,
     ) -> None:
@@ -108,7 +109,7 @@ class PackedDataset(Dataset[Pack]):
         planned = self.index.snapshot.lengths.transform
         checked = planned_transform(planned, transform, str(self.index.path))
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
-        policies = (on_mismatch, on_error, retries)
+        policies = (on_mismatch, on_bad, retries)
         self._reader = SampleReader(self.index, encode, checked, *policies)
         self._dummy_image = dummy_image
         self._like = NOTHING  # per-token tensors of the last first sample, for packs that keep none

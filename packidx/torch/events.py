@@ -32,8 +32,9 @@ def event(
 
     Args:
         kind: ``'mismatch'`` (the sample is not what was planned), ``'unreadable'``, ``'retried'``
-            (it could be read in the end), ``'changed'`` (its shard seems to be another one) or
-            ``'no_room'`` (it does not fit its pack, which was planned of other lengths).
+            (it could be read in the end), ``'changed'`` (its shard seems to be another one),
+            ``'no_room'`` (it does not fit its pack, which was planned of other lengths) or
+            ``'too_long'`` (of a stream that counts its records: no pack is so long).
         done: ``'truncated'``, ``'fitted'``, ``'left_out'`` or ``'read'``.
         sample: as planned.
         error: what happened.

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
 T = TypeVar("T")
 
-ON_MISMATCH = ("error", "skip", "fit")
-ON_ERROR = ("raise", "skip")
+ON_MISMATCH = ("error", "skip", "truncate", "fit")
+ON_BAD = ("error", "skip")
 
 BACKOFF = 0.1  # seconds before the first retry, twice as many before each further one
 
@@ -105,7 +105,7 @@ def with_retries(read: Callable[[], T], retries: int) -> tuple[T, Exception | No
 
 
 class SampleReader:
-    """Reads the samples of one plan; `on_mismatch`, `on_error` and `retries` are `PackedDataset`'s.
+    """Reads the samples of one plan; `on_mismatch`, `on_bad` and `retries` are `PackedDataset`'s.
 
     Attributes:
         room: tokens for the samples of one pack by ``on_mismatch="fit"``; else None.
@@ -120,16 +120,16 @@ class SampleReader:
         encode: Encode,
         transform: Transform | None,
         on_mismatch: str,
-        on_error: str,
+        on_bad: str,
         retries: int,
     ) -> None:
         if on_mismatch not in ON_MISMATCH:
             raise OptionError(f"on_mismatch {on_mismatch!r} is none of {', '.join(ON_MISMATCH)}")
-        if on_error not in ON_ERROR:
-            raise OptionError(f"on_error {on_error!r} is none of {', '.join(ON_ERROR)}")
+        if on_bad not in ON_BAD:
+            raise OptionError(f"on_bad {on_bad!r} is none of {', '.join(ON_BAD)}")
         if operator.index(retries) < 0:
             raise OptionError(f"retries is {retries}: it must be 0 or more")
-        self._on_mismatch, self._on_error, self._retries = on_mismatch, on_error, retries
+        self._on_mismatch, self._on_bad, self._retries = on_mismatch, on_bad, retries
         self.room = room_of(index.snapshot) if on_mismatch == "fit" else None
         self._index, self._encode = index, encode
         self._rules = rules_of(encode)
@@ -161,7 +161,8 @@ class SampleReader:
 
     def read(self, sample: Sample, epoch: int, events: Happened) -> Tensors | None:
         """The piece of `sample` that its pack holds, of exactly the planned length; by
-        ``on_mismatch="fit"`` as long as it is. None where it is left out.
+        ``on_mismatch="truncate"`` not longer, by ``"fit"`` as long as it is. None where it is left
+        out.
 
         Args:
             sample: as planned.
@@ -176,7 +177,7 @@ class SampleReader:
             encoded, failed = with_retries(lambda: self._encoded(sample, epoch), self._retries)
         except Exception as error:
             self._note_changes(sample, events)
-            if self._on_error == "raise" or not is_of_the_sample(error):
+            if self._on_bad == "error" or not is_of_the_sample(error):
                 raise _located(error, sample, self._index) from error.__cause__
             events.append(event("unreadable", "left_out", sample, error))
             return None
@@ -188,7 +189,7 @@ class SampleReader:
         except PlanMismatch as error:
             if self._on_mismatch == "error":
                 raise _located(error, sample, self._index) from None
-            if self.room is not None:
+            if self._on_mismatch in ("truncate", "fit"):
                 return self._as_it_is(encoded, sample, error, events)
             events.append(event("mismatch", "left_out", sample, error, length_of(encoded)))
             return None
@@ -248,11 +249,14 @@ class SampleReader:
     def _as_it_is(
         self, encoded: Tensors, sample: Sample, error: PlanMismatch, events: Happened
     ) -> Tensors | None:
-        """A sample that is not what was planned, whole, or as much of it as a pack holds."""
-        length, truncates = length_of(encoded), self._index.snapshot.options.on_long == "truncate"
-        is_cut, stop = length > self._longest and truncates, length
+        """A sample that is not what was planned, whole, or as much of it as there is room for: by
+        ``'truncate'`` as many tokens as planned, by ``'fit'`` a pack, where the plan truncates."""
+        length, most = length_of(encoded), sample.length
+        if self.room is not None:
+            truncates = self._index.snapshot.options.on_long == "truncate"
+            most = self._longest if truncates else length
+        is_cut, stop = length > most, min(length, most)
         if is_cut:  # not inside a medium
-            stop = self._longest
             while stop and parts_medium(encoded, stop, self._media_ids, self._rules):
                 stop -= 1
         try:

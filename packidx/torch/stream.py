@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from packidx.torch.reader import Encode
 from packidx.torch.stream_rows import StreamIndex
 
 _VERSION = 1
+_log = logging.getLogger("packidx.torch")
 _LOGGED = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in LOG_COLUMNS.items()])
 
 
@@ -56,7 +58,7 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         mix: source -> how often its samples come in an epoch, if not once.
         options: further ones, as a plan has them: ``margin``, ``align``, ``pad_pack_to``,
             ``reserve``, ``shift``, ``max_images``, ``max_vision_patches``, ``max_samples``.
-        roots, transform, on_mismatch, on_error, retries, dummy_image: of `PackedDataset`.
+        roots, transform, on_mismatch, on_bad, retries, dummy_image: of `PackedDataset`.
 
     Raises:
         OptionError: an option has no meaning for these records.
@@ -85,12 +87,14 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         self._arguments = sources, encode, {**asked, "weights": dict(mix or {})}
         self._roots, self._reading = dict(roots or {}), reading
         self.rank, self.world_size, self.micro_batch = rank, world_size, micro_batch
-        self._start = 0
         self._open(lanes, epoch)
         check_lanes(self.index.lanes, world_size, 1, micro_batch)
+        for text in self.index.left_out:
+            _log.warning("%s: %s", self.index.path, text)
 
     def _open(self, lanes: int | None, epoch: int) -> None:
         sources, encode, options = self._arguments
+        self._start, self._lanes = 0, dict[int, list[Any]]()
         self.index = StreamIndex(sources, encode, options, lanes, epoch, self._roots)
         self._packs = PackedDataset(self.index, encode, **self._reading)
         self.events = self._packs.events
@@ -103,7 +107,6 @@ class StreamingPackedDataset(IterableDataset[Pack]):
     def set_epoch(self, epoch: int) -> None:
         """Let the records come in the order of `epoch`, from its beginning."""
         if epoch != self.epoch:
-            self._start = 0
             self._open(self.index.lanes, operator.index(epoch))
 
     def __len__(self) -> int:
@@ -136,6 +139,9 @@ class StreamingPackedDataset(IterableDataset[Pack]):
                 except IndexError:
                     return
                 pack = self._packs.read(planned)
+                for each in self.index.take_events():
+                    pack.events.append(each)
+                    self.events.add(each)
                 pack.stream = self._told(planned)
                 yield pack
             place, turn = place + self.world_size, turn + 1
@@ -161,28 +167,33 @@ class StreamingPackedDataset(IterableDataset[Pack]):
             "lanes": {str(number): state for number, state in sorted(lanes.items())},
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> dict[int, list[Any]]:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, of `StreamLoader` at any world size, merged (`merge_states`).
 
         Raises:
             FormatError: it is none.
             MismatchError: it is of other records, options, rule, seed or lanes.
         """
-        missing = {"version", "recipe", "epoch", "place", "lanes"} - state.keys()
-        if missing or state["version"] != _VERSION:
+        try:
+            version, recipe, epoch = state["version"], state["recipe"], int(state["epoch"])
+            place, lanes = int(state["place"]), {int(n): own for n, own in state["lanes"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError):
+            version = None
+        if version != _VERSION:
             raise FormatError(
-                "this is no state of a stream: give what its loader's state_dict gave"
+                "this is no state of a stream: give what StreamLoader.state_dict gave"
             )
-        if state["recipe"] != self.index.recipe:
+        if recipe != self.index.recipe:
             raise MismatchError(
-                f"the state is of the stream {state['recipe'][:12]}, this one is"
-                f" {self.index.recipe[:12]}: its records, options, rule, seed or lanes are others"
+                f"the state is of the stream {recipe[:12]}, this one is {self.index.recipe[:12]}:"
+                " its records, options, rule, seed or lanes are others"
             )
-        self.set_epoch(state["epoch"])
-        lanes = {int(number): own for number, own in state["lanes"].items()}
-        self._start = int(state["place"])
+        self.set_epoch(epoch)
+        self._go_on_at(place, lanes)
+
+    def _go_on_at(self, place: int, lanes: dict[int, list[Any]]) -> None:
+        self._start, self._lanes = place, lanes
         self.index.load_states(lanes)
-        return lanes
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -224,8 +235,9 @@ class StreamLoader(DataLoader[Any]):
     Args:
         stream: what is read.
         collate_fn: a list of packs -> a batch; `collate` by default.
-        log: folder in which every pack that was given out is written down when a state is saved;
-            ``packidx freeze`` makes an index of it. None writes nothing.
+        log: folder in which every pack that was given out is written down when a state is saved,
+            in a folder for each epoch, ``epoch-0``; ``packidx freeze`` makes an index of that. None
+            writes nothing.
         more: of `DataLoader`, ``num_workers`` above all; not ``batch_size`` or ``shuffle``.
     """
 
@@ -236,17 +248,33 @@ class StreamLoader(DataLoader[Any]):
         log: str | os.PathLike[str] | None = None,
         **more: Any,
     ) -> None:
+        if more.get("persistent_workers"):
+            raise OptionError("persistent workers do not hear of another epoch: leave them out")
         told = _Told(collate_fn or collate)
         super().__init__(stream, batch_size=stream.micro_batch, collate_fn=told, **more)
         check_lanes(stream.index.lanes, stream.world_size, self.num_workers, stream.micro_batch)
         self.stream = stream
-        self._place = stream._start
-        self._lanes: dict[int, list[Any]] = {}
-        self._log = None if log is None else Path(log)
+        self._home = None if log is None else Path(log)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Stand where the stream goes on."""
+        self._place, self._lanes = self.stream._start, dict(self.stream._lanes)
         self._rows: list[dict[str, Any]] = []
+
+    @property
+    def _log(self) -> Path | None:
+        """The folder of this epoch's log."""
+        return None if self._home is None else self._home / f"epoch-{self.stream.epoch}"
 
     def __iter__(self) -> Any:
         stream = self.stream
+        self._begin()
+        if self._log is not None and stream.rank == 0 and last_place(self._log) > self._place:
+            raise MismatchError(
+                f"{self._log} has packs up to place {last_place(self._log)}, and the stream goes on"
+                f" at {self._place}: load the state that was saved with it, or name another folder"
+            )
         batches = super().__iter__()
         while (given := self._agreed(batches)) is not None:
             batch, told = given
@@ -258,7 +286,7 @@ class StreamLoader(DataLoader[Any]):
                     self._rows += pack["planned"]
             yield batch
         self._log_left_out()
-        self._place = stream._start = 0
+        stream._go_on_at(0, {})
 
     def _agreed(self, batches: Iterator[Any]) -> tuple[Any, list[dict[str, Any]]] | None:
         """The next batch, if every rank has one: asked where nobody can know how many there are.
@@ -285,13 +313,12 @@ class StreamLoader(DataLoader[Any]):
         for place in range(self._place, stream.index.num_packs):
             rows = stream._told(stream.index.pack(place))["planned"]
             self._rows += [{**row, "trained": False} for row in rows]
-        self._place = stream.index.num_packs
-        self._write_log()
+        self._write_log(stream.index.num_packs)
 
     def state_dict(self) -> dict[str, Any]:
         """The state behind the batches that were given out, to be merged with the other ranks'
         (`merge_states`); the log is then complete up to there."""
-        self._write_log()
+        self._write_log(self._place)
         return self.stream.state(self._place, self._lanes)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -300,12 +327,13 @@ class StreamLoader(DataLoader[Any]):
         Raises:
             FormatError, MismatchError: as of `StreamingPackedDataset.load_state_dict`.
         """
-        self._lanes = self.stream.load_state_dict(state)
-        self._place, self._rows = self.stream._start, []
+        self.stream.load_state_dict(state)
+        self._begin()
         if self._log is not None and self.stream.rank == 0:
             cut_log(self._log, self._place)
 
-    def _write_log(self) -> None:
+    def _write_log(self, end: int) -> None:
+        """Write down what was given out since this was last done, up to the place `end`."""
         if self._log is None:
             return
         self._log.mkdir(parents=True, exist_ok=True)
@@ -313,9 +341,8 @@ class StreamLoader(DataLoader[Any]):
             files.write_json(str(self._log / LOG_RECIPE), self._recipe())
         if self._rows:
             first, rank = self._rows[0]["place"], self.stream.rank
-            name = f"packs-{first:012d}-{self._place:012d}-{rank:05d}.parquet"
-            parquet_rows = pa.Table.from_pylist(self._rows, schema=_LOGGED)
-            _write(self._log / name, parquet_rows)
+            rows = pa.Table.from_pylist(self._rows, schema=_LOGGED)
+            _write(self._log / f"packs-{first:012d}-{end:012d}-{rank:05d}.parquet", rows)
             self._rows = []
 
     def _recipe(self) -> dict[str, Any]:
@@ -336,10 +363,20 @@ def _write(path: Path, rows: pa.Table) -> None:
     os.replace(temporary, path)
 
 
+def _parts(folder: Path) -> list[tuple[Path, int]]:
+    """The files of a log, and the place behind the last one that each has packs of."""
+    return [(path, int(path.name.split("-")[2])) for path in sorted(folder.glob("packs-*.parquet"))]
+
+
+def last_place(folder: Path) -> int:
+    """The place behind those of which a log has packs."""
+    return max((end for _, end in _parts(folder)), default=0)
+
+
 def cut_log(folder: Path, place: int) -> None:
     """Take the packs at `place` and behind it out of a log: they are trained on anew."""
-    for path in sorted(folder.glob("packs-*.parquet")):
-        if int(path.name.split("-")[2]) <= place:
+    for path, end in _parts(folder):
+        if end <= place:
             continue
         rows = pq.read_table(path)
         kept = rows.filter(pc.less(rows["place"], place))

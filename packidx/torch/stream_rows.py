@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from packidx.arrays import Int64s
+from packidx.arrays import Bools, Int64s
 from packidx.digests import canonical_json, digest
 from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.format.index import CostModel, IndexManifest, LengthsOf, Options, Result, Source
@@ -35,6 +35,7 @@ from packidx.pack.streams import (
     pack_all,
 )
 from packidx.records.fetch import Fetcher
+from packidx.torch.events import Happened, event
 from packidx.torch.sample import length_of, normalise
 
 Encode = Callable[[dict[str, Any]], Any]
@@ -62,6 +63,7 @@ class StreamIndex(Index):
 
     Attributes:
         asked: the options of `PlanOptions` that make the same packs.
+        left_out: a sentence for each reason why records are in no pack.
         recipe: digest of all that they depend on.
 
     Raises:
@@ -85,7 +87,14 @@ class StreamIndex(Index):
         self._encode = encode
         names = [self.path] if isinstance(sources, str | os.PathLike) else list(sources)
         self.is_counted = len(names) == 1 and _is_lengths(self.path)
-        self._rows, stated = _counted(self.path) if self.is_counted else _scanned(names)
+        self.left_out: list[str] = []
+        self._events: Happened = []
+        if self.is_counted:
+            self._rows, stated = _counted(self.path)
+        else:
+            # As `estimate` does: who brings an encoder of their own reads the columns of their own.
+            is_ours = hasattr(encode, "fingerprint_parts")
+            self._rows, stated = _scanned(names, is_ours, self.left_out)
         self._lengths = self._whole("length") if self.is_counted else None
         rule = StreamRule.parse(str(options.get("strategy", "best-fit:16")))
         asked = {name: value for name, value in options.items() if name != "weights"}
@@ -143,23 +152,37 @@ class StreamIndex(Index):
         """How often each record comes in an epoch, int64 [n]; 0 of one that cannot be packed."""
         options = self.snapshot.options
         copies = np.ones(self._rows.num_rows, np.int64)
+        if "status" in self._rows.column_names:
+            copies[self._rows["status"].to_numpy(zero_copy_only=False) != "ok"] = 0
         if options.weights:
             draws = hash_ints(self._draws(), derive_key(options.seed, "mix"))
             names = self._rows["source"].combine_chunks().to_numpy(zero_copy_only=False)
             for name, text in options.weights.items():
                 own, weight = names == name, Fraction(text)
                 more = below(draws[own], weight - int(weight)).astype(np.int64)
-                copies[own] = int(weight) + more
+                copies[own] *= int(weight) + more
         if self._lengths is None:
             return copies
         tokens = self._lengths - options.shift
-        usable = (tokens > 0) & (options.padded(tokens) <= options.longest)
-        if "status" in self._rows.column_names:
-            usable &= (self._rows["status"].to_numpy(zero_copy_only=False)) == "ok"
+        usable = tokens > 0
+        self._leave_out(copies, ~usable, "rejected or without a token")
+        self._leave_out(copies, usable & (options.padded(tokens) > options.longest), "too long")
         for name, most in options.caps.items():
             if name != "num_samples":
-                usable &= self._column(name) <= most
-        return np.where(usable, copies, 0)
+                over = usable & (self._column(name) > most)
+                self._leave_out(copies, over, f"over the {most} {name} of a pack")
+        return copies
+
+    def _leave_out(self, copies: Int64s, which: Bools, reason: str) -> None:
+        """Let no copy of some records come, and tell how many there are."""
+        copies[which] = 0
+        if number := int(np.count_nonzero(which)):
+            self.left_out.append(f"{number:,} of {len(copies):,} records are {reason}: in no pack")
+
+    def take_events(self) -> Happened:
+        """Records that were left out as they came, since this was last asked."""
+        told, self._events = self._events, []
+        return told
 
     def _column(self, name: str) -> Int64s:
         column = self._rows[name] if name in self._rows.column_names else None
@@ -193,13 +216,16 @@ class StreamIndex(Index):
         if self._lengths is not None:
             *sizes, cost = [int(values[row]) for values in self._sizes]
             return tuple(sizes), cost
+        options = self.snapshot.options
         try:
             length = self._count(row, copy)
-        except (BadRecord, SourceError):  # whoever reads the files says so
-            return None
-        options = self.snapshot.options
-        taken = options.padded(length - options.shift)
-        if not 0 < taken <= options.longest:
+            taken = options.padded(length - options.shift)
+            if not 0 < taken <= options.longest:
+                raise BadRecord("too_long", f"{length} tokens, and a pack holds {options.longest}")
+        except (BadRecord, SourceError) as error:
+            kind = "too_long" if "too_long" in str(error) else "unreadable"
+            sample = self._sample(row, copy, 0)
+            self._events.append(event(kind, "left_out", sample, error))
             return None
         return (taken, *([1] if options.max_samples else [])), 0
 
@@ -411,27 +437,43 @@ def _members_of(source: Any) -> dict[str, Any]:
     return {n: getattr(source, n) for n in source.__struct_fields__ if n != "num_dropped"}
 
 
-def _scanned(names: Sequence[str]) -> tuple[pa.Table, dict[str, Any]]:
-    """Where the records of files lie, and what a manifest says of these."""
+def _scanned(
+    names: Sequence[str], is_ours: bool, left_out: list[str]
+) -> tuple[pa.Table, dict[str, Any]]:
+    """Where the records of files lie, and what a manifest says of these.
+
+    Args:
+        is_ours: whether records with a column that nobody reads are refused.
+        left_out: is given a sentence for each reason why some are left out.
+    """
     # They bring readers of mixes, which who streams from a lengths table does not need.
     from packidx.records.shards import read_records, scan_shards
     from packidx.records.sources.find_shards import find_shards
 
     files = find_shards(list(names))
     scans = scan_shards(files, os.cpu_count() or 1, lambda *_: None)
-    columns: dict[str, list[Any]] = {name: [] for name in _LOCATED}
+    columns: dict[str, list[Any]] = {name: [] for name in (*_LOCATED, "status")}
+    refused: dict[str, list[str]] = {}
     counts: dict[str, int] = {}
     layouts: dict[str, Layout] = {}
     for number, (file, scan) in enumerate(zip(files, scans, strict=True)):
         layouts[file.source] = file.layout
         for part in scan.ranges:
-            for raw in read_records(file.path, part, file.container, file.layout):
+            seen: dict[str, str] | None = {} if is_ours else None
+            for raw in read_records(file.path, part, file.container, file.layout, None, seen):
+                status = "ok"
+                if isinstance(raw.record, BadRecord):
+                    status = "rejected"
+                    where = f"{file.uri}, row {raw.row}: {raw.record.detail}"
+                    refused.setdefault(raw.record.reason, []).append(where)
                 row = (len(columns["row"]), file.source, None, number)
-                values = (*row, raw.row, raw.offset, raw.nbytes)
-                for name, value in zip(_LOCATED, values, strict=True):
-                    columns[name].append(value)
+                values = (*row, raw.row, raw.offset, raw.nbytes, status)
+                for own, value in zip(columns.values(), values, strict=True):
+                    own.append(value)
         counts[file.source] = counts.get(file.source, 0) + scan.shard.rows
-    schema = pa.schema([LENGTHS.field(name) for name in _LOCATED])
+    for reason, places in sorted(refused.items()):
+        left_out.append(f"{len(places):,} records are in no pack: {reason} ({places[0]})")
+    schema = pa.schema([LENGTHS.field(name) for name in columns])
     shards = tuple(as_planned(scan.shard) for scan in scans)
     lengths = LengthsOf(
         uri=names[0],

@@ -236,11 +236,10 @@ def test_a_bucket_holds_the_plan_of_a_folder(
 def test_what_is_called_unchanged_was_looked_at(
     folder: Path, processors: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def drawn(named: str, folder: str, doing: Any) -> tuple[str, None]:
-        Path(folder, "report.html").write_text(f"<html>{named}")
-        return f"{folder}/report.html", None
+    def drawn(named: str, path: str, doing: Any) -> None:
+        Path(path).write_text(f"<html>{named}")
 
-    monkeypatch.setattr("packidx.recipe.run.reported", drawn)
+    monkeypatch.setattr("packidx.recipe.run.drawn", drawn)
     pq.write_table(pa.table({"key": ["chats.jsonl#1"]}), "out.parquet")
 
     def again(cost: str = "qwen2.5-vl-7b") -> PackSummary:
@@ -259,9 +258,7 @@ def test_what_is_called_unchanged_was_looked_at(
         "its window is deleted": lambda: shutil.rmtree(next(windows.iterdir())),
         "samples are emptied": lambda: next(windows.glob("*/samples-*")).write_bytes(b""),
         "packs have other bytes": lambda: edit(next(windows.glob("*/packs-*"))),
-        "the report is another file": lambda: Path("packs/report.html").write_text("<html>"),
         "the report is gone": lambda: Path("packs/report.html").unlink(),
-        "the recipe is gone": lambda: Path("packs/recipe.yaml").unlink(),
         "the lengths have other bytes": lambda: edit(next(Path("packs/lengths").glob("part-*"))),
     }
     for what, change in changes.items():
@@ -273,4 +270,5 @@ def test_what_is_called_unchanged_was_looked_at(
     pq.write_table(pa.table({"key": ["chats.jsonl#2"]}), "out.parquet")
     assert not again().unchanged and again().unchanged
     Path("packs/recipe.yaml").unlink()
+    assert again().unchanged and Path("packs/recipe.yaml").is_file()
     assert not again("qwen2.5-vl-7b,vit_linear=0").unchanged

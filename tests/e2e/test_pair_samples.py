@@ -219,7 +219,7 @@ def test_what_is_left_of_a_pair_is_no_pair(
     plan_packs(str(lengths), index, capacity=4000)
     text = Path(source).read_text()
     Path(source).write_text(text.replace("It is 1. It is 1.", "It is 1. \\u0000 x"))
-    dataset = PackedDataset(index, encoder, on_error="skip", on_mismatch="skip")
+    dataset = PackedDataset(index, encoder, on_bad="skip", on_mismatch="skip")
     with pytest.warns(UserWarning, match="shard"):
         pack = dataset[0].joined()
     by_sample = dict(zip(pack["sample_ids"].tolist(), pack["pair_ids"].tolist(), strict=True))

@@ -133,7 +133,7 @@ def model_of(attention: str) -> Any:
         (lambda i: prepare_model(None), OptionError, "give prepare_model a transformers model"),
         (lambda i: LossWeights("tokens"), OptionError, "loss weight 'tokens' is none of"),
         (lambda i: read(i, on_mismatch="pad"), OptionError, "on_mismatch 'pad' is none of"),
-        (lambda i: read(i, on_error="hole"), OptionError, "on_error 'hole' is none of"),
+        (lambda i: read(i, on_bad="hole"), OptionError, "on_bad 'hole' is none of"),
         (lambda i: read(i, retries=-1), OptionError, "retries is -1"),
         (lambda i: PackedDataset(i, SyntheticEncode())[10**6], IndexError, "pack 1000000 is outs"),
     ],

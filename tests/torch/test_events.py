@@ -39,7 +39,7 @@ BAD = BadRecord("broken_media", "an image cannot be decoded")
 
 
 def test_a_healthy_read_tells_nothing(index: Index) -> None:
-    options: Any = {"on_error": "skip", "on_mismatch": "skip"}
+    options: Any = {"on_bad": "skip", "on_mismatch": "skip"}
     dataset = PackedDataset(index, SyntheticEncode(), **options)
     assert not any(pack.events for pack in dataset)
     assert len(dataset.events) == 0 and dataset.events.counts == {} and not list(dataset.events)
@@ -74,7 +74,7 @@ def test_input_that_fails_for_good(index: Index, retries: int) -> None:
     assert f"pack 0, sample {sample.sample_id} (key {sample.key!r})" in str(caught.value.__notes__)
     assert encode.asked[str(sample.key)] == 1 + retries
     encode.error = stale()
-    dataset = PackedDataset(index, encode, retries=retries, on_error="skip")
+    dataset = PackedDataset(index, encode, retries=retries, on_bad="skip")
     assert dataset[0].events[0]["done"] == "left_out"
 
 
@@ -94,7 +94,7 @@ def test_what_will_fail_again_is_not_tried_again(index: Index, error: Exception)
         PackedDataset(index, encode)[0]
     assert encode.asked[key] == 1
     encode = Failing({key}, error)
-    PackedDataset(index, encode, on_error="skip")[0]
+    PackedDataset(index, encode, on_bad="skip")[0]
     assert encode.asked[key] == 1
 
 
@@ -143,7 +143,7 @@ def test_errors_that_are_raised_name_the_sample(index: Index, tmp_path: Path) ->
 def test_what_concerns_the_whole_plan_is_raised_whatever_the_policy(
     index: Index, tmp_path: Path
 ) -> None:
-    options: Any = {"on_error": "skip", "on_mismatch": "skip"}
+    options: Any = {"on_bad": "skip", "on_mismatch": "skip"}
     with pytest.raises(MismatchError, match="but not input_ids\nwhile reading"):
         PackedDataset(index, lambda record: {"labels": [1]}, **options)[0]
     for error in (MemoryError(), ModuleNotFoundError("no module named av")):
@@ -229,6 +229,43 @@ def test_a_sample_of_another_length(index: Index, key: str, parts: Any) -> None:
     assert dataset.events.counts == {"mismatch": 1}
 
 
+@pytest.mark.parametrize(
+    ("key", "parts", "kept"),
+    [
+        ("key-2", [9], 7),  # planned as 7
+        ("key-2", [4], 4),
+        ("key-101", [3, (4, 4), 4, (2, 2), 6], 19),
+        ("key-101", [3, (4, 8), 4, (2, 8), 3], 18),  # the second image has no room
+        ("key-101", [3, (4, 4), 4], 13),
+    ],
+)
+def test_a_sample_keeps_its_slot(index: Index, key: str, parts: Any, kept: int) -> None:
+    k, inside = at(index, key)
+    healthy = PackedDataset(index, SyntheticEncode())[k].joined()
+    encode = Resized(key, parts)
+    dataset = PackedDataset(index, encode, on_mismatch="truncate")
+    read = dataset[k]
+    pack, length = read.joined(), inside.stop - inside.start
+    assert pack["cu_seqlens"].tolist() == healthy["cu_seqlens"].tolist()
+    for name in ("input_ids", "labels"):
+        assert torch.equal(pack[name][: inside.start], healthy[name][: inside.start])
+        assert torch.equal(pack[name][inside.stop :], healthy[name][inside.stop :])
+    (own,) = [s for s, n in zip(read.samples, read.sample_ids, strict=True) if n == number_of(key)]
+    whole = encode((TEXTS + IMAGES)[number_of(key)])["input_ids"].flatten()
+    assert len(own["input_ids"]) <= min(length, len(whole))
+    assert torch.equal(own["input_ids"], whole[: len(own["input_ids"])])
+    tokens = sum(int(t * h * w) // 4 for t, h, w in pack.get("image_grid_thw", []))
+    assert tokens == int((pack["input_ids"] == IMAGE).sum())
+    (told,) = read.events
+    assert told["done"] == ("truncated" if len(whole) > length else "fitted")
+    assert len(own["input_ids"]) == kept
+
+
+def number_of(key: str) -> int:
+    number = int(key[4:])
+    return number if number < 100 else len(TEXTS) + number - 100
+
+
 @pytest.mark.parametrize("on_mismatch", ["error", "skip"])
 def test_media_of_another_size_at_the_same_length(index: Index, on_mismatch: str) -> None:
     """A 2 x 8 image has the tokens of a 4 x 4 one: length alone would not tell."""
@@ -249,7 +286,7 @@ def test_media_of_another_size_at_the_same_length(index: Index, on_mismatch: str
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_what_workers_meet_is_seen_in_the_process_that_trains(index: Index, context: str) -> None:
     keys = {"key-1", "key-3", "key-102"}
-    dataset = PackedDataset(index, Failing(keys, BAD), on_error="skip")
+    dataset = PackedDataset(index, Failing(keys, BAD), on_bad="skip")
     options: dict[str, Any] = {"multiprocessing_context": context, "num_workers": 2}
     loader = DataLoader(dataset, batch_size=None, **options)
     told = [one for pack in loader for one in pack.events]
@@ -271,7 +308,7 @@ def test_events_are_bounded_and_leave_nothing_behind(
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     monkeypatch.setattr(events, "LIMIT", 5)
-    dataset = PackedDataset(index, Failing({"key-1"}, BAD), on_error="skip")
+    dataset = PackedDataset(index, Failing({"key-1"}, BAD), on_bad="skip")
     k, _ = at(index, "key-1")
     with caplog.at_level(logging.WARNING, "packidx.torch"):
         for _ in range(8):

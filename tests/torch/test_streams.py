@@ -60,8 +60,14 @@ def train(
     return merge_states(json.loads(json.dumps(states))), seen
 
 
-@pytest.mark.parametrize("rule", ["best-fit:4", "window:16", "balanced:4"])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("rule", "workers"),
+    [
+        *(("best-fit:4", 0), ("window:16", 0), ("balanced:4", 0)),
+        *(pytest.param(rule, 2, marks=pytest.mark.slow) for rule in ("best-fit:4", "window:16")),
+        pytest.param("balanced:4", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_one_id_whatever_the_ranks_the_workers_and_the_kills(
     rule: str, workers: int, lengths: Path, tmp_path: Path
 ) -> None:
@@ -113,12 +119,66 @@ def test_files_that_nobody_counted_give_the_same_packs(lengths: Path, tmp_path: 
     state, of_files = train(raw, tmp_path / "two", 2, 2, None, 20)
     assert of_files == of_table
     _, on = train(raw, tmp_path / "two", 4, 0, state, 3)
-    _, more = train(counted, tmp_path / "one", 1, 0, None, 52)
+    _, more = train(counted, tmp_path / "three", 1, 0, None, 52)
     assert sorted(pack for own in on for pack in own) == more[0][40:]
     frozen = freeze_log(tmp_path / "two", tmp_path / "index", lengths=counted)
     assert frozen.snapshot.result.num_packs == 52
     with pytest.raises(OptionError, match="--lengths"):
         freeze_log(tmp_path / "two", tmp_path / "index")
+
+
+def test_a_loader_begins_where_it_was_told_to(lengths: Path, tmp_path: Path) -> None:
+    loader = StreamLoader(stream_of(lengths, 0, 1), collate_fn=ids_of, num_workers=2)
+    whole = list(loader)
+    assert [next(iter(loader)) for _ in range(2)] == whole[:1] * 2  # a look at the first loses none
+    assert list(loader) == whole
+    state = loader.state_dict()
+    assert state["place"] == len(whole)
+    loader.load_state_dict(state)
+    assert list(loader) == []
+    loader.stream.set_epoch(1)
+    second = list(loader)
+    assert len(second) == loader.state_dict()["place"] and second != whole
+    logged = StreamLoader(stream_of(lengths, 0, 1), collate_fn=ids_of, log=tmp_path / "log")
+    for _ in logged:
+        break
+    logged.state_dict()
+    with pytest.raises(MismatchError, match="has packs up to place 1"):
+        next(iter(logged))
+
+
+def ids_of(packs: list[Any]) -> list[Any]:
+    return [(pack.pack_id, pack.sample_ids.tolist()) for pack in packs]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_workers_that_begin_anew_give_the_same_packs(lengths: Path, context: str) -> None:
+    raw = lengths.parent / "talk.jsonl"
+    loader = StreamLoader(stream_of(lengths, 0, 1), collate_fn=ids_of)
+    whole = [batch for batch, _ in zip(loader, range(12), strict=False)]
+    options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": context}
+    for source in (lengths, raw):
+        loader = StreamLoader(stream_of(source, 0, 1), collate_fn=ids_of, **options)
+        assert [batch for batch, _ in zip(loader, range(12), strict=False)] == whole
+
+
+def test_what_is_left_out_is_told(
+    lengths: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream_of(lengths, 0, 1)
+    assert "15 of 1,500 records are too long: in no pack" in caplog.text
+    bad = tmp_path / "bad.jsonl"
+    lines = (lengths.parent / "talk.jsonl").read_text().splitlines()[:300]
+    bad.write_text("\n".join([*lines, "{not json", "[1, 2]"]) + "\n")
+    caplog.clear()
+    stream = stream_of(bad, 0, 1)
+    assert "records are in no pack" in caplog.text and "row 300" in caplog.text
+    seen = sorted(n for pack in stream for n in pack.sample_ids.tolist())
+    long = [row for row, line in enumerate(lines) if len(json.loads(line)["text"].split()) > 256]
+    assert long and not set(long) & set(seen) and not {300, 301} & set(seen)
+    told = {(each["kind"], each["sample_id"]) for each in stream.events}
+    assert {("too_long", row) for row in long if row <= max(seen)} >= told > set()
 
 
 def test_the_log_loses_what_is_trained_on_anew(lengths: Path, tmp_path: Path) -> None:
@@ -136,9 +196,9 @@ def test_a_log_of_other_packs_is_refused(lengths: Path, tmp_path: Path) -> None:
     with pytest.raises(VerificationError, match="another pack at place"):
         freeze_log(tmp_path / "log", tmp_path / "index", lengths=tmp_path / "lengths")
     assert not (tmp_path / "index").exists()
-    part = next((tmp_path / "log").glob("packs-*.parquet"))
+    part = next((tmp_path / "log" / "epoch-0").glob("packs-*.parquet"))
     train(lengths, tmp_path / "other", 2, 0, None, 3)
-    next((tmp_path / "other").glob("packs-*-00001.parquet")).unlink()
+    next((tmp_path / "other" / "epoch-0").glob("packs-*-00001.parquet")).unlink()
     with pytest.raises(FormatError, match="no pack at place 1"):
         freeze_log(tmp_path / "other", tmp_path / "index")
     part.unlink()

@@ -10,7 +10,7 @@ from packidx.errors import OptionError
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.report import figures
-from packidx.inspect.report.page import Drawer, Figure, Report, Section, Series, page_of
+from packidx.inspect.report.page import Figure, Report, Section, Series, page_of
 from packidx.inspect.sql import Asked, asked, connect
 from packidx.inspect.stats import sample_stats
 from packidx.inspect.verdict import verdict
@@ -43,10 +43,8 @@ def write_report(
 
     Raises:
         NotFoundInIndex, SourceError: there is neither an index nor a lengths table.
-        MissingExtraError: vl-convert-python is not installed.
         FormatError: what is there is damaged.
     """
-    drawer = Drawer()  # before the work is done
     folder = os.path.dirname(os.path.abspath(output))
     if not os.path.isdir(folder) or os.path.isdir(output):
         raise OptionError(f"-o {os.fspath(output)}: name a file in a folder that exists")
@@ -66,7 +64,7 @@ def write_report(
         finally:
             connection.close()
     progress("drawing")
-    write_atomic(os.fspath(output), page_of(report, drawer).encode())
+    write_atomic(os.fspath(output), page_of(report).encode())
 
 
 def _is_page(path: str | os.PathLike[str]) -> bool:

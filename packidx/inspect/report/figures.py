@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +12,20 @@ from packidx.format.manifest import SourceData
 from packidx.format.terms import BY_CHOICE
 from packidx.index.reader import Index
 from packidx.inspect.facts import result_facts
-from packidx.inspect.report import charts
-from packidx.inspect.report.page import Figure, Row, Series, share, short_name
+from packidx.inspect.report.page import (
+    BAD,
+    GOOD,
+    Bar,
+    Box,
+    Chart,
+    Figure,
+    Row,
+    Series,
+    lying,
+    share,
+    short_name,
+    upright,
+)
 from packidx.plan.options import command_line
 from packidx.plan.resolved import unusual
 from packidx.records.ledger import by_use
@@ -44,14 +57,23 @@ def _table(connection: Any, title: str, says: str, query: str, **figure: Any) ->
     return Figure(title, says, columns, rows[:_MAX_ROWS], **figure) if rows else None
 
 
-def _lying(rows: Sequence[Row], whole: float, what: str, digits: int = 1) -> dict[str, Any]:
-    """A chart of name, value and whether it is red, with shares of `whole` in the labels, and its
-    height."""
-    lines = [
-        (short_name(name), value, f"{count(value)} ({share(value, whole, digits)})", bad)
-        for name, value, bad in rows
+def _lying(rows: Sequence[Row], whole: float, what: str, digits: int = 1) -> Chart:
+    """A chart of name, value and whether it is red, with shares of `whole` in the labels."""
+    bars = [
+        (
+            short_name(name),
+            value,
+            f"{count(value)} ({share(value, whole, digits)})",
+            BAD if is_bad else GOOD,
+        )
+        for name, value, is_bad in rows
     ]
-    return {"spec": charts.lying(lines, what), "height": max(30, 28 * len(lines))}
+    return lying(bars, what)
+
+
+def _packs(rows: Sequence[tuple[str, int]]) -> Chart:
+    """Lying bars of numbers of packs."""
+    return lying([(name, number, count(number), GOOD) for name, number in rows], "packs")
 
 
 def tokens(index: Index, connection: Any) -> Figure:
@@ -76,7 +98,7 @@ def tokens(index: Index, connection: Any) -> Figure:
         "packs. Red is lost; what was left out by choice is not.",
         ("", "samples", "tokens", "share"),
         [(name, number, tokens, share(tokens, whole, 2)) for name, number, tokens, _ in parts],
-        **_lying([(name, tokens, bad) for name, _, tokens, bad in parts], whole, "tokens"),
+        _lying([(name, tokens, bad) for name, _, tokens, bad in parts], whole, "tokens"),
     )
 
 
@@ -95,7 +117,7 @@ def fill(index: Index, connection: Any) -> Figure:
         f"{count(result.num_packs)}, {result.gap_percent:.3f} % more.",
         ("fill", "packs"),
         rows,
-        charts.bars(rows, "packs", "{value:,} packs are {name} full"),
+        _packs(rows),
     )
 
 
@@ -112,7 +134,7 @@ def samples(connection: Any) -> Figure:
         "A wide spread is usual; packs of one sample alone gain nothing by packing.",
         ("samples", "packs"),
         rows,
-        charts.bars(rows, "packs", "{value:,} packs of {name} samples"),
+        _packs(rows),
     )
 
 
@@ -135,20 +157,22 @@ def waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
     orders = {"planned": f"this plan: {name}", "random": "random order"}
     orders["by_vision_tokens"] = "sorted by vision tokens"
     rows = [
-        (f"{of_ranks['ranks']} × {of_ranks['micro_steps']}", words, of_ranks[key]["useful"])
+        (f"{of_ranks['ranks']} × {of_ranks['micro_steps']}", number, of_ranks[key]["useful"])
         for of_ranks in schedule
-        for key, words in orders.items()
+        for number, key in enumerate(orders)
         if of_ranks[key] is not None and of_ranks[key]["useful"] is not None
     ]
     if not rows:
         return None
+    words = list(orders.values())
+    bars = [(ranks, useful, share(useful, 1), number) for ranks, number, useful in rows]
     return Figure(
         "Time in which no rank waits",
         "Ranks × micro-steps. All ranks of a micro-step wait for its slowest pack, by the plan's "
         "cost model; the rest of the time is lost.",
         ("ranks × micro-steps", "order", "useful time"),
-        [(ranks, words, share(useful, 1, 2)) for ranks, words, useful in rows],
-        charts.grouped(rows, list(orders.values()), "useful time"),
+        [(ranks, words[number], share(useful, 1, 2)) for ranks, number, useful in rows],
+        lying(bars, "useful", *words),
     )
 
 
@@ -181,41 +205,61 @@ def steps(connection: Any, series: Series) -> Iterator[Figure]:
         yield _visual_of_steps(visual, which)
 
 
+def _stacked(rows: Sequence[Row], names: Sequence[str]) -> dict[Any, list[int]]:
+    """Sums by the first column and the name in the second, in the order of `names`."""
+    stacks: dict[Any, list[int]] = {}
+    for key, name, value in rows:
+        stacks.setdefault(key, [0] * len(names))[names.index(name)] += value
+    return stacks
+
+
+def _shares(stacks: Mapping[Any, Sequence[int]], names: Sequence[str]) -> tuple[Chart, list[Row]]:
+    """A chart of each step's tokens in shares, and its rows: step, name, share."""
+    said = {
+        (step, name): share(value, sum(values), 2)
+        for step, values in stacks.items()
+        for name, value in zip(names, values, strict=True)
+        if value
+    }
+    chart = upright(
+        stacks,
+        names,
+        lambda step, name, _: f"step {step}, {name}: {said[step, name]} of its tokens",
+        is_shares=True,
+        x=_marks([(at + 0.5, str(step)) for at, step in enumerate(stacks)], len(stacks)),
+        what="step",
+    )
+    return chart, [(*key, words) for key, words in said.items()]
+
+
+def _marks(places: Sequence[tuple[float, str]], width: int) -> list[tuple[float, str]]:
+    """At most eight of some places of an axis that is `width` wide, in percent."""
+    return [(100 * at / width, name) for at, name in places[:: max(1, -(-len(places) // 8))]]
+
+
 def _sources_of_steps(rows: Sequence[Any], series: Series, which: str) -> Figure:
-    sums: dict[tuple[int, str], int] = {}
-    totals: dict[int, int] = {}
-    for step, source, tokens in rows:
-        key = (step, series.of(source))
-        sums[key] = sums.get(key, 0) + tokens
-        totals[step] = totals.get(step, 0) + tokens
-    parts = [
-        (step, name, tokens, share(tokens, totals[step], 2))
-        for (step, name), tokens in sorted(sums.items())
-    ]
+    parts = [(step, series.of(source), tokens) for step, source, tokens in rows]
+    chart, table = _shares(_stacked(parts, series.names), series.names)
     return Figure(
         "Sources of each step",
         f"Shares of tokens, in the order of training with seed 0 ({which}). Even bands mean that "
         "every step has the whole mix; blocks mean that sources come one after the other.",
         ("step", "source", "share"),
-        [(step, name, said) for step, name, _, said in parts],
-        charts.shares(parts, series.names, "step", "share of tokens"),
+        table,
+        chart,
     )
 
 
 def _visual_of_steps(rows: Sequence[Any], which: str) -> Figure:
-    names = ["text", "images and videos"]
-    parts = [
-        (step, name, part, share(part, tokens))
-        for step, visual, tokens in rows
-        for name, part in zip(names, (tokens - visual, visual), strict=True)
-    ]
+    stacks = {step: (tokens - visual, visual) for step, visual, tokens in rows}
+    chart, _ = _shares(stacks, ("text", "images and videos"))
     return Figure(
         "Visual tokens of each step",
         f"In the order of training with seed 0 ({which}). An uneven edge means that some steps "
         "are for the vision tower and others for the language model.",
         ("step", "visual tokens", "tokens"),
         rows,
-        charts.shares(parts, names, "step", "share of tokens"),
+        chart,
     )
 
 
@@ -242,18 +286,21 @@ def packs_closely(index: Index, connection: Any, series: Series) -> list[Figure]
     packs = chosen_packs(connection)
     if not packs:
         return []
-    blocks: list[Row] = []
+    bars: list[Bar] = []
     table = []
     capacity = index.snapshot.options.capacity
     for why, number in packs:
         pack = index.pack(number)
         name, length = f"{number}: {why}" if why else str(number), pack.stats["length"]
+        boxes = []
         for sample in pack.samples[:_MOST]:
             is_cut = bool(sample.piece or sample.token_start)
             whose = f"{short_name(sample.key, 60)} ({short_name(sample.source)})"
             told = f"{whose}: {count(sample.length)} tokens{', a piece' if is_cut else ''}"
-            end = sample.start + sample.length
-            blocks.append((name, series.of(sample.source), sample.start, end, is_cut, told))
+            start, size = (100 * part / capacity for part in (sample.start, sample.length))
+            colour = series.names.index(series.of(sample.source))
+            boxes.append(Box(colour, start, size, told, is_cut))
+        bars.append(Bar(name, boxes))
         longest = max(pack.samples, key=lambda sample: sample.length)
         row = (name, len(pack.samples), length, share(length, capacity))
         table.append((*row, short_name(longest.key, 60), longest.length))
@@ -264,8 +311,7 @@ def packs_closely(index: Index, connection: Any, series: Series) -> list[Figure]
         "key.",
         ("pack", "samples", "tokens", "fill", "longest sample", "its tokens"),
         table,
-        charts.strips(blocks, series.names, capacity),
-        height=26 * len(packs),
+        Chart(bars, series.names),
         is_wide=True,
     )
     return [closely]
@@ -324,31 +370,50 @@ def _distribution(
     title: str, rows: list[Row], series: Series | None, capacity: int | None
 ) -> Figure:
     """Samples by length and source, or tokens by length and modality where there is no `series`."""
-    sums: dict[tuple[int, str], int] = {}
-    for number, name, value in rows:
-        key = (number, name if series is None else series.of(name))
-        sums[key] = sums.get(key, 0) + value
-    what, total = "tokens" if series is None else "samples", sum(sums.values())
-    names = _MODALITIES if series is None else series.names
-    shown = [name for name in names if any(key[1] == name for key in sums)]
-    bars: list[Row] = []
-    tops: dict[int, int] = {}
-    for number, name in sorted(sums, key=lambda key: (key[0], shown.index(key[1]))):
-        value, bottom = sums[number, name], tops.get(number, 0)
-        tops[number] = bottom + value
-        low, high = 2 ** (number / _PER_OCTAVE), 2 ** ((number + 1) / _PER_OCTAVE)
-        bars.append((low, high, bottom, bottom + value, name, value))
-    beyond = ""
+    what, names = "tokens", [name for name in _MODALITIES if any(row[1] == name for row in rows)]
+    if series is not None:
+        what, names = "samples", series.names
+        rows = [(number, series.of(name), value) for number, name, value in rows]
+    held = _stacked(rows, names)
+    total, first, last = sum(map(sum, held.values())), min(held, default=0), max(held, default=0)
+    stacks = {number: held.get(number, [0] * len(names)) for number in range(first, last + 1)}
+    beyond, mark = "", None
     if capacity is not None and series is None:
-        long = sum(value for low, *_, value in bars if low > capacity)
+        long = sum(sum(values) for number, values in held.items() if _edge(number) > capacity)
         beyond = f" {share(long, total)} of the tokens are in samples well above the capacity."
+    if capacity is not None and _edge(first) <= capacity < _edge(last + 1):
+        at = _PER_OCTAVE * math.log2(capacity) - first
+        mark = (100 * at / len(stacks), "capacity")
+
+    def told(number: int, name: str, value: int) -> str:
+        return f"{_edge(number):,.0f} to {_edge(number + 1):,.0f} tokens, {name}: {value:,} {what}"
+
+    octaves = (number for number in stacks if number % _PER_OCTAVE == 0)
+    edges = [(number - first, count(round(_edge(number)))) for number in octaves]
     return Figure(
         title,
         f"Each bar is a quarter of a doubling; {count(total)} {what} in all.{beyond}",
         ("from", "to", "series", what),
-        [(round(low), round(high), name, value) for low, high, _, _, name, value in bars],
-        charts.histogram(bars, "tokens per sample", what, shown, capacity),
+        [
+            (round(_edge(number)), round(_edge(number + 1)), name, value)
+            for number, values in stacks.items()
+            for name, value in zip(names, values, strict=True)
+            if value
+        ],
+        upright(
+            stacks,
+            names,
+            told,
+            x=_marks(edges, len(stacks)),
+            what=f"tokens per sample; upwards: {what}",
+            mark=mark,
+        ),
     )
+
+
+def _edge(number: int) -> float:
+    """The shortest length of a bar."""
+    return float(2 ** (number / _PER_OCTAVE))
 
 
 _WAYS = {
@@ -377,7 +442,7 @@ def _methods(connection: Any) -> Figure | None:
         "SELECT source, coalesce(method, 'given') AS method, count(*) AS samples, "
         f"CAST(sum(length) AS BIGINT) AS tokens FROM counted WHERE {_USABLE} "
         "GROUP BY 1, 2 ORDER BY samples DESC, 1, 2",
-        **_lying(bars, sum(totals.values()), "samples"),
+        chart=_lying(bars, sum(totals.values()), "samples"),
     )
 
 
@@ -398,7 +463,7 @@ def rejected(connection: Any) -> Figure | None:
         "SELECT reason, count(*) AS records, arg_min(source, sample_id) AS "
         '"for example: source", arg_min(key, sample_id) AS key, arg_min(detail, sample_id) AS '
         "detail FROM counted WHERE status = 'rejected' GROUP BY 1 ORDER BY records DESC, reason",
-        **_lying(reasons, whole, "records", 2),
+        chart=_lying(reasons, whole, "records", 2),
         is_open=True,
     )
 

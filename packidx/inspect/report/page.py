@@ -1,23 +1,27 @@
-"""A report as one HTML file: no script, nothing from the network, light and dark."""
+"""A report as one HTML file: no script, nothing from the network, light and dark.
+
+A chart is boxes in percent of their frame, which the template places and browsers fit to the
+screen: names of the data are text of the page, and nothing else.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 
-from packidx.errors import missing_package
 from packidx.words import count
 
 MAX_SERIES = 8
 """Sources with a colour of their own; of more, the smaller ones are one."""
 OTHERS = "all others"
 NAMELESS = "(no name)"
+GOOD, BAD = 0, 3
+"""Colours of page.html."""
 
 
 def share(part: float, whole: float, digits: int = 1) -> str:
@@ -46,24 +50,112 @@ class Series:
         """`sizes`: names, None among them, and how large each is."""
         self.num_sources = len(sizes)
         ordered = [short_name(name) for name, _ in sorted(sizes, key=lambda pair: -pair[1])]
-        ordered = list(dict.fromkeys(ordered))
-        own = ordered if len(ordered) <= MAX_SERIES else ordered[: MAX_SERIES - 1]
-        self.names = own if len(own) == len(ordered) else [*own, OTHERS]
-        self._own = set(own)
+        names = list(dict.fromkeys(ordered))
+        self.names = names if len(names) <= MAX_SERIES else [*names[: MAX_SERIES - 1], OTHERS]
 
     def of(self, name: Any) -> str:
         """The series of a source."""
         shown = short_name(name)
-        if shown in self._own:
-            return shown
-        if OTHERS not in self.names:  # it has no sample in the plan
-            self.names.append(OTHERS)
-        return OTHERS
+        return shown if shown in self.names else self.names[-1]
+
+
+class Box(NamedTuple):
+    """A part of a bar, in percent of the chart's frame, and what it tells."""
+
+    colour: int
+    start: float
+    size: float
+    told: str
+    is_cut: bool = False
+
+
+class Bar(NamedTuple):
+    """A bar of boxes, with a name before it and a label behind it."""
+
+    name: str
+    boxes: Sequence[Box]
+    label: str = ""
+
+
+Ticks = Sequence[tuple[float, str]]
+"""Percent of an axis, and what stands there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Bars, lying beneath each other or upright beside each other."""
+
+    bars: Sequence[Bar]
+    names: Sequence[str] = ()
+    """Of the colours, in their order; the legend, where there are several."""
+    is_upright: bool = False
+    x: Ticks = ()
+    y: Ticks = ()
+    what: str = ""
+    """Title of the axis on which bars lie or stand."""
+    mark: tuple[float, str] | None = None
+    """A line across the bars."""
+
+
+def lying(rows: Sequence[tuple[str, float, str, int]], what: str, *names: str) -> Chart:
+    """Lying bars; rows are name, value, label, and colour."""
+    end = max((value for _, value, *_ in rows), default=1) or 1
+    bars = [
+        Bar(name, [Box(colour, 0, 100 * value / end, f"{name}: {label} {what}")], label)
+        for name, value, label, colour in rows
+    ]
+    return Chart(bars, names)
+
+
+def upright(
+    stacks: Mapping[Any, Sequence[int]],
+    names: Sequence[str],
+    told: Callable[[Any, str, int], str],
+    *,
+    is_shares: bool = False,
+    **chart: Any,
+) -> Chart:
+    """Bars beside each other, each a stack of one value per name.
+
+    Args:
+        stacks: by what stands beneath the bar.
+        names: of the values.
+        told: what a box tells: of its bar, its name, and its value.
+        is_shares: let all bars be as high, and show shares.
+    """
+    totals = [sum(values) for values in stacks.values()]
+    top = 1.05 * max(totals, default=1) or 1
+    bars = []
+    for (key, values), total in zip(stacks.items(), totals, strict=True):
+        whole, bottom, boxes = (total or 1) if is_shares else top, 0, []
+        for colour, (name, value) in enumerate(zip(names, values, strict=True)):
+            if value:
+                size = 100 * value / whole
+                boxes.append(Box(colour, 100 * bottom / whole, size, told(key, name, value)))
+                bottom += value
+        bars.append(Bar(str(key), boxes))
+    y: Ticks = [(at, f"{at} %") for at in (0, 25, 50, 75, 100)]
+    if not is_shares:
+        y = [(100 * value / top, shortly(value)) for value in _round_values(top)]
+    return Chart(bars, names, True, y=y, **chart)
+
+
+def shortly(value: float) -> str:
+    """A number for an axis: ``1.5k``."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def _round_values(top: float) -> list[int]:
+    """A few round whole numbers up to `top`."""
+    power = 10 ** max(len(str(int(top))) - 2, 0)
+    step = next(power * part for part in (1, 2, 5, 10, 20, 50) if top <= 5 * power * part)
+    return list(range(0, int(top) + 1, step))
 
 
 Row = tuple[Any, ...]
-Spec = dict[str, Any]
-"""Of Vega-Lite, without its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +167,7 @@ class Figure:
         says: how it is read, in a sentence or two.
         columns: of the table.
         rows: whole numbers, None for unknown ones, and words; few, however large the plan is.
-        spec: None for a table alone.
-        height: of the chart, in pixels.
+        chart: None for a table alone.
         is_open: show the table at once.
         is_wide: take the page's whole width.
     """
@@ -85,8 +176,7 @@ class Figure:
     says: str
     columns: Sequence[str]
     rows: Sequence[Row]
-    spec: Spec | None = None
-    height: int = 200
+    chart: Chart | None = None
     is_open: bool = False
     is_wide: bool = False
 
@@ -114,7 +204,7 @@ class Report:
     """What could not be shown, and why."""
 
 
-def page_of(report: Report, drawer: Drawer) -> str:
+def page_of(report: Report) -> str:
     """The whole file; what comes from the data is escaped by the template."""
     environment = jinja2.Environment(
         autoescape=True,
@@ -124,9 +214,9 @@ def page_of(report: Report, drawer: Drawer) -> str:
         keep_trailing_newline=True,
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
-    environment.filters |= {"kind": _kind, "shown": _shown}
+    environment.filters |= {"kind": _kind, "shown": _shown, "percent": "{:.3f}%".format}
     template = environment.from_string(files(__package__).joinpath("page.html").read_text())
-    return template.render(report=report, draw=drawer.draw)
+    return template.render(report=report)
 
 
 def _shown(cell: Any) -> str:
@@ -141,89 +231,3 @@ def _kind(cell: Any) -> str:
     if bare.isascii() and bare.isdigit() and len(text) < 20:
         return "number"
     return "long" if len(text) > 24 else ""
-
-
-WIDE, WIDER, NARROW = 560, 1180, 235
-"""Pixels of the plot itself, beside its labels: on a desk, over its whole width, and on a phone."""
-_INK, _GRID = "#010203", "#040506"  # stand for what the page's style says
-_NAME = "\u2060"  # a joiner of words, which has no width
-_CONFIG: Spec = {
-    "background": None,
-    "font": "system-ui, sans-serif",
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": _INK,
-        "titleColor": _INK,
-        "domainColor": _GRID,
-        "tickColor": _GRID,
-        "gridColor": _GRID,
-        "labelFontSize": 11,
-        "titleFontSize": 11,
-        "titleFontWeight": "normal",
-    },
-    "legend": {"labelColor": _INK, "labelFontSize": 11, "symbolType": "square"},
-    "text": {"color": _INK, "fontSize": 11},
-}
-_MARK = re.compile(
-    r'<(path|text)( aria-label="([^"]*)" role="graphics-symbol"[^>]*?)(/>|>)', re.DOTALL
-)
-
-
-class Drawer:
-    """Draws figures by vl-convert.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-
-    def __init__(self) -> None:
-        try:
-            import vl_convert
-        except ModuleNotFoundError as error:
-            raise missing_package("a report", error, '"packidx[report]"') from None
-        self._convert: Any = vl_convert.vegalite_to_svg
-
-    def draw(self, figure: Figure) -> tuple[str, str]:
-        """The wide and the narrow picture of a figure that has a spec."""
-        assert figure.spec is not None
-        width = WIDER if figure.is_wide else WIDE
-        return self._drawn(figure, width, 8, 8), self._drawn(figure, NARROW, 2, 4)
-
-    def _drawn(self, figure: Figure, width: int, columns: int, ticks: int) -> str:
-        spec = {
-            **_marked(figure.spec or {}),
-            "width": width,
-            "height": figure.height,
-            "autosize": {"type": "pad", "contains": "content"},
-            "config": _CONFIG,
-            "params": [{"name": "columns", "value": columns}, {"name": "ticks", "value": ticks}],
-        }
-        return _themed(str(self._convert(spec)).replace(_NAME, ""), figure.title)
-
-
-def _marked(value: Any, key: str = "") -> Any:
-    """A spec in which every name of the data begins with `_NAME`: Vega looks names up in JavaScript
-    objects, where ``constructor`` and ``toString`` mean something."""
-    if isinstance(value, dict):
-        return {name: _marked(member, name) for name, member in value.items()}
-    if isinstance(value, list | tuple):
-        return [_marked(member, key) for member in value]
-    is_name = isinstance(value, str) and key in ("name", "series", "domain", "sort")
-    return _NAME + value if is_name else value
-
-
-def _themed(svg: str, title: str) -> str:
-    """With the page's colours, a title on each mark, and no size but its proportions."""
-    svg = svg.replace(_INK, "currentColor").replace(_GRID, "var(--grid)")
-    svg = _MARK.sub(_titled, svg)
-    head, begin, rest = svg.partition(">")
-    head = re.sub(r' (xmlns:xlink|class|version)="[^"]*"', "", head)
-    return f'{head} role="img" aria-label="{escape(title)}"{begin}{rest}'
-
-
-def _titled(match: re.Match[str]) -> str:
-    """A mark with what it tells as its title, which browsers show where the pointer rests."""
-    tag, attributes, told, end = match.groups()
-    attributes = re.sub(r' (aria-label|role|aria-roledescription)="[^"]*"', "", attributes)
-    title = f"<title>{told}</title>"
-    return f"<{tag}{attributes}>{title}" + (f"</{tag}>" if end == "/>" else "")

@@ -93,8 +93,7 @@ def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
         write_report(str(tmp_path / "index"), tmp_path / name)
     page = (tmp_path / "a.html").read_text()
     assert page == (tmp_path / "b.html").read_text()
-    assert "https://" not in page  # it needs no network
-    assert "http://" not in re.sub(r"http://www\.w3\.org/[\w/.]*", "", page)  # names of SVG
+    assert "://" not in page  # it needs no network
 
 
 def test_nothing_in_the_data_runs(tmp_path: Path) -> None:
@@ -107,22 +106,22 @@ def test_nothing_in_the_data_runs(tmp_path: Path) -> None:
         assert html.escape(EVIL) in page
         assert EVIL not in page
         assert "<script" not in page
-        assert not re.search(r"<img(?! alt=\"\" src=\"data:)", page)
-        assert not re.search(r"""(src|href)=["'](?!data:)""", page)
+        assert not re.search(r"<img|<svg|(src|href)=[\"']", page)
         assert "default-src 'none'" in page
         assert page.count("<title>") == page.count("</title>")
 
 
 def test_a_source_may_have_any_name_and_all_are_counted(tmp_path: Path) -> None:
-    """Vega looks names up in JavaScript's objects, and has eight colours."""
-    names = ["constructor", "toString", "valueOf", "hasOwnProperty", "__proto__", *"abcd"]
-    source = pl.Series(names).gather(pl.int_range(90, eager=True) % 9)
+    """There are eight colours, and a name is text, whatever is in it."""
+    names = ["constructor", "__proto__", "{{ report }}", '" style="x', "two\u2028lines", *"abcd"]
+    source = pl.Series([*names[:5] * 2, *names[5:]]).gather(pl.int_range(90, eager=True) % 14)
     table = lengths(tmp_path, 90, source=source)
     plan_packs(table, tmp_path / "index", capacity=4096)
     for path in (str(tmp_path / "index"), str(table)):
         write_report(path, tmp_path / "r.html")
         page = (tmp_path / "r.html").read_text()
-        assert ">constructor</text>" in page and "\u2060" not in page
+        legend = html.unescape(page[page.index('class="legend"') :])
+        assert all(f"</i>{name}</span>" in legend for name in names[:5])
     assert "<dt>sources</dt><dd>9</dd>" in page
 
 

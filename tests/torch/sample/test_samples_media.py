@@ -120,7 +120,7 @@ def test_a_sample_that_lost_its_images_is_left_out(tmp_path: Path) -> None:
 
 def test_a_shard_that_is_cut_while_it_is_read_skips_nothing(tmp_path: Path) -> None:
     index = make_index(tmp_path, {"all": RECORDS}, capacity=200)
-    dataset = PackedDataset(index, SyntheticEncode(), on_error="skip")
+    dataset = PackedDataset(index, SyntheticEncode(), on_bad="skip")
     dataset[0]
     shard = Path(index.manifest["shards"][0]["uri"])
     shard.write_bytes(shard.read_bytes()[:100])

@@ -1,0 +1,190 @@
+"""Pack the samples of one step, here and now: for RL loops and dynamic batches, without files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packidx.arrays import Int64s
+from packidx.errors import OptionError
+from packidx.pack.bounds import lower_bound
+from packidx.pack.counts import Histogram
+from packidx.pack.strategies.in_order import window_fit
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatches:
+    """Samples dealt to micro-batches and ranks.
+
+    Attributes:
+        ranks: of each rank, its micro-batches in turn, each the numbers of its samples, ascending.
+            Every rank has as many, and those at one turn cost about the same.
+        bound: micro-batches that nobody can go below, all ranks together, and the proof's name.
+        costs: float64 [ranks, micro-batches], Σ cost.
+    """
+
+    ranks: list[list[list[int]]]
+    bound: tuple[int, str]
+    costs: npt.NDArray[np.float64]
+
+    @property
+    def balance(self) -> float:
+        """The most expensive micro-batch, in times of the mean one."""
+        return float(self.costs.max() / self.costs.mean()) if self.costs.any() else 1.0
+
+
+def pack_now(
+    lengths: Sequence[int] | npt.NDArray[Any],
+    capacity: int,
+    *,
+    ranks: int = 1,
+    groups: Sequence[Any] | npt.NDArray[Any] | None = None,
+    cost: Sequence[float] | npt.NDArray[Any] | None = None,
+) -> MicroBatches:
+    """Deal samples to micro-batches of at most `capacity` tokens, as many on every rank, no more
+    of them than best fit decreasing needs for that, and of costs as equal as can be.
+
+    Args:
+        lengths: int [n], tokens of each sample, 1 to capacity.
+        capacity: tokens that a micro-batch may hold.
+        ranks: data-parallel ranks, each of which gets as many micro-batches.
+        groups: [n], samples with the same one stay in one micro-batch, such as the answers to one
+            prompt; None keeps none together.
+        cost: float [n], at least 0, of each sample; its length by default.
+
+    Raises:
+        OptionError: a sample or a group has no room, there are too few of them for the ranks, or
+            the arguments do not go together.
+    """
+    tokens = np.asarray(lengths, np.int64)
+    price = tokens.astype(np.float64) if cost is None else np.asarray(cost, np.float64)
+    if tokens.ndim != 1 or price.shape != tokens.shape or not np.all(price >= 0):
+        raise OptionError("lengths and cost are one number for each sample, none below 0")
+    if ranks < 1:
+        raise OptionError(f"ranks is {ranks}: it must be at least 1")
+    unit = np.arange(len(tokens))
+    if groups is not None:
+        names: dict[Any, int] = {}
+        unit = np.array([names.setdefault(name, len(names)) for name in groups], np.int64)
+        if len(unit) != len(tokens):
+            raise OptionError(f"there are {len(tokens)} lengths and {len(unit)} groups")
+    count = int(unit.max(initial=-1)) + 1
+    size = np.bincount(unit, tokens, count).astype(np.int64)
+    value = np.bincount(unit, price, count)
+    _check(tokens, size, capacity, ranks)
+    bound = lower_bound(Histogram.of(size), capacity)
+    pack = _packed(size, value, capacity, ranks, bound[0])
+    sums = np.bincount(pack, value, int(pack.max()) + 1).astype(np.float64)
+    order = np.argsort(-sums, kind="stable").reshape(-1, ranks)
+    order[1::2] = order[1::2, ::-1]  # so that ranks get as much in all
+    members: list[list[int]] = [[] for _ in sums]
+    for sample, own in enumerate(pack[unit].tolist()):
+        members[own].append(sample)
+    dealt = [[members[own] for own in column] for column in order.T.tolist()]
+    return MicroBatches(dealt, bound, sums[order.T])
+
+
+def _check(tokens: Int64s, size: Int64s, capacity: int, ranks: int) -> None:
+    if len(size) < ranks:
+        raise OptionError(
+            f"{len(size)} samples or groups are too few for {ranks} ranks: each needs one"
+        )
+    if int(tokens.min()) < 1 or int(size.max()) > capacity:
+        worst = int(size.argmax())
+        raise OptionError(
+            f"sample or group {worst} has {int(size[worst])} tokens, and a micro-batch holds 1 to"
+            f" {capacity}: raise the capacity, or leave it out"
+        )
+
+
+def _packed(size: Int64s, value: Any, capacity: int, ranks: int, bound: int) -> Int64s:
+    """The micro-batch of each unit: the fewest of which one of three ways makes a plan."""
+    best = window_fit(size[:, None], np.array([capacity]), len(size))
+    least = -(-bound // ranks) * ranks
+    most = min(-(-(int(best.max()) + 1) // ranks), len(size) // ranks) * ranks
+    for number in range(least, most + 1, ranks):
+        pack = _differenced(value, number)
+        if np.bincount(pack, size, number).max() <= capacity and len(np.unique(pack)) == number:
+            return pack
+        dealt = _dealt(size, value, capacity, number)
+        if dealt is not None:
+            return dealt
+    if most <= int(best.max()):
+        raise OptionError(
+            f"{len(size)} samples or groups make {int(best.max()) + 1} micro-batches, which are no"
+            f" multiple of {ranks} ranks, and there is nothing to fill more with: raise the"
+            " capacity or leave some out"
+        )
+    return _split(best, value, most)
+
+
+def _dealt(size: Int64s, value: Any, capacity: int, number: int) -> Int64s | None:
+    """The costliest first, each to the cheapest of `number` micro-batches that has room, or None:
+    longest processing time (Graham, 1969), with room."""
+    if number > len(size):
+        return None
+    heap: list[tuple[float, int, int]] = [(0.0, 0, own) for own in range(number)]
+    heapify(heap)
+    pack = np.empty(len(size), np.int64)
+    order = np.lexsort((-size, -value))
+    for unit, tokens, worth in zip(
+        order.tolist(), size[order].tolist(), value[order].tolist(), strict=True
+    ):
+        full = []
+        while heap and heap[0][1] + tokens > capacity:
+            full.append(heappop(heap))
+        if not heap:
+            return None
+        spent, held, own = heappop(heap)
+        pack[unit] = own
+        heappush(heap, (spent + worth, held + tokens, own))
+        for each in full:
+            heappush(heap, each)
+    return pack
+
+
+def _split(packs: Int64s, value: Any, number: int) -> Int64s:
+    """Best fit's packs, `number` of them: the last ones get a unit each of those that have most."""
+    pack = packs.copy()
+    for own in range(int(pack.max()) + 1, number):
+        most = int(np.bincount(pack).argmax())
+        inside = np.flatnonzero(pack == most)
+        pack[inside[value[inside].argmax()]] = own
+    return pack
+
+
+def _differenced(value: Any, number: int) -> Int64s:
+    """Units dealt to `number` micro-batches of costs as equal as differencing makes them.
+
+    Karmarkar and Karp (1982, "The differencing method of set partitioning"): each unit begins as a
+    partition of its own, the two of largest differences are put together, the costly sets of one
+    with the cheap ones of the other, until one is left.
+    """
+    joined: list[tuple[Int64s, Int64s]] = []  # sets that became one
+    sums = np.zeros((len(value), number))
+    sums[:, 0] = value
+    sets = np.full((len(value), number), -1)
+    sets[:, 0] = np.arange(len(value))
+    heap = [(-worth, unit) for unit, worth in enumerate(value.tolist())]
+    heapify(heap)
+    while len(heap) > 1:
+        one, two = heappop(heap)[1], heappop(heap)[1]
+        total, other = sums[one] + sums[two][::-1], sets[two][::-1]
+        own = sets[one]
+        both = (own >= 0) & (other >= 0)
+        joined.append((other[both], own[both]))
+        merged = np.maximum(own, np.where(both, -1, other))
+        order = np.argsort(-total, kind="stable")
+        sums[one], sets[one] = total[order], merged[order]
+        heappush(heap, (float(total.min() - total.max()), one))
+    pack = np.empty(len(value), np.int64)
+    last = sets[heap[0][1]]
+    pack[last[last >= 0]] = np.arange(int((last >= 0).sum()))
+    for gone, kept in reversed(joined):
+        pack[gone] = pack[kept]
+    return pack

@@ -1,0 +1,87 @@
+"""The packs of a run in the order of training, for loaders that read one item after another."""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_right
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from packidx.index import Index, open_index
+from packidx.index.order import Dealing, Epochs, check_global_batch
+from packidx.torch.dataset import PackedDataset
+from packidx.torch.packs import Pack
+from packidx.torch.reader import Encode
+
+
+class OrderedPacks(Dataset[Pack]):
+    """Item i is the i-th pack of training, over all epochs of a run.
+
+    With it a trainer needs a sampler that goes on one by one, such as torch's
+    ``DistributedSampler(shuffle=False)`` or Megatron's, and a counter of consumed items to resume:
+    the packs and their order are those of a `PackSampler` of the same seed and global batch. The
+    one incomplete step at the end of an epoch is left out.
+
+    Args:
+        index: path of an index (``dir`` or ``dir@ID``) or an opened one.
+        encode: of `PackedDataset`.
+        global_batch: packs of an optimizer step, over all ranks and accumulation.
+        epochs: of the run.
+        seed: of the order.
+        reading: further arguments of `PackedDataset`.
+
+    Raises:
+        OptionError: a global batch of which an epoch has no step.
+        MismatchError: as of `PackedDataset`.
+    """
+
+    def __init__(
+        self,
+        index: str | Path | Index,
+        encode: Encode,
+        global_batch: int,
+        epochs: int = 1,
+        seed: int = 0,
+        roots: Mapping[str, str] | None = None,
+        **reading: Any,
+    ) -> None:
+        self.index = open_index(index, roots)
+        self.dataset = PackedDataset(self.index, encode, **reading)
+        self.global_batch, self.seed = global_batch, seed
+        self._epochs = Epochs.of(self.index.snapshot)
+        name = f"{self.index.path}@{self.index.id[:12]}"
+        check_global_batch(global_batch, 1, self._epochs, name)
+        steps = (self._epochs.num_packs(epoch) // global_batch for epoch in range(epochs))
+        self._ends = list(accumulate(number * global_batch for number in steps))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def pack_number(self, i: SupportsIndex) -> tuple[int, int]:
+        """The epoch of item `i`, and its pack in the index.
+
+        Raises:
+            IndexError: there is no such item.
+        """
+        item = operator.index(i)
+        if not 0 <= item < len(self):
+            raise IndexError(f"item {item} is outside [0, {len(self)}), the packs of this run")
+        epoch = bisect_right(self._ends, item)
+        position = item - (self._ends[epoch - 1] if epoch else 0)
+        dealing = _dealing(self._epochs, self.index.id, self.seed, epoch, self.global_batch)
+        return epoch, int(dealing.order.packs(np.array([position]))[0])
+
+    def __getitem__(self, i: SupportsIndex) -> Pack:
+        """The pack of item `i`; it raises what `PackedDataset` raises."""
+        return self.dataset[self.pack_number(i)[1]]
+
+
+@lru_cache(maxsize=4)
+def _dealing(epochs: Epochs, ident: str, seed: int, epoch: int, global_batch: int) -> Dealing:
+    return Dealing(epochs.order(ident, seed, epoch), global_batch)
