@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 
 from bench_tools import CAPACITY, Int64s, heading, line, ratio
 from packidx.index import open_index
-from packidx.index.cost import COLUMNS, pack_cost
-from packidx.inspect.waiting import ScheduledPacks, ranks_stats
+from packidx.inspect.waiting import first_epoch, ranks_stats
 from packidx.plan import plan_packs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "helpers"))
@@ -76,7 +75,7 @@ def bench_schedule(folder: Path, table: Path, mix: Mix) -> None:
         batch = RANKS * micro_steps
         index = folder / f"schedule-{micro_steps}"
         plan_packs(table, index, capacity=CAPACITY, global_batch=batch, micro_steps=micro_steps)
-        packs = scheduled(index)
+        packs = first_epoch(open_index(index))
         found = ranks_stats(packs, batch, (RANKS,))[0]
         heading(
             f"{len(mix['length']):,} samples in {len(packs.llm):,} packs for {RANKS} ranks, "
@@ -88,20 +87,10 @@ def bench_schedule(folder: Path, table: Path, mix: Mix) -> None:
         _show("these packs sorted by vision tokens", found["by_vision_tokens"], False)
     index = folder / "knapsack"
     plan_packs(table, index, capacity=CAPACITY, strategy="knapsack")
-    found = ranks_stats(scheduled(index), RANKS * MICRO_STEPS, (RANKS,))[0]
+    found = ranks_stats(first_epoch(open_index(index)), RANKS * MICRO_STEPS, (RANKS,))[0]
     heading(f"packs by NeMo's own rule for {RANKS} ranks, {MICRO_STEPS} micro-steps")
     _show("NeMo's packs in random order", found["random"], False)
     _show("NeMo's packs sorted by vision tokens", found["by_vision_tokens"], False)
-
-
-def scheduled(index: Path) -> ScheduledPacks:
-    """The packs of a snapshot, in its order."""
-    opened = open_index(index)
-    media = ("image_tokens", "video_tokens")
-    table = opened.packs([*COLUMNS, *media])
-    columns = {name: table[name].to_numpy().astype(np.int64) for name in table.column_names}
-    llm, vit = pack_cost(opened.snapshot.options.cost_model, columns)
-    return ScheduledPacks(llm, vit, columns["image_tokens"] + columns["video_tokens"])
 
 
 def _show(label: str, found: dict[str, Any], is_promised: bool) -> None:

@@ -68,25 +68,25 @@ def _print_index(
     opened: Index, ranks: tuple[int, ...], verbose: bool, quiet: bool, as_json: bool
 ) -> None:
     from packidx.index.described import untrained
-    from packidx.inspect.stats import pack_stats, sample_stats
+    from packidx.inspect.stats import plan_stats
     from packidx.inspect.verdict import verdict
     from packidx.inspect.waiting import RANKS
 
     with status(quiet) as doing:
-        packs = pack_stats(opened)
-        of_samples = sample_stats(opened, doing, ranks or RANKS)
-        sentences = verdict(opened, of_samples)
+        doing("looking at the packs")
+        told = plan_stats(opened, ranks or RANKS)
+        sentences = verdict(opened, told)
     warnings = untrained(opened.snapshot)
     if as_json:
         keys = ("snapshot_id", "parent", "created", "lengths", "options", "result", "sources")
         manifest = opened.manifest
-        told: dict[str, Any] = {"packs": packs, "warnings": warnings, "verdict": sentences}
-        print_json({key: manifest.get(key) for key in keys} | told | of_samples)
+        words = {"warnings": warnings, "verdict": sentences}
+        print_json({key: manifest.get(key) for key in keys} | told | words)
         return
     say(f"{opened.path}@{opened.id[:12]}")
     print_verdict(sentences)
     if verbose:
-        print_details(opened, packs, of_samples)
+        print_details(opened, told)
     else:
         print_short(opened)
     warn(warnings)
@@ -176,20 +176,19 @@ def print_short(index: Index) -> None:
     print_facts("Plan", {name: facts[name] for name in _SHORT if name in facts})
 
 
-def print_details(index: Index, packs: Mapping[str, Any], of_samples: Mapping[str, Any]) -> None:
+def print_details(index: Index, told: Mapping[str, Any]) -> None:
     """All facts of a plan, and tables of its packs, its schedule and its sources.
 
     Args:
-        packs: `packidx.inspect.stats.pack_stats`.
-        of_samples: `packidx.inspect.stats.sample_stats`.
+        told: `packidx.inspect.stats.plan_stats`.
     """
     snapshot = index.snapshot
     print_facts("Plan", result_facts(snapshot))
     print_rows(
         {"per pack": name} | {key: _number(cell[key]) for key in _PER_PACK}
-        for name, cell in packs.items()
+        for name, cell in told["packs"].items()
     )
-    _print_schedule(of_samples["schedule"])
+    _print_schedule(told["schedule"])
     print_rows(
         {"source": each.name, "samples": each.num_samples, "dropped": each.num_dropped}
         for each in snapshot.sources

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from packidx.arrays import Float64s, Int64s
+from packidx.format.index import CostModel
 from packidx.hashing import derive_key
 from packidx.index.cost import COLUMNS, pack_cost
 from packidx.index.order import Epochs
@@ -28,25 +29,6 @@ from packidx.permutation import permutation
 
 RANKS = (8, 64, 512)
 _DIGITS = 6
-
-
-def first_epoch(
-    index: Index, others: Sequence[str] = ()
-) -> tuple[dict[str, Int64s], Float64s, Float64s]:
-    """Columns of the first epoch's packs by name, int64 [n], and their costs in LLM and ViT.
-
-    Args:
-        index: the packs, in the order of their schedule.
-        others: columns beside those that the cost is made of; what is unknown is left out.
-    """
-    packs = index.packs([*others, *COLUMNS])
-    mine = Epochs.of(index.snapshot).scheduled(0)
-    columns = {
-        name: packs[name].fill_null(0).to_numpy().astype(np.int64)[mine]
-        for name in packs.column_names
-        if packs[name].null_count < packs.num_rows
-    }
-    return columns, *pack_cost(index.snapshot.options.cost_model, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +44,27 @@ class ScheduledPacks:
     llm: Float64s
     vit: Float64s
     vision: Int64s | None = None
+
+
+def first_epoch(index: Index, weights: CostModel | None = None) -> ScheduledPacks:
+    """Return the packs of the first epoch, in the order of their schedule.
+
+    Args:
+        index: the packs.
+        weights: of the cost model; None means the plan's.
+    """
+    media = ["image_tokens", "video_tokens"]
+    packs = index.packs([*media, *COLUMNS])
+    mine = Epochs.of(index.snapshot).scheduled(0)
+    columns = {
+        name: packs[name].fill_null(0).to_numpy().astype(np.int64)[mine]
+        for name in packs.column_names
+        if packs[name].null_count < packs.num_rows
+    }
+    known = [columns[name] for name in media if name in columns]
+    vision = np.sum(known, axis=0) if known else None
+    costs = pack_cost(weights or index.snapshot.options.cost_model, columns)
+    return ScheduledPacks(*costs, vision)
 
 
 def ranks_stats(
