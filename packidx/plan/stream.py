@@ -29,7 +29,7 @@ class ListedSolution:
         sizes: int64 [packs], items of each.
     """
 
-    strategies: set[str]
+    strategies: frozenset[str]
     bound: tuple[int, str]
     item: Int64s
     sizes: Int64s
@@ -107,4 +107,4 @@ def solve_stream(items: Items, problem: Problem, options: Options) -> ListedSolu
     deal = Deal(copies, rule.lanes, options.seed)
     packed: Packed = pack_all(rule, tuple(limits.tolist()), deal, rule.lanes, measure)
     item = first[packed.row] + packed.copy
-    return ListedSolution({options.strategy}, bound_of(problem), item, packed.sizes)
+    return ListedSolution(frozenset([options.strategy]), bound_of(problem), item, packed.sizes)

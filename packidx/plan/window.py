@@ -20,15 +20,12 @@ from packidx.index.cost import pack_cost
 from packidx.lengths.rows import LengthsRows
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import Slots, joined
-from packidx.pack.solve import Problem, bound_of, rounds_of, solve, strategies_of
-from packidx.pack.solve import Solution as Solved
+from packidx.pack.solve import Problem, Solution, bound_of, rounds_of, solve
 from packidx.plan.schedule import schedule
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import Items, dropped_with, make_items
 from packidx.plan.stream import ListedSolution, is_stream, solve_stream
 from packidx.plan.windows import WindowRange
-
-Solution = Solved | ListedSolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +211,12 @@ class WindowPlan:
     dropped: pa.Table
     group_names: list[str]
     groups: list[Group]
-    solutions: Sequence[Solution]
+    solutions: Sequence[Solution | ListedSolution]
 
     @property
     def strategies(self) -> list[str]:
         """The rules that were taken."""
-        return sorted(set().union(*map(_strategies_of, self.solutions)))
+        return sorted(set().union(*(solution.strategies for solution in self.solutions)))
 
     @property
     def num_samples(self) -> int:
@@ -277,7 +274,7 @@ class WindowPlan:
             problem = group.problem.select(own)
             bound = bound_of(problem) if own.any() else (0, "volume")
             groups.append(Group(group.code, group.name, number[group.items[own]], problem))
-            solutions.append(ListedSolution(_strategies_of(solution), bound, listed, sizes))
+            solutions.append(ListedSolution(solution.strategies, bound, listed, sizes))
             base += len(packs)
         detail = f"not among the {self.options.max_packs} packs that stay"
         dropped = dropped_with(self.dropped, items.rows, gone, "max_packs", detail)
@@ -338,12 +335,6 @@ class WindowPlan:
         return shares
 
 
-def _strategies_of(solution: Solution) -> set[str]:
-    if isinstance(solution, ListedSolution):
-        return solution.strategies
-    return strategies_of(solution)
-
-
 def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Rules) -> WindowPlan:
     """Plan one window.
 
@@ -357,7 +348,9 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
     names, groups = groups_of(items, options)
     keys = [derive_key(options.seed, "samples", window.number, 0, group.name) for group in groups]
     if is_stream(options):
-        solutions: list[Solution] = [solve_stream(items, g.problem, options) for g in groups]
+        solutions: list[Solution | ListedSolution] = [
+            solve_stream(items, g.problem, options) for g in groups
+        ]
     else:
         solutions = [
             solve(group.problem, options.strategy, key)
