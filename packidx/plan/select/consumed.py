@@ -63,7 +63,7 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
         # What is left of a copy is what the last snapshot that trained on it has left.
         left = pl.concat([left.join(had, on=_COPY, how="anti"), rest])
         trained = pl.concat([trained, had])
-    consumed = Consumed(trained.sort("sample_id"), left.sort(*_COPY, "start"))
+    consumed = Consumed(trained.sort(*_COPY), left.sort(*_COPY, "start"))
     return replace(rules, consumed=consumed, before=_left_out(index))
 
 

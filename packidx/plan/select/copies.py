@@ -11,14 +11,22 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Bools, Int32s, Int64s
 from packidx.lengths.rows import LengthsRows
-from packidx.plan.select.pieces import SIDES, Stretches, expand_ranges, joined_columns, keys, select
+from packidx.plan.select.pieces import (
+    SIDES,
+    Stretches,
+    changes,
+    expand_ranges,
+    joined_columns,
+    keys,
+    select,
+)
 
 _NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """All that training has had already, each in order of its first column.
+    """All that training has had already, in order of ``sample_id`` and ``copy``.
 
     Attributes:
         trained: ``sample_id``, ``copy``, and tokens ``start`` … ``stop`` - 1 that it has had.
@@ -54,9 +62,12 @@ class Copies:
         """Take what training has had off; return the rows of which it has had all copies."""
         row, copy, start, stop = in_rows(consumed.trained, rows)
         self.trained = row, start, stop
-        self.taken = np.unique(keys(row, copy))
+        had = keys(row, copy)
+        self.taken = had[changes(had)]
         left = Stretches(*in_rows(consumed.left, rows))
-        whole = np.setdiff1d(self.taken, keys(left.row, left.copy))
+        is_whole = np.ones(len(self.taken), bool)
+        is_whole[np.searchsorted(self.taken, keys(left.row, left.copy))] = False
+        whole = self.taken[is_whole]
         before = np.ones(rows.num_rows, np.int64) if self.number is None else self.number
         number = before - np.bincount(whole >> 32, minlength=rows.num_rows)
         self.number = np.maximum(number, 0)
@@ -79,7 +90,7 @@ class Copies:
         that training has not had, begun ones first."""
         times = np.ones(len(rows), np.int64) if self.number is None else self.number[rows]
         of_left = keys(self.left.row, self.left.copy)
-        begun = np.unique(of_left)
+        begun = of_left[changes(of_left)]
         first, last = (np.searchsorted(begun >> 32, rows, side) for side in SIDES)
         chosen, _ = expand_ranges(first, np.minimum(last, first + times))
         going_on = select(self.left, np.isin(of_left, begun[chosen]))
