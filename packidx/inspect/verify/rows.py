@@ -284,7 +284,8 @@ def unlike(index: Index, lengths: Lengths) -> list[str]:
     rules = [_UNKNOWN, *map(_located_rule, columns)]
     with connected() as connection:
         for number, first_row, _, _, window in index.snapshot.placed:
-            rows = lengths.read(first_row, first_row + window.num_rows, columns)
+            stop = first_row + window.num_rows
+            rows = lengths.read(first_row, stop, [*columns, "length"])  # which all tables have
             counted = pa.table({"sample_id": rows.sample_id, **{n: rows.arrow(n) for n in columns}})
             connection.register("counted", counted)
             for name in TABLES:
