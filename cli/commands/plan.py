@@ -34,7 +34,7 @@ from ..options import (
     quiet_option,
     read_state,
 )
-from ..show.console import print_facts, print_json, print_table, say, say_wrapped, status, warn
+from ..show.console import print_facts, print_json, print_rows, say, say_wrapped, status, warn
 
 if TYPE_CHECKING:
     from packidx.index import Index
@@ -277,24 +277,23 @@ def show(rows: Sequence[PreviewRow], as_json: bool, unseen: Sequence[str] = ()) 
     if as_json:
         print_json([asdict(row) for row in rows])
     else:
-        cells = [_cells(row) for row in rows]
-        print_table(cells[0], [list(row.values()) for row in cells])
+        print_rows(map(_cells, rows))
         for line in _legend(rows):
             say_wrapped(line)
     if unseen:
         say(f"note: a dry run does not look at {', '.join(unseen)}", err=True)
 
 
-def _cells(row: PreviewRow) -> dict[str, str]:
+def _cells(row: PreviewRow) -> dict[str, Any]:
     cut = row.num_cut or row.tokens_cut
     return {
-        "capacity": count(row.capacity),
-        "packs": count(row.num_packs),
+        "capacity": row.capacity,
+        "packs": row.num_packs,
         "fill": percent(row.fill, 3),
         "gap": f"{count(row.gap)} ({percent(row.gap_percent / 100, 3)})",
-        "steps": count(row.steps),
-        "too long": f"{count(row.num_cut)} cut" if cut else count(row.num_dropped),
-        "tokens lost": count(row.tokens_cut if cut else row.dropped_tokens),
+        "steps": row.steps,
+        "too long": f"{count(row.num_cut)} cut" if cut else row.num_dropped,
+        "tokens lost": row.tokens_cut if cut else row.dropped_tokens,
         "saved": percent(row.saved, 1),
     }
 

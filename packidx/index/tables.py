@@ -84,7 +84,8 @@ class Steps:
             world_size = epochs.chunk if is_planned else None
         elif world_size < 1 or (global_batch is not None and global_batch % world_size):
             raise OptionError(
-                f"world_size {world_size} does not divide the {global_batch} packs of a step"
+                f"world_size {world_size} does not divide the {global_batch} packs of a step: give"
+                " the global batch that PackSampler was given"
             )
         for name, value in {"seed": seed, "epoch": epoch or 0}.items():
             if not 0 <= value < SEEDS:

@@ -27,7 +27,7 @@ class StreamSolution:
         sizes: int64 [packs], items of each.
     """
 
-    strategy: str
+    strategies: frozenset[str]
     bound: tuple[int, str]
     item: Int64s
     sizes: Int64s
@@ -105,4 +105,4 @@ def solve_stream(items: Items, problem: Problem, options: Options) -> StreamSolu
     deal = Deal(copies, rule.lanes, options.seed)
     packed: Packed = pack_all(rule, tuple(limits.tolist()), deal, rule.lanes, measure)
     item = first[packed.row] + packed.copy
-    return StreamSolution(options.strategy, bound_of(problem), item, packed.sizes)
+    return StreamSolution(frozenset([options.strategy]), bound_of(problem), item, packed.sizes)

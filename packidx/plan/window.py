@@ -19,24 +19,13 @@ from packidx.index.cost import pack_cost
 from packidx.lengths.rows import LengthsRows
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import Slots, joined
-from packidx.pack.solve import (
-    Problem,
-    bound_of,
-    rounds_of,
-    solve,
-    strategies_of,
-)
-from packidx.pack.solve import (
-    Solution as Solved,
-)
+from packidx.pack.solve import Problem, Solution, bound_of, rounds_of, solve
 from packidx.plan.schedule import schedule
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import Items
 from packidx.plan.select.make_items import dropped_with, make_items
 from packidx.plan.stream import StreamSolution, is_stream, solve_stream
 from packidx.plan.windows import WindowRange
-
-Solution = Solved | StreamSolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +227,13 @@ class WindowPlan:
     dropped: pa.Table
     group_names: list[str]
     groups: list[Group]
-    solutions: list[Solution]
+    solutions: list[Solution | StreamSolution]
     draw: _Draw | None = None
 
     @property
     def strategies(self) -> list[str]:
         """The rules that were taken."""
-        return sorted(set().union(*map(_strategies_of, self.solutions)))
+        return sorted(set().union(*(solution.strategies for solution in self.solutions)))
 
     @property
     def num_samples(self) -> int:
@@ -384,12 +373,6 @@ class WindowPlan:
         return shares
 
 
-def _strategies_of(solution: Solution) -> set[str]:
-    if isinstance(solution, StreamSolution):
-        return {solution.strategy}
-    return strategies_of(solution)
-
-
 def unfolded(items: Items, folded: Variant) -> Variant:
     """A variant of items as one of their samples: the sides of a pair follow each other."""
     if items.folded is None:
@@ -416,7 +399,9 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
     names, groups = groups_of(items, options)
     keys = [derive_key(options.seed, "samples", window.number, 0, group.name) for group in groups]
     if is_stream(options):
-        solutions: list[Solution] = [solve_stream(items, g.problem, options) for g in groups]
+        solutions: list[Solution | StreamSolution] = [
+            solve_stream(items, g.problem, options) for g in groups
+        ]
     else:
         solutions = [
             solve(group.problem, options.strategy, key)
