@@ -10,6 +10,8 @@ are solved, both small enough for seconds:
   optimum m the prices are divided (Farley 1990): ⌈Σ price / m⌉ holds whatever the simplex did.
 - The **plan**: classes of lengths, each as long as its mean, so that patterns fit on average;
   amounts rounded, and the slots filled so that most packs fit (`packidx.pack.strategies.lots`).
+  Where that stays above the bound, as on lengths in spikes, once more with each class as long as
+  its longest sample, so that every pattern fits.
 
 Short samples are sand: any room holds them, so one price per token does, and best fit places them.
 All arithmetic is integer or elementwise IEEE float64 (`packidx.pack.strategies.simplex`): the
