@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packidx.errors import MissingExtraError, OptionError, VerificationError
-from packidx.words import count
 
 from ..options import (
     OptionGroup,
@@ -21,7 +20,7 @@ from ..options import (
     settings_option,
     trust_option,
 )
-from ..show.console import print_json, print_marked, print_table, say, status
+from ..show.console import print_json, print_marked, print_rows, say, status
 
 if TYPE_CHECKING:
     from packidx.inspect.verify.rows import Check
@@ -138,13 +137,19 @@ def print_verified(title: str, checks: Sequence[Check]) -> None:
     for check in checks:
         if check.sources:
             say("")
-            columns = ["source", "encoded", "differ", "not built", "planned", "built"]
-            print_table([*columns, "largest diff."], map(_row, check.sources), right=1)
+            print_rows(map(_row, check.sources))
             say("planned, built: median tokens of whole samples; largest diff.: built less planned")
 
 
-def _row(seen: Mapping[str, Any]) -> list[str]:
-    numbers = [count(seen[name]) for name in ("num_encoded", "num_different", "num_failed")]
+def _row(seen: Mapping[str, Any]) -> dict[str, Any]:
     medians = (seen["planned_median"], seen["materialized_median"])
-    shown = ["–" if value is None else f"{value:,.0f}" for value in medians]
-    return [seen["source"], *numbers, *shown, f"{seen['largest_difference']:+,}"]
+    planned, built = (None if value is None else f"{value:,.0f}" for value in medians)
+    return {
+        "source": seen["source"],
+        "encoded": seen["num_encoded"],
+        "differ": seen["num_different"],
+        "not built": seen["num_failed"],
+        "planned": planned,
+        "built": built,
+        "largest diff.": f"{seen['largest_difference']:+,}",
+    }
