@@ -28,7 +28,6 @@ from bench_tools import (
     heading,
     lengths_of,
     line,
-    packidx,
     plan,
     ratio,
     write_lengths,
@@ -178,19 +177,12 @@ def _work(count: int) -> float:
 
 
 def bench_memory(folder: Path, count: int) -> None:
-    """Peak memory of the command, and how fast it shows what other capacities would give."""
-    heading(f"{count:,} log-normal lengths: memory, and a choice of capacities")
+    """Peak memory of the command."""
+    heading(f"{count:,} log-normal lengths: memory")
     table = folder / "memory.parquet"
     write_lengths(table, count)
     peak = plan(table, folder / "memory").peak
     ratio("peak memory of packidx plan / 600", peak, 600, "MB", at_most=1, digits=0)
-    runs = [
-        packidx("plan", table, "--dry-run", "--capacity", "4096,8192,16384,32768")
-        for _ in range(REPEATS)
-    ]
-    wall, cpu = min(one.wall for one in runs), min(one.cpu for one in runs)
-    found = f"{wall:.2f} s, {cpu:.2f} CPU-s, start and imports included"
-    line("plan --dry-run of 4 capacities", found, "<= 1 s", wall <= 1)
     shutil.rmtree(folder / "memory")
 
 

@@ -14,7 +14,7 @@ from packidx.records.sources import MIX
 from packidx.words import count, number_of
 
 from .options import Decorator, option, pairs_option, settings_option, together, trust_option
-from .show.console import print_facts, print_table, say, warn, with_parts
+from .show.console import print_facts, print_rows, say, warn, with_parts
 
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary
@@ -167,29 +167,32 @@ def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> 
         sources: ``name``, ``num_samples``, ``num_rejected`` and ``rejected`` (rows by reason).
         examples: source and reason -> a record and what is wrong with it.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for source in sources:
         good = source["num_samples"] - source["num_rejected"]
-        rows.append([source["name"], count(good), count(source["num_rejected"]), "", ""])
+        of_source = {"source": source["name"], "ok": good, "rejected": source["num_rejected"]}
+        rows.append(of_source | {"reason": "", "for example": ""})
         for reason, number in sorted(source["rejected"].items(), key=lambda pair: -pair[1]):
-            example = examples.get((source["name"], reason))
-            rows.append(["", "", count(number), reason, ": ".join(example) if example else ""])
-    header = ["source", "ok", "rejected", "reason", "for example"]
-    width = len(header) if examples else len(header) - 1
-    cells = [row[:width] for row in rows]
-    right = [False, True, True, False, False][:width]
-    print_table(header[:width], cells, right)
+            example = ": ".join(examples.get((source["name"], reason), ()))
+            why = {"rejected": number, "reason": reason, "for example": example}
+            rows.append({"source": "", "ok": "", **why})
+    print_rows(rows if examples else _without(rows, "for example"))
 
 
 def print_columns(sources: Sequence[Mapping[str, Any]]) -> None:
     """Per source its columns: used as what, carried, not used, and ignored."""
     from packidx.records.ledger import by_use
 
-    rows = [[source["name"], *by_use(source["columns"] or {})] for source in sources]
-    width = 5 if any(row[4] for row in rows) else 4
-    header = ["source", "columns used as", "carried", "not used", "ignored"][:width]
-    cells = [row[:width] for row in rows]
-    print_table(header, cells, [False] * width)
+    header = ("columns used as", "carried", "not used", "ignored")
+    rows = [
+        {"source": source["name"]} | dict(zip(header, by_use(source["columns"] or {}), strict=True))
+        for source in sources
+    ]
+    print_rows(rows if any(row["ignored"] for row in rows) else _without(rows, "ignored"))
+
+
+def _without(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != name} for row in rows]
 
 
 def warn_of_rejected(sources: Sequence[Mapping[str, Any]], limit: str | None, path: str) -> None:

@@ -11,7 +11,7 @@ import click
 from packidx.words import count, number_of, percent
 
 from ..options import json_option, quiet_option, root_option
-from ..show.console import cut_left, print_facts, print_json, print_table, say, status, visible
+from ..show.console import cut_left, print_facts, print_json, print_rows, say, status, visible
 
 Row = Mapping[str, Any]
 
@@ -85,12 +85,11 @@ def print_diff(told: Row) -> None:
         say(f"the same plan: {' and '.join(names.values())}")
         return
     print_facts("Plans", names)
-    for what, differ in (("option", told["options"]), ("lengths", told["lengths"])):
-        values = [
-            [name, *(_value(name, both[side]) for side in "ab")] for name, both in differ.items()
-        ]
-        if values:
-            print_table([what, "A", "B"], values, right=3)
+    for what in ("options", "lengths"):
+        print_rows(
+            {what: name, "A": _value(name, both["a"]), "B": _value(name, both["b"])}
+            for name, both in told[what].items()
+        )
     _print_numbers(told)
     _print_sources(told["sources"])
     if told["samples"] is None:
@@ -113,42 +112,49 @@ def _value(name: str, value: Any) -> str:
 
 
 def _print_numbers(told: Row) -> None:
-    rows = [[words, *_numbers(told["counts"][name])] for name, words in _COUNTS.items()]
-    rows += [[f"dropped: {why}", *_numbers(both)] for why, both in told["dropped"].items()]
-    rows.append(["fill", *_shares(told["counts"]["fill"])])
-    cost = told["cost"]
-    ratio, change = "–", "–"
+    rows = [_numbers(words, told["counts"][name]) for name, words in _COUNTS.items()]
+    rows += [_numbers(f"dropped: {why}", both) for why, both in told["dropped"].items()]
+    rows.append(_shares("fill", told["counts"]["fill"]))
+    cost, of_b = told["cost"], None
     if cost["a"]:
-        of_a = cost["b"] / cost["a"]
-        ratio, change = percent(of_a, 1), f"{100 * (of_a - 1):+.1f} %"
-    rows.append(["cost of an epoch", "100.0 %", ratio, change])
+        of_b = cost["b"] / cost["a"]
+    change = None if of_b is None else f"{100 * (of_b - 1):+.1f} %"
+    rows.append(_row("cost of an epoch", "100.0 %", of_b and percent(of_b, 1), change))
     for ranks, share in told["useful"].items():
-        rows.append([f"useful time, {ranks} ranks", *_shares(share)])
-    print_table(["plan", "A", "B", "change"], rows, right=1)
+        rows.append(_shares(f"useful time, {ranks} ranks", share))
+    print_rows(rows)
 
 
-def _numbers(both: Row) -> list[str]:
+def _row(words: str, a: Any, b: Any, change: str | None) -> Row:
+    return {"plan": words, "A": a, "B": b, "change": change}
+
+
+def _numbers(words: str, both: Row) -> Row:
     """A count in each plan, and how much it changes."""
     a, b = both["a"], both["b"]
-    change = "–" if a is None or b is None else f"{b - a:+,}" if a != b else ""
-    return [count(a), count(b), change]
+    change = None if a is None or b is None else f"{b - a:+,}" if a != b else ""
+    return _row(words, a, b, change)
 
 
-def _shares(both: Row) -> list[str]:
+def _shares(words: str, both: Row) -> Row:
     """A share in each plan, and how it changes, in percentage points."""
     a, b = both["a"], both["b"]
-    points = "–" if a is None or b is None else f"{100 * (b - a):+.2f}"
-    return [percent(a), percent(b), "" if points in ("+0.00", "-0.00") else points]
+    points = None if a is None or b is None else f"{100 * (b - a):+.2f}"
+    return _row(words, percent(a), percent(b), "" if points in ("+0.00", "-0.00") else points)
 
 
 def _print_sources(sources: Mapping[str, Row]) -> None:
-    rows = []
-    for name, each in sources.items():
-        shares = [percent(each["share"][side], 1) for side in "ab"]
-        rows.append([cut_left(visible(name or "–"), _VALUE), *_numbers(each["samples"]), *shares])
-    if len(rows) > 1:
-        header = ["source", "samples in A", "in B", "change", "tokens in A", "in B"]
-        print_table(header, rows, right=1)
+    if len(sources) > 1:
+        print_rows(
+            {
+                "source": cut_left(visible(name or "–"), _VALUE),
+                "samples in A": each["samples"]["a"],
+                "samples in B": each["samples"]["b"],
+                "tokens in A": percent(each["share"]["a"], 1),
+                "tokens in B": percent(each["share"]["b"], 1),
+            }
+            for name, each in sources.items()
+        )
 
 
 def _print_samples(told: Row) -> None:
@@ -164,23 +170,28 @@ def _print_samples(told: Row) -> None:
         facts["together"] = f"{kept} of the pairs that share a pack in A do in B"
     facts["tokens"] = f"{number_of(told['tokens_differ'], 'sample')} with another number of them"
     print_facts("Samples", facts)
-    for kind, (words, *names) in _KINDS.items():
-        rows = []
-        for example in told["examples"][kind]:
-            ids = example["sample_id"]
-            source, key = (visible(example[name] or "–") for name in ("source", "key"))
-            named = [cut_left(source, _VALUE // 2), cut_left(key, _VALUE)]
-            cells = [_REASONS.get(example[side], str(example[side])) for side in "ab"]
-            rows.append([str(ids["b"] if ids["a"] is None else ids["a"]), *named, *cells])
-        if rows:
-            print_table([words, "source", "key", *names], rows, right=3)
+    for kind, (words, in_a, in_b) in _KINDS.items():
+        print_rows(
+            {
+                words: str(_first(each["sample_id"])),
+                "source": cut_left(visible(each["source"] or "–"), _VALUE // 2),
+                "key": cut_left(visible(each["key"] or "–"), _VALUE),
+                in_a: _REASONS.get(each["a"], str(each["a"])),
+                in_b: _REASONS.get(each["b"], str(each["b"])),
+            }
+            for each in told["examples"][kind]
+        )
+
+
+def _first(both: Row) -> Any:
+    return both["b"] if both["a"] is None else both["a"]
 
 
 _KINDS = {
     "gained": ("gained", "in A", "in B"),
     "lost": ("lost", "in A", "in B"),
     "moved": ("moved", "pack in A", "pack in B"),
-    "tokens_differ": ("other tokens", "tokens in A", "in B"),
+    "tokens_differ": ("other tokens", "tokens in A", "tokens in B"),
 }
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from packidx.errors import FormatError
-from packidx.words import count, percent
+from packidx.words import percent
 
 from ..options import json_option, quiet_option
-from ..show.console import print_json, print_table, say
+from ..show.console import print_json, print_rows, say
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
@@ -37,37 +37,28 @@ def log(index: str, quiet: bool, as_json: bool) -> None:
     )
     if as_json:
         stated = [snapshot.to_json() for snapshot in snapshots]
-        print_json(
-            [
-                {key: row.get(key) for key in _KEYS} | {"head": row["snapshot_id"] == head}
-                for row in stated
-            ]
-        )
+        rows = [{key: each.get(key) for key in _KEYS} for each in stated]
+        print_json([row | {"head": row["snapshot_id"] == head} for row in rows])
     else:
-        _show(snapshots, head)
+        print_rows(_row(snapshot, head) for snapshot in snapshots)
 
 
 _KEYS = ("snapshot_id", "parent", "created", "lengths", "options", "result")
 
 
-def _show(snapshots: list[IndexManifest], head: str | None) -> None:
+def _row(snapshot: IndexManifest, head: str | None) -> dict[str, Any]:
     from packidx.inspect.facts import origin
 
-    rows = []
-    for snapshot in snapshots:
-        result, options = snapshot.result, snapshot.options
-        rows.append(
-            {
-                "snapshot": snapshot.snapshot_id[:12],
-                "": "HEAD" if snapshot.snapshot_id == head else "",
-                "created (UTC)": snapshot.created.replace("T", " ").rstrip("Z"),
-                "capacity": count(options.capacity),
-                "seed": str(options.seed),
-                "packs": count(result.num_packs),
-                "fill": percent(result.fill),
-                "gap": count(result.gap),
-                "dropped": count(result.num_dropped),
-                "options": origin(options),
-            }
-        )
-    print_table(rows[0], [row.values() for row in rows], right=3)
+    result, options = snapshot.result, snapshot.options
+    return {
+        "snapshot": snapshot.snapshot_id[:12],
+        "": "HEAD" if snapshot.snapshot_id == head else "",
+        "created (UTC)": snapshot.created.replace("T", " ").rstrip("Z"),
+        "capacity": options.capacity,
+        "seed": str(options.seed),
+        "packs": result.num_packs,
+        "fill": percent(result.fill),
+        "gap": result.gap,
+        "dropped": result.num_dropped,
+        "options": origin(options),
+    }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
@@ -22,7 +23,7 @@ from packidx.plan.options import (
     command_line,
     dashed,
 )
-from packidx.words import count, number_of, percent
+from packidx.words import percent
 
 from ..options import (
     Decorator,
@@ -34,12 +35,12 @@ from ..options import (
     quiet_option,
     read_state,
 )
-from ..show.console import print_facts, print_json, print_table, say, say_wrapped, status, warn
+from ..show.console import print_facts, print_json, print_rows, say, status, warn
 
 if TYPE_CHECKING:
+    from packidx.format.index import IndexManifest
     from packidx.index import Index
     from packidx.plan import PlanSummary
-    from packidx.plan.preview import PreviewRow
 
 
 def with_option(name: str, kind: type | None = None) -> Decorator:
@@ -84,7 +85,8 @@ def _planned() -> Iterator[OptionGroup | Decorator]:
     """Yield all options of a plan in their groups."""
     for name, example in _EXAMPLES.items():
         yield OptionGroup(name, example)
-        for field in GROUPS[name]:  # a dry run takes several capacities
+        for field in GROUPS[name]:
+            # Several capacities are for a dry run.
             yield with_option(field, str if field == "capacity" else None)
 
 
@@ -116,14 +118,13 @@ def _planned() -> Iterator[OptionGroup | Decorator]:
     ),
     OptionGroup("output", "-o index/ --json"),
     option("-o --output", "DIR", "Folder of the index."),
-    flag("--dry-run", "Only say what plans of these capacities would be."),
+    flag("--dry-run", "Plan and tell what comes of it, and write no index."),
     json_option,
     quiet_option,
 )
 def plan(
     lengths: str | None,
     output: str | None,
-    capacity: str | None,
     config: str | None,
     append: bool,
     resume: str | None,
@@ -145,27 +146,30 @@ def plan(
     if "mix" in given:
         given["mix"] = tuple(weight for text in given["mix"] for weight in text.split(","))
     if config is not None:
-        given, capacity = _configured(config, given, capacity)
-        if not dry_run:
-            shown = {"capacity": capacity, **given}
-            line = command_line(lengths or "LENGTHS", output or "INDEX", shown)
-            say(f"note: {config} is the same as {line}", err=True)
-    if dry_run:
-        if append or resume is not None:
-            raise click.UsageError(
-                "--dry-run is about a whole plan: leave --append and --continue out."
-            )
-        _preview(lengths, capacity, given, as_json)
-        return
-    if capacity is not None:
-        given["capacity"] = _capacities(capacity, several=False)[0]
+        given = _configured(config, given)
+        line = command_line(lengths or "LENGTHS", output or "INDEX", given)
+        say(f"note: {config} is the same as {line}", err=True)
     from packidx.index.described import untrained
     from packidx.plan import PlanOptions, plan_packs
 
+    capacities = _capacities(given.pop("capacity", None), several=dry_run)
+    if capacities:
+        given["capacity"] = capacities[0]
+    if dry_run:
+        if append or resume:
+            raise click.UsageError("--dry-run plans anew: leave --append and --continue out.")
+        tried = _tried(lengths, capacities, given, workers, quiet)
+        if as_json:
+            print_json([_of_try(snapshot) for snapshot in tried])
+        elif len(tried) == 1:
+            print_facts("Plan, not written", result_facts(tried[0]))
+        else:
+            print_rows(_row_of_try(snapshot) for snapshot in tried)
+        return
     earlier = _earlier(output, append, resume)
     lengths, output = _places(lengths, output, earlier)
     if not earlier:
-        if capacity is None:
+        if "capacity" not in given:
             raise click.UsageError("Missing option '--capacity'.")
         given = {"options": PlanOptions(**given)}
     with status(quiet) as doing:
@@ -184,6 +188,59 @@ def plan(
         say(f"note: none of the samples that are to be excluded is in {lengths}", err=True)
 
 
+def _capacities(text: str | None, *, several: bool) -> list[int]:
+    """The capacities that are asked for, one unless there may be several."""
+    parts = [] if text is None else text.split(",")
+    if not all(re.fullmatch(r"-?\d+", part.strip(), re.ASCII) for part in parts) or (
+        len(parts) > 1 and not several
+    ):
+        what = "integers" if several else "an integer (several are for --dry-run)"
+        raise click.BadParameter(f"{text!r} is not {what}", param_hint="'--capacity'")
+    return [int(part) for part in parts]
+
+
+def _tried(
+    lengths: str | None,
+    capacities: Sequence[int],
+    given: dict[str, Any],
+    workers: str | None,
+    quiet: bool,
+) -> list[IndexManifest]:
+    """Plan for each capacity into a folder that is gone afterwards."""
+    from packidx.plan import PlanOptions, plan_packs
+
+    if lengths is None:
+        raise click.UsageError("Missing argument 'LENGTHS'.")
+    if not capacities:
+        raise click.UsageError("Missing option '--capacity': one, or several as 4096,8192.")
+    tried = []
+    with tempfile.TemporaryDirectory() as folder, status(quiet) as doing:
+        for capacity in capacities:
+            options = PlanOptions(**{**given, "capacity": capacity})
+            out = os.path.join(folder, str(capacity))
+            summary = plan_packs(lengths, out, options, **_planners(workers), progress=doing)
+            tried.append(summary.snapshot)
+    return tried
+
+
+def _of_try(snapshot: IndexManifest) -> dict[str, Any]:
+    stated = snapshot.to_json()
+    return {"capacity": snapshot.options.capacity, **stated["result"]}
+
+
+def _row_of_try(snapshot: IndexManifest) -> dict[str, Any]:
+    result = snapshot.result
+    return {
+        "capacity": snapshot.options.capacity,
+        "packs": result.num_packs,
+        "fill": percent(result.fill, 3),
+        "gap": result.gap,
+        "dropped": result.num_dropped,
+        "tokens lost": result.num_tokens_lost,
+        "strategy": ", ".join(result.strategies),
+    }
+
+
 def _planners(workers: str | None) -> dict[str, Any]:
     """Return who plans the windows, as arguments of `plan_packs`."""
     if workers == "ray":
@@ -195,19 +252,15 @@ def _planners(workers: str | None) -> dict[str, Any]:
     return {"workers": None if workers is None else int(workers)}
 
 
-def _configured(
-    path: str, given: dict[str, Any], capacity: str | None
-) -> tuple[dict[str, Any], str | None]:
-    """Options and capacity, from the file at `path` where none are given."""
+def _configured(path: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return options from the file at `path` where none are given."""
     from packidx.plan.config import read_config
     from packidx.plan.resolved import changed
 
     options, notes = read_config(path)
     for note in notes:
         say(f"note: {note}", err=True)
-    options = changed(options, given)
-    planned = options.pop("capacity", None)
-    return options, capacity if planned is None else capacity or str(planned)
+    return changed(options, given)
 
 
 def _earlier(output: str | None, append: bool, resume: str | None) -> dict[str, Any]:
@@ -239,81 +292,6 @@ def _places(lengths: str | None, output: str | None, earlier: dict[str, Any]) ->
     if output is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
     return lengths, output
-
-
-def _preview(
-    lengths: str | None, capacity: str | None, given: dict[str, Any], as_json: bool
-) -> None:
-    from packidx.plan import PlanOptions
-    from packidx.plan.preview import preview, unseen
-
-    if lengths is None:
-        raise click.UsageError("Missing argument 'LENGTHS'.")
-    if capacity is None:
-        raise click.UsageError("Missing option '--capacity': --capacity 4096,8192,16384,32768.")
-    capacities = _capacities(capacity, several=True)
-    options = PlanOptions(capacity=capacities[0], **given)
-    show(preview(lengths, capacities, options), as_json, unseen(options))
-
-
-def _capacities(text: str, *, several: bool) -> list[int]:
-    parts = text.split(",")
-    if (len(parts) > 1 and not several) or not all(
-        part.isascii() and part.strip().removeprefix("-").isdigit() for part in parts
-    ):
-        raise click.BadParameter(
-            f"{text!r} is not a valid integer" + (" list" if several else ""),
-            param_hint="'--capacity'",
-        )
-    return [int(part) for part in parts]
-
-
-def show(rows: Sequence[PreviewRow], as_json: bool, unseen: Sequence[str] = ()) -> None:
-    """Print the rows: a table with its legend, or one JSON array of objects.
-
-    Args:
-        unseen: options that the user gave and the rows do not know of.
-    """
-    if as_json:
-        print_json([asdict(row) for row in rows])
-    else:
-        cells = [_cells(row) for row in rows]
-        print_table(cells[0], [list(row.values()) for row in cells])
-        for line in _legend(rows):
-            say_wrapped(line)
-    if unseen:
-        say(f"note: a dry run does not look at {', '.join(unseen)}", err=True)
-
-
-def _cells(row: PreviewRow) -> dict[str, str]:
-    cut = row.num_cut or row.tokens_cut
-    return {
-        "capacity": count(row.capacity),
-        "packs": count(row.num_packs),
-        "fill": percent(row.fill, 3),
-        "gap": f"{count(row.gap)} ({percent(row.gap_percent / 100, 3)})",
-        "steps": count(row.steps),
-        "too long": f"{count(row.num_cut)} cut" if cut else count(row.num_dropped),
-        "tokens lost": count(row.tokens_cut if cut else row.dropped_tokens),
-        "saved": percent(row.saved, 1),
-    }
-
-
-def _legend(rows: Sequence[PreviewRow]) -> list[str]:
-    """Return what the columns compare, and what may come out otherwise."""
-    lines = [
-        "saved: of the positions of batches of as many samples, each padded to its longest; packs "
-        "and gap: by best-fit-decreasing, which --strategy auto may undercut",
-    ]
-    if unusable := rows[0].num_unusable:
-        are = "is rejected or has" if unusable == 1 else "are rejected or have"
-        lines.append(f"unusable: {number_of(unusable, 'row')} {are} no length")
-    if refused := [count(row.capacity) for row in rows if row.num_refused]:
-        lines.append(f"note: with --on-long error no plan is made at {', '.join(refused)}")
-    if margins := [row for row in rows if row.planned_capacity != row.capacity]:
-        planned = ", ".join(count(row.planned_capacity) for row in margins)
-        lines.append(f"margin: packs of at most {planned} tokens are planned")
-    return lines
 
 
 def print_plan(summary: PlanSummary) -> None:

@@ -9,7 +9,6 @@ import io
 import math
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +28,14 @@ from ..options import (
     quiet_option,
     root_option,
 )
-from ..show.console import format_table, json_text, print_text, status, visible
+from ..show.console import json_text, print_text, status, visible
 
 if TYPE_CHECKING:
     from packidx.inspect.sql import Asked
 
 
 _MOST_ROWS = 100  # of a table on a terminal
+_WIDE = 10_000
 _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
 _TIMEOUT, _MEMORY = 60, "4GB"  # of a locked query
 
@@ -88,7 +88,7 @@ def _of_steps(option: str, least: int, help: str) -> Decorator:
     option(
         "--format kind",
         None,
-        "How to print.  [default: by the name of FILE, else table]",
+        "How to print.  [default: by the name of FILE; else table on a terminal, csv on a pipe]",
         type=click.Choice(["table", "csv", "json", "parquet"]),
     ),
     option("-o --output", "FILE", "Write to FILE instead of stdout."),
@@ -123,7 +123,8 @@ def sql(
     """
     from packidx.inspect.sql import asked as opened
 
-    kind = kind or _kind_of(output)
+    is_terminal = sys.stdout.isatty()
+    kind = kind or _kind_of(output, is_terminal)
     if kind == "parquet" and not output:
         raise click.UsageError("--format parquet needs -o FILE")
     if output is not None:
@@ -137,7 +138,6 @@ def sql(
         _bytes(memory_limit or (None if unlocked else _MEMORY)),
         quiet,
     )
-    is_terminal = sys.stdout.isatty()
 
     def show(text: str) -> None:
         asker.run(text, kind, lambda data: print_text(data.decode()), is_terminal, several=True)
@@ -187,7 +187,7 @@ class Asker:
 
         Args:
             text: one query or, with `several`, queries with a semicolon behind each.
-            kind: one of `FORMATS`.
+            kind: as in `rendered`.
             put: takes what a query gives, as it is printed or stands in a file.
             is_terminal: of a table the first rows are enough, and nothing steers the terminal.
 
@@ -221,9 +221,9 @@ class Asker:
                 raise OptionError(failure(error, text, views.absent)) from error
 
 
-def _kind_of(output: str | None) -> str:
+def _kind_of(output: str | None, is_terminal: bool) -> str:
     if output is None:
-        return "table"
+        return "table" if is_terminal else "csv"
     suffix = Path(output).suffix.lower()
     if suffix not in _SUFFIXES:
         known = ", ".join(_SUFFIXES)
@@ -260,7 +260,8 @@ def _write(output: str, data: bytes) -> None:
 
 
 def rendered(relation: Any, kind: str, is_terminal: bool) -> bytes:
-    """A DuckDB relation in one of the `FORMATS`; of a table on a terminal, the first rows.
+    """A DuckDB relation as CSV, JSON, Parquet or a table, which is DuckDB's picture of it: some of
+    the rows, as many columns as a terminal has room for, and how many there are of both.
 
     Args:
         relation: None of a statement without rows.
@@ -272,11 +273,17 @@ def rendered(relation: Any, kind: str, is_terminal: bool) -> bytes:
         return b"[]\n" if kind == "json" else b""
     if kind == "parquet":
         return as_parquet(relation)
-    if kind == "table" and is_terminal:
-        return as_short_table(relation.columns, python_rows(relation, _MOST_ROWS + 1)).encode()
-    text = FORMATS[kind](relation.columns, python_rows(relation))
+    if kind == "table":
+        width = shutil.get_terminal_size((100, 24)).columns if is_terminal else _WIDE
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            relation.show(max_rows=_MOST_ROWS, max_width=width)
+        return visible(shown.getvalue().rstrip("\n") + "\n", lines=True).encode()
+    rows = python_rows(relation)
+    if kind == "json":
+        return as_json(relation.columns, rows).encode()
+    text = as_csv(relation.columns, rows)
     # CSV is data: a program gets it as it is, and has no escape to undo. A terminal does not.
-    return (visible(text, lines=True) if kind == "csv" and is_terminal else text).encode()
+    return (visible(text, lines=True) if is_terminal else text).encode()
 
 
 def as_parquet(relation: Any) -> bytes:
@@ -298,7 +305,7 @@ def as_parquet(relation: Any) -> bytes:
     return buffer.getvalue()
 
 
-def python_rows(relation: Any, most: int | None = None) -> list[tuple[Any, ...]]:
+def python_rows(relation: Any) -> list[tuple[Any, ...]]:
     """Rows as Python values; times with a zone as text, which else need one more package."""
     names = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
     zoned = ["TIME ZONE" in str(kind).upper() for kind in relation.types]
@@ -306,15 +313,8 @@ def python_rows(relation: Any, most: int | None = None) -> list[tuple[Any, ...]]
         pairs = zip(names, zoned, strict=True)
         listed = (f"{name}::VARCHAR AS {name}" if is_zoned else name for name, is_zoned in pairs)
         relation = relation.project(", ".join(listed))
-    if most is not None:
-        relation = relation.limit(most)
     rows: list[tuple[Any, ...]] = relation.fetchall()
     return rows
-
-
-_LONGEST_VALUE = 40  # characters of a value in a table that is too wide
-_FEW = 3  # columns that a terminal has room for, if their values go on below
-_HINT = "For all of it: --format csv or json."
 
 
 def as_json(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
@@ -350,61 +350,3 @@ def as_csv(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
     writer.writerow(columns)
     writer.writerows(rows)
     return buffer.getvalue()
-
-
-def as_table(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
-    cells = ([_cell(value) for value in row] for row in rows)
-    return format_table(columns, cells, _are_numbers(columns, rows))
-
-
-def as_short_table(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
-    """A table for a terminal: the first rows, and as many columns as fit; says what it left out.
-
-    Long values are cut before columns are left out. Tables of few columns go on below instead.
-    """
-    from rich.cells import cell_len
-
-    notes = [f"these are the first {_MOST_ROWS} rows"] if len(rows) > _MOST_ROWS else []
-    rows = rows[:_MOST_ROWS]
-    cells = [[visible(_cell(value), lines=True) for value in row] for row in rows]
-    width, shown = shutil.get_terminal_size((100, 24)).columns, len(columns)
-
-    def is_wide() -> bool:
-        widths = (max(map(cell_len, each)) for each in zip(columns, *cells, strict=True))
-        return sum([3 + one for one in widths][:shown]) - 3 > width
-
-    if shown > _FEW and is_wide():
-        whole, cells = cells, [[_cut(cell) for cell in row] for row in cells]
-        while shown > 1 and is_wide():
-            shown -= 1
-        cells = [row[:shown] for row in cells]
-        if cells != [row[:shown] for row in whole]:
-            notes.append("long values are cut")
-        if left_out := columns[shown:]:
-            notes.append(f"{len(left_out)} columns are not shown: {', '.join(left_out)}")
-    text = format_table(columns[:shown], cells, _are_numbers(columns, rows)[:shown])
-    if notes:
-        said = visible(f"… {'; '.join(notes)}. {_HINT}")
-        text += textwrap.fill(said, width, subsequent_indent="  ") + "\n"
-    return text
-
-
-def _cut(cell: str) -> str:
-    first, *more = cell.split("\n")
-    return first if len(first) <= _LONGEST_VALUE and not more else f"{first[: _LONGEST_VALUE - 1]}…"
-
-
-def _are_numbers(columns: list[str], rows: list[tuple[Any, ...]]) -> list[bool]:
-    return [
-        bool(rows) and all(isinstance(row[at], int | float | None) for row in rows)
-        for at in range(len(columns))
-    ]
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-FORMATS = {"json": as_json, "csv": as_csv, "table": as_table}

@@ -14,7 +14,7 @@ from ..options import json_option, quiet_option, ranks_option
 from ..show.console import (
     print_facts,
     print_json,
-    print_table,
+    print_rows,
     say,
     say_wrapped,
     status,
@@ -23,7 +23,6 @@ from ..show.console import (
 )
 
 if TYPE_CHECKING:
-    from packidx.format.index import Source
     from packidx.index import Index
 
 
@@ -62,35 +61,32 @@ def _print_lengths(path: str, as_json: bool) -> None:
     from packidx.inspect.stats import lengths_stats
 
     found = lengths_stats(path)
-    if as_json:
-        print_json(found)
-    else:
-        print_lengths_stats(found)
+    print_json(found) if as_json else print_lengths_stats(found)
 
 
 def _print_index(
     opened: Index, ranks: tuple[int, ...], verbose: bool, quiet: bool, as_json: bool
 ) -> None:
     from packidx.index.described import untrained
-    from packidx.inspect.stats import pack_stats, sample_stats
+    from packidx.inspect.stats import plan_stats
     from packidx.inspect.verdict import verdict
     from packidx.inspect.waiting import RANKS
 
     with status(quiet) as doing:
-        packs = pack_stats(opened)
-        of_samples = sample_stats(opened, doing, ranks or RANKS)
-        sentences = verdict(opened, of_samples)
+        doing("looking at the packs")
+        told = plan_stats(opened, ranks or RANKS)
+        sentences = verdict(opened, told)
     warnings = untrained(opened.snapshot)
     if as_json:
         keys = ("snapshot_id", "parent", "created", "lengths", "options", "result", "sources")
         manifest = opened.manifest
-        told: dict[str, Any] = {"packs": packs, "warnings": warnings, "verdict": sentences}
-        print_json({key: manifest.get(key) for key in keys} | told | of_samples)
+        words = {"warnings": warnings, "verdict": sentences}
+        print_json({key: manifest.get(key) for key in keys} | told | words)
         return
     say(f"{opened.path}@{opened.id[:12]}")
     print_verdict(sentences)
     if verbose:
-        print_details(opened, packs, of_samples)
+        print_details(opened, told)
     else:
         print_short(opened)
     warn(warnings)
@@ -116,10 +112,11 @@ def _print_sources(sources: list[dict[str, Any]]) -> None:
     rows = []
     for source in sources:
         length = source["length"] or dict.fromkeys(_QUANTILES)
-        cells = [count(source[name]) for name in ("num_ok", "num_rejected", "num_tokens")]
-        rows.append([_name(source["name"]), *cells, *(count(length[name]) for name in _QUANTILES)])
-    header = ["source", "samples", "rejected", "tokens"]
-    print_table([*header, *(f"{name} length" for name in ("min",)), *_QUANTILES[1:]], rows, right=1)
+        row = {"source": source["name"], "samples": source["num_ok"]}
+        row |= {"rejected": source["num_rejected"], "tokens": source["num_tokens"]}
+        row |= {"min length": length["min"]}
+        rows.append(row | {name: length[name] for name in _QUANTILES[1:]})
+    print_rows(rows)
 
 
 def _print_held(sources: list[dict[str, Any]]) -> None:
@@ -127,15 +124,18 @@ def _print_held(sources: list[dict[str, Any]]) -> None:
     rows = []
     for source in sources:
         labels, tokens = source["label_tokens"], source["num_tokens"]
-        share = "–" if labels is None or not tokens else percent(labels / tokens, 1)
-        held = ", ".join(
-            f"{count(number)} {_HELD[kind]}" for kind, number in source["modality"].items()
+        held = [f"{count(number)} {_HELD[kind]}" for kind, number in source["modality"].items()]
+        rows.append(
+            {
+                "source": source["name"],
+                "counted": ", ".join(source["methods"]) or None,
+                "samples by what they hold": ", ".join(held) or None,
+                "trained on": percent(labels / tokens, 1) if labels and tokens else labels,
+                "images": source["num_images"],
+                "videos": source["num_videos"],
+            }
         )
-        media = [count(source[name]) for name in ("num_images", "num_videos")]
-        methods = ", ".join(source["methods"]) or "–"
-        rows.append([_name(source["name"]), methods, held or "–", share, *media])
-    header = ["source", "counted", "samples by what they hold", "trained on", "images", "videos"]
-    print_table(header, rows, right=3)
+    print_rows(rows)
 
 
 _HELD = {"text": "text alone", "mixed": "mixed media", "unknown": "of unknown kind"}
@@ -143,20 +143,11 @@ _HELD |= {kind: f"with {kind}" for kind in ("images", "videos", "audio")}
 
 
 def _print_longest(longest: list[dict[str, Any]]) -> None:
-    if longest:
-        rows = [
-            [row["key"] or _numbered(row), _name(row["source"]), count(row["length"])]
-            for row in longest
-        ]
-        print_table(["longest samples", "source", "length"], rows, right=2)
-
-
-def _numbered(row: Mapping[str, Any]) -> str:
-    return "–" if row["sample_id"] is None else f"sample {row['sample_id']}"
-
-
-def _name(name: str | None) -> str:
-    return "–" if name is None else name
+    for row in longest:
+        if not row["key"] and row["sample_id"] is not None:
+            row["key"] = f"sample {row['sample_id']}"
+    names = {"longest samples": "key", "source": "source", "length": "length"}
+    print_rows({name: row[key] for name, key in names.items()} for row in longest)
 
 
 _PER_PACK = ("min", "p50", "p95", "max", "mean")
@@ -185,20 +176,23 @@ def print_short(index: Index) -> None:
     print_facts("Plan", {name: facts[name] for name in _SHORT if name in facts})
 
 
-def print_details(index: Index, packs: Mapping[str, Any], of_samples: Mapping[str, Any]) -> None:
+def print_details(index: Index, told: Mapping[str, Any]) -> None:
     """All facts of a plan, and tables of its packs, its schedule and its sources.
 
     Args:
-        packs: `packidx.inspect.stats.pack_stats`.
-        of_samples: `packidx.inspect.stats.sample_stats`.
+        told: `packidx.inspect.stats.plan_stats`.
     """
     snapshot = index.snapshot
     print_facts("Plan", result_facts(snapshot))
-    rows = [[name, *(_number(cell[key]) for key in _PER_PACK)] for name, cell in packs.items()]
-    print_table(["per pack", *_PER_PACK], rows, right=1)
-    _print_schedule(of_samples["schedule"])
-    if snapshot.sources:
-        _print_packed(snapshot.sources)
+    print_rows(
+        {"per pack": name} | {key: _number(cell[key]) for key in _PER_PACK}
+        for name, cell in told["packs"].items()
+    )
+    _print_schedule(told["schedule"])
+    print_rows(
+        {"source": each.name, "samples": each.num_samples, "dropped": each.num_dropped}
+        for each in snapshot.sources
+    )
 
 
 def _number(value: float | None) -> str:
@@ -209,25 +203,18 @@ def _number(value: float | None) -> str:
 
 def _print_schedule(schedule: list[dict[str, Any]]) -> None:
     """The useful share of the time by number of ranks; nothing where there is no whole step."""
-    orders = ("planned", "random", "by_vision_tokens")
+    orders = {"this plan": "planned", "random order": "random"}
+    orders["by vision tokens"] = "by_vision_tokens"
     rows = []
-    for of_ranks in schedule:
-        told = [of_ranks[order] for order in orders]
-        if any(told):
-            ranks = f"{of_ranks['ranks']} x {of_ranks['micro_steps']}"
-            shares = [percent(each and each["useful"]) for each in told]
-            rows.append([ranks, count(of_ranks["steps"]), *shares])
+    for row in schedule:
+        told = {words: row[name] for words, name in orders.items()}
+        if any(told.values()):
+            ranks = {"useful time, ranks": f"{row['ranks']} x {row['micro_steps']}"}
+            shares = {words: percent(each and each["useful"]) for words, each in told.items()}
+            rows.append(ranks | {"steps": row["steps"]} | shares)
+    print_rows(rows)
     if rows:
-        header = ["useful time, ranks", "steps", "this plan", "random order", "by vision tokens"]
-        print_table(header, rows, right=1)
         say_wrapped(
             "ranks: times the micro-steps of a step; useful: share of the time in which no rank "
             "waits for the slowest of its micro-step, by the plan's cost model"
         )
-
-
-def _print_packed(sources: Iterable[Source]) -> None:
-    rows = [
-        [source.name, count(source.num_samples), count(source.num_dropped)] for source in sources
-    ]
-    print_table(["source", "samples", "dropped"], rows, right=1)

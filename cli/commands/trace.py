@@ -21,7 +21,7 @@ from ..options import (
     read_state,
     root_option,
 )
-from ..show.console import cut_left, print_facts, print_json, print_table, say, status, visible
+from ..show.console import cut_left, print_facts, print_json, print_rows, say, status, visible
 
 if TYPE_CHECKING:
     from packidx.index import Index
@@ -151,16 +151,16 @@ def print_step(traced: Row) -> None:
         )
     print_facts(f"{_name(traced)}, step {traced['step']}{of_rank}", facts)
     _say_missing(traced)
-    head = ["place_in_step"] if traced["world_size"] is None else ["micro_step", "rank"]
-    header = ["place"] if traced["world_size"] is None else ["micro-step", "rank"]
-    header += ["pack", "position", "sample", "tokens", "source", "key"]
+    head = {"place": "place_in_step"}
+    if traced["world_size"] is not None:
+        head = {"micro-step": "micro_step", "rank": "rank"}
     rows = []
     for pack in packs:
-        own = [str(pack[name]) for name in (*head, "pack_id")]
+        own = {words: str(pack[name]) for words, name in (head | {"pack": "pack_id"}).items()}
         for sample in pack["samples"]:
-            rows.append([*own, *_cells(sample)])
-            own = [""] * len(own)  # it stands in the pack's first line
-    print_table(header, rows, [name not in ("source", "key") for name in header])
+            rows.append(own | _cells(sample))
+            own = dict.fromkeys(own, "")  # it stands in the pack's first line
+    print_rows(rows)
 
 
 def _of_run(traced: Row) -> dict[str, str]:
@@ -173,7 +173,7 @@ def _of_run(traced: Row) -> dict[str, str]:
     return {"seed": str(traced["seed"]), "global batch": said}
 
 
-def _cells(sample: Row) -> list[str]:
+def _cells(sample: Row) -> dict[str, str]:
     ident = " ".join(filter(None, (str(sample["sample_id"]), sample["pair"])))
     tokens = count(sample["length"])
     if sample["piece"] or sample["token_start"]:
@@ -184,8 +184,13 @@ def _cells(sample: Row) -> list[str]:
         if sample["shard"] is not None:
             key = f"{os.path.basename(sample['shard'])}#{sample['row']}"
     source, key = (visible(name) for name in (sample["source"] or "–", key))
-    shown = [cut_left(source, _LETTERS), cut_left(key, 2 * _LETTERS)]
-    return [str(sample["position"]), ident, tokens, *shown]
+    return {
+        "position": str(sample["position"]),
+        "sample": ident,
+        "tokens": tokens,
+        "source": cut_left(source, _LETTERS),
+        "key": cut_left(key, 2 * _LETTERS),
+    }
 
 
 def print_pack_samples(traced: Row) -> None:
@@ -220,14 +225,16 @@ def _print_places(places: Sequence[Row], is_dealt: bool) -> None:
     if is_dealt:
         columns |= {"micro-step": "micro_step", "rank": "rank"}
     columns |= {"pack": "pack_id", "position": "position", "copy": "copy", "piece": "piece"}
-    has_state = any(place["consumed"] is not None for place in places)
     rows = []
     for place in places:
         shown = dict(place, step="left out" if place["left_out"] else place["step"])
-        row = ["–" if shown[name] is None else str(shown[name]) for name in columns.values()]
-        row.append(f"{place['token_start']:,} – {place['token_start'] + place['length']:,}")
-        rows.append([*row, "yes" if place["consumed"] else "no"] if has_state else row)
-    print_table([*columns, "tokens", *(("trained on",) if has_state else ())], rows)
+        row = {words: shown[name] for words, name in columns.items()}
+        row = {words: cell if cell is None else str(cell) for words, cell in row.items()}
+        row["tokens"] = f"{place['token_start']:,} – {place['token_start'] + place['length']:,}"
+        if place["consumed"] is not None:
+            row["trained on"] = "yes" if place["consumed"] else "no"
+        rows.append(row)
+    print_rows(rows)
 
 
 def _say_missing(traced: Row) -> None:

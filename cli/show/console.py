@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -149,14 +149,24 @@ def print_text(text: str) -> None:
     click.echo(text, nl=False)
 
 
-def print_table(
-    columns: Iterable[str], rows: Iterable[Iterable[str]], right: int | Sequence[bool] = 0
-) -> None:
-    """A table with a header; the columns from number `right` on are right-aligned, or those of
-    which it is true."""
-    header = list(columns)
-    flags = [at >= right for at in range(len(header))] if isinstance(right, int) else right
-    print_text(format_table(header, rows, flags, terminal_width()))
+_NUMBERS = re.compile(r"–?|[-+]?[\d,]+(\.\d+)?( %)?( \(.*\)| cut)?")
+
+
+def print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
+    """A table of rows of the same members, whose names are its header; nothing where there is no
+    row. A number has commas, None is a dash, and columns of numbers are right-aligned."""
+    listed = list(rows)
+    if not listed:
+        return
+    cells = [[_cell(value) for value in row.values()] for row in listed]
+    right = [all(map(_NUMBERS.fullmatch, column)) for column in zip(*cells, strict=True)]
+    print_text(format_table(list(listed[0]), cells, right, terminal_width()))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return count(value) if isinstance(value, int) else str(value)
 
 
 def format_table(

@@ -10,14 +10,12 @@ import pyarrow as pa
 
 from packidx.errors import missing_package
 from packidx.format.index import OPTIONAL, TABLES, PlacedWindow
-from packidx.format.parquet import quoted, scan_of
-from packidx.format.schema import ALL_LENGTHS
+from packidx.format.parquet import scan_of
 from packidx.index.tables import (
     NO_STATUS,
     SOURCES,
     STEPS,
     VIEWS,
-    OpenedIndex,
     Steps,
     Views,
     views_of_index,
@@ -26,6 +24,8 @@ from packidx.index.tables import (
 if TYPE_CHECKING:
     import duckdb
 
+    from packidx.index.reader import Index
+
 _MADE = "packidx"
 """The schema of the tables that are no file, and which views read."""
 
@@ -33,21 +33,21 @@ _MADE = "packidx"
 def create_views(connection: Any, views: Views) -> None:
     """Give a DuckDB connection the views, each of the files it names.
 
-    No file is taken for a pattern. `steps` is always there: where it was not asked, its columns
-    are, and an error instead of rows.
+    No file is taken for a pattern.
 
     Raises:
         duckdb.Error: a file cannot be read.
     """
+    connection.execute(f"CREATE SCHEMA {_MADE}")
     for name, (table, windows) in views.tables.items():
-        selects = [_no_row(connection, TABLES[table])]
+        _create_table(connection, f"no_{name}", TABLES[table].empty_table())
+        selects = [f"SELECT * FROM {_MADE}.no_{name}"]
         selects += [_of_window(table, *window) for window in windows if window[1]]
         connection.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(selects)}")
     if views.lengths is not None:
         scan = scan_of(views.lengths)
         connection.execute(f"CREATE VIEW lengths AS SELECT * FROM {scan}")
         _create_rejected(connection, views)
-    connection.execute(f"CREATE SCHEMA {_MADE}")
     if views.sources is not None:
         rows = pa.Table.from_pylist(views.sources, schema=SOURCES)
         _create_table(connection, "sources", rows)
@@ -59,8 +59,12 @@ def create_views(connection: Any, views: Views) -> None:
             f"CREATE VIEW steps AS SELECT {columns} FROM (SELECT * EXCLUDE (epoch) FROM packs) "
             f"JOIN {_MADE}.train_order USING (pack_id) ORDER BY epoch, position"
         )
-    elif "packs" in views.tables:
-        create_errors(connection, "steps", STEPS, "the steps are computed where a query names them")
+    elif "packs" in views.tables:  # whoever gets at it by another way than its name is told
+        _create_table(connection, "no_steps", STEPS.empty_table())
+        connection.execute(
+            f"CREATE VIEW steps AS SELECT * FROM {_MADE}.no_steps UNION ALL BY NAME SELECT NULL "
+            "AS step WHERE error('the steps are computed where a query names them') IS NULL"
+        )
 
 
 def _of_window(table: str, placed: PlacedWindow, files: list[str]) -> str:
@@ -74,19 +78,6 @@ def _of_window(table: str, placed: PlacedWindow, files: list[str]) -> str:
     }
     scan = scan_of(files, may_differ=bool(OPTIONAL[table]) and len(files) > 1)
     return f"SELECT {numbered[table]} FROM {scan}"
-
-
-def _typed_nulls(connection: Any, schema: pa.Schema) -> list[str]:
-    """SQL of columns without values."""
-    connection.register("packidx_rows", schema.empty_table())
-    described = connection.execute("DESCRIBE packidx_rows").fetchall()
-    connection.unregister("packidx_rows")
-    return [f'CAST(NULL AS {kind}) AS "{column}"' for column, kind, *_ in described]
-
-
-def _no_row(connection: Any, schema: pa.Schema) -> str:
-    """SQL of columns without a row."""
-    return f"SELECT {', '.join(_typed_nulls(connection, schema))} WHERE false"
 
 
 def _create_rejected(connection: Any, views: Views) -> None:
@@ -104,13 +95,7 @@ def _create_table(connection: Any, name: str, rows: pa.Table) -> None:
     connection.unregister("packidx_rows")
 
 
-def create_errors(connection: Any, name: str, schema: pa.Schema, why: str) -> None:
-    """A view with the columns of `schema` and no rows: whoever asks for them is told `why`."""
-    columns = ", ".join(_typed_nulls(connection, schema))
-    connection.execute(f"CREATE VIEW {name} AS SELECT {columns} WHERE error({quoted(why)}) IS NULL")
-
-
-def to_duckdb(index: OpenedIndex, steps: Steps) -> duckdb.DuckDBPyConnection:
+def to_duckdb(index: Index, steps: Steps) -> duckdb.DuckDBPyConnection:
     """See `Index.duckdb`."""
     try:
         import duckdb
@@ -120,7 +105,5 @@ def to_duckdb(index: OpenedIndex, steps: Steps) -> duckdb.DuckDBPyConnection:
     stack = contextlib.ExitStack()
     views = views_of_index(stack, index, VIEWS, steps)
     create_views(connection, views)
-    for name, why in views.absent.items():
-        create_errors(connection, name, ALL_LENGTHS, why)
     weakref.finalize(connection, stack.close)  # copies of a store's files stay as long
     return connection

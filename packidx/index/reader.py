@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 import pyarrow as pa
 
 from packidx.errors import FormatError
-from packidx.format.index import OPTIONAL, STORED, TABLES, PlacedWindow, read_manifest
+from packidx.format.index import OPTIONAL, STORED, PlacedWindow, read_manifest
 from packidx.format.schema import PACKS, Pack, Sample
 from packidx.index.described import plan_line
 from packidx.index.row_groups import RowGroups
-from packidx.index.tables import StepOptions, Steps, made_table, read_table
+from packidx.index.tables import StepOptions, Steps, read_table
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copy
 
@@ -92,37 +92,29 @@ class Index:
         """``to_arrow("dropped", columns)``."""
         return read_table(self.snapshot, self.path, "dropped", columns)
 
-    def to_arrow(
-        self, table: str, columns: Sequence[str] | None = None, **steps: Unpack[StepOptions]
-    ) -> pa.Table:
-        """One of the tables that `packidx sql` has views of, whole or some columns.
+    def to_arrow(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """One of the tables ``'packs'``, ``'samples'`` and ``'dropped'`` (schemas: FORMAT.md).
 
         Args:
-            table: ``'packs'``, ``'samples'`` or ``'dropped'`` (schemas: FORMAT.md); ``'lengths'``
-                or ``'rejected'``, which are read where the lengths lie; ``'sources'``; ``'steps'``,
-                the packs in the order of training.
-            columns: the ones to read, in this order.
-            steps: of ``'steps'``: ``seed``, ``epoch``, ``global_batch`` and ``world_size``, each as
-                planned where it is not given (`packidx.index.tables.StepOptions`).
+            table: its name.
+            columns: the ones to read, in this order; all by default.
 
         Raises:
             NotFoundInIndex: there is no such table, or it has no such column.
-            FormatError, SourceError: a file is missing or damaged, or not the one that was planned.
-            OptionError: `steps` make no sense together.
+            FormatError: a file is missing or damaged.
         """
-        order = Steps.of(self.snapshot, **steps)
-        if table in TABLES:
-            return read_table(self.snapshot, self.path, table, columns)
-        return made_table(self, table, columns, order)
+        return read_table(self.snapshot, self.path, table, columns)
 
     def duckdb(self, **steps: Unpack[StepOptions]) -> duckdb.DuckDBPyConnection:
         """A DuckDB connection of its own, with the views of `packidx sql`.
 
         ``db = index.duckdb(); db.sql("SELECT * FROM steps LIMIT 3")``. Unlike `packidx sql`, it is
-        DuckDB with all that it can do. Where the lengths are gone, a query of them says so.
+        DuckDB with all that it can do; where the lengths are gone, it lacks their views.
 
         Args:
-            steps: of the view ``steps``, as in `to_arrow`.
+            steps: of the view ``steps``, the packs in the order of training: ``seed``, ``epoch``,
+                ``global_batch`` and ``world_size``, each as planned where it is not given
+                (`packidx.index.tables.StepOptions`).
 
         Raises:
             MissingExtraError: duckdb is not installed, as where packs are only read.

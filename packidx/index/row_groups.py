@@ -9,8 +9,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from packidx.errors import FormatError
@@ -163,28 +161,10 @@ def _column(chunked: pa.ChunkedArray) -> Column:
     array = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
     if array.null_count == len(array):
         return _nulls
+    if pa.types.is_integer(array.type) and not array.null_count:
+        values = array.to_numpy()
+        return lambda start, stop: values[start:stop].tolist()
     if pa.types.is_dictionary(array.type):
         words, codes = array.dictionary.to_pylist(), _column(pa.chunked_array([array.indices]))
         return lambda start, stop: [None if c is None else words[c] for c in codes(start, stop)]
-    if not pa.types.is_integer(array.type):
-        return lambda start, stop: array.slice(start, stop - start).to_pylist()
-    values, known = _integers(array)
-    if known is None:
-        return lambda start, stop: values[start:stop].tolist()
-    return lambda start, stop: [
-        value if is_known else None
-        for value, is_known in zip(values[start:stop].tolist(), known[start:stop], strict=True)
-    ]
-
-
-def _integers(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
-    """Views of an integer array's values and of which are not null (None: all); no copy of values.
-
-    pyarrow.compute would say it in one line; importing it costs a worker 20 ms.
-    """
-    bitmap, data = array.buffers()
-    rows = slice(array.offset, array.offset + len(array))
-    values = np.frombuffer(data, array.type.to_pandas_dtype())[rows]
-    if not array.null_count:
-        return values, None
-    return values, np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")[rows] != 0
+    return lambda start, stop: array.slice(start, stop - start).to_pylist()

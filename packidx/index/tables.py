@@ -1,4 +1,4 @@
-"""Reading an index's tables as Arrow: those in its files, and those made from them."""
+"""An index's tables as Arrow, and what views are made of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,10 @@ from packidx.format.schema import PACKS
 from packidx.index.order import SEEDS, Dealing, Epochs, check_global_batch, packs_per_step
 from packidx.index.row_groups import read_as_format
 from packidx.io import urls
-from packidx.io.copies import StoredFile, local_copies
+from packidx.io.copies import local_copies
+
+if TYPE_CHECKING:
+    from packidx.index.reader import Index
 
 ORDER = pa.schema(
     [
@@ -84,7 +87,8 @@ class Steps:
             world_size = epochs.chunk if is_planned else None
         elif world_size < 1 or (global_batch is not None and global_batch % world_size):
             raise OptionError(
-                f"world_size {world_size} does not divide the {global_batch} packs of a step"
+                f"world_size {world_size} does not divide the {global_batch} packs of a step: give"
+                " the global batch that PackSampler was given"
             )
         for name, value in {"seed": seed, "epoch": epoch or 0}.items():
             if not 0 <= value < SEEDS:
@@ -115,22 +119,6 @@ class Steps:
 
 def _cast(values: Any, field: pa.Field) -> pa.Array:
     return (values if isinstance(values, pa.Array) else pa.array(values)).cast(field.type)
-
-
-class OpenedIndex(Protocol):
-    """The part of an index that the tables need (`packidx.index.reader.Index`)."""
-
-    path: str
-    snapshot: IndexManifest
-
-    def resolve(self, uri: str) -> str:
-        """Return where a path or URL of the manifest is here."""
-
-    def packs(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The packs table."""
-
-    def files(self, table: str | None = None, window: int | None = None) -> list[StoredFile]:
-        """Its files, or those of a table, or of a window."""
 
 
 SOURCES = pa.schema(
@@ -165,11 +153,18 @@ def read_table(
     """Rows of one of an index's `TABLES`, in order: of all windows, or of one.
 
     Raises:
-        NotFoundInIndex: the table has no such column.
+        NotFoundInIndex: there is no such table, or it has no such column.
         FormatError: a file is missing or damaged.
     """
+    if table not in TABLES:
+        there = ", ".join(TABLES)
+        raise NotFoundInIndex(f"there is no table {table!r}: there are {there}; ask index.duckdb()")
     schema = TABLES[table]
-    wanted = known_columns(table, columns, schema)
+    wanted = list(columns) if columns is not None else schema.names
+    if unknown := [name for name in wanted if name not in schema.names]:
+        raise NotFoundInIndex(
+            f"{table} has no column {unknown[0]!r}: it has {', '.join(schema.names)}"
+        )
     tables = [schema.empty_table().select(wanted)]
     placed = snapshot.placed if window is None else [snapshot.placed[window]]
     for each in placed:
@@ -212,63 +207,7 @@ def _read(path: str, *, table: str, wanted: list[str], placed: PlacedWindow) -> 
 _STORED_AS = {"pack_id": "pack"}
 
 
-def known_columns(table: str, columns: Sequence[str] | None, schema: pa.Schema) -> list[str]:
-    """The columns that are asked of a table; all without.
-
-    Raises:
-        NotFoundInIndex: it has no such column.
-    """
-    wanted = list(columns) if columns is not None else schema.names
-    unknown = [name for name in wanted if name not in schema.names]
-    if unknown:
-        raise NotFoundInIndex(
-            f"{table} has no column {unknown[0]!r}: it has {', '.join(schema.names)}"
-        )
-    return wanted
-
-
-def made_table(
-    index: OpenedIndex, table: str, columns: Sequence[str] | None, steps: Steps
-) -> pa.Table:
-    """A table that is no file of the index: see `Index.to_arrow`."""
-    if table == "steps":
-        return _steps(index, columns, steps)
-    if table == "sources":
-        rows = source_rows(index.snapshot, index.snapshot.options.weights)
-        made = pa.Table.from_pylist(rows, schema=SOURCES)
-    elif table in ("lengths", "rejected"):
-        made = _lengths(index, table)
-    else:
-        there = ", ".join((*TABLES, "lengths", "rejected", "sources", "steps"))
-        raise NotFoundInIndex(f"there is no table {table!r}: there are {there}")
-    return made.select(known_columns(table, columns, made.schema))
-
-
-def _steps(index: OpenedIndex, columns: Sequence[str] | None, steps: Steps) -> pa.Table:
-    order = steps.table()
-    wanted = known_columns("steps", columns, STEPS)
-    # Packs are numbered as their rows are.
-    of_packs = index.packs([name for name in wanted if name not in ORDER.names])
-    if of_packs.num_columns:
-        of_packs = of_packs.take(order.column("pack_id"))
-    values = [(order if name in ORDER.names else of_packs).column(name) for name in wanted]
-    return pa.table(values, schema=pa.schema([STEPS.field(name) for name in wanted]))
-
-
-def _lengths(index: OpenedIndex, table: str) -> pa.Table:
-    with local_copies(planned_lengths(index).files) as paths:
-        parts = [pq.read_table(path, partitioning=None) for path in paths]
-    rows = pa.concat_tables(parts, promote_options="default")
-    if table == "lengths":
-        return rows
-    if "status" not in rows.column_names:
-        raise FormatError(NO_STATUS)
-    from pyarrow import compute
-
-    return rows.filter(compute.equal(rows["status"], "rejected"))
-
-
-def planned_lengths(index: OpenedIndex) -> KnownTable:
+def planned_lengths(index: Index) -> KnownTable:
     """The lengths table that an index was planned of.
 
     Raises:
@@ -330,7 +269,7 @@ class Views:
         return [path for paths in (self.lengths or [], *windows) for path in paths]
 
 
-def paths_of(stack: contextlib.ExitStack, index: OpenedIndex, table: str) -> WindowPaths:
+def paths_of(stack: contextlib.ExitStack, index: Index, table: str) -> WindowPaths:
     """Return the files of a table, as long as `stack` is open."""
     placed = index.snapshot.placed
     parts = [index.files(table, each.number) for each in placed]
@@ -350,7 +289,7 @@ def views_of_lengths(stack: contextlib.ExitStack, table: KnownTable, uri: str) -
 
 
 def views_of_index(
-    stack: contextlib.ExitStack, index: OpenedIndex, names: Collection[str], steps: Steps | None
+    stack: contextlib.ExitStack, index: Index, names: Collection[str], steps: Steps | None
 ) -> Views:
     """Return what can be asked of an index, as long as `stack` is open.
 

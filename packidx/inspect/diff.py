@@ -8,11 +8,10 @@ from typing import Any
 import duckdb
 
 from packidx.format.index import IndexManifest
-from packidx.index.cost import pack_cost
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.sql import Row, rows_of, tables_of
-from packidx.inspect.waiting import RANKS, ScheduledPacks, first_epoch, ranks_stats
+from packidx.inspect.waiting import RANKS, first_epoch, ranks_stats
 
 
 def _both(a: Any, b: Any) -> Row:
@@ -325,8 +324,7 @@ def _costs(a: Index, b: Index) -> tuple[Row, dict[str, Row]]:
     weights = a.snapshot.options.cost_model
     costs, useful = [], []
     for index in (a, b):
-        columns, _, _ = first_epoch(index)
-        packs = ScheduledPacks(*pack_cost(weights, columns), columns["length"])
+        packs = first_epoch(index, weights)
         costs.append(float(packs.llm.sum() + packs.vit.sum()))
         of_ranks = ranks_stats(packs, packs_per_step(index.snapshot) or 1)
         useful.append([each["planned"] and each["planned"]["useful"] for each in of_ranks])

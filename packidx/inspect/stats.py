@@ -1,26 +1,23 @@
-"""Numbers about a snapshot's packs, where their samples lie, and what a lengths table holds."""
+"""Numbers about a snapshot's packs and schedule, and what a lengths table holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
-from packidx.arrays import Int64s
 from packidx.format.parquet import scan_of
 from packidx.format.schema import LENGTHS
-from packidx.hashing import derive_key
-from packidx.index.order import Epochs, packs_per_step
+from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
-from packidx.inspect.sql import Row, rows_of, tables_of
-from packidx.inspect.waiting import RANKS, ScheduledPacks, first_epoch, ranks_stats
+from packidx.inspect.sql import Row, rows_of
+from packidx.inspect.waiting import RANKS, first_epoch, ranks_stats
 from packidx.lengths.rows import strongest_first
 from packidx.lengths.table import read_lengths
 from packidx.pack.counts import LengthPairs
-from packidx.permutation import permutation
 
 _COLUMNS = (
     "num_samples",
@@ -32,7 +29,6 @@ _COLUMNS = (
     "vision_patches",
     "attention_cost",
 )
-_SOURCES = 16  # the largest ones, whose shares per step are told
 
 
 def pack_stats(index: Index) -> dict[str, dict[str, float]]:
@@ -49,162 +45,24 @@ def pack_stats(index: Index) -> dict[str, dict[str, float]]:
     return out
 
 
-def sample_stats(
-    index: Index, progress: Callable[[str], None] = lambda doing: None, ranks: Sequence[int] = RANKS
-) -> dict[str, Any]:
-    """Return what only the samples tell.
+def plan_stats(index: Index, ranks: Sequence[int] = RANKS) -> dict[str, Any]:
+    """Return what the packs table tells of a plan.
 
     Returns:
-        ``composition``: ``length_correlation`` of samples that share a pack (None where nothing
-        varies), ``samples_per_pack`` (min, p50, p95, max by nearest rank, and mean) and
-        ``source_distance`` (`source_distance`; None without sources);
-        ``locality`` (`_locality`); and
-        ``schedule``: per number of ranks, what `idle.ranks_stats` says of the first epoch.
+        ``packs`` (`pack_stats`), ``length_correlation`` of samples that share a pack (None where
+        nothing varies), and ``schedule``: per number of ranks, what `ranks_stats` says of the first
+        epoch.
     """
-    progress("reading samples")
-    with tables_of({name: (index, name) for name in ("packs", "samples")}) as connection:
-        has_sources = bool(index.snapshot.sources)
-        distance = source_distance(connection) if has_sources else None
-        locality = _locality(connection, index)
-        sources = _tokens_of_sources(connection, index)
-    progress("looking at the schedule")
-    return {
-        "composition": _of_packs(index) | {"source_distance": distance},
-        "locality": locality,
-        "schedule": _schedule(index, sources, ranks),
-    }
-
-
-def _of_packs(index: Index) -> dict[str, Any]:
-    """Return what the packs' own columns tell of their composition."""
-    packs = index.packs(["num_samples", "length", "attention_cost"])
-    size, length, squares = (column.to_numpy().astype(np.int64) for column in packs.columns)
+    columns = index.packs(["num_samples", "length", "attention_cost"]).columns
+    size, length, squares = (column.to_numpy().astype(np.int64) for column in columns)
     pairs = LengthPairs()
     pairs.add(np.ones_like(size), size, length, squares)
-    names, shares = ("min", "p50", "p95", "max"), (0, 0.5, 0.95, 1)
-    per_pack: dict[str, int | float | None] = dict.fromkeys((*names, "mean"))
-    if len(size):
-        found = np.quantile(size, shares, method="inverted_cdf")
-        per_pack = dict(zip(names, map(int, found), strict=True)) | {"mean": float(size.mean())}
-    return {"length_correlation": pairs.correlation(), "samples_per_pack": per_pack}
-
-
-def _tokens_of_sources(connection: duckdb.DuckDBPyConnection, index: Index) -> Int64s | None:
-    """Return the tokens of the largest sources in each pack, int64 [packs, sources]; None where
-    there is one source at most."""
-    sources = sorted(index.snapshot.sources, key=lambda source: -source.num_samples)
-    if len(sources) < 2:
-        return None
-    names = [source.name for source in sources[:_SOURCES]]
-    held = connection.execute(
-        "SELECT pack_id, list_position($names, source) - 1 AS source, "
-        "CAST(sum(length) AS BIGINT) AS tokens FROM samples "
-        "WHERE list_contains($names, source) GROUP BY ALL",
-        {"names": names},
-    ).fetchnumpy()
-    tokens = np.zeros((index.num_packs, len(names)), np.int64)
-    tokens[held["pack_id"], held["source"]] = held["tokens"]
-    return tokens
-
-
-def _schedule(index: Index, sources: Int64s | None, ranks: Sequence[int]) -> list[dict[str, Any]]:
-    """Return what the order of the first epoch's packs is worth for each number of ranks."""
-    columns, llm, vit = first_epoch(index, ["image_tokens", "video_tokens"])
-    mine = Epochs.of(index.snapshot).scheduled(0)
-    known = [columns[name] for name in ("image_tokens", "video_tokens") if name in columns]
-    vision = sum(known[1:], known[0]) if known else None
-    scheduled = ScheduledPacks(
-        llm, vit, columns["length"], vision, None if sources is None else sources[mine]
-    )
-    return ranks_stats(scheduled, packs_per_step(index.snapshot) or 1, ranks)
-
-
-def _locality(connection: duckdb.DuckDBPyConnection, index: Index) -> dict[str, Any] | None:
-    """Return how far the samples of a pack, and of the packs of a step, are scattered over shards.
-
-    Returns:
-        None where the plan does not know shards; else ``shards_per_pack`` (mean, max), and
-        ``read_amplification``: bytes fetched over bytes of the samples, if each ``pack`` fetched
-        all shards that it touches whole, or each ``block`` of the packs of a step did; None where
-        the samples' bytes, or the packs of a step, are not known.
-    """
-    [(known, used)] = connection.execute(
-        "SELECT count(*) = count(shard), sum(nbytes) FROM samples"
-    ).fetchall()
-    if not index.snapshot.shards or not index.num_packs or not known:
-        return None
-    step = packs_per_step(index.snapshot)
-    rows = enumerate(shard.bytes for shard in index.snapshot.shards)
-    connection.execute("CREATE TABLE shards (shard INTEGER, bytes BIGINT)")
-    connection.executemany("INSERT INTO shards VALUES (?, ?)", list(rows))
-
-    def touched(unit: str) -> tuple[Any, ...]:
-        """Return the shards of a pack or block, on average and at most, and bytes of them all."""
-        row: tuple[Any, ...]
-        [row] = connection.execute(
-            f"""SELECT avg(n), max(n), sum(bytes) FROM (
-            SELECT count(*) AS n, sum(bytes) AS bytes FROM (
-                SELECT DISTINCT {unit} AS unit, shard FROM samples) JOIN shards USING (shard)
-            GROUP BY unit)"""
-        ).fetchall()
-        return row
-
-    mean, most, of_packs = touched("pack_id")
-    of_steps = None if step is None else touched(f"pack_id // {step}")[2]
     return {
-        "shards_per_pack": {"mean": mean, "max": most},
-        "read_amplification": {
-            "pack": of_packs / used if used else None,
-            "block": of_steps / used if used and of_steps is not None else None,
-        },
+        "packs": pack_stats(index),
+        "length_correlation": pairs.correlation(),
+        "schedule": ranks_stats(first_epoch(index), packs_per_step(index.snapshot) or 1, ranks),
     }
 
-
-_DEALT_ROWS = 1 << 20  # samples that are dealt anew to see what random composition gives
-_ONE = 1 << 32  # a share of 1 in fixed point: sums of shares are sums of integers
-_IN_COMMON = f"""WITH own AS MATERIALIZED (
-    SELECT pack_id, source, CAST(sum(length) AS BIGINT) AS tokens FROM {{samples}} GROUP BY ALL),
-packs AS (SELECT pack_id, CAST(sum(tokens) AS BIGINT) AS total FROM own GROUP BY pack_id),
-whole AS (
-    SELECT source, CAST(sum(length) * {_ONE} // (SELECT sum(length) FROM samples) AS BIGINT)
-    AS share FROM samples GROUP BY source)
-SELECT sum(least(tokens * {_ONE} // total, share)) FROM own JOIN packs USING (pack_id)
-JOIN whole ON own.source IS NOT DISTINCT FROM whole.source"""
-
-
-def source_distance(connection: duckdb.DuckDBPyConnection) -> dict[str, float | None]:
-    """Return how far the sources of packs are from those of the whole (total variation distance).
-
-    Args:
-        connection: with `packs` and `samples`.
-
-    Returns:
-        how many of a pack's tokens, as a share, are of other sources than the whole's: on ``mean``,
-        and at ``random``, had the samples of the first packs, about a million, been dealt to them
-        at random; None where there is no pack.
-    """
-
-    def distance(samples: str, packs: int) -> float:
-        [(common,)] = connection.execute(_IN_COMMON.format(samples=samples)).fetchall()
-        return max(0.0, 1 - int(common) / (packs * _ONE))
-
-    [(packs, dealt)] = connection.execute(
-        f"""SELECT count(*), greatest(1, count(*) FILTER (upto <= {_DEALT_ROWS})) FROM (
-        SELECT sum(num_samples) OVER (ORDER BY pack_id) AS upto FROM packs)"""
-    ).fetchall()
-    if not packs:
-        return {"mean": None, "random": None}
-    rows = connection.sql(
-        "SELECT pack_id, source, length FROM samples WHERE pack_id IN "
-        f"(SELECT pack_id FROM packs ORDER BY pack_id LIMIT {dealt}) ORDER BY pack_id, position"
-    ).to_arrow_table()
-    order = permutation(rows.num_rows, derive_key(0, "composition"))
-    held = rows.select(["source", "length"]).take(pa.array(order))
-    connection.register("dealt", held.append_column("pack_id", rows["pack_id"]))
-    return {"mean": distance("samples", packs), "random": distance("dealt", dealt)}
-
-
-# -- lengths, planned or not -----------------------------------------------------------------------
 
 _LONGEST = 5
 _PERCENTS = {"min": 0, "p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1}

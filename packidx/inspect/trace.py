@@ -10,105 +10,72 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from packidx.errors import FormatError, MismatchError, NotFoundInIndex, OptionError
 from packidx.index.opening import open_index
-from packidx.index.order import (
-    SEEDS,
-    Dealing,
-    Epochs,
-    State,
-    check_global_batch,
-    check_rank,
-    packs_per_step,
-)
+from packidx.index.order import Dealing, Epochs, State, check_global_batch, check_rank
 from packidx.index.reader import Index
+from packidx.index.tables import StepOptions, Steps
 from packidx.inspect.sql import Row, rows_of, tables_of
-
-__all__ = ["Run", "RunOptions", "ancestors", "run_of", "trace_samples", "trace_step"]
 
 MOST = 100
 """Samples of one key that are told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The options of a run's samplers, and how far it is."""
+class RunOptions(StepOptions, total=False):
+    """All that is known of a run, each None or absent where it is not; without an epoch a step is
+    one of epoch 0, and a sample is told in all that were planned apart."""
 
-    seed: int
-    epoch: int | None
-    """None: any."""
-    global_batch: int | None
-    """None: unknown."""
-    global_batch_from: str | None
-    world_size: int | None
-    position: int | None
-    """Packs consumed of `epoch`, by the run's state; None without one."""
-
-    def dealing(self, index: Index, epoch: int) -> Dealing:
-        """Return how `epoch` is dealt; with steps of one pack where nobody says how large one
-        is."""
-        order = Epochs.of(index.snapshot).order(index.id, self.seed, epoch)
-        return Dealing(order, self.global_batch or 1)
-
-
-class RunOptions(TypedDict, total=False):
-    """All that is known of a run, each None or absent where it is not."""
-
-    seed: int | None
-    """Of the order; None means the state's, else 0."""
-    epoch: int | None
-    """None means the state's; without one 0 of a step, and of a sample every one that was planned
-    apart."""
-    global_batch: int | None
-    """Packs per optimizer step; None means the state's, else the plan's."""
-    world_size: int | None
-    """Data-parallel ranks."""
     state: Mapping[str, Any] | None
     """How far the run is: `PackSampler.state_dict()` or `state_at(step)`."""
 
 
-def run_of(index: Index, **options: Unpack[RunOptions]) -> Run:
-    """Return what is known of a run on `index`; see `RunOptions`.
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The steps of a run, and how far it is."""
 
-    Raises:
-        OptionError: values that make no sense together.
-        MismatchError: the state is of another snapshot, or of another run than what is given.
-        FormatError: this is no state.
-    """
-    name = f"{index.path}@{index.id[:12]}"
-    state, asked = options.get("state"), dict[str, Any](options)
-    read = None if state is None else _read(index, state)
-    given = {member: asked.get(member) for member in ("seed", "epoch", "global_batch")}
-    for member, value in given.items() if read else ():
-        stated = getattr(read, member)
-        if value not in (None, stated):
-            raise MismatchError(
-                f"the state has {member} {stated}, and {value} is asked for: give one"
-            )
-    come_from: str | None = "state" if given["global_batch"] is None else "given"
-    known = {m: getattr(read, m) if read else value for m, value in given.items()}
-    seed, epoch, size = known["seed"] or 0, known["epoch"], known["global_batch"]
-    for member, number in (("seed", seed), ("epoch", epoch or 0)):
-        if not 0 <= number < SEEDS:
-            raise OptionError(f"{member} is {number}: it must be at least 0 and below 2^63")
-    if size is None:
-        size = packs_per_step(index.snapshot)
-        come_from = None if size is None else "plan"
-    world_size = options.get("world_size")
-    if world_size is not None:
-        check_rank(0, world_size)
-    if size is not None and come_from == "plan" and size % (world_size or 1):
-        raise OptionError(
-            f"{name} was planned for a global batch of {size} packs, which {world_size} ranks "
-            "cannot share alike: give the global batch that PackSampler was given"
-        )
-    if size is not None and (come_from != "plan" or world_size is not None):
-        check_global_batch(size, world_size or 1, Epochs.of(index.snapshot), name)
-    return Run(seed, epoch, size, come_from, world_size, None if read is None else read.position)
+    steps: Steps
+    global_batch_from: str | None
+    world_size: int | None
+    position: int | None
+    """Packs consumed of the epoch, by the run's state; None without one."""
+
+    @classmethod
+    def of(cls, index: Index, **options: Unpack[RunOptions]) -> _Run:
+        """Make one of what is known of a run on `index`.
+
+        Raises:
+            OptionError: values that make no sense together.
+            MismatchError: the state is of another snapshot, or of another run than what is given.
+            FormatError: this is no state.
+        """
+        asked: dict[str, Any] = {**options}
+        state, world_size = asked.pop("state", None), asked.get("world_size")
+        if world_size is not None:
+            check_rank(0, world_size)
+        origin, position = "given" if asked.get("global_batch") else "plan", None
+        if state is not None:
+            read = _read(index, state)
+            for name in ("seed", "epoch", "global_batch"):
+                value, stated = asked.get(name), getattr(read, name)
+                if value not in (None, stated):
+                    raise MismatchError(
+                        f"the state has {name} {stated}, and {value} is asked for: give one"
+                    )
+                asked[name] = stated
+            origin, position = "state" if origin == "plan" else origin, read.position
+        steps = Steps.of(index.snapshot, **asked)
+        return cls(steps, None if steps.global_batch is None else origin, world_size, position)
+
+    def dealing(self, epoch: int) -> Dealing:
+        """Return how `epoch` is dealt; with steps of one pack where nobody says how large one
+        is."""
+        steps = self.steps
+        order = steps.epochs.order(steps.snapshot_id, steps.seed, epoch)
+        return Dealing(order, steps.global_batch or 1)
 
 
 def _read(index: Index, state: Mapping[str, Any]) -> State:
@@ -122,11 +89,17 @@ def _read(index: Index, state: Mapping[str, Any]) -> State:
     return read
 
 
-def _of_run(index: Index, run: Run) -> Row:
+def _of_run(index: Index, run: _Run) -> Row:
     """Return what is told of a run in either case."""
-    names = ("seed", "global_batch", "global_batch_from", "world_size")
-    known = {name: getattr(run, name) for name in names}
-    return {"snapshot_id": index.id, "path": index.path, **known, "ancestors": ancestors(index)}
+    return {
+        "snapshot_id": index.id,
+        "path": index.path,
+        "seed": run.steps.seed,
+        "global_batch": run.steps.global_batch,
+        "global_batch_from": run.global_batch_from,
+        "world_size": run.world_size,
+        "ancestors": ancestors(index),
+    }
 
 
 _OF_SAMPLE = (
@@ -171,23 +144,23 @@ def trace_step(
         MismatchError: the state is of another snapshot or run.
         FormatError: a file is missing or damaged.
     """
-    run, name = run_of(index, **options), f"{index.path}@{index.id[:12]}"
-    world_size = run.world_size
+    run, name = _Run.of(index, **options), f"{index.path}@{index.id[:12]}"
+    world_size, global_batch = run.world_size, run.steps.global_batch
     if rank is not None:
         if world_size is None:
             raise OptionError(f"rank {rank} of how many? Give the world size, too")
         check_rank(rank, world_size)
-    if run.global_batch is None:
+    if global_batch is None:
         raise OptionError(
             f"{name} has no steps of its own (random order without a global batch): give the global"
             " batch that the sampler was given"
         )
-    check_global_batch(run.global_batch, 1, Epochs.of(index.snapshot), name)
-    epoch = run.epoch or 0
-    dealing = run.dealing(index, epoch)
+    check_global_batch(global_batch, 1, run.steps.epochs, name)
+    epoch = run.steps.numbers[0]
+    dealing = run.dealing(epoch)
     numbers = dealing.packs_of_step(step).tolist()
-    first = step * run.global_batch
-    turns = [dealing.turn(first + at, world_size or 1) for at in range(run.global_batch)]
+    first = step * global_batch
+    turns = [dealing.turn(first + at, world_size or 1) for at in range(global_batch)]
     mine = [at for at, turn in enumerate(turns) if rank is None or turn.rank == rank]
     # In order of their numbers, each row group is decoded once.
     packs = {number: index.pack(number) for number in sorted(numbers[at] for at in mine)}
@@ -197,7 +170,7 @@ def trace_step(
         "num_steps": dealing.num_steps,
         "epoch": epoch,
         "rank": rank,
-        "consumed": None if run.position is None else first + run.global_batch <= run.position,
+        "consumed": None if run.position is None else first + global_batch <= run.position,
         "steps_before": sum(ancestor["steps"] for ancestor in told["ancestors"]),
         "packs": [
             {
@@ -270,8 +243,7 @@ def trace_samples(
     if source is not None and source not in names:
         listed = ", ".join(names[:8]) or "none by name"
         raise OptionError(f"there is no source {source!r:.80} in {index.path}: it has {listed}")
-    run = run_of(index, **options)
-    epochs = [*range(len(Epochs.of(index.snapshot).variants))] if run.epoch is None else [run.epoch]
+    run = _Run.of(index, **options)
     if key is None:
         rows = _rows(index, _BY_ID, ids=[sample_id])
     else:
@@ -282,7 +254,7 @@ def trace_samples(
             f"the key {key!r:.80} names {len(ids):,} samples of {index.path}@{index.id[:12]}: give "
             "the source, or a sample id"
         )
-    places = _places(index, rows, run, epochs)
+    places = _places(rows, run)
     before = _before(index, ids)
     samples = [
         _sample(index, ident, list(mine))
@@ -290,7 +262,7 @@ def trace_samples(
         for ident, mine in groupby(rows, lambda row: int(row["sample_id"]))
     ]
     asked = {"key": key, "sample_id": sample_id, "source": source}
-    return _of_run(index, run) | asked | {"epochs": epochs, "samples": samples}
+    return _of_run(index, run) | asked | {"epochs": [*run.steps.numbers], "samples": samples}
 
 
 _PACKED = (
@@ -344,22 +316,20 @@ def _record_of(index: Index, sample_id: int) -> tuple[int | None, int | None]:
 _OF_ROW = ("pack_id", "position", "copy", "piece", "token_start", "length")
 
 
-def _places(
-    index: Index, rows: Iterable[Row], run: Run, epochs: Sequence[int]
-) -> dict[int, list[Row]]:
+def _places(rows: Iterable[Row], run: _Run) -> dict[int, list[Row]]:
     """Return the places of each sample, by epoch and in the order of training."""
     places: dict[int, list[Row]] = {}
     packed = [row for row in rows if row["pack_id"] is not None]
     packs = np.array([row["pack_id"] for row in packed], np.int64)
-    for epoch in epochs:
-        dealing = run.dealing(index, epoch)
+    for epoch in run.steps.numbers:
+        dealing = run.dealing(epoch)
         positions = dealing.order.positions(packs).tolist()
         for number in sorted(range(len(packed)), key=lambda number: positions[number]):
             at, row = positions[number], packed[number]
             if at < 0:  # of another epoch's packs
                 continue
             is_left_out = at >= dealing.end
-            has_step = run.global_batch is not None and not is_left_out
+            has_step = run.steps.global_batch is not None and not is_left_out
             turn = dealing.turn(at, run.world_size or 1) if has_step else None
             dealt = turn if run.world_size is not None else None
             place = {
@@ -419,9 +389,15 @@ def _before(index: Index, ids: Sequence[int]) -> dict[int, list[Row]]:
         ancestor = _opened_ancestor(index, entry.snapshot_id)
         if isinstance(ancestor, str):
             continue
-        run = Run(entry.seed, entry.epoch, entry.global_batch, "state", None, entry.position)
+        steps = Steps.of(
+            ancestor.snapshot,
+            seed=entry.seed,
+            epoch=entry.epoch,
+            global_batch=entry.global_batch,
+        )
+        run = _Run(steps, "state", None, entry.position)
         rows = _rows(ancestor, _BY_ID, ids=ids)
-        for ident, listed in _places(ancestor, rows, run, [entry.epoch]).items():
+        for ident, listed in _places(rows, run).items():
             if consumed := [place for place in listed if place["consumed"]]:
                 had = {"snapshot_id": entry.snapshot_id, "places": consumed}
                 told.setdefault(ident, []).append(had)

@@ -18,7 +18,7 @@ from packidx.index.described import untrained, untrained_sources
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.sql import Row, rows_of, tables_of
-from packidx.inspect.stats import sample_stats
+from packidx.inspect.stats import plan_stats
 from packidx.plan.options import dashed
 from packidx.words import number_of
 
@@ -42,22 +42,21 @@ def percent(share: float) -> str:
 
 _FULL = 0.98  # packs that are less full are explained
 _LIKE_LENGTHS = 0.2  # correlation of lengths within packs: random packs have about 0
-_UNMIXED = 0.1  # by how much more than by chance the packs' sources differ from the whole's
 
 
-def verdict(index: Index, of_samples: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+def verdict(index: Index, stats: Mapping[str, Any] | None = None) -> tuple[str, ...]:
     """Plain sentences about a plan, the most important first.
 
     Args:
         index: an opened snapshot.
-        of_samples: what `packidx.inspect.stats.sample_stats` says of it; it is computed where this
-            is None.
+        stats: what `packidx.inspect.stats.plan_stats` says of it; it is computed where this is
+            None.
 
     Returns:
         sentences without a capital or a full stop, at least one.
     """
-    if of_samples is None:
-        of_samples = sample_stats(index)
+    if stats is None:
+        stats = plan_stats(index)
     dropped = _dropped(index)
     findings = [
         *_lost(index, dropped),
@@ -65,8 +64,8 @@ def verdict(index: Index, of_samples: Mapping[str, Any] | None = None) -> tuple[
         *_gone(index, dropped),
         *_labels(index),
         *_lengths(index),
-        *_mixing(index, of_samples["composition"]),
-        *_waiting(index, of_samples["schedule"]),
+        *_mixing(index, stats["length_correlation"]),
+        *_waiting(index, stats["schedule"]),
         *_gap(index),
         *_fill(index),
     ]
@@ -115,10 +114,8 @@ def _lengths(index: Index) -> Iterator[Finding]:
         yield Finding((30 if method == "heuristic" else 5) * number / total, said)
 
 
-def _mixing(index: Index, composition: Mapping[str, Any]) -> Iterator[Finding]:
+def _mixing(index: Index, correlation: float | None) -> Iterator[Finding]:
     """Packs that are made of equals."""
-    options = index.snapshot.options
-    correlation = composition["length_correlation"]
     if correlation is not None and correlation > _LIKE_LENGTHS:
         said = (
             f"packs are not mixed: each holds samples of like lengths (correlation "
@@ -128,20 +125,6 @@ def _mixing(index: Index, composition: Mapping[str, Any]) -> Iterator[Finding]:
         if "balanced" not in made_by:
             said += f"; made by {', '.join(made_by)}, where `--strategy balanced` mixes lengths"
         yield Finding(10 * correlation, said)
-    distance = composition["source_distance"]
-    if distance is None or distance["mean"] is None or distance["random"] is None:
-        return
-    if distance["mean"] - distance["random"] > _UNMIXED:
-        mean, random = 100 * distance["mean"], 100 * distance["random"]
-        said = (
-            f"packs hold few sources each: they differ from the whole mix by {mean:.0f} % of their "
-            f"tokens, where random packs differ by {random:.0f} %"
-        )
-        if options.group_by is not None:
-            said += f", as `--group-by {options.group_by}` asks"
-        elif len(index.snapshot.windows) > 1:
-            said += f", as packs are made in {len(index.snapshot.windows):,} windows"
-        yield Finding((mean - random) / 4, said)
 
 
 def _gap(index: Index) -> Iterator[Finding]:

@@ -1,21 +1,18 @@
-"""What a schedule is worth: how long ranks wait, and how much the data of the steps differ.
+"""What a schedule is worth: how long ranks wait.
 
 The ranks of a micro-step wait for the slowest of them: its packs' mean cost over their largest is
 the share of its time that is useful. On the sum of both phases this is the best case; where ranks
 wait for each other in the vision tower and again in the language model, each phase has a slowest
-rank of its own. What is gained must not be paid for with steps of one kind of data, so the spread
-of the steps' shares is given as a multiple of random order's, and the autocorrelation of their
-costs beside what chance alone makes of it.
+rank of its own.
 
 Beside the plan's order stand a seeded random one and the one that NeMo Automodel's
 ``balance_media_tokens`` makes (``greedy_knapsack_vt_balanced``): sorted by vision tokens, and read
-by a sampler that keeps that order. Sums are over integers or correctly rounded (`math.fsum`), so
-these numbers are the same on every machine.
+by a sampler that keeps that order. Sums are over integers, so these numbers are the same on every
+machine.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from packidx.arrays import Float64s, Int64s
+from packidx.format.index import CostModel
 from packidx.hashing import derive_key
 from packidx.index.cost import COLUMNS, pack_cost
 from packidx.index.order import Epochs
@@ -33,25 +31,6 @@ RANKS = (8, 64, 512)
 _DIGITS = 6
 
 
-def first_epoch(
-    index: Index, others: Sequence[str] = ()
-) -> tuple[dict[str, Int64s], Float64s, Float64s]:
-    """Columns of the first epoch's packs by name, int64 [n], and their costs in LLM and ViT.
-
-    Args:
-        index: the packs, in the order of their schedule.
-        others: columns beside those that the cost is made of; what is unknown is left out.
-    """
-    packs = index.packs([*others, *COLUMNS])
-    mine = Epochs.of(index.snapshot).scheduled(0)
-    columns = {
-        name: packs[name].fill_null(0).to_numpy().astype(np.int64)[mine]
-        for name in packs.column_names
-        if packs[name].null_count < packs.num_rows
-    }
-    return columns, *pack_cost(index.snapshot.options.cost_model, columns)
-
-
 @dataclass(frozen=True, slots=True)
 class ScheduledPacks:
     """Columns of packs in the order of their schedule.
@@ -59,16 +38,33 @@ class ScheduledPacks:
     Attributes:
         llm: float64 [n], cost in the language model (`packidx.index.cost.pack_cost`).
         vit: float64 [n], cost in the vision tower.
-        length: int64 [n], tokens.
         vision: int64 [n], visual tokens (images and video); None where unknown.
-        sources: int64 [n, sources], tokens of each source; None where unknown.
     """
 
     llm: Float64s
     vit: Float64s
-    length: Int64s
     vision: Int64s | None = None
-    sources: Int64s | None = None
+
+
+def first_epoch(index: Index, weights: CostModel | None = None) -> ScheduledPacks:
+    """Return the packs of the first epoch, in the order of their schedule.
+
+    Args:
+        index: the packs.
+        weights: of the cost model; None means the plan's.
+    """
+    media = ["image_tokens", "video_tokens"]
+    packs = index.packs([*media, *COLUMNS])
+    mine = Epochs.of(index.snapshot).scheduled(0)
+    columns = {
+        name: packs[name].fill_null(0).to_numpy().astype(np.int64)[mine]
+        for name in packs.column_names
+        if packs[name].null_count < packs.num_rows
+    }
+    known = [columns[name] for name in media if name in columns]
+    vision = np.sum(known, axis=0) if known else None
+    costs = pack_cost(weights or index.snapshot.options.cost_model, columns)
+    return ScheduledPacks(*costs, vision)
 
 
 def ranks_stats(
@@ -84,18 +80,10 @@ def ranks_stats(
         seed: of the random order.
 
     Returns:
-        for each number of ranks: `ranks`, `global_batch`, `micro_steps`, `steps` (whole ones),
-        `autocorrelation_by_chance` (1/sqrt(steps)), and the orders `planned`, `random` and
-        `by_vision_tokens` with:
-
-        - `useful`, `useful_by_phase`: share of the time in which ranks do not wait, where they wait
-          once per micro-step, or once in each phase;
-        - `autocorrelation` of the costs of neighbouring steps;
-        - `vision_spread`: standard deviation over steps of the visual tokens' share;
-        - `vision_spread_vs_random`, `source_spread_vs_random`: that spread as a multiple of random
-          order's, and the largest such multiple of any source.
-
-        None stands for what there are too few steps, or no columns, to say.
+        for each number of ranks: `ranks`, `global_batch`, `micro_steps`, `steps` (whole ones), and
+        the orders `planned`, `random` and `by_vision_tokens` with `useful` and `useful_by_phase`:
+        the share of the time in which ranks do not wait, where they wait once per micro-step, or
+        once in each phase. None stands for what there are too few packs, or no columns, to say.
     """
     drawn = permutation(len(packs.llm), derive_key(seed, "random order"))
     orders: dict[str, Int64s | None] = {
@@ -115,32 +103,21 @@ def _for_ranks(
     packs: ScheduledPacks, orders: dict[str, Int64s | None], global_batch: int, ranks: int
 ) -> dict[str, Any]:
     steps = len(packs.llm) // global_batch
-    result: dict[str, Any] = {
-        "ranks": ranks,
-        "global_batch": global_batch,
-        "micro_steps": global_batch // ranks,
-        "steps": steps,
-        "autocorrelation_by_chance": round(1 / math.sqrt(steps), _DIGITS) if steps else None,
+    numbers = {"ranks": ranks, "global_batch": global_batch, "steps": steps}
+    useful = {
+        name: None if order is None or not steps else _useful(packs, order, global_batch, ranks)
+        for name, order in orders.items()
     }
-    if not steps:
-        return {**result, **dict.fromkeys(orders)}
-    random_spread = None
-    for name in ("random", "planned", "by_vision_tokens"):
-        order = orders[name]
-        if order is None:
-            result[name] = None
-            continue
-        table = order[: steps * global_batch].reshape(steps, global_batch)
-        spread = _spreads(packs, table)
-        random_spread = spread if random_spread is None else random_spread
-        result[name] = _of_order(packs, table, ranks) | _compare(spread, random_spread)
-    return result
+    return {**numbers, "micro_steps": global_batch // ranks, **useful}
 
 
-def _of_order(packs: ScheduledPacks, table: Int64s, ranks: int) -> dict[str, Any]:
-    """Useful shares and autocorrelation; `table` is int64 [steps, global_batch], pack numbers."""
+def _useful(
+    packs: ScheduledPacks, order: Int64s, global_batch: int, ranks: int
+) -> dict[str, float | None]:
+    """Return the useful shares of the whole steps of an order of the packs."""
     largest = float((packs.llm + packs.vit).max())
-    llm, vit = (_fixed(cost, largest)[table].reshape(-1, ranks) for cost in (packs.llm, packs.vit))
+    dealt = order[: len(order) // global_batch * global_batch].reshape(-1, ranks)
+    llm, vit = (_fixed(cost, largest)[dealt] for cost in (packs.llm, packs.vit))
     total = llm + vit
     done = int(total.sum())
     together = int(total.max(axis=1).sum()) * ranks
@@ -148,58 +125,9 @@ def _of_order(packs: ScheduledPacks, table: Int64s, ranks: int) -> dict[str, Any
     return {
         "useful": round(done / together, _DIGITS) if together else None,
         "useful_by_phase": round(done / apart, _DIGITS) if apart else None,
-        "autocorrelation": _autocorrelation(total.reshape(len(table), -1).sum(axis=1)),
     }
 
 
 def _fixed(cost: Float64s, largest: float) -> Int64s:
     """Costs as integers up to 2^30: sums of 2^32 of them are exact, in any order."""
     return np.asarray(cost * ((1 << 30) / largest) if largest else cost, np.int64)
-
-
-def _autocorrelation(costs: Int64s) -> float | None:
-    """Correlation of each step's cost with the next one's; None below three different steps."""
-    values = [int(cost) for cost in costs]
-    mean = sum(values) / len(values)
-    off = [value - mean for value in values]
-    power = math.fsum(here * here for here in off)
-    if len(values) < 3 or not power:
-        return None
-    along = math.fsum(here * following for here, following in zip(off, off[1:], strict=False))
-    return round(along / power, _DIGITS)
-
-
-def _spreads(packs: ScheduledPacks, table: Int64s) -> dict[str, list[float] | None]:
-    """Standard deviation over steps of visual tokens' share and of every source's."""
-    if len(table) < 2:
-        return {"vision": None, "source": None}
-    tokens = packs.length[table].sum(axis=1)
-    vision = None if packs.vision is None else [_deviation(packs.vision[table], tokens)]
-    if packs.sources is None:
-        return {"vision": vision, "source": None}
-    columns = np.ascontiguousarray(packs.sources.T)
-    return {"vision": vision, "source": [_deviation(column[table], tokens) for column in columns]}
-
-
-def _deviation(counts: Int64s, tokens: Int64s) -> float:
-    shares = (counts.sum(axis=1) / np.maximum(tokens, 1)).tolist()
-    mean = math.fsum(shares) / len(shares)
-    return math.sqrt(math.fsum((share - mean) ** 2 for share in shares) / len(shares))
-
-
-def _compare(
-    spread: dict[str, list[float] | None], random: dict[str, list[float] | None]
-) -> dict[str, float | None]:
-    vision = spread["vision"]
-    return {
-        "vision_spread": None if vision is None else round(vision[0], _DIGITS),
-        "vision_spread_vs_random": _largest_ratio(vision, random["vision"]),
-        "source_spread_vs_random": _largest_ratio(spread["source"], random["source"]),
-    }
-
-
-def _largest_ratio(mine: list[float] | None, random: list[float] | None) -> float | None:
-    """None where nothing varies in random order: there is nothing to compare with."""
-    pairs = zip(mine or (), random or (), strict=True)
-    ratios = [ours / chance for ours, chance in pairs if chance > 0]
-    return round(max(ratios), _DIGITS) if ratios else None

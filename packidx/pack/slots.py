@@ -12,7 +12,7 @@ import numpy as np
 from packidx.arrays import Int32s, Int64s, Ints
 from packidx.hashing import derive_key
 from packidx.pack.counts import PackRuns
-from packidx.permutation import permutation, permute, permuted
+from packidx.permutation import permutation, permute
 
 _SORTED = 1 << 20  # items sorted at a time
 _CHUNK = 1 << 16  # slots dealt at a time: they stay in the processor's cache
@@ -97,7 +97,8 @@ def deal_order(lengths: Ints, key: int) -> Int32s:
     """
     longest = int(lengths.max(initial=0))
     if longest >> 16:
-        return _sorted(lengths, longest, key)
+        shuffled = permutation(len(lengths), key)
+        return shuffled[np.argsort(-lengths[shuffled], kind="stable")].astype(np.int32)
     size = 1 << max(0, -(-len(lengths) // _SORTED) - 1).bit_length()
     groups = -(-len(lengths) // size)
     rank = np.zeros(groups * size, np.uint16)
@@ -127,16 +128,6 @@ def _merged(blocks: list[Int32s], counts: list[Int64s]) -> Int32s:
     starts = ends - sizes[value, number]
     runs = zip(number.tolist(), starts.tolist(), ends.tolist(), strict=True)
     return np.concatenate([blocks[block][start:stop] for block, start, stop in runs])
-
-
-def _sorted(lengths: Ints, longest: int, key: int) -> Int32s:
-    """The same for lengths of more than 16 bits, 16 at a time."""
-    order = np.concatenate([*permuted(len(lengths), key, _SORTED), np.empty(0, np.int64)])
-    rank = np.subtract(longest, lengths, dtype=np.int64)
-    for shift in range(0, longest.bit_length(), 16):
-        digit = (rank[order] >> shift).astype(np.uint16)
-        order = order[np.argsort(digit, kind="stable")]
-    return order.astype(np.int32)
 
 
 def deal_into(runs: PackRuns, lengths: Ints, key: int) -> Slots:

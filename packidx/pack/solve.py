@@ -101,24 +101,58 @@ def rounds_of(sample: Ints, copy: Ints, seed: int) -> Int32s:
 
 
 @dataclass(frozen=True, slots=True)
-class CountSolution:
-    """The plan of a strategy on counts."""
+class Solution:
+    """How one problem is packed: plain data, so that it can be kept and sent.
 
-    strategy: str
-    """The rule that was taken."""
+    Attributes:
+        strategies: the rules that were taken; several where rounds took different ones.
+        bound: packs that no plan can go below, and the name of the proof.
+        num_packs: packs of the composition that is solved.
+        runs: packs by length alone, to which items are dealt anew in each composition; None where
+            packs are the same in all.
+        pack: int32 [n], the pack of each item, in the composition `key` where there are `runs`.
+        is_even: vision costs are dealt out evenly.
+        rounds: the solutions of all rounds, for items with copies.
+    """
+
+    strategies: frozenset[str]
     bound: tuple[int, str]
-    """Packs that no plan can go below, and the name of the proof."""
-    runs: PackRuns
+    num_packs: int
+    runs: PackRuns | None = None
+    pack: Int32s | None = None
+    key: int = 0
     is_even: bool = False
-    """Vision costs are dealt out evenly."""
+    rounds: tuple[Solution, ...] = ()
 
-    @property
-    def num_packs(self) -> int:
-        """Packs of every composition."""
-        return self.runs.total_packs
+    @classmethod
+    def of_items(cls, strategy: str, bound: tuple[int, str], pack: Int32s) -> Solution:
+        """The solution that puts each item into its `pack`."""
+        return cls(frozenset([strategy]), bound, int(pack.max(initial=-1)) + 1, pack=pack)
+
+    @classmethod
+    def of_counts(
+        cls, strategy: str, bound: tuple[int, str], runs: PackRuns, is_even: bool = False
+    ) -> Solution:
+        """The solution that deals items to `runs`."""
+        return cls(frozenset([strategy]), bound, runs.total_packs, runs, is_even=is_even)
 
     def slots(self, problem: Problem, key: int) -> Slots:
-        """The items' slots; another key is another composition of the same packs."""
+        """The items' slots; another key is another composition."""
+        if self.rounds:
+            parts = []
+            for at, (items, own) in enumerate(problem.in_rounds()):
+                slots = self.rounds[at].slots(own, derive_key(key, at))
+                parts.append(slots.with_items(items[slots.item]))
+            return joined(parts)
+        if self.pack is not None and (self.runs is None or key == self.key):
+            return from_packs(self.pack, problem.lengths, key)
+        slots = self._dealt(problem, key)
+        pack = _keep_caps(problem, slots, key)
+        return slots if pack is None else from_packs(pack, problem.lengths, key)
+
+    def _dealt(self, problem: Problem, key: int) -> Slots:
+        """The composition `key` of `runs`, which need not keep caps."""
+        assert self.runs is not None
         slots = deal_into(self.runs, problem.lengths, key)
         if not self.is_even or problem.vision_cost is None:
             return slots
@@ -127,83 +161,16 @@ class CountSolution:
         order = even_out(slots.pack.astype(np.int64), length, cost, derive_key(key, "even"))
         return slots.with_items(slots.item[order])
 
-
-@dataclass(frozen=True, slots=True)
-class ItemSolution:
-    """The pack of every item, int32 [n], the same whatever the key."""
-
-    strategy: str
-    bound: tuple[int, str]
-    pack: Int32s
-
-    @property
-    def num_packs(self) -> int:
-        """Packs that there are."""
-        return int(self.pack.max(initial=-1)) + 1
-
-    def slots(self, problem: Problem, key: int) -> Slots:
-        return from_packs(self.pack, problem.lengths, key)
-
-
-@dataclass(frozen=True, slots=True)
-class CappedSolution:
-    """The plan for tokens alone, made to keep the caps in each composition anew.
-
-    Attributes:
-        tokens: the plan for tokens alone.
-        key: of the composition that is solved already.
-        pack: int32 [n], its packs; None where those of `tokens` keep the caps.
-    """
-
-    strategy: str
-    bound: tuple[int, str]
-    tokens: CountSolution
-    key: int
-    pack: Int32s | None
-
-    @property
-    def num_packs(self) -> int:
-        """Packs of the composition that is solved."""
-        return self.tokens.num_packs if self.pack is None else int(self.pack.max()) + 1
-
-    def slots(self, problem: Problem, key: int) -> Slots:
-        pack = self.pack if key == self.key else _keep_caps(problem, self.tokens, key)
+    def keeping_caps(self, problem: Problem, key: int) -> Solution:
+        """The same for `problem`, whose caps it may not keep yet in the composition `key`."""
+        pack, bound = _keep_caps(problem, self._dealt(problem, key), key), bound_of(problem)
         if pack is None:
-            return self.tokens.slots(problem, key)
-        return from_packs(pack, problem.lengths, key)
-
-
-@dataclass(frozen=True, slots=True)
-class RoundsSolution:
-    """The plans of items with copies, round by round."""
-
-    bound: tuple[int, str]
-    rounds: list[CountSolution | ItemSolution | CappedSolution]
-
-    @property
-    def num_packs(self) -> int:
-        """Packs of the composition that is solved."""
-        return sum(each.num_packs for each in self.rounds)
-
-    def slots(self, problem: Problem, key: int) -> Slots:
-        """The items' slots, round by round."""
-        parts = []
-        rounds = zip(self.rounds, problem.in_rounds(), strict=True)
-        for at, (solution, (items, own)) in enumerate(rounds):
-            slots = solution.slots(own, derive_key(key, at))
-            parts.append(slots.with_items(items[slots.item]))
-        return joined(parts)
-
-
-Solution = CountSolution | ItemSolution | CappedSolution | RoundsSolution
-"""How one problem is packed: plain data, so that it can be kept and sent."""
-
-
-def strategies_of(solution: Solution) -> set[str]:
-    """The rules that were taken."""
-    if isinstance(solution, RoundsSolution):
-        return {each.strategy for each in solution.rounds}
-    return {solution.strategy}
+            return replace(self, bound=bound)
+        num_packs = int(pack.max()) + 1
+        strategies = frozenset(["capped"])
+        return replace(
+            self, strategies=strategies, bound=bound, num_packs=num_packs, pack=pack, key=key
+        )
 
 
 def solve(problem: Problem, strategy: str, key: int) -> Solution:
@@ -216,11 +183,13 @@ def solve(problem: Problem, strategy: str, key: int) -> Solution:
     """
     if problem.rounds is None:
         return _solve_round(problem, strategy, key)
-    rounds = [
+    rounds = tuple(
         _solve_round(own, strategy, derive_key(key, at))
         for at, (_, own) in enumerate(problem.in_rounds())
-    ]
-    return RoundsSolution(_rounds_bound(problem, strategy), rounds)
+    )
+    strategies = frozenset[str]().union(*(each.strategies for each in rounds))
+    num_packs = sum(each.num_packs for each in rounds)
+    return Solution(strategies, _rounds_bound(problem, strategy), num_packs, rounds=rounds)
 
 
 def _rounds_bound(problem: Problem, strategy: str) -> tuple[int, str]:
@@ -235,19 +204,15 @@ def _rounds_bound(problem: Problem, strategy: str) -> tuple[int, str]:
     return bound
 
 
-def _solve_round(
-    problem: Problem, strategy: str, key: int
-) -> CountSolution | ItemSolution | CappedSolution:
+def _solve_round(problem: Problem, strategy: str, key: int) -> Solution:
     """The same for items of which none may not share a pack."""
     name, _, number = strategy.partition(":")
     if name in _BY_ITEM and (problem.caps or name != "knapsack"):
         sizes, limits, _ = problem.sizes()
-        window = int(number or 0)
-        pack = _BY_ITEM[name](sizes, limits, window).astype(np.int32)
-        return ItemSolution(f"{name}:{window}" if number else name, bound_of(problem), pack)
-    if problem.caps:
-        return _capped(problem, name, key)
-    return _on_counts(problem, name)
+        pack = _BY_ITEM[name](sizes, limits, int(number or 0)).astype(np.int32)
+        return Solution.of_items(strategy, bound_of(problem), pack)
+    solution = _on_counts(problem, name)
+    return solution.keeping_caps(problem, key) if problem.caps else solution
 
 
 def bound_of(problem: Problem) -> tuple[int, str]:
@@ -261,56 +226,51 @@ def bound_of(problem: Problem) -> tuple[int, str]:
     return bound
 
 
-def _on_counts(problem: Problem, strategy: str) -> CountSolution:
+def _on_counts(problem: Problem, strategy: str) -> Solution:
+    """The solution for tokens alone."""
     histogram, capacity = Histogram.of(problem.lengths), problem.capacity
     bound = lower_bound(histogram, capacity)
     if strategy == "knapsack":
-        return CountSolution(strategy, bound, worst_fit_decreasing(histogram, capacity))
+        return Solution.of_counts(strategy, bound, worst_fit_decreasing(histogram, capacity))
     if strategy == "balanced":
         runs = balanced(histogram, capacity)
         if runs is None:
             raise OptionError(f"strategy {strategy} found no plan: use auto")
-        return CountSolution(strategy, bound, runs, is_even=True)
+        return Solution.of_counts(strategy, bound, runs, is_even=True)
     if strategy == "lp":
         return _linear(histogram, capacity, bound)
     if strategy not in ("auto", "bfd"):
         raise OptionError(f"there is no strategy {strategy!r}")
-    best_fit = CountSolution("bfd", bound, best_fit_decreasing(histogram, capacity))
-    return _better(histogram, capacity, best_fit) if strategy == "auto" else best_fit
+    plain = best_fit_decreasing(histogram, capacity)
+    best_fit = Solution.of_counts("bfd", bound, plain)
+    return _better(histogram, capacity, best_fit, plain) if strategy == "auto" else best_fit
 
 
-def _better(histogram: Histogram, capacity: int, best_fit: CountSolution) -> CountSolution:
+def _better(histogram: Histogram, capacity: int, best_fit: Solution, plain: PackRuns) -> Solution:
     """Return the solution that `auto` takes: best fit, or one that is better."""
-    solution, plain = best_fit, best_fit.runs
+    solution = best_fit
     if plain.total_packs - best_fit.bound[0] > max(1, LP_GAP * best_fit.bound[0]):
         linear = _linear(histogram, capacity, best_fit.bound, plain.total_packs)
-        is_fewer = linear.runs.total_packs < plain.total_packs
+        is_fewer = linear.num_packs < plain.total_packs
         solution = linear if is_fewer else replace(best_fit, bound=linear.bound)
-    runs = balanced(histogram, capacity, solution.runs.total_packs, plain)
+    runs = balanced(histogram, capacity, solution.num_packs, plain)
     if runs is None or runs is plain:
         return solution
-    return CountSolution("balanced", solution.bound, runs, is_even=True)
+    return Solution.of_counts("balanced", solution.bound, runs, is_even=True)
 
 
 def _linear(
     histogram: Histogram, capacity: int, bound: tuple[int, str], target: int | None = None
-) -> CountSolution:
+) -> Solution:
     plan = linear_plan(histogram, capacity, target=target)
-    return CountSolution("lp", max(bound, (plan.bound, "LP"), key=itemgetter(0)), plan.runs)
+    return Solution.of_counts("lp", max(bound, (plan.bound, "LP"), key=itemgetter(0)), plan.runs)
 
 
-def _capped(problem: Problem, strategy: str, key: int) -> CappedSolution:
-    """The plan for tokens alone where it keeps the caps, else one for all limits at once."""
-    tokens = _on_counts(replace(problem, caps={}), strategy)
-    pack = _keep_caps(problem, tokens, key)
-    strategy = tokens.strategy if pack is None else "capped"
-    return CappedSolution(strategy, bound_of(problem), tokens, key, pack)
-
-
-def _keep_caps(problem: Problem, tokens: CountSolution, key: int) -> Int32s | None:
-    """The packs of the composition `key` of `tokens`, made to keep the caps; None: it does."""
+def _keep_caps(problem: Problem, start: Slots, key: int) -> Int32s | None:
+    """The packs of the composition `key`, made to keep the caps; None: those of `start` do."""
+    if not problem.caps:
+        return None
     sizes, limits, _ = problem.sizes()
-    start = tokens.slots(problem, key)
     packs = np.empty(len(sizes), np.int64)
     packs[start.item] = start.pack
     kept = capped(sizes, limits, key, packs)

@@ -267,6 +267,11 @@ class Deal:
         self._turn_key = derive_key(seed, epoch, "turn")
 
     @property
+    def num_come(self) -> int:
+        """Copies of records that come in an epoch."""
+        return int(self._copies.sum())
+
+    @property
     def num_turns(self) -> int:
         """Places of a lane, blanks among them."""
         return self._each * self._rounds

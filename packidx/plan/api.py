@@ -137,6 +137,11 @@ def _check_earlier(
             f"output is {output}: what continues a plan goes into its index, {resume[0].path}, "
             "where the next one will look for both"
         )
+    if resume is not None and asked.shift != resume[0].snapshot.options.shift:
+        raise OptionError(
+            f"shift is {asked.shift}, and tokens that are trained were counted otherwise: continue "
+            "with the shift that was planned"
+        )
     if append is not None and asked.max_packs is not None:
         raise OptionError("append keeps all packs there are: leave max-packs out")
     if resume is not None and asked.epochs > 1:

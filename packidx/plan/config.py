@@ -22,20 +22,19 @@ from packidx.io.option_files import members, options_of, read_options, section
 from packidx.plan.options import PlanOptions
 
 NEMO = "packed_sequence"
-_FORMATS = {"neat": "indexed", "thd": "thd"}
 _SHIFTED = (
     "counts in NeMo after the labels are shifted, one token less per sample: `--shift` plans that"
 )
+_NO_PLAN = "changes no plan: the reader decides how packs are padded and masked, collate"
 _NOTES = {
     "pack_size": _SHIFTED,
     "packed_sequence_size": _SHIFTED,
-    "collate_max_length": "changes no plan: collate pads to the longest pack; --pad-pack-to sets "
-    "the plan's sizes",
-    "attn_implementation": "changes no plan: the reader decides, collate(packs, attention=…)",
+    "collate_max_length": _NO_PLAN,
+    "attn_implementation": _NO_PLAN,
+    "packing_format": _NO_PLAN,
     "pretokenize": "changes no plan: `packidx estimate` has counted the tokens before",
     "num_proc": "changes no plan: it is about processes; --workers is packidx's own",
-    "packing_strategy": "names a rule of NeMo's; a plan looks for the fewest packs, composed "
-    "otherwise; `--strategy knapsack` or `next-fit` comes nearest, to compare",
+    "packing_strategy": "names a rule of NeMo's; `--strategy knapsack` or `next-fit` comes nearest",
 }
 """Key of the section -> what is to be known of it."""
 
@@ -89,9 +88,6 @@ def read_config(path: str) -> tuple[dict[str, Any], list[str]]:
     except OptionError as error:
         raise OptionError(f"{where}: {error}") from None
     notes = [f"{where}.{name} {said}" for name, said in _NOTES.items() if name in given]
-    if asked.packing_format is not None:
-        attention = f"collate(packs, attention={_FORMATS[asked.packing_format]!r})"
-        notes.append(f"{where}.packing_format changes no plan: the reader decides, {attention}")
     return options, notes
 
 
@@ -128,11 +124,7 @@ def _options(where: str, asked: PackedSequence) -> dict[str, Any]:
         raise OptionError(
             f"{where}.pack_size is 0, which turns packing off: say how many tokens a pack has"
         )
-    ratio, drops, balances = (
-        asked.packing_ratio,
-        asked.drop_long_samples,
-        asked.balance_media_tokens,
-    )
+    ratio = asked.packing_ratio
     options = {
         "capacity": next(iter(sizes), None),
         "margin": None if ratio is None else float(1 - Fraction(str(ratio))),
@@ -140,7 +132,7 @@ def _options(where: str, asked: PackedSequence) -> dict[str, Any]:
         "align": asked.pad_to_multiple_of,
         # Without it NeMo keeps what looks too long, as its lengths are guesses. A counted length is
         # the truth: what is not to be dropped cannot be planned.
-        "on_long": None if drops is None else "drop" if drops else "error",
-        "schedule": None if balances is None else "stratified" if balances else "random",
+        "on_long": {True: "drop", False: "error", None: None}[asked.drop_long_samples],
+        "schedule": {True: "stratified", False: "random", None: None}[asked.balance_media_tokens],
     }
     return {name: value for name, value in options.items() if value is not None}

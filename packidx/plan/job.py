@@ -164,11 +164,10 @@ def _weights(table: Lengths, asked: PlanOptions, options: Options) -> dict[str, 
     ratios = sample_ratios(table.manifest)
     if not mixture.weights and not ratios:
         return {}
-    from packidx.lengths.survey import survey  # Arrow's functions take 0.1 s to load
+    from packidx.lengths.survey import source_totals  # Arrow's functions take 0.1 s to load
 
-    counted = survey(table)
     longest = None if options.on_long in ("split", "truncate") else options.longest
-    resolved = mixture.resolve(counted.totals(asked.shift, longest), ratios)
+    resolved = mixture.resolve(source_totals(table, asked.shift, longest), ratios)
     return {
         name: number_text(weight)
         for name, weight in sorted(resolved.items(), key=lambda pair: pair[0] or "")

@@ -52,7 +52,7 @@ def make_plan(workers: Workers, job: PlanJob, progress: Progress) -> tuple[Index
     most: Sequence[int | None] = [None] * len(job.todo)
     if job.options.max_packs is not None:
         counted = planners.run("packing samples", _count, job.todo)
-        most = job.shares([each.num_packs for each in counted])
+        most = job.shares([num_packs for num_packs, _ in counted])
 
     def uploaded(done: int, total: int) -> None:
         progress(f"publishing: {done} of {total} files are uploaded")
@@ -154,19 +154,11 @@ def _planner(
     return _Planner(table, options, rules)
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """What a window comes to before it is written.
-
-    Attributes:
-        num_packs: of the first epoch.
-        reasons: why samples are dropped, and how many for each.
-        shortest: tokens of the shortest sample that has some; 0 where something can be packed.
-    """
-
-    num_packs: int
-    reasons: Counter[str]
-    shortest: int
+def _count(window: WindowRange, planner: _Planner) -> tuple[int, Counter[str]]:
+    """Return the packs of a window in the first epoch, and how many samples are dropped why."""
+    plan = planner.plan(window)
+    reasons = Counter(plan.dropped["reason"].to_pylist())
+    return (plan.num_packs if plan.items.num_items else 0), reasons
 
 
 def _first_packs(planners: _Planners, job: PlanJob) -> int:
@@ -175,36 +167,19 @@ def _first_packs(planners: _Planners, job: PlanJob) -> int:
     Raises:
         OptionError, SourceError: none has.
     """
-    counted: list[_Counted] = []
+    reasons = Counter[str]()
     for window in job.todo:
-        counted += planners.run("packing samples", _count, [window])
-        if counted[-1].num_packs:
-            return counted[-1].num_packs
-    raise _nothing_to_pack(job, counted)
-
-
-def _count(window: WindowRange, planner: _Planner) -> _Counted:
-    plan = planner.plan(window)
-    lengths = plan.items.rows.length
-    usable = lengths[lengths > 0] if not plan.items.num_items else lengths[:0]
-    return _Counted(
-        plan.num_packs if plan.items.num_items else 0,
-        reasons=Counter(plan.dropped["reason"].to_pylist()),
-        shortest=int(usable.min()) if len(usable) else 0,
-    )
-
-
-def _nothing_to_pack(job: PlanJob, counted: list[_Counted]) -> OptionError | SourceError:
-    """Return the error that says why no window has anything to pack."""
-    reasons = sum((window.reasons for window in counted), Counter[str]())
+        for num_packs, dropped in planners.run("packing samples", _count, [window]):
+            if num_packs:
+                return num_packs
+            reasons += dropped
     if "too_long" in reasons and not {"mix", "holdout", "consumed"} & reasons.keys():
-        shortest = min(window.shortest for window in counted if window.shortest)
-        return OptionError(
-            f"capacity {job.options.longest} is below every usable sample of {job.table.uri} "
-            f"(the shortest has {shortest - job.options.shift} tokens): raise --capacity"
+        raise OptionError(
+            f"capacity {job.options.longest} is below every usable sample of {job.table.uri}: "
+            "raise --capacity"
         )
     told = ", ".join(f"{number:,} {reason}" for reason, number in sorted(reasons.items()))
-    return SourceError(
+    raise SourceError(
         f"{job.table.uri} holds no usable sample ({told or 'no row'}): nothing to pack"
     )
 

@@ -74,7 +74,6 @@ class Option:
         shown_default: where the default itself does not say it; empty where it needs no telling.
         is_stored: the manifest has it; others change no plan, or stand there as what they came to.
         is_inherited: what appends to a plan or continues it takes it over.
-        is_previewed: a dry run looks at it.
     """
 
     help: str
@@ -84,7 +83,6 @@ class Option:
     shown_default: str | None = None
     is_stored: bool = True
     is_inherited: bool = True
-    is_previewed: bool = True
 
 
 def described(help: str, metavar: str = "N", **treatment: Any) -> dict[str, Option]:
@@ -116,7 +114,7 @@ class PlanOptions:
 
     capacity: int = field(
         kw_only=False,
-        metadata=described("Tokens a pack may hold; several with --dry-run: 4096,8192."),
+        metadata=described("Tokens a pack may hold."),
     )
     strategy: str = option(
         "auto",
@@ -138,7 +136,6 @@ class PlanOptions:
         minimum=1,
         shown_default="1024, fewer for small tables",
         is_stored=False,
-        is_previewed=False,
     )
     seed: int = option(0, "Same seed, same lengths: same bytes.")
     """Picks which of equal samples go together and the order of the packs."""
@@ -154,20 +151,13 @@ class PlanOptions:
         shown_default="0; 0.02 for precomputed lengths, 0.1 for heuristic ones",
     )
     """0 <= margin < 1: floor((1 - margin) * capacity) tokens are planned."""
-    max_images: int | None = option(
-        None, "Images that a pack may hold.", minimum=1, is_previewed=False
-    )
-    max_vision_patches: int | None = option(
-        None, "Vision patches that a pack may hold.", minimum=1, is_previewed=False
-    )
-    max_samples: int | None = option(
-        None, "Samples that a pack may hold.", minimum=1, is_previewed=False
-    )
+    max_images: int | None = option(None, "Images that a pack may hold.", minimum=1)
+    max_vision_patches: int | None = option(None, "Vision patches that a pack may hold.", minimum=1)
+    max_samples: int | None = option(None, "Samples that a pack may hold.", minimum=1)
     group_by: str | None = option(
         None,
         "Only samples of one kind share a pack.",
         choices=get_args(GroupBy),
-        is_previewed=False,
     )
     align: int = option(
         1,
@@ -190,27 +180,23 @@ class PlanOptions:
         "Keep the first N packs of the schedule; the rest is dropped.",
         minimum=1,
         is_inherited=False,
-        is_previewed=False,
     )
     holdout: float | str | None = option(
         None,
         "Keep this share of the samples, by a hash of their key, out.",
         "SHARE",
-        is_previewed=False,
     )
     holdout_only: float | str | None = option(
         None,
         "Plan the samples that --holdout SHARE keeps out.",
         "SHARE",
         is_stored=False,
-        is_previewed=False,
     )
     exclude: str | None = option(
         None,
         "Parquet with the `key` or `sample_id` of samples to leave out.",
         "FILE",
         is_stored=False,
-        is_previewed=False,
     )
     """Beside ``key`` a column ``source`` may say whose key it is."""
     epochs: int = option(
@@ -218,7 +204,6 @@ class PlanOptions:
         "Variants of the epoch, each composed anew.",
         minimum=1,
         is_inherited=False,
-        is_previewed=False,
     )
     """Of the same samples, packed item by item, or kept by `max_packs`: then the same packs in
     another order."""
@@ -249,7 +234,6 @@ class PlanOptions:
         "other, and more can be appended; or as many as take SIZE of memory.",
         "N|SIZE",
         is_stored=False,
-        is_previewed=False,
     )
     """A size enters the plan only as the windows that it makes: all at once, if it suffices."""
     shift: bool = option(False, "Count length - 1: labels are shifted before packing.")
@@ -259,7 +243,6 @@ class PlanOptions:
         "photos=2, photos=30%. Repeat for more.",
         "SOURCE=WEIGHT",
         is_stored=False,
-        is_previewed=False,
     )
 
     def __post_init__(self) -> None:

@@ -19,22 +19,24 @@ from packidx.plan.select.items import Items
 
 
 @dataclass(frozen=True, slots=True)
-class StreamSolution:
-    """The packs of a stream, in the order of their places.
+class ListedSolution:
+    """Packs that are given one by one, the same whatever the key.
 
     Attributes:
+        strategies: the rules that were taken.
+        bound: packs that no plan can go below, and the name of the proof.
         item: int64 [n], pack after pack, in each in the order in which they come.
         sizes: int64 [packs], items of each.
     """
 
-    strategy: str
+    strategies: frozenset[str]
     bound: tuple[int, str]
     item: Int64s
     sizes: Int64s
 
     @property
     def num_packs(self) -> int:
-        """Packs of the stream."""
+        """Packs that there are."""
         return len(self.sizes)
 
     def slots(self, problem: Problem, key: int) -> Slots:
@@ -83,13 +85,13 @@ def resolved(options: Options, lanes: int | None, table: Lengths, num_windows: i
     return replace(options, strategy=strategy, schedule="random")
 
 
-def solve_stream(items: Items, problem: Problem, options: Options) -> StreamSolution:
+def solve_stream(items: Items, problem: Problem, options: Options) -> ListedSolution:
     """Run every lane over the items of a table that is one window.
 
     Raises:
         OptionError: there are preference pairs, or the rule has no meaning under these caps.
     """
-    if items.folded is not None:
+    if items.first is not None:
         raise OptionError(f"strategy {options.strategy} has no preference pairs: plan by auto")
     rule = StreamRule.parse(options.strategy)
     assert rule.lanes is not None
@@ -105,4 +107,4 @@ def solve_stream(items: Items, problem: Problem, options: Options) -> StreamSolu
     deal = Deal(copies, rule.lanes, options.seed)
     packed: Packed = pack_all(rule, tuple(limits.tolist()), deal, rule.lanes, measure)
     item = first[packed.row] + packed.copy
-    return StreamSolution(options.strategy, bound_of(problem), item, packed.sizes)
+    return ListedSolution(frozenset([options.strategy]), bound_of(problem), item, packed.sizes)

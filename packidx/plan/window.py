@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,24 +20,12 @@ from packidx.index.cost import pack_cost
 from packidx.lengths.rows import LengthsRows
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import Slots, joined
-from packidx.pack.solve import (
-    Problem,
-    bound_of,
-    rounds_of,
-    solve,
-    strategies_of,
-)
-from packidx.pack.solve import (
-    Solution as Solved,
-)
+from packidx.pack.solve import Problem, Solution, bound_of, rounds_of, solve
 from packidx.plan.schedule import schedule
 from packidx.plan.select.eligible import Rules
-from packidx.plan.select.items import Items
-from packidx.plan.select.make_items import dropped_with, make_items
-from packidx.plan.stream import StreamSolution, is_stream, solve_stream
+from packidx.plan.select.items import Items, dropped_with, make_items
+from packidx.plan.stream import ListedSolution, is_stream, solve_stream
 from packidx.plan.windows import WindowRange
-
-Solution = Solved | StreamSolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +33,7 @@ class Packs:
     """Counters of provisional packs, in any order: all arrays ``[n]``.
 
     Attributes:
-        sizes: int64, items in each.
+        sizes: int64, samples in each.
         sums: column of the packs table -> (sums, where a part is unknown).
         group: int32, number in the window's groups.
     """
@@ -73,20 +62,20 @@ def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
         # Sums below 2^53 are exact in the doubles that bincount adds.
         return np.bincount(slots.pack, values, slots.num_packs).astype(np.int64)
 
-    if slots.sums is not None and items.padded is items.length and items.folded is None:
+    if slots.sums is not None and items.padded is items.length and items.sizes is None:
         sizes, tokens, squares = slots.sums
     else:
-        length = items.length[item]
-        sizes = np.bincount(slots.pack, minlength=slots.num_packs).astype(np.int64)
-        tokens, squares = total(length), total(items.squares[item])
+        per_item = None if items.sizes is None else items.sizes[item]
+        sizes = np.bincount(slots.pack, per_item, slots.num_packs).astype(np.int64)
+        tokens, squares = total(items.tokens[item]), total(items.squares[item])
     sums: dict[str, tuple[Int64s, Bools | None]] = {
         "length": (tokens, None),
         "attention_cost": (squares, None),
     }
-    padded = tokens if items.padded is items.length else total(items.padded[item])
+    padded = tokens if items.padded is items.length else total(items.padded_tokens[item])
     sums["padded_length"] = (-(-padded // pad_to) * pad_to, None)
     for name in SUMMED:
-        column = items.column(name)
+        column = items.counter(name)
         if column is None:
             continue
         values, null = column
@@ -159,12 +148,12 @@ def _codes_of(items: Items, kind: str | None) -> tuple[list[str], Int32s | None]
     if kind == "source":
         _need(rows, "source", kind)
         codes, names = column_codes(rows, "source")
-        return names, codes[items.row]
+        return names, codes[items.of_first(items.row)]
     _need(rows, "num_images", kind)
-    images, _ = items.whole("num_images")
-    videos, _ = items.whole("num_videos")
-    sounds, _ = items.whole("audio_tokens")
-    held = [(values > 0).astype(np.int32) for values in (images, videos, sounds)]
+    held = [
+        items.total(rows.ints(name, items.row)[0] > 0, np.logical_or).astype(np.int32)
+        for name in ("num_images", "num_videos", "audio_tokens")
+    ]
     return list(_MEDIA_TYPES), held[0] + 2 * held[1] + 4 * held[2]
 
 
@@ -180,15 +169,15 @@ def _problem(items: Items, chosen: Int32s, options: Options) -> Problem:
     own = slice(None) if len(chosen) == items.num_items else chosen
     caps = {}
     for name, most in options.caps.items():
-        column = items.column(name)
+        column = items.counter(name)
         if column is not None:
             caps[name] = column[0][own], most
-    cost = items.column("vision_cost")
+    cost = items.counter("vision_cost")
     values = None if cost is None or not cost[0].any() else cost[0][own]
-    problem = Problem(items.padded[own], options.planned_capacity, caps, values)
+    problem = Problem(items.padded_tokens[own], options.planned_capacity, caps, values)
     if items.copy is None:
         return problem
-    sample, copy = items.row[own], items.copy[own]
+    sample, copy = items.of_first(items.row)[own], items.of_first(items.copy)[own]
     return replace(problem, sample=sample, rounds=rounds_of(sample, copy, options.seed))
 
 
@@ -201,22 +190,7 @@ class Variant:
 
     packs: Packs
     ordered: Int64s
-    """[n], samples by pack and position, numbers in `Items.samples`, as `with_length` has them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Draw:
-    """Some of a window's packs, which every epoch has.
-
-    Attributes:
-        kept: bool [packs], which provisional packs stay.
-        stayed: int32 [n], the items in them.
-        undrawn: int32 [n], the rows of which no item is in them.
-    """
-
-    kept: Bools
-    stayed: Int32s
-    undrawn: Int32s
+    """[n], samples by pack and position, numbers in `Items`, as `with_length` has them."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +203,6 @@ class WindowPlan:
         group_names: empty where all items are one group.
         groups: those that have items.
         solutions: how each of them is packed.
-        draw: the packs that stay, where some do not.
     """
 
     window: WindowRange
@@ -238,87 +211,74 @@ class WindowPlan:
     dropped: pa.Table
     group_names: list[str]
     groups: list[Group]
-    solutions: list[Solution]
-    draw: _Draw | None = None
+    solutions: Sequence[Solution | ListedSolution]
 
     @property
     def strategies(self) -> list[str]:
         """The rules that were taken."""
-        return sorted(set().union(*map(_strategies_of, self.solutions)))
+        return sorted(set().union(*(solution.strategies for solution in self.solutions)))
 
     @property
     def num_samples(self) -> int:
         """Samples of which any item is packed."""
-        items = self.items
-        if items.copy is None and items.piece is None and self.draw is None:
-            return items.samples.num_items
-        packed = np.zeros(items.rows.num_rows, bool)
-        packed[items.samples.row if self.draw is None else items.rows_of(self.draw.stayed)] = True
+        if self.items.copy is None and self.items.piece is None:
+            return self.items.num_samples
+        packed = np.zeros(self.items.rows.num_rows, bool)
+        packed[self.items.row] = True
         return int(packed.sum())
-
-    @property
-    def num_lost(self) -> int:
-        """Tokens that were to be packed and are not; of samples that are not drawn, none."""
-        return self._of_drawn(*self.items.lost)
-
-    @property
-    def num_left_out(self) -> int:
-        """Tokens of packed samples that are in no piece, of every copy."""
-        return self._of_drawn(*self.items.left_out)
-
-    def _of_drawn(self, rows: Int64s, tokens: Int64s) -> int:
-        if self.draw is not None:
-            tokens = tokens[~np.isin(rows, self.draw.undrawn)]
-        return int(tokens.sum())
-
-    @property
-    def num_pieces(self) -> int:
-        """Rows of the samples table in one epoch."""
-        if self.draw is None:
-            return self.items.samples.num_items
-        return len(self.items.rows_of(self.draw.stayed))
-
-    def bounds(self) -> list[tuple[int, str]]:
-        """Lower bound of each group's packs in one epoch, and the name of its proof."""
-        bounds = []
-        for group, solution in zip(self.groups, self.solutions, strict=True):
-            bound = solution.bound
-            if self.draw is not None:
-                stayed = np.isin(group.items, self.draw.stayed)
-                bound = bound_of(group.problem.select(stayed)) if stayed.any() else (0, "volume")
-            bounds.append(bound)
-        return bounds
 
     def variant(self, epoch: int, block: int) -> Variant:
         """Compose the packs of one epoch and put them in order, `block` to an optimizer step."""
         slots, packs, order = self._scheduled(epoch, block)
-        packs = packs.select(order)
+        items, packs = self.items, packs.select(order)
+        num_items = packs.sizes
+        if items.sizes is not None:
+            num_items = np.bincount(slots.pack, minlength=slots.num_packs)[order]
         first = np.empty(len(order), np.int64)
-        first[order] = np.cumsum(packs.sizes) - packs.sizes
+        first[order] = np.cumsum(num_items) - num_items
         ordered = np.empty(len(slots.item), np.int64)
-        plain = self.items.padded is self.items.length
+        plain = items.padded is items.length
         for chunk in slots.chunks():
             item = slots.item[chunk.slots]
             known = chunk.length if plain else None
-            length = self.items.length[item] if known is None else known
+            length = items.tokens[item] if known is None else known
             ordered[first[chunk.pack] + chunk.position] = with_length(item, length)
-        return unfolded(self.items, Variant(packs, ordered))
+        if items.sizes is not None:
+            number = items.samples_of(ordered & 0xFFFFFFFF)
+            ordered = with_length(number.astype(np.int32), items.length[number])
+        return Variant(packs, ordered)
 
     def keep(self, most: int, block: int) -> WindowPlan:
         """The plan with the first `most` packs of its schedule, in every epoch; samples of the
         others are dropped."""
         slots, _, order = self._scheduled(0, block)
-        packs = np.zeros(len(order), bool)
-        packs[order[:most]] = True
-        is_kept = packs[slots.pack]
-        stayed = slots.item[is_kept]
-        lost, kept = (
-            np.unique(self.items.rows_of(items)) for items in (slots.item[~is_kept], stayed)
-        )
-        rows = np.setdiff1d(lost, kept, assume_unique=True)
+        is_kept = np.zeros(len(order), bool)
+        is_kept[order[:most]] = True
+        chosen = np.flatnonzero(is_kept[slots.pack])
+        chosen = chosen[np.lexsort((slots.position[chosen], slots.pack[chosen]))]
+        item, pack = slots.item[chosen], slots.pack[chosen]
+        stays = np.zeros(self.items.num_items, bool)
+        stays[item] = True
+        items = self.items.select(stays)
+        gone = np.setdiff1d(self.items.rows_of(np.flatnonzero(~stays)), items.row)
+        rows, tokens = items.lost
+        is_told = ~np.isin(rows, gone)
+        items = replace(items, lost=(rows[is_told], tokens[is_told]))
+        number = np.cumsum(stays, dtype=np.int32) - 1
+        groups, solutions, base = [], [], 0
+        for group, solution in zip(self.groups, self.solutions, strict=True):
+            own, packs = stays[group.items], is_kept[base : base + solution.num_packs]
+            mine = (pack >= base) & (pack < base + len(packs))
+            listed = np.searchsorted(group.items[own], item[mine])
+            sizes = np.bincount(pack[mine] - base, minlength=len(packs))[packs]
+            problem = group.problem.select(own)
+            bound = bound_of(problem) if own.any() else (0, "volume")
+            groups.append(Group(group.code, group.name, number[group.items[own]], problem))
+            solutions.append(ListedSolution(solution.strategies, bound, listed, sizes))
+            base += len(packs)
         detail = f"not among the {self.options.max_packs} packs that stay"
-        dropped = dropped_with(self.dropped, self.items.rows, rows, "max_packs", detail)
-        return replace(self, dropped=dropped, draw=_Draw(packs, stayed, rows))
+        dropped = dropped_with(self.dropped, items.rows, gone, "max_packs", detail)
+        return replace(self, items=items, dropped=dropped, groups=groups, solutions=solutions)
 
     @property
     def num_packs(self) -> int:
@@ -348,24 +308,15 @@ class WindowPlan:
         """Every item's slot, packs numbered group by group, and the group of each pack."""
         composed, codes = [], []
         for group, solution in zip(self.groups, self.solutions, strict=True):
-            slots = solution.slots(group.problem, self._key(group.name, epoch))
+            key = derive_key(self.options.seed, "samples", self.window.number, epoch, group.name)
+            slots = solution.slots(group.problem, key)
             if len(self.groups) > 1:
                 slots = slots.with_items(group.items[slots.item])
             composed.append(slots)
             codes.append(np.full(slots.num_packs, group.code, np.int32))
         slots = composed[0] if len(composed) == 1 else joined(composed)
         code = np.concatenate([*codes, np.empty(0, np.int32)])
-        if self.draw is None:
-            return slots, code
-        kept = self.draw.kept
-        chosen = kept[slots.pack]
-        numbers = np.cumsum(kept, dtype=np.int32) - 1
-        pack, position = numbers[slots.pack[chosen]], slots.position[chosen]
-        return Slots(slots.item[chosen], int(kept.sum()), (pack, position)), code[kept]
-
-    def _key(self, group: str, epoch: int) -> int:
-        epoch = 0 if self.draw is not None else epoch
-        return derive_key(self.options.seed, "samples", self.window.number, epoch, group)
+        return slots, code
 
     def _shares(self, slots: Slots, sums: dict[str, Int64s]) -> list[Int64s]:
         """Tokens of each pack whose share of a step is to vary little: visual, and by source."""
@@ -375,32 +326,13 @@ class WindowPlan:
         if "source" not in rows.frame.columns:
             return shares
         codes, names = column_codes(rows, "source")
-        of_item = codes[self.items.row[slots.item]]
-        length = self.items.length[slots.item]
+        of_item = codes[self.items.of_first(self.items.row)[slots.item]]
+        length = self.items.tokens[slots.item]
         totals = np.bincount(of_item, length, len(names))
         for code in np.argsort(-totals, kind="stable")[: _SOURCES if len(names) > 1 else 0]:
             tokens = np.where(of_item == code, length, 0)
             shares.append(np.bincount(slots.pack, tokens, slots.num_packs).astype(np.int64))
         return shares
-
-
-def _strategies_of(solution: Solution) -> set[str]:
-    if isinstance(solution, StreamSolution):
-        return {solution.strategy}
-    return strategies_of(solution)
-
-
-def unfolded(items: Items, folded: Variant) -> Variant:
-    """A variant of items as one of their samples: the sides of a pair follow each other."""
-    if items.folded is None:
-        return folded
-    item = folded.ordered & 0xFFFFFFFF
-    number, sizes = items.folded.samples_of(item)
-    sums = np.append(0, np.cumsum(sizes))
-    ends = np.cumsum(folded.packs.sizes)
-    of_packs = sums[ends] - sums[ends - folded.packs.sizes]
-    ordered = with_length(number.astype(np.int32), items.samples.length[number])
-    return Variant(replace(folded.packs, sizes=of_packs), ordered)
 
 
 def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Rules) -> WindowPlan:
@@ -416,7 +348,9 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
     names, groups = groups_of(items, options)
     keys = [derive_key(options.seed, "samples", window.number, 0, group.name) for group in groups]
     if is_stream(options):
-        solutions: list[Solution] = [solve_stream(items, g.problem, options) for g in groups]
+        solutions: list[Solution | ListedSolution] = [
+            solve_stream(items, g.problem, options) for g in groups
+        ]
     else:
         solutions = [
             solve(group.problem, options.strategy, key)

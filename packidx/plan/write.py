@@ -41,7 +41,7 @@ def write_window(folder: Path, plan: WindowPlan, block: int) -> Window:
             if not len(packs):
                 continue
             files.write("packs", _packs_table(packs, plan.group_names, epoch, first, num_pieces))
-            for rows in _samples_chunks(items.samples, variant, first):
+            for rows in _samples_chunks(items, variant, first):
                 files.write("samples", rows)
             num_packs[epoch] = len(packs)
             num_pieces += len(variant.ordered)
@@ -53,7 +53,7 @@ def write_window(folder: Path, plan: WindowPlan, block: int) -> Window:
     except BaseException:
         files.abandon()
         raise
-    bounds = plan.bounds() if any(num_packs) else []
+    bounds = [each.bound for each in plan.solutions] if any(num_packs) else []
     lengths = dropped["length"].fill_null(0).to_numpy()
     return Window(
         folder=folder_name([file.sha256 for file in written]),
@@ -64,11 +64,11 @@ def write_window(folder: Path, plan: WindowPlan, block: int) -> Window:
         num_samples=plan.num_samples,
         num_pieces=num_pieces,
         num_tokens=num_tokens,
-        num_tokens_cut=plan.num_left_out,
+        num_tokens_cut=int(items.left_out[1].sum()),
         num_dropped=dropped.num_rows,
         num_tokens_dropped=int(lengths.clip(0).sum()),
         num_tokens_eligible=items.num_eligible,
-        num_tokens_lost=plan.num_lost,
+        num_tokens_lost=int(items.lost[1].sum()),
         dropped=_frequencies(dropped, "reason"),
         dropped_of=_frequencies(dropped, "source"),
         strategies=tuple(plan.strategies),

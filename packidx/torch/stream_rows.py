@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -36,15 +36,15 @@ from packidx.pack.streams import (
 )
 from packidx.records.fetch import Fetcher
 from packidx.torch.events import Happened, event
+from packidx.torch.reader import Encode, with_retries
 from packidx.torch.sample import length_of, normalise
-
-Encode = Callable[[dict[str, Any]], Any]
 
 _FREE = CostModel(
     llm_linear=0, llm_attention=0, llm_windowed=0, llm_window=0, vit_linear=0, vit_attention=0
 )
 _LOCATED = ("sample_id", "source", "key", "shard", "row", "offset", "nbytes")
 _COUNTED = ("length", "label_tokens", "num_images", "vision_patches", "vision_cost", "media")
+_RETRIES = 3  # of a record that is read to be counted
 _CAPS_ASKED = ("max_images", "max_vision_patches", "max_samples")
 
 
@@ -98,7 +98,8 @@ class StreamIndex(Index):
         self._lengths = self._whole("length") if self.is_counted else None
         rule = StreamRule.parse(str(options.get("strategy", "best-fit:16")))
         asked = {name: value for name, value in options.items() if name != "weights"}
-        own = _options(asked, rule, self._is_exact(stated), options.get("weights", {}))
+        mix = options.get("weights", {})
+        own = _options(asked, rule, self._is_exact(stated), _weights(mix, stated["sources"]))
         if lanes is None:
             if self._lengths is None:
                 raise OptionError(
@@ -116,8 +117,8 @@ class StreamIndex(Index):
         self.rule = StreamRule(rule.name, rule.number, lanes)
         self.lanes = lanes
         own = replace(own, strategy=str(self.rule))
-        weights = [f"{name}={weight}" for name, weight in options.get("weights", {}).items()]
-        self.asked = {**asked, "strategy": str(self.rule), "mix": weights}
+        said = [f"{name}={weight}" for name, weight in mix.items()]
+        self.asked = {**asked, "strategy": str(self.rule), "mix": said}
         recipe = [stated["lengths"].fingerprint, own.to_json()]
         self.recipe = digest(canonical_json(recipe))
         self.id = self.recipe[:32]
@@ -132,6 +133,8 @@ class StreamIndex(Index):
         )
         self._limits: Sizes = (own.longest, *own.caps.values())
         self._deal = Deal(self._copies(), lanes, own.seed, epoch)
+        if not self._deal.num_come:
+            raise SourceError(f"{self.path} holds no record that can be packed")
         self._running: dict[int, Lane] = {}
         self._states: dict[int, list[Any]] = {}
 
@@ -223,7 +226,8 @@ class StreamIndex(Index):
             if not 0 < taken <= options.longest:
                 raise BadRecord("too_long", f"{length} tokens, and a pack holds {options.longest}")
         except (BadRecord, SourceError) as error:
-            kind = "too_long" if "too_long" in str(error) else "unreadable"
+            is_long = isinstance(error, BadRecord) and error.reason == "too_long"
+            kind = "too_long" if is_long else "unreadable"
             sample = self._sample(row, copy, 0)
             self._events.append(event(kind, "left_out", sample, error))
             return None
@@ -231,7 +235,8 @@ class StreamIndex(Index):
 
     def _count(self, row: int, copy: int) -> int:
         """Tokens of a record that is read for it."""
-        record = self._fetcher.read(self._sample(row, copy, length=0), self.epoch)
+        sample = self._sample(row, copy, length=0)
+        record, _ = with_retries(lambda: self._fetcher.read(sample, self.epoch), _RETRIES)
         count = getattr(self._encode, "count", None)
         length = count(record) if callable(count) else length_of(normalise(self._encode(record)))
         self._lengths_of[row, copy] = int(length)
@@ -370,7 +375,7 @@ def _opened(arguments: tuple[Any, ...], states: Mapping[int, list[Any]]) -> Stre
 
 
 def _options(
-    asked: Mapping[str, Any], rule: StreamRule, is_exact: bool, weights: Mapping[str, Any]
+    asked: Mapping[str, Any], rule: StreamRule, is_exact: bool, weights: Mapping[str, str]
 ) -> Options:
     """The options of a plan that a stream has."""
     known = {"capacity", "strategy", "seed", "align", "pad_pack_to", "reserve", "shift", "margin"}
@@ -395,10 +400,31 @@ def _options(
         epochs=1,
         schedule="random",
         micro_steps=1,
-        weights={name: str(Fraction(str(weight))) for name, weight in weights.items()},
+        weights=weights,
         cost_model=_FREE,
         continues=(),
     )
+
+
+def _weights(mix: Mapping[str, Any], sources: Sequence[Source]) -> dict[str, str]:
+    """How often samples of each source come in an epoch, of those that do not come once: as `mix`
+    says, else as their mix file does (`sample_ratio`).
+
+    Raises:
+        OptionError: `mix` names no source, or gives one no number from 0 on.
+    """
+    weights = {s.name: Fraction(str(s.layout.sample_ratio)) for s in sources if s.layout}
+    for name, weight in mix.items():
+        if name not in {source.name for source in sources}:
+            known = ", ".join(source.name for source in sources)
+            raise OptionError(f"mix names source {name!r}, and there is none: choose from {known}")
+        try:
+            weights[name] = Fraction(str(weight))
+        except ValueError:
+            weights[name] = Fraction(-1)
+        if weights[name] < 0:
+            raise OptionError(f"mix gives {name!r} the weight {weight!r}: give a number from 0 on")
+    return {name: str(weight) for name, weight in weights.items() if weight != 1}
 
 
 def _is_lengths(path: str) -> bool:

@@ -101,9 +101,10 @@ def test_sql_formats_agree(index: str, tmp_path: Path, capsys: pytest.CaptureFix
         assert run(capsys, "sql", index, query, "-o", str(tmp_path / name))[:2] == (0, "")
     assert json.loads((tmp_path / "o.json").read_text()) == want
     assert pq.read_table(tmp_path / "o.parquet").to_pylist() == want
-    table = run(capsys, "sql", index, query)[1].splitlines()
-    assert table[0].split() == ["pack_id", "tokens", "n"]
-    assert len(table) == 4
+    assert run(capsys, "sql", index, query)[1] == text
+    table = run(capsys, "sql", index, query, "--format", "table")[1].splitlines()
+    assert table[1].replace("│", " ").split() == ["pack_id", "tokens", "n"]
+    assert sum(line.count("13") for line in table) == 2
 
 
 def test_verify_exits_3_when_something_is_wrong(

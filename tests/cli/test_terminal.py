@@ -54,13 +54,14 @@ def test_no_command_lets_names_of_data_reach_the_terminal(
     lengths, index = f"{HOSTILE}/lengths", f"{HOSTILE}/index"
     assert "\\x1b]0;title\\x07" in shown(capfd, "estimate", data, "-o", lengths, "--workers", "1")
     assert "\\x9b2J\\x7f" in shown(capfd, "plan", lengths, "-o", index, "--capacity", "9")
-    for command in (["stats"], ["log"], ["verify"], ["sql"]):
+    for command in (["stats"], ["log"], ["verify"], ["sql", "--format", "table"]):
         shown(capfd, *command, index)
         shown(capfd, *command, f"{HOSTILE}nowhere", status=1)
     for command in (["stats"], ["log"], ["verify"]):
         json.loads(shown(capfd, *command, index, "--json"))
     assert "\\u202eend\\rover" in shown(capfd, "stats", index)
-    assert "k\\x1b]0;" in shown(capfd, "sql", index, "SELECT key, source FROM samples")
+    query = ["SELECT key, source FROM samples", "--format", "table"]
+    assert "]0;title\\" in shown(capfd, "sql", index, *query)
     [row] = json.loads(shown(capfd, "sql", index, f"SELECT '{HOSTILE}' AS a", "--format", "json"))
     assert row == {"a": HOSTILE}
     shown(capfd, "sql", index, f"SELECT 1 AS \"{HOSTILE}\", error('{HOSTILE}')", status=1)

@@ -43,8 +43,6 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "trace i --sample-id 3",
         "diff i j",
         "plan l.parquet -o j --capacity 4096 --on-long truncate --holdout 0.1 --shift --align 8",
-        "plan l.parquet --dry-run --capacity 4096,8192,16384,32768 --global-batch 64",
-        "plan l.parquet --dry-run --capacity 4096,8192 --on-long truncate",
     ],
 )
 @pytest.mark.parametrize("columns", [None, str(WIDTH)])

@@ -20,7 +20,6 @@ from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError
 from packidx.export.wds import export_wds
 from packidx.inspect.verify import verify_snapshot
-from packidx.plan.preview import preview
 from packidx.torch import PackedDataset, collate
 from packidx.torch.joining import IGNORE
 
@@ -233,8 +232,6 @@ def test_what_does_not_know_pairs_refuses_them(
     source = write(tmp_path, [pair(number, False) for number in range(3)])
     lengths, index = str(tmp_path / "lengths"), tmp_path / "index"
     estimate_lengths([source], lengths, pair="both", workers=1, processor=processor)
-    with pytest.raises(OptionError, match="a dry run does not know to keep together"):
-        preview(lengths, [1000])
     plan_packs(lengths, index, capacity=1000)
     with pytest.raises(OptionError, match="has preference pairs, of whose sides"):
         export_wds(index, tmp_path / "wds")

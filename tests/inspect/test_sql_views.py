@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from packidx_cli.main import main
 
 from packidx import open_index, plan_packs
-from packidx.errors import NotFoundInIndex, OptionError, SourceError
+from packidx.errors import NotFoundInIndex, OptionError
 from packidx.index import Index
+from packidx.index.tables import STEPS
 from packidx.torch import PackSampler
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -55,8 +56,10 @@ def ask(capfd: pytest.CaptureFixture[str], *args: object, status: int = 0) -> An
 
 
 def told(index: Index, **options: Any) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = index.to_arrow("steps", **options).to_pylist()
-    return rows
+    connection = index.duckdb(**options)
+    connection.execute("FROM steps")
+    names = [column[0] for column in connection.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in connection.fetchall()]
 
 
 @settings(max_examples=40, deadline=None)
@@ -93,13 +96,16 @@ def test_sql_and_python_have_the_same_rows(
 ) -> None:
     index = open_index(made / plan)
     connection = index.duckdb()
-    for view in ("packs", "samples", "dropped", "lengths", "rejected", "sources", "steps"):
+    for view in ("packs", "samples", "dropped"):
         rows = index.to_arrow(view).to_pylist()
         assert ask(capfd, index.path, f"FROM {view}") == json.loads(json.dumps(rows)), view
         asked = connection.sql(f"FROM {view}")
         assert asked.columns == index.to_arrow(view).column_names
         assert asked.fetchall() == [tuple(row.values()) for row in rows], view
         assert (len(rows) > 0) == (view != "dropped" or index.snapshot.result.num_dropped > 0)
+    parts = sorted((made / "lengths").glob("*.parquet"))
+    lengths = [tuple(row.values()) for part in parts for row in pq.read_table(part).to_pylist()]
+    assert connection.sql("FROM lengths").fetchall() == lengths
 
 
 def test_a_step_that_nobody_knows_is_null(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -127,7 +133,7 @@ def test_options_of_steps_are_the_samplers(made: Path, capfd: pytest.CaptureFixt
     ):
         assert says in ask(capfd, made / "steps", query, *wrong, status=1)
     with pytest.raises(OptionError, match="world_size 0"):
-        open_index(made / "unknown").to_arrow("steps", world_size=0)
+        open_index(made / "unknown").duckdb(world_size=0)
 
 
 def test_steps_are_computed_where_they_are_named_alone(
@@ -135,14 +141,17 @@ def test_steps_are_computed_where_they_are_named_alone(
 ) -> None:
     index = made / "steps"
     assert ask(capfd, index, "SELECT count(*) AS n FROM STEPS")[0]["n"] > 0
+
     columns = "SELECT column_name FROM information_schema.columns WHERE table_name LIKE 'ste%'"
-    named = [row["column_name"] for row in ask(capfd, index, columns)]
-    assert named == open_index(index).to_arrow("steps").column_names
+    assert [row["column_name"] for row in ask(capfd, index, columns)] == STEPS.names
     # No way to name it but to name it; were there one, it would have no rows, and say why.
-    [text] = ["FROM query('FROM st' || 'eps')"]
-    assert "computed where a query names them" in ask(capfd, index, text, "--unlocked", status=1)
-    text = "SELECT count(*) FROM query('FROM st' || 'eps')"
-    assert "computed where a query names them" in ask(capfd, index, text, "--unlocked", status=1)
+    for text in (
+        "FROM query('FROM st' || 'eps')",
+        "SELECT count(*) FROM query('FROM st' || 'eps')",
+    ):
+        assert "computed where a query names them" in ask(
+            capfd, index, text, "--unlocked", status=1
+        )
 
 
 def test_sources_are_the_manifests(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -199,14 +208,11 @@ def test_what_is_absent_is_said_in_python(made: Path, tmp_path: Path) -> None:
     index = open_index(made / "steps", {str(made): str(tmp_path)})
     connection = index.duckdb()
     for view in ("lengths", "rejected"):
-        with pytest.raises(duckdb.Error, match=f"there is no view {view}.*does not exist"):
+        with pytest.raises(duckdb.Error, match=f"{view} does not exist"):
             connection.sql(f"SELECT count(*) FROM {view}").fetchall()
-        with pytest.raises(SourceError, match="roots={old: new}"):
-            index.to_arrow(view)
     rows = connection.sql("SELECT count(*) FROM packs").fetchall()
     assert rows == [(index.num_packs,)]
     with pytest.raises(NotFoundInIndex, match="no table 'pack': there are packs, samples"):
         index.to_arrow("pack")
-    for view in ("packs", "steps", "sources"):
-        with pytest.raises(NotFoundInIndex, match=f"{view} has no column 'lenght': it has"):
-            index.to_arrow(view, ["lenght"])
+    with pytest.raises(NotFoundInIndex, match="packs has no column 'lenght': it has"):
+        index.to_arrow("packs", ["lenght"])

@@ -12,11 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from packidx.errors import FormatError
-from packidx.lengths.survey import SourceTotals, survey
+from packidx.lengths.survey import SourceTotals, source_totals
 from packidx.lengths.table import read_lengths
-
-KEYS = ("source", "ok", "method", "length")
-SUMS = ("count", "num_with_media")
 
 
 def some_rows(count: int = 3000, seed: int = 0) -> list[dict[str, Any]]:
@@ -47,26 +44,6 @@ def table_of(rows: list[dict[str, Any]]) -> pa.Table:
     )
 
 
-def counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a survey of the rows has to say, by plain Python."""
-    sums: dict[tuple[Any, ...], Counter[str]] = {}
-    for row in rows:
-        key = (row["source"], row["status"] == "ok", row["method"], row["length"])
-        one = sums.setdefault(key, Counter())
-        one["count"] += 1
-        media = [row[f"{kind}_tokens"] or 0 for kind in ("image", "video", "audio")]
-        one["num_with_media"] += sum(media) > 0
-    ordered = sorted(sums, key=lambda key: [(v is not None, _comparable(v)) for v in key])
-    return [
-        dict(zip(KEYS, key, strict=True)) | {name: sums[key][name] for name in SUMS}
-        for key in ordered
-    ]
-
-
-def _comparable(value: Any) -> Any:
-    return value.encode() if isinstance(value, str) else 0 if value is None else value
-
-
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One table in parts of other sizes, row groups, types, encodings and names."""
@@ -87,18 +64,6 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_survey_counts_every_row(parts: Path) -> None:
-    found = survey(read_lengths(str(parts)))
-    assert found.table.to_dicts() == counted(some_rows())
-    assert found.table.columns == [*KEYS, *SUMS]
-    assert found.num_samples == 3000
-
-
-def test_threads_change_nothing(parts: Path) -> None:
-    table = read_lengths(str(parts))
-    assert survey(table, threads=1).table.equals(survey(table, threads=2).table)
-
-
 def by_hand(longest: int, shift: int) -> dict[str | None, SourceTotals]:
     found: dict[str | None, Counter[str]] = {}
     for row in some_rows():
@@ -111,32 +76,17 @@ def by_hand(longest: int, shift: int) -> dict[str | None, SourceTotals]:
 
 
 def test_totals_add_up_what_a_plan_may_use(parts: Path) -> None:
-    found = survey(read_lengths(str(parts)))
-    assert found.totals() == by_hand(1 << 31, 0)
-    assert found.totals(shift=True, longest=499) == by_hand(499, 1)
-    assert found.totals(longest=1)["web"].num_tokens == found.totals(longest=1)["web"].num_samples
-    assert found.usable(longest=0).height == 0
-
-
-def test_methods_are_counted_among_rows_that_are_not_rejected(parts: Path) -> None:
-    want = Counter(row["method"] for row in some_rows() if row["status"] == "ok" and row["method"])
-    found = survey(read_lengths(str(parts)))
-    assert found.methods == dict(want) and list(found.methods) == ["exact", "heuristic"]
-    assert found.weakest_method == "heuristic"
+    table = read_lengths(str(parts))
+    assert source_totals(table) == by_hand(1 << 31, 0)
+    assert source_totals(table, shift=True, longest=499) == by_hand(499, 1)
+    assert source_totals(table, longest=0) == dict.fromkeys(by_hand(1, 0), SourceTotals())
 
 
 def test_length_alone_is_a_table(tmp_path: Path) -> None:
     path = tmp_path / "source=x" / "bare.parquet"
     path.parent.mkdir()
     pq.write_table(pa.table({"length": pa.array([5, 3, 5, None], pa.uint16())}), path)
-    found = survey(read_lengths(str(path)))
-    assert [(row["length"], row["count"]) for row in found.table.to_dicts()] == [
-        (None, 1),
-        (3, 1),
-        (5, 2),
-    ]
-    assert found.methods == {} and found.weakest_method == "exact"
-    assert found.totals() == {None: SourceTotals(3, 13)}
+    assert source_totals(read_lengths(str(path))) == {None: SourceTotals(3, 13)}
 
 
 def test_columns_may_be_in_some_parts_only(tmp_path: Path) -> None:
@@ -148,10 +98,9 @@ def test_columns_may_be_in_some_parts_only(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.parquet" for number in range(3)]
     for path, table in zip(paths, tables, strict=True):
         pq.write_table(table, path)
-    found = survey(read_lengths(str(tmp_path)))
-    assert found.totals() == {None: SourceTotals(1, 9), "a": SourceTotals(1, 4)}
-    assert found.methods == {"exact": 2} and found.num_samples == 4
-    assert survey(read_lengths(str(paths[2]))).usable().height == 0
+    totals = source_totals(read_lengths(str(tmp_path)))
+    assert totals == {None: SourceTotals(1, 9), "a": SourceTotals(1, 4)}
+    assert source_totals(read_lengths(str(paths[2]))) == {None: SourceTotals()}
 
 
 @pytest.mark.parametrize(
@@ -167,11 +116,4 @@ def test_columns_of_other_types_are_refused(
     for number, own in enumerate(({"length": [1]}, columns)):
         pq.write_table(pa.table(own), tmp_path / f"{number}.parquet")
     with pytest.raises(FormatError, match=words):
-        survey(read_lengths(str(tmp_path)))
-
-
-def test_a_method_that_nobody_knows_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"length": [1], "method": ["guess"]}), path)
-    with pytest.raises(FormatError, match="method is 'guess', not one of"):
-        _ = survey(read_lengths(str(path))).methods
+        source_totals(read_lengths(str(tmp_path)))

@@ -12,7 +12,7 @@ import pytest
 from stream_records import CAPACITY, Words, write_records
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import FormatError, MismatchError, OptionError, VerificationError
+from packidx.errors import FormatError, MismatchError, OptionError, SourceError, VerificationError
 from packidx.plan.freeze import freeze_log
 from packidx.torch import StreamingPackedDataset, StreamLoader, merge_states
 
@@ -232,6 +232,21 @@ def test_copies_come_as_a_plan_has_them_and_never_meet(lengths: Path, tmp_path: 
     assert all(len(set(pack)) == len(pack) for pack in packs)
 
 
+def test_a_mix_files_ratio_is_that_of_the_stream(lengths: Path, tmp_path: Path) -> None:
+    entry = {"file_name": str(lengths.parent / "talk.jsonl"), "sample_ratio": 0.25}
+    (tmp_path / "mix.json").write_text(json.dumps({"talk": entry}))
+    table = tmp_path / "lengths"
+    estimate_lengths(str(tmp_path / "mix.json"), table, encode=Words())
+    options: dict[str, Any] = {"strategy": f"stream:best-fit:16/{LANES}", "seed": 3}
+    index = open_index(plan_packs(table, tmp_path / "index", capacity=CAPACITY, **options).path)
+    planned = [[s.sample_id for s in index.pack(k).samples] for k in range(index.num_packs)]
+    for source in (table, tmp_path / "mix.json"):
+        stream = stream_of(source, 0, 1)
+        packs = [pack.sample_ids.tolist() for pack, _ in zip(stream, range(12), strict=False)]
+        assert packs == planned[:12]
+    assert 300 < sum(map(len, planned)) < 450
+
+
 def test_caps_hold(lengths: Path, tmp_path: Path) -> None:
     stream = stream_of(lengths, 0, 1, options={"max_samples": 4, "align": 8, "pad_pack_to": 16})
     for pack in stream:
@@ -250,6 +265,12 @@ def test_what_does_not_go_is_said(lengths: Path, tmp_path: Path) -> None:
         stream_of(lengths.parent / "talk.jsonl", 0, 1, lanes=None)
     with pytest.raises(OptionError, match="no option holdout"):
         stream_of(lengths, 0, 1, options={"holdout": "0.1"})
+    with pytest.raises(OptionError, match="choose from talk"):
+        stream_of(lengths, 0, 1, mix={"walk": 2})
+    with pytest.raises(OptionError, match="a number from 0 on"):
+        stream_of(lengths, 0, 1, mix={"talk": "much"})
+    with pytest.raises(SourceError, match="no record that can be packed"):
+        stream_of(lengths, 0, 1, mix={"talk": 0})
     state, _ = train(lengths, tmp_path / "log", 1, 0, None, 2)
     with pytest.raises(MismatchError, match="its records, options, rule, seed or lanes"):
         stream_of(lengths, 0, 1, seed=4).load_state_dict(state)

@@ -12,7 +12,7 @@ from packidx.index.reader import Index
 from packidx.inspect.report import figures
 from packidx.inspect.report.page import Figure, Report, Section, Series, page_of
 from packidx.inspect.sql import Asked, asked, connect
-from packidx.inspect.stats import sample_stats
+from packidx.inspect.stats import plan_stats
 from packidx.inspect.verdict import verdict
 from packidx.inspect.waiting import RANKS
 from packidx.io.files import write_atomic
@@ -128,7 +128,7 @@ def _of_index(
 ) -> Report:
     snapshot = index.snapshot
     result, options = snapshot.result, snapshot.options
-    of_samples = sample_stats(index, progress, ranks)
+    stats = plan_stats(index, ranks)
     series = _series(connection, "samples", "dropped")
     progress("adding up")
     notes: list[str] = []
@@ -145,7 +145,7 @@ def _of_index(
         figures.samples(connection),
         figures.dropped(index, connection),
     ]
-    waiting = figures.waiting(of_samples["schedule"], result.schedule)
+    waiting = figures.waiting(stats["schedule"], result.schedule)
     sections = [
         Section("Packs", of_packs),
         Section("Training", [waiting, *figures.steps(connection, series)]),
@@ -161,8 +161,6 @@ def _of_index(
         ("in no pack", count(result.num_dropped)),
         ("over the bound", f"{result.gap_percent:.3f} %"),
     ]
-    said = [
-        f"{words[:1].upper()}{words[1:]}".rstrip(".") + "." for words in verdict(index, of_samples)
-    ]
+    said = [f"{words[:1].upper()}{words[1:]}".rstrip(".") + "." for words in verdict(index, stats)]
     subtitle = f"packidx report of {index.path}@{index.id}, planned {snapshot.created}"
     return Report(f"Plan {index.path}@{index.id[:12]}", subtitle, said, numbers, sections, notes)

@@ -101,10 +101,8 @@ def deal_evenly(histogram: Histogram, capacity: int, rule: DealRule, limit: int)
         left, enough = count, length - 1
         if length < rule.until:
             enough = rule.times * length
-            while left and packs.has(length):
-                left -= packs.deal_round(length, length, left)
-        while left and packs.emptiest() > enough:
-            left -= packs.deal_round(packs.emptiest(), length, left)
+            left = packs.fill_exactly(length, left)
+        left = packs.deal_emptiest(length, left, enough)
         if not packs.fill_best(length, left, limit):
             return None
     return packs.plan(max((first + number for first, number, _, _ in packs.dealt), default=0))

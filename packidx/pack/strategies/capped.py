@@ -16,7 +16,6 @@ far from the simplest bound, the one of both with fewer packs is taken.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
@@ -58,9 +57,9 @@ def capped(sizes: Int64s, limits: Int64s, key: int, start: Int64s) -> Int64s | N
     """
     if (sizes[:, 0] <= 0).any() or (sizes < 0).any() or (sizes > limits).any():
         raise ValueError("every item needs tokens, and sizes must lie in 0..limit")
-    rooms = Rooms.empty(int(start.max(initial=-1)) + 1, limits)
-    rooms.take(sizes, start)
-    if (rooms.rooms >= 0).all():
+    # Sums of integers below 2^53: exact in any order.
+    held = [np.bincount(start, column) for column in sizes.T]
+    if all((sums <= limit).all() for sums, limit in zip(held, limits.tolist(), strict=True)):
         return None
     shuffled = permutation(len(sizes), derive_key(key, "items"))
     weighted = sizes @ scarcity(sizes, limits)
@@ -84,10 +83,10 @@ def _dealt(sizes: Int64s, limits: Int64s, key: int) -> Int64s:
         if turn and len(left) <= _FEW:
             pack[left] = total + best_fit_in_all(sizes[left], limits, 1)
             break
-        rooms = Rooms.empty(volume_packs(sizes[left], limits), limits)
-        dealt = assign_rooms(sizes[left], rooms, derive_key(key, turn))
+        num_packs = volume_packs(sizes[left], limits)
+        dealt = _into_empty(sizes[left], limits, num_packs, derive_key(key, turn))
         pack[left] = np.where(dealt < 0, -1, total + dealt)
-        total, turn = total + rooms.num_packs, turn + 1
+        total, turn = total + num_packs, turn + 1
     return pack
 
 
@@ -111,73 +110,48 @@ def _dense(pack: Int64s) -> Int64s:
     return (np.cumsum(used) - 1)[pack]
 
 
-@dataclass(slots=True)
-class Rooms:
-    """Room that is left in each pack, for every limit.
-
-    Attributes:
-        rooms: int64 [d, packs], what is left of every limit.
-        limits: int64 [d].
-    """
-
-    rooms: Int64s
-    limits: Int64s
-
-    @classmethod
-    def empty(cls, count: int, limits: Int64s) -> Rooms:
-        """Return the rooms of `count` empty packs."""
-        return cls(np.repeat(limits[:, None], count, axis=1), limits)
-
-    @property
-    def num_packs(self) -> int:
-        return int(self.rooms.shape[1])
-
-    def take(self, sizes: Int64s, pack: Int64s) -> None:
-        """Put items of `sizes` (int64 [n, d]) into `pack` (int64 [n]); room may become negative."""
-        for room, size in zip(self.rooms, sizes.T, strict=True):
-            # Sums of integers below 2^53: exact in any order.
-            room -= np.bincount(pack, size, minlength=self.num_packs).astype(np.int64)
-
-
-def assign_rooms(sizes: Int64s, rooms: Rooms, key: int) -> Int64s:
-    """Deal items of `sizes`, int64 [n, d], usually the largest first, to `rooms`, which shrink.
+def _into_empty(sizes: Int64s, limits: Int64s, num_packs: int, key: int) -> Int64s:
+    """Deal items of `sizes`, int64 [n, d], the largest first, to so many empty packs.
 
     `key` seeds the order in which packs are looked at. Returns each item's pack, int64 [n], −1
     where none of those that it looked at has room.
     """
+    rooms = np.repeat(limits[:, None], num_packs, axis=1)  # what is left of every limit, [d, packs]
+    weights = scarcity(sizes, limits) / _FULL
     pack = np.full(len(sizes), -1, np.int64)
     waiting = np.arange(len(sizes))
     for attempt, look in enumerate(_LOOKS):
-        if not len(waiting) or not rooms.num_packs:
-            break
-        _attempt(sizes, waiting, rooms, pack, look, derive_key(key, attempt))
-        waiting = waiting[pack[waiting] < 0]
+        if len(waiting):
+            own = derive_key(key, attempt)
+            pack[waiting] = _attempt(sizes[waiting], rooms, weights, look, own)
+            waiting = waiting[pack[waiting] < 0]
     return pack
 
 
-def _attempt(sizes: Int64s, items: Int64s, rooms: Rooms, pack: Int64s, look: int, key: int) -> None:
-    """One try for each of `items`; writes `pack` and `rooms`."""
+def _attempt(sizes: Int64s, rooms: Int64s, weights: Float64s, look: int, key: int) -> Int64s:
+    """One try for each item; returns its pack or −1, and takes from `rooms`."""
     # Nothing that is left to deal is smaller than this, per dimension.
-    smallest = np.minimum.accumulate(sizes[items[::-1]], axis=0)[::-1]
-    weights = scarcity(sizes, rooms.limits) / _FULL
-    open_packs = np.arange(rooms.num_packs)
+    smallest = np.minimum.accumulate(sizes[::-1], axis=0)[::-1]
+    pack = np.full(len(sizes), -1, np.int64)
+    open_packs = np.arange(rooms.shape[1])
     at = turn = 0
-    while at < len(items):
+    while at < len(sizes):
         if turn % 8 == 0:
-            fits = (rooms.rooms[:, open_packs] >= smallest[at][:, None]).all(0)
+            fits = (rooms[:, open_packs] >= smallest[at][:, None]).all(0)
             open_packs = open_packs[fits]
             if not len(open_packs):
-                return
+                break
         seen = min(look, len(open_packs))
-        batch = items[at : at + len(open_packs) // seen]
+        batch = sizes[at : at + len(open_packs) // seen]
         window = _window(len(open_packs), len(batch) * seen, derive_key(key, turn))
         candidates = open_packs[window].reshape(len(batch), seen)
-        chosen = _choose(sizes[batch], rooms, candidates, weights)
-        fitting = np.flatnonzero(chosen >= 0)
-        pack[batch[fitting]] = chosen[fitting]
-        rooms.rooms[:, chosen[fitting]] -= sizes[batch[fitting]].T  # no pack stands there twice
+        chosen = _choose(batch, rooms, candidates, weights)
+        pack[at : at + len(batch)] = chosen
+        fitting = chosen >= 0
+        rooms[:, chosen[fitting]] -= batch[fitting].T  # no pack stands there twice
         at += len(batch)
         turn += 1
+    return pack
 
 
 def _window(count: int, length: int, key: int) -> Int64s:
@@ -189,11 +163,11 @@ def _window(count: int, length: int, key: int) -> Int64s:
     return (np.arange(length) * (step % count) + start) % count
 
 
-def _choose(sizes: Int64s, rooms: Rooms, candidates: Int64s, weights: Float64s) -> Int64s:
+def _choose(sizes: Int64s, rooms: Int64s, candidates: Int64s, weights: Float64s) -> Int64s:
     """For each item its best candidate pack, −1 where none fits."""
     score = np.zeros(candidates.shape)
     fits = np.ones(candidates.shape, bool)
-    for room, size, weight in zip(rooms.rooms, sizes.T, weights, strict=True):
+    for room, size, weight in zip(rooms, sizes.T, weights, strict=True):
         has = room[candidates]
         fits &= has >= size[:, None]
         score += has * (size * weight * weight)[:, None]

@@ -53,10 +53,6 @@ class OpenPacks:
             insort(self._rooms, room)
             self._runs[room] = [run]
 
-    def emptiest(self) -> int:
-        """The largest room, 0 without packs."""
-        return self._rooms[-1] if self._rooms else 0
-
     def take(self, room: int) -> Run:
         """Remove and return a run of packs of just that room, of which there are some."""
         runs = self._runs[room]
@@ -85,18 +81,34 @@ class OpenPacks:
         self.total += needed
         return self._fill(self.capacity, (self.total - needed, needed, 0), length, left)
 
-    def deal_round(self, room: int, length: int, left: int) -> int:
-        """Deal up to `left` samples, one each, to packs of just that room; returns how many."""
-        first, num_packs, position = self.take(room)
-        dealt = min(num_packs, left)
-        self.dealt.append((first, dealt, 1, position))
-        self.add(room, (first + dealt, num_packs - dealt, position))
-        self.add(room - length, (first, dealt, position + 1))
-        return dealt
+    def fill_exactly(self, length: int, left: int) -> int:
+        """Deal up to `left` samples to packs of just that room; returns how many are left."""
+        while left and length in self._runs:
+            left -= self._fill(length, self.take(length), length, left)
+        return left
 
-    def has(self, room: int) -> bool:
-        """Return whether some packs have exactly that room."""
-        return room in self._runs
+    def deal_emptiest(self, length: int, left: int, enough: int) -> int:
+        """Deal up to `left` samples, one each, to the emptiest packs, while these have more room
+        than `enough`; returns how many are left."""
+        rooms, runs, dealt = self._rooms, self._runs, self.dealt  # most of the time goes here
+        while left and rooms and rooms[-1] > enough:
+            room = rooms[-1]
+            same = runs[room]
+            first, packs, position = same.pop()
+            taken = packs if packs < left else left
+            left -= taken
+            dealt.append((first, taken, 1, position))
+            if taken < packs:
+                same.append((first + taken, packs - taken, position))
+            elif not same:
+                del runs[room], rooms[-1]
+            room -= length
+            if room in runs:
+                runs[room].append((first, taken, position + 1))
+            elif room >= self.shortest:
+                insort(rooms, room)
+                runs[room] = [(first, taken, position + 1)]
+        return left
 
     def plan(self, total: int | None = None) -> PackRuns:
         """All that was dealt, as a plan of `total` packs: of all that were opened by default."""
@@ -149,9 +161,7 @@ def worst_fit_decreasing(histogram: Histogram, capacity: int) -> PackRuns:
     """
     packs = OpenPacks.for_lengths(histogram, capacity)
     for length, count in histogram.pairs():
-        left = count
-        while left and packs.emptiest() >= length:
-            left -= packs.deal_round(packs.emptiest(), length, left)
+        left = packs.deal_emptiest(length, count, length - 1)
         if left:  # no room >= length is left, so a new pack stays the emptiest until it is full
             packs.fill_new(length, left)
     return packs.plan()

@@ -8,8 +8,10 @@ are solved, both small enough for seconds:
 - The **bound**: prices restricted to be piecewise linear in the length, a restriction of the dual,
   hence a lower bound; the knapsack runs over the real lengths, and by its exact integer
   optimum m the prices are divided (Farley 1990): ⌈Σ price / m⌉ holds whatever the simplex did.
-- The **plan**: lengths rounded up to the borders of classes, so that every pattern fits; amounts
-  rounded, the slots dealt to real samples, the rest by best fit.
+- The **plan**: classes of lengths, each as long as its mean, so that patterns fit on average;
+  amounts rounded, and the slots filled so that most packs fit (`packidx.pack.strategies.lots`).
+  Where that stays above the bound, as on lengths in spikes, once more with each class as long as
+  its longest sample, so that every pattern fits.
 
 Short samples are sand: any room holds them, so one price per token does, and best fit places them.
 All arithmetic is integer or elementwise IEEE float64 (`packidx.pack.strategies.simplex`): the
@@ -29,7 +31,8 @@ import numpy as np
 from packidx.arrays import Float64s, Int64s
 from packidx.pack.bounds import volume_bound
 from packidx.pack.counts import Histogram, PackRuns
-from packidx.pack.strategies.decreasing import OpenPacks, best_fit_decreasing
+from packidx.pack.strategies.decreasing import best_fit_decreasing
+from packidx.pack.strategies.lots import fill_patterns
 from packidx.pack.strategies.simplex import Master
 
 _SAND = 32  # a sample of at most capacity / _SAND is sand
@@ -38,6 +41,9 @@ _SAND_SHARE = 8  # … sand is at most 1 / _SAND_SHARE of all tokens
 _MAX_KNAPSACK = 1 << 26  # lengths * capacity of one knapsack program, both counted in units
 _MAX_ROOM = 1 << 18  # units of a capacity
 _MOST_PER_PACK = 256  # samples; a pattern names each of them
+_LOWER = 20  # classes lie lower by half a token in … of it
+_RARE = 16  # classes have at least 1 / _RARE of an equal share of the samples
+_MEAN_UNITS = 1 << 14  # a mean is counted in at least so many units of the capacity
 _HARMONIC = 6  # good prices jump where one sample more fits: at capacity / 2, / 3, …
 
 
@@ -110,26 +116,32 @@ def by_knots(histogram: Histogram, capacity: int, num_knots: int) -> Relaxation 
     )
 
 
-def by_classes(histogram: Histogram, capacity: int, num_classes: int) -> Relaxation | None:
-    """Lengths rounded up to the borders of at most `num_classes` classes: patterns of them fit.
+def by_classes(
+    histogram: Histogram, capacity: int, num_classes: int, by_mean: bool = True
+) -> tuple[Relaxation, Int64s] | None:
+    """At most `num_classes` classes of lengths, each as long as its mean or its longest sample; and
+    how many longer samples there are than those of each class, and than sand, int64 [n + 1].
 
-    All lengths are borders, and none is sand, if they are few and not too short. None is returned
+    All lengths are classes, and none is sand, if they are few and not too short. None is returned
     where all is sand.
     """
     exact = _is_small(histogram, capacity, num_classes)
     long, sand = _split(histogram, 0 if exact else _plan_sand(histogram, capacity))
     if len(long.lengths) == 0:
         return None
-    first, units, borders, room = (
-        (np.arange(len(long.lengths)), long.lengths, long.lengths, capacity)
-        if exact
-        else _grid_classes(long, capacity, num_classes)
-    )
-    num = len(borders)
-    return Relaxation(
-        lengths=borders,
+    if exact:
+        cells, edges = capacity, np.concatenate([[0], np.cumsum(long.counts)])
+    else:
+        cells, edges = _class_edges(long, capacity, num_classes, by_mean)
+    room = cells
+    if by_mean and not exact:
+        room = min(capacity * max(1, _MEAN_UNITS // capacity), _MAX_ROOM)
+    units = _class_units(long, capacity, cells, edges, room, by_mean)
+    num = len(units)
+    relaxation = Relaxation(
+        lengths=units * capacity // room,
         units=units,
-        counts=np.add.reduceat(long.counts, first),
+        counts=np.diff(edges),
         rows=np.arange(num)[:, None],
         weights=np.ones((num, 1)),
         groups=np.arange(num),
@@ -138,6 +150,61 @@ def by_classes(histogram: Histogram, capacity: int, num_classes: int) -> Relaxat
         capacity=capacity,
         room=room,
     )
+    return relaxation, edges
+
+
+def _class_edges(
+    long: Histogram, capacity: int, num_classes: int, by_mean: bool
+) -> tuple[int, Int64s]:
+    """Classes on the finest grid that makes at most `num_classes` of them.
+
+    A class has the samples up to a multiple of a cell, or, if means count, those around it, half a
+    cell to both sides: so sums meet the capacity, a multiple too. A length that two classes share
+    counts as spread evenly over a token. All lies a little lower, so that means are hardly ever
+    above the multiple, which would keep out the patterns that fill a pack. Neighbouring cells with
+    few samples are one class.
+
+    Returns the number of cells in the capacity, and the edges as `by_classes` does.
+    """
+    num = long.num_samples
+    ascending = long.lengths[::-1]
+    shorter = np.concatenate([[0], np.cumsum(long.counts[::-1])])
+    grids = {min(fifths << shift, capacity) for shift in range(16) for fifths in (4, 5, 6, 7)}
+    for cells in sorted(grids, reverse=True):
+        first, last = (int(long.lengths[at]) * cells // capacity for at in (0, -1))
+        multiple = np.arange(first + 2, last - 2, -1)
+        if by_mean:
+            border = (2 * multiple + 1) * capacity + cells - (capacity - cells) // _LOWER
+            length, share = np.divmod(border, 2 * cells)
+        else:
+            length, share = multiple * capacity // cells + 1, np.zeros_like(multiple)
+        low, high = (np.searchsorted(ascending, length, side) for side in ("left", "right"))
+        below = shorter[low] + (shorter[high] - shorter[low]) * share // (2 * cells)
+        edges = np.unique(num - below[below > 0])
+        rare = (_RARE if by_mean else 2) * num_classes
+        edges = edges[np.diff(edges * rare // num, prepend=-1) != 0]
+        if len(edges) <= num_classes:
+            break
+    return cells, np.append(edges, num)
+
+
+def _class_units(
+    long: Histogram, capacity: int, cells: int, edges: Int64s, room: int, by_mean: bool
+) -> Int64s:
+    """The length of each class in units, rounded up: its longest, or the mean of its samples.
+
+    It is no shorter than half a cell below its longest sample: where cells are one class, the few
+    long ones find no short ones to go with.
+    """
+    ends = np.cumsum(long.counts)
+    at = np.minimum(np.searchsorted(ends, edges, "right"), len(ends) - 1)
+    tokens = np.cumsum(long.lengths * long.counts)[at] - (ends[at] - edges) * long.lengths[at]
+    count, tokens = np.diff(edges), np.diff(tokens)
+    mean = tokens // count * room + tokens % count * room // count
+    half_below = (2 * long.lengths[at[:-1]] - 1 - capacity // cells) * room // 2
+    longest = long.lengths[at[:-1]] * room
+    units: Int64s = -(-(np.maximum(mean, half_below) if by_mean else longest) // capacity)
+    return units.clip(1, room)
 
 
 def _is_small(histogram: Histogram, capacity: int, most: int) -> bool:
@@ -184,30 +251,6 @@ def _knots(long: Histogram, capacity: int, num_knots: int) -> Int64s:
     knots = np.unique(np.concatenate([picked, capacity - picked, harmonic, harmonic + 1, ends]))
     inside: Int64s = knots[(knots >= ends[1]) & (knots <= ends[0])]
     return inside
-
-
-def _grid_classes(
-    long: Histogram, capacity: int, num_classes: int
-) -> tuple[Int64s, Int64s, Int64s, int]:
-    """Classes on the finest grid that makes at most `num_classes` of them.
-
-    The capacity is `room` equal cells: what fits counted in cells fits in tokens, and borders add
-    up to the capacity without a gap. Neighbouring cells with few samples are one class.
-
-    Returns the index of each class's longest length, its border in cells and in tokens, and `room`.
-    """
-    for room in (fifths << shift for shift in range(15, -1, -1) for fifths in (7, 6, 5, 4)):
-        if room >= 2 * capacity:
-            continue
-        room = min(room, capacity)
-        cells = -(-long.lengths * room // capacity)
-        first = np.flatnonzero(np.diff(cells, prepend=-1))
-        before = (np.cumsum(long.counts) - long.counts)[first]
-        share = before * (2 * num_classes) // long.num_samples
-        first = first[np.diff(share, prepend=-1) != 0]
-        if len(first) <= num_classes:
-            return first, cells[first], np.asarray(cells[first] * capacity // room), room
-    raise AssertionError("a grid of four cells has at most four classes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,9 +317,11 @@ class Knapsack:
 
 _ONE = 1 << 40  # the price of a whole pack, in integers
 _KNOTS = (32, 128)  # of the bound's prices: a quick first round, then a finer one
-_CLASSES = (128, 512)  # of the plan's lengths: few samples and many
+# Rounds of the plan: how many classes of lengths, and whether these count as long as their mean.
+_CLASSES = ((128, True), (128, False), (512, False))
+_ENOUGH = 0.001  # above the bound: one round will do, unless all lengths can be classes
 _HOPELESS = 0.004  # above the plan at hand: four times as many classes do not save as much
-_ROUND_UP = (0.8, 0.7, 0.6)  # a pattern's amount is rounded up from this fraction on
+_ROUND_UP = (0.8, 0.6, 0.52)  # a pattern's amount is rounded up from this fraction on
 _TOLERANCE = 1e-4  # how far above a pack's price a pattern may stay
 _MAX_ROUNDS = 100
 _MAX_WORK = 4_000_000_000  # about a nanosecond each: what one relaxation may cost
@@ -312,12 +357,14 @@ def linear_plan(histogram: Histogram, capacity: int, *, target: int | None = Non
         return int(_MAX_WORK * min(1.0, share))
 
     bound = _bound(histogram, capacity, goal, work())
-    for num_classes in _CLASSES:
-        if bound >= min(goal, best.total_packs):
+    enough = bound * (1 + (_ENOUGH if len(histogram.lengths) > _CLASSES[-1][0] else 0.0))
+    for num_classes, by_mean in _CLASSES:
+        if (bound if by_mean else enough) >= min(goal, best.total_packs):
             break
-        runs = _plan(histogram, capacity, num_classes, work())
+        most_work = work() * num_classes // _CLASSES[-1][0]
+        runs = _plan(histogram, capacity, num_classes, by_mean, most_work)
         best = min(best, runs, key=attrgetter("total_packs"))
-        if runs.total_packs > goal * (1 + _HOPELESS):
+        if not by_mean and runs.total_packs > goal * (1 + _HOPELESS):
             break
     return LinearPlan(best, bound)
 
@@ -336,15 +383,20 @@ def _bound(histogram: Histogram, capacity: int, goal: int, most_work: int) -> in
 
 
 def _plan(
-    histogram: Histogram, capacity: int, num_classes: int, most_work: int = _MAX_WORK
+    histogram: Histogram,
+    capacity: int,
+    num_classes: int,
+    by_mean: bool = True,
+    most_work: int = _MAX_WORK,
 ) -> PackRuns:
-    relaxation = by_classes(histogram, capacity, num_classes)
-    if relaxation is None:
+    classes = by_classes(histogram, capacity, num_classes, by_mean)
+    if classes is None:
         return best_fit_decreasing(histogram, capacity)
+    relaxation, edges = classes
     solved = _begun(relaxation).solve(histogram.num_samples + 1, most_work)
     patterns, amounts = solved.patterns()
     rounded = (np.floor(amounts + (1.0 - fraction)).astype(np.int64) for fraction in _ROUND_UP)
-    fill = functools.partial(fill_patterns, histogram, capacity, relaxation.lengths, patterns)
+    fill = functools.partial(fill_patterns, histogram, capacity, edges, patterns)
     return min(map(fill, rounded), key=attrgetter("total_packs"))
 
 
@@ -444,104 +496,3 @@ def _begun(relaxation: Relaxation) -> _Generation:
     entries = np.tile([-1.0, 1.0], (num_rows - 1, 1))
     master.add(np.stack([longer, longer + 1], axis=1), entries, np.zeros(num_rows - 1))
     return _Generation(relaxation, master, len(demand) - 1)
-
-
-# `packs` packs from number `first` on get `per_pack` samples of `length` each.
-_Piece = tuple[int, int, int, int]  # length, first, packs, per_pack
-
-
-def fill_patterns(
-    histogram: Histogram, capacity: int, borders: Int64s, patterns: Int64s, num_packs: Int64s
-) -> PackRuns:
-    """Plan `histogram` along patterns of classes.
-
-    Args:
-        borders: int64 [k], the longest length of each class, descending; classes are numbered so.
-        patterns: int64 [p, most], the classes of a pack's slots, padded with -1; the borders of a
-            row add up to at most `capacity`.
-        num_packs: int64 [p], how many packs are made after each pattern.
-    """
-    pieces, rest = _into_slots(histogram, borders, patterns, num_packs)
-    total, rooms = _close_up(pieces, capacity)
-    packs = OpenPacks(capacity, rest[-1][0] if rest else 1, total)
-    for room, first, number in rooms:
-        packs.add(room, (first, number, 0))
-    for length, count in rest:
-        packs.fill_best(length, count)
-        pieces.extend((length, first, number, each) for first, number, each, _ in packs.dealt)
-        packs.dealt.clear()
-    return _to_runs(pieces, packs.total)
-
-
-def _into_slots(
-    histogram: Histogram, borders: Int64s, patterns: Int64s, num_packs: Int64s
-) -> tuple[list[_Piece], list[tuple[int, int]]]:
-    """Fill the slots; returns the pieces, and (length, count) of what is left, descending."""
-    first_pack = np.cumsum(num_packs) - num_packs
-    pattern, column = np.nonzero((patterns >= 0) & (num_packs > 0)[:, None])
-    slot_class = patterns[pattern, column]
-    order = np.argsort(slot_class, kind="stable")[::-1]
-    pattern = pattern[order]
-    columns = borders[slot_class[order]], first_pack[pattern], num_packs[pattern]
-    slots: list[list[int]] = np.stack(columns, axis=1).tolist()
-    pieces: list[_Piece] = []
-    rest: list[tuple[int, int]] = []
-    for length, count in histogram.pairs():
-        left = count
-        while left and slots and slots[-1][0] >= length:
-            border, first, packs = slots.pop()
-            taken = min(packs, left)
-            pieces.append((length, first, taken, 1))
-            left -= taken
-            if taken < packs:
-                slots.append([border, first + taken, packs - taken])
-        if left:
-            rest.append((length, left))
-    return pieces, rest
-
-
-def _close_up(pieces: list[_Piece], capacity: int) -> tuple[int, list[list[int]]]:
-    """Renumber the packs so that none is empty (in place); returns their number, and the rooms
-    left: (room, first pack, packs)."""
-    if not pieces:
-        return 0, []
-    lengths, first, packs, _ = np.array(pieces, np.int64).T
-    edges = np.unique(np.concatenate([first, first + packs]))
-    change = np.zeros(len(edges), np.int64)
-    np.add.at(change, np.searchsorted(edges, first), lengths)
-    np.subtract.at(change, np.searchsorted(edges, first + packs), lengths)
-    used = np.cumsum(change)[:-1]
-    sizes = np.where(used > 0, np.diff(edges), 0)
-    start = np.cumsum(sizes) - sizes
-    moved = start[np.searchsorted(edges, first)]
-    pieces[:] = [
-        (length, now, packs, each)
-        for (length, _, packs, each), now in zip(pieces, moved.tolist(), strict=True)
-    ]
-    rooms = np.stack([capacity - used, start, sizes], axis=1)[used > 0]
-    return int(sizes.sum()), rooms.tolist()
-
-
-def _to_runs(pieces: list[_Piece], total: int) -> PackRuns:
-    """The pieces in the order of dealing, split where their packs differ in what they hold."""
-    columns = np.array(pieces, np.int64).reshape(-1, 4)
-    columns = columns[np.argsort(-columns[:, 0], kind="stable")]
-    _, first, packs, each = columns.T
-    edges = np.unique(np.concatenate([first, first + packs]))
-    low = np.searchsorted(edges, first)
-    num_parts = np.searchsorted(edges, first + packs) - low
-    piece = np.repeat(np.arange(len(columns)), num_parts)
-    part = np.arange(len(piece)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
-    span = low[piece] + part  # each part covers one stretch between neighbouring edges
-
-    by_span = np.argsort(span, kind="stable")
-    held = np.cumsum(each[piece[by_span]]) - each[piece[by_span]]
-    new_span = np.diff(span[by_span], prepend=-1) != 0
-    position = np.empty(len(piece), np.int64)
-    position[by_span] = held - np.maximum.accumulate(np.where(new_span, held, 0))
-
-    starts = (np.diff(piece, prepend=-1) != 0) | (np.diff(position, prepend=-1) != 0)
-    at = np.flatnonzero(starts)
-    last = np.append(at[1:], len(piece)) - 1
-    begin, end = edges[span[at]], edges[span[last] + 1] if len(at) else edges[:0]
-    return PackRuns(begin, end - begin, each[piece[at]], position[at], total)

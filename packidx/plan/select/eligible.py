@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -20,17 +19,8 @@ from packidx.hashing import below, derive_key, hash_ints, hash_strings, splitmix
 from packidx.io.urls import absolute
 from packidx.lengths.rows import LengthsRows
 from packidx.plan.options import parse_share
+from packidx.plan.select.copies import Consumed, Copies, in_rows
 from packidx.plan.select.mixture import copies as copies_of
-from packidx.plan.select.pieces import (
-    SIDES,
-    Stretches,
-    distinct_pairs,
-    expand_ranges,
-    in_order,
-    joined_columns,
-    pairs_in,
-    select,
-)
 
 _KEYED = derive_key("holdout", "key")
 _PLACED = derive_key("holdout", "place")
@@ -154,31 +144,6 @@ REASONS = (
 )
 
 
-class Finished(NamedTuple):
-    """Copies that training has had whole, in order: int64 ``[n]`` and int32 ``[n]``."""
-
-    sample_id: Int64s
-    copy: Int32s
-
-
-class Trained(NamedTuple):
-    """Tokens ``start .. stop - 1`` of samples, that training has had: int64 and int32 ``[n]``, in
-    order of `sample`."""
-
-    sample: Int64s
-    start: Int32s
-    stop: Int32s
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumedRows:
-    """All that training has had already: whole samples, and parts of copies that it has begun."""
-
-    finished: Finished
-    begun: Stretches
-    trained: Trained
-
-
 @dataclass(frozen=True, slots=True)
 class Rules:
     """Rules that leave samples out of a plan besides those that cannot be packed.
@@ -186,13 +151,13 @@ class Rules:
     Attributes:
         exclude: what the user names.
         consumed: what training has had.
-        before: reason -> int64 [n], ids of samples that the plan which is continued left out by
-            choice, for that reason.
+        before: reason -> ``sample_id``, ascending, of samples that the plan which is continued left
+            out by choice, for that reason.
     """
 
     exclude: Exclusion | None = None
-    consumed: ConsumedRows | None = None
-    before: Mapping[str, Int64s] = field(default_factory=dict)
+    consumed: Consumed | None = None
+    before: Mapping[str, pl.DataFrame] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,75 +207,6 @@ class Verdicts:
         return pa.DictionaryArray.from_arrays(codes, pa.array(REASONS)).cast(pa.string())
 
 
-@dataclass
-class Copies:
-    """The number of times that each row is packed.
-
-    Attributes:
-        number: int64 [n], or None where each is packed once.
-        is_partial: bool [n]: training has had a part of one of its copies.
-        had: int64 [m] each, rows and copies that training has had whole, in that order.
-        left: what is left of those that it has begun.
-        trained: int64 [m] each, ranges of tokens that it has had: rows, the first token, and the
-            one after the last.
-    """
-
-    number: Int64s | None
-    is_partial: Bools
-    had: tuple[Int64s, Int64s]
-    left: Stretches
-    trained: tuple[Int64s, Int64s, Int64s]
-
-    def of(self, rows: Int32s) -> tuple[Int32s, Int32s | None]:
-        """Each of `rows`, ascending ones of which nothing is begun, as often as it is packed, and
-        the copies' numbers; None where all are 0."""
-        if self.number is None:
-            return rows, None
-        times = self.number[rows]
-        copies = _lowest_free(*self.had, rows.astype(np.int64), times)
-        return np.repeat(rows, times), copies.astype(np.int32)
-
-    def stretches(self, rows: Int64s, weight: Int32s) -> Stretches:
-        """Return what is to be cut of `rows`, ascending ones of `weight` tokens: the lowest copies
-        that training has not had, begun ones first."""
-        times = np.ones(len(rows), np.int64) if self.number is None else self.number[rows]
-        row, copy = distinct_pairs(self.left.sample, self.left.copy)
-        first, last = (np.searchsorted(row, rows, side) for side in SIDES)
-        chosen, _ = expand_ranges(first, np.minimum(last, first + times))
-        is_chosen = pairs_in(self.left.sample, self.left.copy, row[chosen], copy[chosen])
-        begun = select(self.left, is_chosen)
-        taken = in_order(np.r_[self.had[0], row], np.r_[self.had[1], copy])
-        times = np.maximum(times - (last - first), 0)
-        fresh = np.repeat(rows, times)
-        zeros = np.zeros(len(fresh), np.int64)
-        untouched = Stretches(
-            fresh,
-            _lowest_free(*taken, rows, times),
-            zeros,
-            weight[fresh].astype(np.int64),
-            zeros,
-        )
-        both = joined_columns([begun, untouched])
-        return select(both, np.lexsort((both.start, both.copy, both.sample)))
-
-
-def _lowest_free(row: Int64s, copy: Int64s, rows: Int64s, times: Int64s) -> Int64s:
-    """For each of `rows` the lowest `times` copy numbers that are not taken, one after the other.
-
-    Taken are the pairs of `row` and `copy`, in order. The i-th taken number c of a row has c - i
-    free ones below it: the j-th free number is j and as many more as there are taken ones with
-    c - i <= j.
-    """
-    owner = np.repeat(np.arange(len(rows)), times)
-    nth = np.arange(len(owner)) - np.repeat(np.cumsum(times) - times, times)
-    if not len(row):
-        return nth
-    free = copy - np.arange(len(row)) + np.searchsorted(row, row)
-    upto = np.searchsorted(row << 32 | free, rows[owner] << 32 | nth, "right")
-    lowest: Int64s = nth + upto - np.searchsorted(row, rows)[owner]
-    return lowest
-
-
 def judge(
     rows: LengthsRows, weight: Int32s, options: Options, rules: Rules
 ) -> tuple[Verdicts, Copies]:
@@ -327,14 +223,11 @@ def judge(
         verdicts.set(weight <= 0, "empty")
     if rules.exclude is not None:
         verdicts.set(rules.exclude.of(rows), "excluded")
-    for reason, ids in rules.before.items():
-        verdicts.set(_rows_of(ids, rows)[0], reason)
-    number = _copies(rows, options)
-    none = np.empty(0, np.int64)
-    untouched = np.zeros(rows.num_rows, bool)
-    copies = Copies(number, untouched, (none, none), Stretches.none(), (none, none, none))
+    for reason, samples in rules.before.items():
+        verdicts.set(in_rows(samples, rows)[0], reason)
+    copies = Copies(_copies(rows, options), np.zeros(rows.num_rows, bool))
     if rules.consumed is not None:
-        _take_off(rows, rules.consumed, copies, verdicts)
+        verdicts.set(copies.take_off(rows, rules.consumed), "consumed")
     if options.holdout is not None:
         source = rows.arrow("source") if "source" in rows.frame.columns else None
         share = parse_share(options.holdout)
@@ -360,35 +253,3 @@ def _copies(rows: LengthsRows, options: Options) -> Int64s | None:
         mine = (source == name).fill_null(False).to_numpy()
         number[mine] = copies_of(Fraction(weight), draws[mine])
     return number
-
-
-def _take_off(
-    rows: LengthsRows, consumed: ConsumedRows, copies: Copies, verdicts: Verdicts
-) -> None:
-    """Take what training has had off the copies."""
-    at, mine = _rows_of(consumed.finished.sample_id, rows)
-    numbers = np.ones(rows.num_rows, np.int64) if copies.number is None else copies.number
-    left = np.maximum(numbers - np.bincount(at, minlength=rows.num_rows), 0)
-    verdicts.set((left == 0) & (numbers > 0), "consumed")
-    copies.number = left
-    going_on = left[at] > 0
-    copies.had = at[going_on], consumed.finished.copy[mine][going_on].astype(np.int64)
-    at, mine = _rows_of(consumed.begun.sample, rows)
-    going_on = left[at] > 0
-    begun = (values[mine][going_on] for values in consumed.begun[1:])
-    copies.left = Stretches(at[going_on], *begun)
-    copies.is_partial[copies.left.sample] = True
-    at, mine = _rows_of(consumed.trained.sample, rows)
-    start, stop = (values[mine].astype(np.int64) for values in consumed.trained[1:])
-    copies.trained = at, start, stop
-
-
-def _rows_of(ids: Int64s, rows: LengthsRows) -> tuple[Int64s, Int64s]:
-    """The rows that have one of `ids`, ascending sample ids, and which of `ids` each has."""
-    own = rows.sample_id
-    if not len(own):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    first, last = np.searchsorted(ids, own[0]), np.searchsorted(ids, own[-1], "right")
-    at = np.searchsorted(own, ids[first:last])
-    same = own[at] == ids[first:last]
-    return at[same], first + np.flatnonzero(same)

@@ -4,113 +4,49 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.arrays import Bools, Int32s, Int64s, Ints
+from packidx.errors import FormatError, OptionError
 from packidx.format.index import Options
+from packidx.format.parquet import conform
+from packidx.format.schema import DROPPED
+from packidx.format.terms import LOST, NOT_ELIGIBLE
 from packidx.lengths.rows import LengthsRows
+from packidx.plan.select.copies import Copies
+from packidx.plan.select.eligible import Rules, Verdicts, judge
+from packidx.plan.select.pieces import Pieces, Stretches, cut_into_pieces, expand_ranges, select
 
-
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """Items some of which are pairs, arrays ``[n]``.
-
-    Attributes:
-        is_pair: bool.
-        length, padded: int32, of the item's first sample: of a pair, the chosen side.
-    """
-
-    is_pair: Bools
-    length: Int32s
-    padded: Int32s
-
-    def select(self, keep: Bools) -> Folded:
-        """Return the items that `keep` marks."""
-        return Folded(self.is_pair[keep], self.length[keep], self.padded[keep])
-
-    def first_samples(self) -> Int64s:
-        """The number of each item's first sample, int64 [n], where all samples are counted."""
-        sizes = 1 + self.is_pair.astype(np.int64)
-        return np.cumsum(sizes) - sizes
-
-    def samples_of(self, items: Ints) -> tuple[Int64s, Int64s]:
-        """The numbers of the samples of `items`, one item after the other, and how many each has:
-        both int64."""
-        sizes = 1 + self.is_pair[items].astype(np.int64)
-        owner = np.repeat(np.arange(len(sizes)), sizes)
-        second = np.arange(len(owner)) - (np.cumsum(sizes) - sizes)[owner]
-        return self.first_samples()[items][owner] + second, sizes
-
-
-def fold(
-    rows: LengthsRows,
-    row: Int32s,
-    num_whole: int,
-    lengths: tuple[Int32s, Int32s],
-    weight: Int32s,
-    options: Options,
-) -> tuple[Int32s, Int32s, Folded]:
-    """Length and padded length of items with the rejected sides of pairs, and what they were made
-    of.
-
-    Args:
-        row: int32 [n], rows of the items; of pairs, those of the chosen sides.
-        num_whole: as of `Items`.
-        lengths: length and padded length of those rows or pieces, int32 [n].
-        weight: int32 [rows], tokens of every row.
-    """
-    is_chosen = np.zeros(rows.num_rows, bool)
-    is_chosen[rows.chosen] = True
-    is_pair = is_chosen[row]
-    is_pair[num_whole:] = False
-    rejected = np.where(is_pair, weight[np.minimum(row + 1, rows.num_rows - 1)], 0)
-    rejected = rejected.astype(np.int32)
-    length, padded = lengths
-    sums = length + rejected
-    plain = padded is length
-    both = sums if plain else padded + options.padded(rejected)
-    return sums, both, Folded(is_pair, length, padded)
-
-
-def of_pairs(rows: LengthsRows, values: Ints) -> Ints:
-    """`values` of every row, [n]; of both sides of a pair the sum over the two."""
-    if not len(rows.chosen):
-        return values
-    sums = values.copy()
-    sums[rows.chosen] += values[rows.chosen + 1]
-    sums[rows.chosen + 1] = sums[rows.chosen]
-    return sums
-
-
-def paired_rows(rows: LengthsRows) -> Bools:
-    """bool [rows], which are a side of a pair."""
-    paired = np.zeros(rows.num_rows, bool)
-    paired[rows.chosen] = paired[rows.chosen + 1] = True
-    return paired
-
-
-_COLUMNS = ("row", "length", "padded", "copy", "piece", "token_start")  # and `folded`
+# What a lengths table calls the column that a cap is on.
+_CAPPED = {"num_images": "--max-images", "vision_patches": "--max-vision-patches"}
+_COLUMNS = ("row", "length", "padded", "copy", "piece", "token_start")
 _NONE = np.empty(0, np.int64)
+
+Number = TypeVar("Number", bound=np.generic)
 
 
 @dataclass
 class Items:
-    """The units that the strategy packs, in order of (row, copy, piece).
+    """The samples that are packed, in order of (row, copy, piece), and the items that they are.
+
+    An item is what the strategy packs: one sample or piece, or both sides of a preference pair.
 
     Attributes:
-        row: int32 [n] into `rows` of the lengths table.
-        length: int32 [n], tokens of the piece.
-        padded: int32 [n], tokens that it takes in its pack.
-        copy, piece, token_start: int32 [n], or None where all are 0.
-        num_whole: number of items, the first ones, that are whole samples; pieces follow.
+        row: int32 [samples] into `rows` of the lengths table.
+        length: int32 [samples], tokens of the piece.
+        padded: int32 [samples], tokens that it takes in its pack.
+        copy, piece, token_start: int32 [samples], or None where all are 0.
+        num_whole: number of samples, the first ones, that are whole; pieces follow.
+        first: int64 [items], the first sample of each; None where each sample is an item.
         cut: counters of the pieces: name -> (values, is unknown).
         left_out: rows of packed samples of which no piece has some tokens, int64, ascending, and
             how many, int64, of every copy: behind a truncation, and media longer than a piece.
         num_eligible: tokens of all eligible samples (`packidx.format.terms`), each counted once.
         lost: rows of which tokens are lost, int64, ascending, and how many, int64.
-        folded: which items are preference pairs, two rows each; None where none is.
     """
 
     rows: LengthsRows
@@ -121,99 +57,397 @@ class Items:
     piece: Int32s | None = None
     token_start: Int32s | None = None
     num_whole: int = 0
+    first: Int64s | None = None
     cut: dict[str, tuple[Int64s, Bools]] = field(default_factory=dict)
-    left_out: tuple[Int64s, Int64s] = field(default_factory=lambda: (_NONE, _NONE))
+    left_out: tuple[Int64s, Int64s] = (_NONE, _NONE)
     num_eligible: int = 0
-    lost: tuple[Int64s, Int64s] = field(default_factory=lambda: (_NONE, _NONE))
-    folded: Folded | None = None
+    lost: tuple[Int64s, Int64s] = (_NONE, _NONE)
+
+    @property
+    def num_samples(self) -> int:
+        """Rows of the samples table in one epoch."""
+        return len(self.row)
 
     @property
     def num_items(self) -> int:
-        return len(self.row)
+        return len(self.row if self.first is None else self.first)
 
     @cached_property
     def are_all_rows(self) -> bool:
-        """Return whether item i is the whole of row i, for all of them."""
-        last = self.num_items - 1
-        same = self.num_items == self.rows.num_rows and self.num_whole == self.num_items
+        """Return whether sample i is the whole of row i, for all of them."""
+        last = self.num_samples - 1
+        same = self.num_samples == self.rows.num_rows and self.num_whole == self.num_samples
         return same and (last < 0 or bool((self.row == np.arange(last + 1)).all()))
 
     def column(self, name: str) -> tuple[Int64s, Bools | None] | None:
-        """Counter `name` of every item and where it is unknown; None where it is nowhere known."""
+        """Counter `name` of every sample and where it is unknown; None where it is nowhere
+        known."""
         if name == "num_samples":
-            ones = np.ones(self.num_items, np.int64)
-            return ones if self.folded is None else ones + self.folded.is_pair, None
+            return np.ones(self.num_samples, np.int64), None
         if name not in self.rows.frame.columns:
             return None
-        values, null = self.whole(name, slice(self.num_whole))
-        if self.num_whole == self.num_items:
+        values, null = self.rows.ints(name, self.row[: self.num_whole])
+        if self.num_whole == self.num_samples:
             return values, null
         more, unknown = self.cut[name]
         null = np.zeros(len(values), bool) if null is None else null
         return np.concatenate([values, more]), np.concatenate([null, unknown])
 
-    def whole(self, name: str, items: slice = slice(None)) -> tuple[Int64s, Bools | None]:
-        """Counter `name` of the whole samples of some items, of pairs of both; and where it is
-        unknown."""
-        row = self.row[items]
-        values, null = self.rows.ints(name, row)
-        if self.folded is None:
-            return values, null
-        pairs = np.flatnonzero(self.folded.is_pair[items])
-        rejected, unknown = self.rows.ints(name, row[pairs] + 1)
-        values = values.copy()
-        values[pairs] += rejected
-        if unknown is not None:
-            null = np.zeros(len(values), bool) if null is None else null.copy()
-            null[pairs] |= unknown
-        return values, null
+    def total(self, values: NDArray[Number], how: np.ufunc = np.add) -> NDArray[Number]:
+        """Values of every sample as one of every item: sums, or what else `how` makes of two."""
+        if self.first is None or not len(self.first):
+            return values
+        return np.asarray(how.reduceat(values, self.first, dtype=values.dtype))
+
+    def counter(self, name: str) -> tuple[Int64s, Bools | None] | None:
+        """`column` of every item."""
+        column = self.column(name)
+        if column is None:
+            return None
+        values, null = column
+        return self.total(values), None if null is None else self.total(null, np.logical_or)
+
+    @cached_property
+    def tokens(self) -> Int32s:
+        """int32 [items], Σ length."""
+        return self.total(self.length)
+
+    @cached_property
+    def padded_tokens(self) -> Int32s:
+        """int32 [items], Σ padded; the very array `tokens` where nothing is padded."""
+        return self.tokens if self.padded is self.length else self.total(self.padded)
 
     @property
     def squares(self) -> NDArray[np.float64]:
-        """float64 [n], the sum of the squared lengths of an item's samples."""
-        length = self.length.astype(np.float64)
-        if self.folded is None:
-            return length**2
-        first = self.folded.length.astype(np.float64)
-        return np.asarray(first**2 + (length - first) ** 2)
+        """float64 [items], Σ length²."""
+        return self.total(self.length.astype(np.float64) ** 2)
+
+    def of_first(self, values: NDArray[Number]) -> NDArray[Number]:
+        """Values of every sample as those of every item's first one."""
+        return values if self.first is None else values[self.first]
 
     @cached_property
-    def samples(self) -> Items:
-        """The items as they are written: each side of a pair by itself."""
-        if self.folded is None:
-            return self
-        number, _ = self.folded.samples_of(np.arange(self.num_items))
-        owner = np.repeat(np.arange(self.num_items), 1 + self.folded.is_pair)
-        is_second = number != self.folded.first_samples()[owner]
-        columns = {name: getattr(self, name) for name in _COLUMNS}
-        columns = {name: values[owner] for name, values in columns.items() if values is not None}
-        columns["row"] = columns["row"] + is_second.astype(np.int32)
-        for name, of_first in (("length", self.folded.length), ("padded", self.folded.padded)):
-            columns[name] = np.where(is_second, columns[name] - of_first[owner], of_first[owner])
-        if self.padded is self.length:
-            columns["padded"] = columns["length"]
-        num_whole = self.num_whole + int(self.folded.is_pair.sum())
-        return replace(self, **columns, num_whole=num_whole, folded=None)
+    def sizes(self) -> Int64s | None:
+        """int64 [items], samples of each; None where each is one."""
+        return None if self.first is None else np.diff(np.append(self.first, self.num_samples))
+
+    def samples_of(self, items: Ints) -> Ints:
+        """The numbers of the samples of `items`, one item after the other."""
+        if self.first is None or self.sizes is None:
+            return items
+        first = self.first[items]
+        return expand_ranges(first, first + self.sizes[items])[0]
 
     def rows_of(self, items: Ints) -> Int32s:
-        """The rows of some items, int32, those of both sides of pairs among them."""
-        if self.folded is None:
-            return self.row[items]
-        return self.samples.row[self.folded.samples_of(items)[0]]
+        """The rows of all samples of some items, int32."""
+        return self.row[self.samples_of(items)]
 
     def select(self, keep: Bools) -> Items:
-        """Return the items that `keep` marks."""
+        """Return the samples of the items that `keep` marks."""
+        first = None
+        if self.sizes is not None:
+            first = np.cumsum(self.sizes[keep]) - self.sizes[keep]
+            keep = np.repeat(keep, self.sizes)
         columns = {name: getattr(self, name) for name in _COLUMNS}
         kept = {name: values[keep] for name, values in columns.items() if values is not None}
         pieces = keep[self.num_whole :]
         cut = {name: (values[pieces], null[pieces]) for name, (values, null) in self.cut.items()}
         rows, tokens = self.left_out
-        has_items = np.isin(rows, self.row[keep])
+        is_packed = np.isin(rows, self.row[keep])
         return replace(
             self,
             **kept,
             num_whole=int(keep[: self.num_whole].sum()),
+            first=first,
             cut=cut,
-            left_out=(rows[has_items], tokens[has_items]),
-            folded=None if self.folded is None else self.folded.select(keep),
+            left_out=(rows[is_packed], tokens[is_packed]),
         )
+
+
+def make_items(rows: LengthsRows, options: Options, rules: Rules) -> tuple[Items, pa.Table]:
+    """Split rows of the table into items that fit a pack and a `dropped` table; nothing is lost.
+
+    Raises:
+        OptionError: a sample is too long and `on_long` is ``error``, or a cap is on a column that
+            is not known.
+    """
+    weight = rows.length - 1 if options.shift else rows.length
+    verdicts, copies = judge(rows, weight, options, rules)
+    usable = verdicts.usable()
+    _check_labels(rows, usable)
+    rows.check_media(usable)
+    if options.shift:
+        verdicts.set(rows.end_with_media(), "too_long")
+        verdicts.join(rows.chosen)
+        usable = verdicts.usable()
+    paired = _paired_rows(rows)
+    needed = weight
+    if len(rows.chosen):
+        both = _of_pairs(rows, options.padded(weight.astype(np.int64)))
+        needed = np.where(paired, both, weight)
+    long = usable & (needed > options.longest)
+    fits = usable & ~long & ~copies.is_partial
+    fits[rows.chosen + 1] = False  # they come with the chosen sides
+    fitting = np.arange(len(fits), dtype=np.int32)
+    fitting = fitting if fits.all() else fitting[fits]
+    items = _whole_samples(rows, fitting, weight, options, copies)
+    left_over = np.flatnonzero(long)
+    if len(left_over) and options.on_long == "error":
+        _complain(rows, left_over, weight, options)
+    if options.on_long in ("split", "truncate") or copies.is_partial.any():
+        chosen = np.flatnonzero((long & ~paired | copies.is_partial) & usable)
+        items, left_over = _with_pieces(items, chosen, weight, options, copies)
+        left_over = np.union1d(left_over, np.flatnonzero(long & paired))
+    verdicts.set(left_over, "too_long")
+    items = _within_caps(items, options, verdicts)
+    verdicts.join(rows.chosen)
+    _count_lost(items, verdicts, weight, copies)
+    return items, _dropped(rows, verdicts, weight, options)
+
+
+def _check_labels(rows: LengthsRows, usable: Bools) -> None:
+    if "label_tokens" not in rows.frame.columns:
+        return
+    labels, _ = rows.ints("label_tokens")
+    wrong = np.flatnonzero(usable & (labels > rows.length))
+    if len(wrong):
+        first = int(wrong[0])
+        raise FormatError(
+            f"{rows.uri}: sample {rows.sample_id[first]} has {labels[first]} label_tokens of "
+            f"{rows.length[first]} tokens ({len(wrong)} such samples): correct them"
+        )
+
+
+def _of_pairs(rows: LengthsRows, values: Ints) -> Ints:
+    """`values` of every row, [n]; of both sides of a pair the sum over the two."""
+    if not len(rows.chosen):
+        return values
+    sums = values.copy()
+    sums[rows.chosen] += values[rows.chosen + 1]
+    sums[rows.chosen + 1] = sums[rows.chosen]
+    return sums
+
+
+def _paired_rows(rows: LengthsRows) -> Bools:
+    """bool [rows], which are a side of a pair."""
+    paired = np.zeros(rows.num_rows, bool)
+    paired[rows.chosen] = paired[rows.chosen + 1] = True
+    return paired
+
+
+def _whole_samples(
+    rows: LengthsRows, chosen: Int32s, weight: Int32s, options: Options, copies: Copies
+) -> Items:
+    """Every copy of the chosen rows, and of the rejected sides of those that are pairs."""
+    row, copy = copies.of(chosen)
+    first = None
+    if len(rows.chosen):
+        sizes = np.where(_paired_rows(rows)[row], 2, 1)
+        first = np.cumsum(sizes) - sizes
+        owner = np.repeat(np.arange(len(row)), sizes)
+        row = (row[owner] + np.arange(len(owner)) - first[owner]).astype(np.int32)
+        copy = None if copy is None else copy[owner]
+    length = weight if len(row) == len(weight) and copy is None else weight[row]
+    return Items(rows, row, length, options.padded(length), copy, num_whole=len(row), first=first)
+
+
+def _with_pieces(
+    items: Items, chosen: Int64s, weight: Int32s, options: Options, copies: Copies
+) -> tuple[Items, Int64s]:
+    """`items` and the pieces of the chosen rows; returns the rows that cannot be cut, too."""
+    stretches = copies.stretches(chosen, weight)
+    too_long = _NONE
+    if options.on_long not in ("split", "truncate"):
+        over = options.padded(stretches.stop - stretches.start) > options.longest
+        too_long = np.unique(stretches.row[over])
+        stretches = select(stretches, ~np.isin(stretches.row, too_long))
+    truncate = options.on_long == "truncate"
+    pieces, failed = cut_into_pieces(
+        items.rows, stretches, options.longest, only_first=truncate, shift=options.shift
+    )
+    left_over = np.union1d(failed, too_long)
+    if not len(pieces.row):
+        return items, left_over
+    return _joined(items, pieces, options, _left_out(stretches, pieces)), left_over
+
+
+def _left_out(stretches: Stretches, pieces: Pieces) -> tuple[Int64s, Int64s]:
+    """Rows that have pieces, but not of all tokens of their stretches; and how many are in none."""
+    rows = np.unique(pieces.row)
+    tokens = np.zeros(len(rows), np.int64)
+    np.subtract.at(tokens, np.searchsorted(rows, pieces.row), pieces.length)
+    asked = select(stretches, np.isin(stretches.row, rows))
+    np.add.at(tokens, np.searchsorted(rows, asked.row), asked.stop - asked.start)
+    return rows[tokens > 0], tokens[tokens > 0]
+
+
+def _joined(
+    items: Items, pieces: Pieces, options: Options, left_out: tuple[Int64s, Int64s]
+) -> Items:
+    zeros = np.zeros(items.num_samples, np.int32)
+
+    def join(before: Int32s | None, after: Ints) -> Int32s:
+        return np.concatenate([zeros if before is None else before, after.astype(np.int32)])
+
+    copy, length = join(items.copy, pieces.copy), pieces.length.astype(np.int32)
+    numbers = items.num_samples + np.arange(len(length))
+    return Items(
+        items.rows,
+        join(items.row, pieces.row),
+        join(items.length, length),
+        join(items.padded, options.padded(length)),
+        copy if copy.any() else None,
+        join(None, pieces.piece),
+        join(None, pieces.token_start),
+        items.num_samples,
+        None if items.first is None else np.concatenate([items.first, numbers]),
+        pieces.sums,
+        left_out,
+    )
+
+
+def _within_caps(items: Items, options: Options, verdicts: Verdicts) -> Items:
+    """The items of samples none of which breaks a cap by itself."""
+    own_row = items.of_first(items.row)
+    keep = np.ones(items.num_items, bool)
+    for name, cap in options.caps.items():
+        column = items.counter(name)
+        option = _CAPPED.get(name, "--max-samples")
+        if column is None:
+            raise OptionError(
+                f"{option} {cap} needs the column `{name}`, which {items.rows.uri} does not have: "
+                "leave the cap out"
+            )
+        values, null = column
+        if null is not None and null.any():
+            raise OptionError(
+                f"{option} {cap}: {int(null.sum())} samples of {items.rows.uri} do not say their "
+                f"`{name}`: leave the cap out or count them"
+            )
+        rows = np.unique(own_row[values > cap])
+        if len(rows):
+            verdicts.set(rows, f"max_{name.removeprefix('num_')}")
+            keep &= ~np.isin(own_row, rows)
+    return items if keep.all() else items.select(keep)
+
+
+def _count_lost(items: Items, verdicts: Verdicts, weight: Int32s, copies: Copies) -> None:
+    """State in `items` how many tokens were to be packed, and which of them are not."""
+    left_out = verdicts.of(NOT_ELIGIBLE)
+    every = int(np.maximum(weight, 0).sum(dtype=np.int64))
+    items.num_eligible = every - int(np.maximum(weight[left_out], 0).sum(dtype=np.int64))
+    row, start, stop = copies.trained
+    cut_short = row[(start > 0) | (stop < weight[row])]
+    rows = np.r_[verdicts.of(LOST), cut_short, items.left_out[0]]
+    rows = np.setdiff1d(rows, left_out)
+    if not len(rows):
+        return
+    first = 0 if items.token_start is None else items.token_start.astype(np.int64)
+    own = items.row.astype(np.int64), first + np.zeros_like(items.row), first + items.length
+    ranges = (np.concatenate(part) for part in zip(copies.trained, own, strict=True))
+    items.lost = rows, _uncovered(rows, weight, *ranges)
+
+
+def _uncovered(rows: Int64s, weight: Int32s, row: Int64s, start: Int64s, stop: Int64s) -> Int64s:
+    """Tokens of each of `rows` that are in no range, int64 [rows].
+
+    Args:
+        rows: ascending.
+        weight: int32 [all rows], tokens of each.
+        row, start, stop: ranges of tokens of any rows, in any order; they may overlap.
+    """
+    mine = np.isin(row, rows)
+    # Places in the table as one number each; no range reaches into the next row.
+    begin, end = row[mine] << 32 | start[mine], row[mine] << 32 | stop[mine]
+    order = np.argsort(begin)
+    begin, end = begin[order], end[order]
+    before = np.maximum.accumulate(np.r_[np.int64(0), end])[:-1]
+    fresh = np.maximum(end - np.maximum(begin, before), 0)
+    covered = np.zeros(len(rows), np.int64)
+    np.add.at(covered, np.searchsorted(rows, begin >> 32), fresh)
+    return weight[rows] - covered
+
+
+def _complain(rows: LengthsRows, long: Int64s, weight: Ints, options: Options) -> None:
+    weight = _of_pairs(rows, weight.astype(np.int64))
+    worst = int(long[np.argmax(weight[long])])
+    key = rows.take("key", np.array([worst]))[0].as_py()
+    name = f"sample {rows.sample_id[worst]}" + (f" ({key})" if key else "")
+    if _paired_rows(rows)[worst]:
+        name += " and the other side of its pair"
+    raise OptionError(
+        f"samples longer than {options.longest} tokens: {len(long)}, the longest is "
+        f"{name} with {int(weight[worst])}: raise --capacity or choose another --on-long"
+    )
+
+
+def _dropped(rows: LengthsRows, verdicts: Verdicts, weight: Int32s, options: Options) -> pa.Table:
+    """Return what is in no pack, in order of sample_id (schema `DROPPED`)."""
+    numbers = verdicts.dropped()
+    if not len(numbers):
+        return DROPPED.empty_table()
+    reasons = verdicts.reasons(numbers)
+    details = _details(rows, numbers, np.array(reasons.to_pylist(), object), weight, options)
+    return _table(rows, numbers, reasons, details)
+
+
+def _table(
+    rows: LengthsRows, numbers: Ints, reasons: pa.Array, details: list[str | None]
+) -> pa.Table:
+    columns = {name: rows.take(name, numbers) for name in ("sample_id", "source", "key", "length")}
+    columns["reason"] = reasons
+    columns["detail"] = pa.array(details, pa.string())
+    return conform(pa.table(columns), DROPPED)
+
+
+def _details(
+    rows: LengthsRows,
+    numbers: Int64s,
+    reasons: NDArray[np.object_],
+    weight: Int32s,
+    options: Options,
+) -> list[str | None]:
+    """Return what exactly is wrong, where the reason does not say it all."""
+    detail = np.full(len(numbers), None, object)
+    paired = _paired_rows(rows)[numbers]
+    of = np.where(paired, "a pair of ", "").astype(object)
+
+    def tell(reason: str, values: Ints, what: str) -> Bools:
+        mine: Bools = np.equal(reasons, reason).astype(bool)
+        detail[mine] = of[mine] + values[numbers[mine]].astype(str).astype(object) + what
+        return mine
+
+    kept = f" tokens > {options.longest}"
+    if options.longest != options.capacity:
+        kept += f" (capacity {options.capacity} less margin {options.margin:g})"
+    tokens = _of_pairs(rows, weight.astype(np.int64))
+    long = tell("too_long", tokens, kept)
+    if options.on_long in ("split", "truncate"):
+        uncut = ", and where its media stand is unknown, or no text before or between them fits"
+        detail[long & ~paired] += uncut
+    detail[long & (tokens[numbers] <= options.longest)] = "the shift would cut its last medium"
+    for name, cap in options.caps.items():
+        values = rows.ints(name)[0] if name in rows.frame.columns else np.ones_like(tokens)
+        tell(f"max_{name.removeprefix('num_')}", _of_pairs(rows, values), f" > {cap} per pack")
+    shifted = " after the shift" if options.shift else ""
+    detail[reasons == "empty"] = f"no token is left to train on{shifted}"
+    invalid = np.flatnonzero(reasons == "invalid_length")
+    stated = rows.take("length", numbers[invalid]).to_pylist()
+    detail[invalid] = [f"length is {'null' if n is None else n}" for n in stated]
+    bad = np.flatnonzero(reasons == "rejected")
+    said = (rows.take(name, numbers[bad]).to_pylist() for name in ("reason", "detail"))
+    detail[bad] = [": ".join(filter(None, both)) or None for both in zip(*said, strict=True)]
+    if len(rows.chosen):
+        sound = rows.is_ok()[numbers] & (weight[numbers] > 0)
+        unsound = np.isin(reasons, ("rejected", "invalid_length", "empty"))
+        detail[paired & sound & unsound] = "the other side of its pair"
+    details: list[str | None] = detail.tolist()
+    return details
+
+
+def dropped_with(
+    dropped: pa.Table, rows: LengthsRows, numbers: Ints, reason: str, detail: str
+) -> pa.Table:
+    """`dropped` with more rows of the lengths table, all for one reason, by sample_id."""
+    more = _table(rows, numbers, pa.repeat(reason, len(numbers)), [detail] * len(numbers))
+    return pa.concat_tables([dropped, more]).sort_by("sample_id")

@@ -37,32 +37,16 @@ def joined_columns(parts: Sequence[Columns]) -> Columns:
     return parts[0]._make(np.concatenate(values) for values in zip(*parts, strict=True))
 
 
-def in_order(first: Int64s, second: Int64s) -> tuple[Int64s, Int64s]:
-    """The pairs sorted by `first`, then by `second`."""
-    order = np.lexsort((second, first))
-    return first[order], second[order]
+def keys(first: Int64s, second: Ints) -> Int64s:
+    """Pairs of numbers below 2^31 as one number each, in the same order."""
+    return first << 32 | second
 
 
-def changes(first: Int64s, second: Int64s) -> Bools:
-    """bool [n]: where another pair begins, of pairs of which equal ones are neighbours."""
-    new = np.ones(len(first), bool)
-    new[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+def changes(values: Int64s) -> Bools:
+    """bool [n]: where another value begins."""
+    new = np.ones(len(values), bool)
+    new[1:] = values[1:] != values[:-1]
     return new
-
-
-def distinct_pairs(first: Int64s, second: Int64s) -> tuple[Int64s, Int64s]:
-    """Each pair once, of pairs of which equal ones are neighbours."""
-    new = changes(first, second)
-    return first[new], second[new]
-
-
-def pairs_in(first: Int64s, second: Ints, others: Int64s, other_seconds: Ints) -> Bools:
-    """bool [n]: the pair is one of the others, which are in order of their firsts."""
-    low, high = (np.searchsorted(others, first, side) for side in SIDES)
-    near, owner = expand_ranges(low, high)
-    is_other = np.zeros(len(first), bool)
-    is_other[owner[other_seconds[near] == second[owner]]] = True
-    return is_other
 
 
 def expand_ranges(first: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
@@ -76,13 +60,13 @@ _KINDS = ("image", "video", "audio")
 
 
 class Stretches(NamedTuple):
-    """Tokens ``start .. stop - 1`` of copies of samples, to be cut into pieces: int64 ``[n]``.
+    """Tokens ``start .. stop - 1`` of copies of rows, to be cut into pieces: int64 ``[n]``, in
+    order of (row, copy, start).
 
-    `sample` is a row of the window, or a sample id; they are in order of (sample, copy, start).
     `first_piece` is the lowest piece number of that copy that is free.
     """
 
-    sample: Int64s
+    row: Int64s
     copy: Int64s
     start: Int64s
     stop: Int64s
@@ -130,11 +114,11 @@ def cut_into_pieces(
         the pieces, and the rows that have none: where their media stand is unknown, or they begin
         with a medium that is too long (`only_first`), or hold nothing else.
     """
-    chosen = np.unique(stretches.sample)
+    chosen = np.unique(stretches.row)
     media, unknown = _media_of(rows, chosen)
-    known = select(stretches, ~np.isin(stretches.sample, chosen[unknown]))
+    known = select(stretches, ~np.isin(stretches.row, chosen[unknown]))
     blocks = _blocks(media)
-    owner = np.searchsorted(chosen, known.sample)
+    owner = np.searchsorted(chosen, known.row)
     pieces = _chunks(known, owner, blocks, longest, only_first=only_first)
     failed = np.setdiff1d(chosen, pieces.row)
     owner = np.searchsorted(chosen, pieces.row)
@@ -149,7 +133,7 @@ def cut_into_pieces(
 
 
 class _Blocks(NamedTuple):
-    """Tokens that no cut may part, in order and apart: places as of `_keys`, int64 ``[n]``."""
+    """Tokens that no cut may part, in order and apart: places as of `keys`, int64 ``[n]``."""
 
     start: Int64s
     stop: Int64s
@@ -157,7 +141,7 @@ class _Blocks(NamedTuple):
 
 def _blocks(media: _Media) -> _Blocks:
     """The media; those that overlap, as a table of one's own may have them, are one block."""
-    start = _keys(media.row, media.at)
+    start = keys(media.row, media.at)
     order = np.argsort(start, kind="stable")
     start, stop = start[order], (start + media.tokens)[order]
     reach = np.maximum.accumulate(stop)
@@ -178,8 +162,8 @@ def _chunks(
         owner: number of each stretch's row as `blocks` has it, int64 [n].
     """
     left = np.flatnonzero(stretches.start < stretches.stop)
-    begin, end = _keys(owner, stretches.start), _keys(owner, stretches.stop)
-    base = _keys(owner, np.zeros_like(owner))
+    begin, end = keys(owner, stretches.start), keys(owner, stretches.stop)
+    base = keys(owner, np.zeros_like(owner))
     rounds: list[tuple[Int64s, Int64s, Int64s]] = []
     while len(left):
         start = begin[left]
@@ -201,8 +185,8 @@ def _chunks(
     )
     order = np.argsort(number, kind="stable")
     number, length = number[order], (stop - start)[order]
-    row, copy = stretches.sample[number], stretches.copy[number]
-    first = np.flatnonzero(changes(row, copy))
+    row, copy = stretches.row[number], stretches.copy[number]
+    first = np.flatnonzero(changes(keys(row, copy)))
     sizes = np.diff(np.append(first, len(row)))
     piece = stretches.first_piece[number] + np.arange(len(row)) - np.repeat(first, sizes)
     return Pieces(row, copy, piece, start[order] - base[number], length, {})
@@ -213,12 +197,12 @@ def _sums(pieces: Pieces, owner: Int64s, media: _Media) -> dict[str, Int64s]:
 
     `owner` has the number of each piece's row as `media` has it, int64 [n].
     """
-    begins_copy = changes(pieces.row, pieces.copy)
+    begins_copy = changes(keys(pieces.row, pieces.copy))
     copy = np.cumsum(begins_copy) - 1
     first, last = (np.searchsorted(media.row, owner[begins_copy], side) for side in SIDES)
     medium, of_copy = expand_ranges(first, last)
     at = media.at[medium]
-    piece = np.searchsorted(_keys(copy, pieces.token_start), _keys(of_copy, at), "right") - 1
+    piece = np.searchsorted(keys(copy, pieces.token_start), keys(of_copy, at), "right") - 1
     inside = piece >= 0
     inside[inside] = (copy[piece] == of_copy)[inside]
     inside[inside] = (at < _ends(pieces)[piece])[inside]
@@ -266,38 +250,27 @@ def _media_of(rows: LengthsRows, numbers: Int64s) -> tuple[_Media, Int64s]:
     null = lists.is_null().to_numpy(zero_copy_only=False)
     if null.any():
         missing = np.flatnonzero(null)
-        unknown = np.union1d(unknown, missing[~_holds_none(rows, numbers[missing])])
+        may_hold = _may_hold(rows, numbers[missing], unlisted=True)
+        unknown = np.union1d(unknown, missing[may_hold])
     return _Media(owner, kind, at, tokens, patches, t), unknown
 
 
-_COUNTERS: dict[str, tuple[str, ...]] = {
-    "image": ("num_images", "image_tokens"),
-    "video": ("num_videos", "video_tokens"),
-    "audio": ("audio_tokens",),
-}
-
-
-def _may_hold(rows: LengthsRows, numbers: Int64s) -> Bools:
-    """bool [n]: a counter of a row's media is above 0."""
-    counters = [rows.ints(name, numbers)[0] for names in _COUNTERS.values() for name in names]
-    return np.asarray(np.any([values > 0 for values in counters], axis=0))
-
-
-def _holds_none(rows: LengthsRows, numbers: Int64s) -> Bools:
-    """bool [n]: a row whose media are not listed says that it has no image and no video."""
-    known = ~_may_hold(rows, numbers)
-    for kind in ("image", "video"):
-        stated = np.zeros(len(numbers), bool)
-        for name in _COUNTERS[kind]:
-            _, null = rows.ints(name, numbers)
-            stated |= np.ones(len(numbers), bool) if null is None else ~null
-        known &= stated
-    return known
-
-
-def _keys(owner: Int64s, token: Int64s) -> Int64s:
-    """Places in samples as one number each, in order of (owner, token)."""
-    return owner << 32 | token
+def _may_hold(rows: LengthsRows, numbers: Int64s, *, unlisted: bool = False) -> Bools:
+    """bool [n]: a counter of a row's media is above 0; or, of rows whose media are not listed
+    though others' are, nothing says that there is no image and no video."""
+    may = np.zeros(len(numbers), bool)
+    for names in (
+        ("audio_tokens",),
+        ("num_images", "image_tokens"),
+        ("num_videos", "video_tokens"),
+    ):
+        unstated = np.full(len(numbers), unlisted and len(names) > 1)
+        for name in names:
+            values, null = rows.ints(name, numbers)
+            may |= values > 0
+            unstated &= False if null is None else null
+        may |= unstated
+    return may
 
 
 def _ends(pieces: Pieces) -> Int64s:
@@ -317,12 +290,12 @@ def label_tokens(
     """
     numbers = np.unique(row)
     owner, start, stop, known = _spans(rows, numbers)
-    keys, sums = owner << 32 | start, np.append(0, np.cumsum(stop - start))
+    begins, sums = keys(owner, start), np.append(0, np.cumsum(stop - start))
     mine = np.searchsorted(numbers, row)
 
     def before(token: Int64s) -> Int64s:
         """Label tokens of all rows up to `mine` that stand before `token` of it."""
-        at = np.searchsorted(keys, mine << 32 | token)  # spans that begin before it
+        at = np.searchsorted(begins, keys(mine, token))  # spans that begin before it
         reaching = (at > 0) & (owner[at - 1] == mine) if len(owner) else np.zeros(len(at), bool)
         over = np.zeros(len(at), np.int64)  # of the last one, what lies behind it
         over[reaching] = np.maximum(stop[at[reaching] - 1] - token[reaching], 0)

@@ -236,7 +236,7 @@ def test_a_state_gives_the_run_and_what_it_has_had(tmp_path: Path) -> None:
         ({"step": 10**6}, r"step 1000000 is outside \[0, "),
         ({"step": 0, "rank": 0}, "rank 0 of how many"),
         ({"step": 0, "rank": 4, "world_size": 4}, r"rank 4 is outside \[0, 4\)"),
-        ({"step": 0, "world_size": 3}, "a global batch of 8 packs, which 3 ranks cannot share"),
+        ({"step": 0, "world_size": 3}, "world_size 3 does not divide the 8 packs of a step"),
         ({"step": 0, "world_size": 3, "global_batch": 4}, "4 is not a positive multiple of world"),
         ({"step": 0, "global_batch": 10**6}, "exceeds the .* packs of an epoch"),
         ({"step": 0, "epoch": 1 << 63}, "epoch is 9223372036854775808"),

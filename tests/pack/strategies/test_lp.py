@@ -12,10 +12,7 @@ from packidx.pack.bounds import lower_bound, volume_bound
 from packidx.pack.counts import Histogram, PackRuns
 from packidx.pack.strategies import lp as module
 from packidx.pack.strategies.decreasing import best_fit_decreasing
-from packidx.pack.strategies.lp import (
-    by_knots,
-    linear_plan,
-)
+from packidx.pack.strategies.lp import by_knots, linear_plan
 
 
 def check(runs: PackRuns, histogram: Histogram, capacity: int) -> None:
@@ -91,15 +88,15 @@ def test_the_bound_holds_whatever_the_prices(problem: tuple[list[int], int]) -> 
         assert module._begun(relaxation).solve(1 << 40).bound <= optimum(lengths, capacity)
 
 
-@pytest.mark.parametrize(("num", "share"), [(20_000, 0.94), (500, 0.95)])
-def test_a_quarter_to_a_half_takes_far_fewer_packs(num: int, share: float) -> None:
+@pytest.mark.parametrize(("num", "share", "gap"), [(20_000, 0.94, 1.0005), (500, 0.95, 1.006)])
+def test_a_quarter_to_a_half_takes_far_fewer_packs(num: int, share: float, gap: float) -> None:
     histogram = uniform(0.25, 0.5, num, 8192)
     best = best_fit_decreasing(histogram, 8192).total_packs
     plan = linear_plan(histogram, 8192)
     check(plan.runs, histogram, 8192)
     assert plan.runs.total_packs <= share * best
     assert plan.bound > lower_bound(histogram, 8192)[0]
-    assert plan.runs.total_packs <= 1.006 * plan.bound
+    assert plan.runs.total_packs <= gap * plan.bound
 
 
 def test_sand_fills_what_the_patterns_leave() -> None:
