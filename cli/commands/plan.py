@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
@@ -21,6 +23,7 @@ from packidx.plan.options import (
     command_line,
     dashed,
 )
+from packidx.words import percent
 
 from ..options import (
     Decorator,
@@ -32,9 +35,10 @@ from ..options import (
     quiet_option,
     read_state,
 )
-from ..show.console import print_facts, print_json, say, status, warn
+from ..show.console import print_facts, print_json, print_rows, say, status, warn
 
 if TYPE_CHECKING:
+    from packidx.format.index import IndexManifest
     from packidx.index import Index
     from packidx.plan import PlanSummary
 
@@ -82,7 +86,8 @@ def _planned() -> Iterator[OptionGroup | Decorator]:
     for name, example in _EXAMPLES.items():
         yield OptionGroup(name, example)
         for field in GROUPS[name]:
-            yield with_option(field)
+            # Several capacities are for a dry run.
+            yield with_option(field, str if field == "capacity" else None)
 
 
 @grouped_command(
@@ -113,6 +118,7 @@ def _planned() -> Iterator[OptionGroup | Decorator]:
     ),
     OptionGroup("output", "-o index/ --json"),
     option("-o --output", "DIR", "Folder of the index."),
+    flag("--dry-run", "Plan and tell what comes of it, and write no index."),
     json_option,
     quiet_option,
 )
@@ -123,6 +129,7 @@ def plan(
     append: bool,
     resume: str | None,
     workers: str | None,
+    dry_run: bool,
     as_json: bool,
     quiet: bool,
     **options: Any,
@@ -145,6 +152,20 @@ def plan(
     from packidx.index.described import untrained
     from packidx.plan import PlanOptions, plan_packs
 
+    capacities = _capacities(given.pop("capacity", None), several=dry_run)
+    if capacities:
+        given["capacity"] = capacities[0]
+    if dry_run:
+        if append or resume:
+            raise click.UsageError("--dry-run plans anew: leave --append and --continue out.")
+        tried = _tried(lengths, capacities, given, workers, quiet)
+        if as_json:
+            print_json([_of_try(snapshot) for snapshot in tried])
+        elif len(tried) == 1:
+            print_facts("Plan, not written", result_facts(tried[0]))
+        else:
+            print_rows(_row_of_try(snapshot) for snapshot in tried)
+        return
     earlier = _earlier(output, append, resume)
     lengths, output = _places(lengths, output, earlier)
     if not earlier:
@@ -165,6 +186,59 @@ def plan(
     snapshot = summary.snapshot
     if snapshot.options.excluded and "excluded" not in snapshot.result.dropped:
         say(f"note: none of the samples that are to be excluded is in {lengths}", err=True)
+
+
+def _capacities(text: str | None, *, several: bool) -> list[int]:
+    """The capacities that are asked for, one unless there may be several."""
+    parts = [] if text is None else text.split(",")
+    if not all(re.fullmatch(r"-?\d+", part.strip(), re.ASCII) for part in parts) or (
+        len(parts) > 1 and not several
+    ):
+        what = "integers" if several else "an integer (several are for --dry-run)"
+        raise click.BadParameter(f"{text!r} is not {what}", param_hint="'--capacity'")
+    return [int(part) for part in parts]
+
+
+def _tried(
+    lengths: str | None,
+    capacities: Sequence[int],
+    given: dict[str, Any],
+    workers: str | None,
+    quiet: bool,
+) -> list[IndexManifest]:
+    """Plan for each capacity into a folder that is gone afterwards."""
+    from packidx.plan import PlanOptions, plan_packs
+
+    if lengths is None:
+        raise click.UsageError("Missing argument 'LENGTHS'.")
+    if not capacities:
+        raise click.UsageError("Missing option '--capacity': one, or several as 4096,8192.")
+    tried = []
+    with tempfile.TemporaryDirectory() as folder, status(quiet) as doing:
+        for capacity in capacities:
+            options = PlanOptions(**{**given, "capacity": capacity})
+            out = os.path.join(folder, str(capacity))
+            summary = plan_packs(lengths, out, options, **_planners(workers), progress=doing)
+            tried.append(summary.snapshot)
+    return tried
+
+
+def _of_try(snapshot: IndexManifest) -> dict[str, Any]:
+    stated = snapshot.to_json()
+    return {"capacity": snapshot.options.capacity, **stated["result"]}
+
+
+def _row_of_try(snapshot: IndexManifest) -> dict[str, Any]:
+    result = snapshot.result
+    return {
+        "capacity": snapshot.options.capacity,
+        "packs": result.num_packs,
+        "fill": percent(result.fill, 3),
+        "gap": result.gap,
+        "dropped": result.num_dropped,
+        "tokens lost": result.num_tokens_lost,
+        "strategy": ", ".join(result.strategies),
+    }
 
 
 def _planners(workers: str | None) -> dict[str, Any]:

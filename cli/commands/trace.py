@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from packidx.index import Index
 
 Row = Mapping[str, Any]
-_NUMBER = click.IntRange(min=0)
-_POSITIVE = click.IntRange(min=1)
 
 
 @grouped_command(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +21,7 @@ from ..options import (
     settings_option,
     trust_option,
 )
-from ..show.console import print_json, print_marked, print_rows, say, status
+from ..show.console import print_json, print_marked, status
 
 if TYPE_CHECKING:
     from packidx.inspect.verify.rows import Check
@@ -61,7 +62,7 @@ def verify(
     """Check INDEX or INDEX@ID: files, sums, every sample once, shards; exit 3 if anything is wrong.
 
     With --processor or --encode also its fingerprint, and with --sample N the lengths of N samples
-    encoded for real, source by source. Each line says how much was looked at, counted on the way.
+    encoded for real. Each line says how much was looked at, counted on the way.
     """
     from packidx.index import open_index
     from packidx.inspect.verify import verify as run
@@ -90,7 +91,9 @@ def verify(
     checks, lacking = _run_all(run(opened, encoder=encoder, **looked_at), quiet)
     failed = [check for check in checks if not check.ok]
     if as_json:
-        print_json({"snapshot_id": opened.id, "ok": not failed, "checks": list(map(_json, checks))})
+        print_json(
+            {"snapshot_id": opened.id, "ok": not failed, "checks": list(map(asdict, checks))}
+        )
     else:
         print_verified(f"{opened.path}@{opened.id[:12]}", checks)
     if failed:
@@ -116,16 +119,8 @@ def _run_all(checks: Iterator[Check], quiet: bool) -> tuple[list[Check], Missing
     return done, None
 
 
-def _json(check: Check) -> dict[str, Any]:
-    """A check as it stands under ``--json``."""
-    from dataclasses import asdict
-
-    told = asdict(check)
-    return told if check.sources else {name: told[name] for name in told if name != "sources"}
-
-
 def print_verified(title: str, checks: Sequence[Check]) -> None:
-    """The checks, and of encoded samples the sources, those that differ first."""
+    """Print the checks."""
     marks = {False: "FAILED", True: "ok", None: "-"}
     print_marked(
         title,
@@ -134,22 +129,3 @@ def print_verified(title: str, checks: Sequence[Check]) -> None:
             for check in checks
         ],
     )
-    for check in checks:
-        if check.sources:
-            say("")
-            print_rows(map(_row, check.sources))
-            say("planned, built: median tokens of whole samples; largest diff.: built less planned")
-
-
-def _row(seen: Mapping[str, Any]) -> dict[str, Any]:
-    medians = (seen["planned_median"], seen["materialized_median"])
-    planned, built = (None if value is None else f"{value:,.0f}" for value in medians)
-    return {
-        "source": seen["source"],
-        "encoded": seen["num_encoded"],
-        "differ": seen["num_different"],
-        "not built": seen["num_failed"],
-        "planned": planned,
-        "built": built,
-        "largest diff.": f"{seen['largest_difference']:+,}",
-    }

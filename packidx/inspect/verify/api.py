@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import median
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.digests import column_digest
 from packidx.errors import (
-    FormatError,
     MissingExtraError,
     OptionError,
     PackidxError,
@@ -21,12 +19,21 @@ from packidx.errors import (
     missing_package,
 )
 from packidx.format.lengths import LengthsManifest, columns_digest
-from packidx.format.manifest import Shard, load
+from packidx.format.manifest import Shard
 from packidx.format.parquet import conform
 from packidx.format.schema import ALL_LENGTHS, LENGTHS
 from packidx.hashing import derive_key
 from packidx.index import Index, Sample
-from packidx.inspect.verify.rows import Check, Found, amount, few, not_checked, start_of
+from packidx.inspect.verify.rows import (
+    Check,
+    Found,
+    amount,
+    connected,
+    few,
+    not_checked,
+    start_of,
+    unlike,
+)
 from packidx.io import storage, urls
 from packidx.io.copies import Content, StoredFile, content_of, local_copy
 from packidx.permutation import permutation
@@ -80,7 +87,7 @@ def verify(
         yield check
     if not is_sound:
         yield not_checked("tables", "files of the index are not as they should be")
-    yield check_lengths(index)
+    yield check_lengths(index, is_sound)
     yield shards_check(index)
     yield check_fingerprint(index, encoder)
     if not is_sound:
@@ -104,7 +111,7 @@ def verify_snapshot(index: Index) -> Iterator[Check]:
     yield files
     if files.ok:
         # One for all windows: to connect takes as long as to look at a small one.
-        with duckdb.connect(config={"python_enable_replacements": False}) as connection:
+        with connected() as connection:
             found = Found(index, connection)
             for placed in index.snapshot.placed:
                 found.look(placed)
@@ -249,86 +256,53 @@ def check_fingerprint(index: Index, encoder: Any) -> Check:
 _TABLE = "lengths table"
 
 
-def check_lengths(index: Index) -> Check:
-    """Hash the files and the values of the table that the plan names."""
-    planned = index.snapshot.lengths
-    folder = index.resolve(planned.uri).rstrip("/") or "/"
-    if not _is_there(folder, planned.pattern):
-        return not_checked(_TABLE, f"{folder} is not there")
-    path = urls.join(folder, "manifest.json")
-    if planned.pattern or not storage.is_file(path):
-        return _check_bare(index, folder)
-    try:
-        manifest = load(path, LengthsManifest, "estimate again")
-    except FormatError as error:
-        return Check(_TABLE, False, str(error))
-    if manifest.fingerprint == planned.fingerprint:
-        return _check_files(folder, manifest)
-    if _goes_on(index, manifest):
-        added = amount(len(manifest.shards) - len(index.snapshot.shards), "shards")
-        return not_checked(_TABLE, f"{folder} goes on with {added} after those that were planned")
-    return _other(folder, manifest.fingerprint, planned.fingerprint)
+def check_lengths(index: Index, is_sound: bool = True) -> Check:
+    """Hash the values of the table that the plan names, and compare the plan's rows with its own.
 
-
-def _is_there(uri: str, is_pattern: bool) -> bool:
-    return storage.exists(uri) or (is_pattern and bool(storage.glob(uri)))
-
-
-def _other(folder: str, actual: str, planned: str) -> Check:
-    said = f"fingerprint {start_of(actual)}…, planned was {start_of(planned)}…"
-    return Check(_TABLE, False, f"{folder} is another table ({said}): plan again")
-
-
-def _check_files(folder: str, manifest: LengthsManifest) -> Check:
-    """The table's files have the bytes and the values that its manifest, the planned one, says."""
-    parts = [file.within(folder) for file in manifest.files]
-    faults, hashed = _faults(parts)
-    if wrong := list(filter(None, faults.values())):
-        return Check(_TABLE, False, f"{few(wrong)}: estimate again")
-    digests, rows = [], 0
-    for part in parts:
-        try:
-            own, num_rows = _read(part)
-        except (pa.ArrowException, OSError) as error:
-            return Check(_TABLE, False, f"{part.path} is no part of a lengths table ({error})")
-        digests.append(own)
-        rows += num_rows
-    numbers = {"files": len(parts), "bytes_hashed": hashed, "rows_hashed": rows}
-    names = ALL_LENGTHS.names[: max(len(LENGTHS.names), *(len(own) for own in digests))]
-    actual = columns_digest(names, digests)
-    if actual != manifest.digests.columns:
-        said = f"digest {start_of(actual)}…, planned was {start_of(manifest.digests.columns)}…"
-        return Check(_TABLE, False, f"{folder} has other values ({said}): plan again", numbers)
-    read = f"{amount(len(parts), 'files')}, {hashed:,} bytes, {amount(rows, 'rows')} hashed"
-    return Check(_TABLE, True, f"{read}: the table that was planned", numbers)
-
-
-def _read(part: StoredFile) -> tuple[list[str], int]:
-    """Digests of a part's columns, and how many rows it has."""
-    with local_copy(part) as copy:
-        table = pq.read_table(copy)
-    known = [name for name in ALL_LENGTHS.names if name in table.column_names]
-    table = conform(table.select(known), pa.schema([ALL_LENGTHS.field(name) for name in known]))
-    return [column_digest(column) for column in table.columns], table.num_rows
-
-
-def _check_bare(index: Index, uri: str) -> Check:
-    """The values of a table that has no manifest."""
+    Args:
+        index: the plan.
+        is_sound: its files are as they should be, so that its rows can be read.
+    """
     try:
         from packidx.lengths.table import read_lengths
     except ModuleNotFoundError as error:
-        return not_checked(_TABLE, str(missing_package("reading bare lengths", error)))
+        return not_checked(_TABLE, str(missing_package("reading lengths", error)))
     planned = index.snapshot.lengths
+    uri = index.resolve(planned.uri).rstrip("/") or "/"
+    if not (storage.exists(uri) or (planned.pattern and storage.glob(uri))):
+        return not_checked(_TABLE, f"{uri} is not there")
     try:
         lengths = read_lengths(uri)
-        actual = lengths.fingerprint()
-    except PackidxError as error:
+        manifest, actual = lengths.manifest, lengths.fingerprint()
+        if actual != planned.fingerprint:
+            if manifest is not None and _goes_on(index, manifest):
+                added = amount(len(manifest.shards) - len(index.snapshot.shards), "shards")
+                return not_checked(_TABLE, f"{uri} goes on with {added} after the planned ones")
+            said = f"fingerprint {start_of(actual)}…, planned was {start_of(planned.fingerprint)}…"
+            return Check(_TABLE, False, f"{uri} is another table ({said}): plan again")
+        numbers = {"files": len(lengths.files), "rows_hashed": lengths.num_samples}
+        if manifest is not None and (own := _values(lengths.files)) != manifest.digests.columns:
+            said = f"digest {start_of(own)}…, planned was {start_of(manifest.digests.columns)}…"
+            return Check(_TABLE, False, f"{uri} has other values ({said}): plan again", numbers)
+        wrong = unlike(index, lengths) if is_sound else []
+    except (PackidxError, pa.ArrowException, OSError) as error:
         return Check(_TABLE, False, str(error))
-    if actual != planned.fingerprint:
-        return _other(uri, actual, planned.fingerprint)
-    numbers = {"files": len(lengths.files), "rows_hashed": lengths.num_samples}
-    hashed = f"{amount(len(lengths.files), 'files')}, {lengths.num_samples:,} rows hashed"
-    return Check(_TABLE, True, f"{hashed}: the table that was planned", numbers)
+    read = f"{amount(len(lengths.files), 'files')}, {amount(lengths.num_samples, 'rows')} hashed"
+    return Check(_TABLE, not wrong, few(wrong) or f"{read}: the table that was planned", numbers)
+
+
+def _values(parts: Sequence[StoredFile]) -> str:
+    """Return the digest of the values of a table that has a manifest."""
+    digests = []
+    for part in parts:
+        with local_copy(part) as copy:
+            table = pq.read_table(copy)
+        known = [name for name in ALL_LENGTHS.names if name in table.column_names]
+        schema = pa.schema([ALL_LENGTHS.field(name) for name in known])
+        table = conform(table.select(known), schema)
+        digests.append([column_digest(column) for column in table.columns])
+    names = ALL_LENGTHS.names[: max([len(LENGTHS.names), *map(len, digests)])]
+    return columns_digest(names, digests)
 
 
 def _goes_on(index: Index, lengths: LengthsManifest) -> bool:
@@ -344,7 +318,6 @@ def _goes_on(index: Index, lengths: LengthsManifest) -> bool:
 
 # -- samples encoded for real, and their lengths compared with the plan's --------------------------
 
-_EXAMPLES = 3
 _Encode = Callable[[Mapping[str, Any]], Any]
 Row = dict[str, Any]
 
@@ -358,25 +331,12 @@ def check_samples(
 ) -> Check:
     """Encode some samples for real and compare their lengths with the plan's.
 
-    Returns:
-        a check whose ``sources`` have ``source``, ``num_encoded``, ``num_pieces`` (of those, pieces
-        of longer samples, of which only the end is compared), ``num_failed`` (could not be built),
-        ``num_different``, ``planned_median`` and ``materialized_median`` (tokens of whole samples;
-        None without any), ``largest_difference`` (materialized less planned, the one farthest from
-        0) and ``examples``: ``sample_id``, ``key``, ``planned``, ``materialized`` and ``error``.
-
     Raises:
         MissingExtraError: what encoding them needs is not installed, which says nothing of them.
     """
     encoded = list(_encoded(index, encoder, transform, wanted, seed))
-    names = dict.fromkeys([source.name for source in index.snapshot.sources])
-    names |= dict.fromkeys(each["source"] for each in encoded)
-    sources = sorted(
-        (_seen(name, [each for each in encoded if each["source"] == name]) for name in names),
-        key=lambda seen: (-seen["num_failed"] - seen["num_different"], seen["source"]),
-    )
     built = [each["materialized"] for each in encoded if each["error"] is None]
-    wrong = [_told(each) for each in encoded if each["differs"] or each["error"] is not None]
+    wrong = [each for each in encoded if each["differs"] or each["error"] is not None]
     numbers = {
         "samples_encoded": len(built),
         "tokens_compared": sum(built),
@@ -390,12 +350,15 @@ def check_samples(
     done += f", {amount(numbers['different'], 'differences')}"
     if numbers["failed"]:
         done += f", {numbers['failed']:,} cannot be built"
-    detail = f"{done}: {few(wrong)}" if wrong else done
-    return Check(SAMPLES, not wrong, detail, numbers, sources=sources)
+    if wrong:
+        of, all_of = (Counter(each["source"] for each in rows) for rows in (wrong, encoded))
+        counted = ", ".join(f"{n:,} of {all_of[name]:,} of {name}" for name, n in of.most_common(5))
+        done += f" ({counted}): {few(map(_told, wrong))}"
+    return Check(SAMPLES, not wrong, done, numbers)
 
 
 def _told(encoded: Row) -> str:
-    name = f"sample {encoded['sample_id']} ({encoded['key']})"
+    name = f"sample {encoded['sample_id']} ({encoded['key']}) of {encoded['source']}"
     if encoded["error"] is not None:
         return f"{name}: {encoded['error']}"
     least = "at least " if encoded["is_piece"] else ""
@@ -453,29 +416,3 @@ def _drawn(index: Index, wanted: int, seed: int) -> Iterator[tuple[Sample, int]]
             pack = sample.pack_id - first_pack
             epoch = epochs[pack].as_py() if 0 <= pack < len(epochs) else None
             yield sample, epoch or 0
-
-
-_TOLD = ("sample_id", "key", "planned", "materialized", "error")
-
-
-def _seen(name: str, encoded: list[Row]) -> Row:
-    """Return what was seen of a source."""
-    different = [each for each in encoded if each["differs"]]
-    failed = [each for each in encoded if each["error"] is not None]
-    whole = [each for each in encoded if not each["is_piece"] and each["error"] is None]
-
-    def difference(each: Row) -> int:
-        return int(each["materialized"] - each["planned"])
-
-    examples = [*sorted(different, key=lambda each: -abs(difference(each))), *failed]
-    return {
-        "source": name,
-        "num_encoded": len(encoded) - len(failed),
-        "num_pieces": sum(each["is_piece"] for each in encoded),
-        "num_failed": len(failed),
-        "num_different": len(different),
-        "planned_median": median(each["planned"] for each in whole) if whole else None,
-        "materialized_median": median(each["materialized"] for each in whole) if whole else None,
-        "largest_difference": max(map(difference, [*whole, *different]), key=abs, default=0),
-        "examples": [{name: each[name] for name in _TOLD} for each in examples[:_EXAMPLES]],
-    }

@@ -6,19 +6,22 @@ Each window's tables are read once, so a snapshot of any size is checked in the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
 from packidx.format import index as plan
-from packidx.format.index import snapshot_id
+from packidx.format.index import folder_name, snapshot_id
 from packidx.format.terms import LOST
 from packidx.index.reader import Index
 from packidx.index.window_files import WindowDigest
+
+if TYPE_CHECKING:
+    from packidx.lengths.table import Lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,6 @@ class Check:
     """How much was looked at, counted on the way: ``{"files": 3, "bytes_hashed": 283462}``."""
     checked: bool = True
     """Whether it was looked at."""
-    sources: Sequence[Mapping[str, Any]] = ()
-    """Where samples were encoded: each source, as `api.check_samples` tells it."""
 
 
 def not_checked(name: str, why: str) -> Check:
@@ -256,6 +257,68 @@ def _limit_rules(options: plan.Options) -> list[Rule]:
     return [*rules, copies]
 
 
+def connected() -> duckdb.DuckDBPyConnection:
+    """Return an engine that sees nothing but the tables that it is given."""
+    return duckdb.connect(config={"python_enable_replacements": False})
+
+
+_LOCATED = ("source", "key", "shard", "row", "offset", "nbytes")
+_COUNTED_MEDIA = ("image_tokens", "video_tokens", "audio_tokens", "vision_patches")
+_OF_DROPPED = ("source", "key")
+_UNKNOWN = Rule(
+    "sample {} of window $number is none of its rows in the lengths table ({})",
+    "samples",
+    "SELECT sample_id, count(*) OVER () AS n FROM "
+    "(SELECT sample_id FROM samples UNION SELECT sample_id FROM dropped) "
+    "WHERE sample_id NOT IN (SELECT sample_id FROM counted) ORDER BY sample_id LIMIT 1",
+)
+
+
+def unlike(index: Index, lengths: Lengths) -> list[str]:
+    """Return what a plan says otherwise than the lengths table that it was made of.
+
+    Where samples lie is compared, and what packs hold of media, where none of them is cut.
+    """
+    wrong: list[str] = []
+    columns = [name for name in (*_LOCATED, *_COUNTED_MEDIA) if name in lengths.columns]
+    rules = [_UNKNOWN, *map(_located_rule, columns)]
+    with connected() as connection:
+        for number, first_row, _, _, window in index.snapshot.placed:
+            stop = first_row + window.num_rows
+            rows = lengths.read(first_row, stop, [*columns, "length"])  # which all tables have
+            counted = pa.table({"sample_id": rows.sample_id, **{n: rows.arrow(n) for n in columns}})
+            connection.register("counted", counted)
+            for name in TABLES:
+                connection.register(name, index.window(name, number))
+            wrong += _offending(connection, rules, {"number": number})
+    return wrong
+
+
+def _located_rule(name: str) -> Rule:
+    """Return the rule that a column of samples is the lengths table's, or a counter of packs its
+    sum there."""
+    if name in _COUNTED_MEDIA:
+        return Rule(
+            f"pack {{}}: {name} is {{:,}}, in the lengths table it is {{:,}} ({{}})",
+            "packs",
+            f"SELECT pack_id, packs.{name}, total, count(*) OVER () AS n FROM packs JOIN "
+            f"(SELECT pack_id, sum(counted.{name}) AS total FROM samples JOIN counted "
+            f"USING (sample_id) GROUP BY pack_id HAVING count(counted.{name}) = count(*) "
+            "AND max(piece) = 0 AND max(token_start) = 0) USING (pack_id) "
+            f"WHERE packs.{name} <> total ORDER BY pack_id LIMIT 1",
+        )
+    planned = f'SELECT sample_id, "{name}" AS planned FROM samples'
+    if name in _OF_DROPPED:
+        planned += f" UNION ALL SELECT sample_id, {name} FROM dropped"
+    return Rule(
+        f"sample {{}} has {name} {{}}, in the lengths table {{}} ({{}})",
+        "rows",
+        f'SELECT sample_id, planned, counted."{name}", count(*) OVER () AS n FROM ({planned}) '
+        f'JOIN counted USING (sample_id) WHERE planned IS DISTINCT FROM counted."{name}" '
+        "ORDER BY sample_id LIMIT 1",
+    )
+
+
 class Found:
     """All that was seen of a snapshot: complaints of each check, and sums over the windows."""
 
@@ -308,6 +371,9 @@ class Found:
         for name, rows in tables.items():
             digest.update(name, rows)
         self.digests.append(digest.hexdigest())
+        if (name := folder_name([file.sha256 for file in stated.files])) != stated.folder:
+            said = f"its files give {name}"
+            self.wrong["id"].append(f"window {number} is in folder {stated.folder}, {said}")
         if self.digests[-1] != stated.digest:
             said = f"{start_of(self.digests[-1])}…, the manifest says {start_of(stated.digest)}…"
             self.wrong["id"].append(f"window {number} has digest {said}")
@@ -452,8 +518,6 @@ def _offending(
 ) -> Iterator[str]:
     """A sentence for each rule that rows break."""
     for rule in rules:
-        row = connection.execute(_bound(rule.sql, values)).fetchone()
-        if row is not None:
-            *cells, number = row
+        for *cells, number in connection.execute(_bound(rule.sql, values)).fetchall():
             told = amount(int(number), rule.counted)
             yield _bound(rule.sentence, values).format(*cells, told)

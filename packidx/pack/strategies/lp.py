@@ -10,6 +10,8 @@ are solved, both small enough for seconds:
   optimum m the prices are divided (Farley 1990): ⌈Σ price / m⌉ holds whatever the simplex did.
 - The **plan**: classes of lengths, each as long as its mean, so that patterns fit on average;
   amounts rounded, and the slots filled so that most packs fit (`packidx.pack.strategies.lots`).
+  Where that stays above the bound, as on lengths in spikes, once more with each class as long as
+  its longest sample, so that every pattern fits.
 
 Short samples are sand: any room holds them, so one price per token does, and best fit places them.
 All arithmetic is integer or elementwise IEEE float64 (`packidx.pack.strategies.simplex`): the
@@ -115,19 +117,26 @@ def by_knots(histogram: Histogram, capacity: int, num_knots: int) -> Relaxation 
 
 
 def by_classes(
-    histogram: Histogram, capacity: int, num_classes: int
+    histogram: Histogram, capacity: int, num_classes: int, by_mean: bool = True
 ) -> tuple[Relaxation, Int64s] | None:
-    """At most `num_classes` classes of lengths, each as long as the mean of its samples; and how
-    many longer samples there are than those of each class, and than sand, int64 [n + 1].
+    """At most `num_classes` classes of lengths, each as long as its mean or its longest sample; and
+    how many longer samples there are than those of each class, and than sand, int64 [n + 1].
 
-    None is returned where all is sand.
+    All lengths are classes, and none is sand, if they are few and not too short. None is returned
+    where all is sand.
     """
-    long, sand = _split(histogram, _plan_sand(histogram, capacity))
+    exact = _is_small(histogram, capacity, num_classes)
+    long, sand = _split(histogram, 0 if exact else _plan_sand(histogram, capacity))
     if len(long.lengths) == 0:
         return None
-    cells, edges = _class_edges(long, capacity, num_classes)
-    room = capacity * max(1, _MEAN_UNITS // capacity) if capacity <= _MAX_ROOM else _MAX_ROOM
-    units = _class_units(long, capacity, cells, edges, room)
+    if exact:
+        cells, edges = capacity, np.concatenate([[0], np.cumsum(long.counts)])
+    else:
+        cells, edges = _class_edges(long, capacity, num_classes, by_mean)
+    room = cells
+    if by_mean and not exact:
+        room = min(capacity * max(1, _MEAN_UNITS // capacity), _MAX_ROOM)
+    units = _class_units(long, capacity, cells, edges, room, by_mean)
     num = len(units)
     relaxation = Relaxation(
         lengths=units * capacity // room,
@@ -144,13 +153,16 @@ def by_classes(
     return relaxation, edges
 
 
-def _class_edges(long: Histogram, capacity: int, num_classes: int) -> tuple[int, Int64s]:
+def _class_edges(
+    long: Histogram, capacity: int, num_classes: int, by_mean: bool
+) -> tuple[int, Int64s]:
     """Classes on the finest grid that makes at most `num_classes` of them.
 
-    A class has the samples around a multiple of a cell, half a cell to both sides: so sums of means
-    meet the capacity, a multiple too. A length that two classes share counts as spread evenly over
-    a token. All lies a little lower, so that means are hardly ever above the multiple, which would
-    keep out the patterns that fill a pack. Neighbouring cells with few samples are one class.
+    A class has the samples up to a multiple of a cell, or, if means count, those around it, half a
+    cell to both sides: so sums meet the capacity, a multiple too. A length that two classes share
+    counts as spread evenly over a token. All lies a little lower, so that means are hardly ever
+    above the multiple, which would keep out the patterns that fill a pack. Neighbouring cells with
+    few samples are one class.
 
     Returns the number of cells in the capacity, and the edges as `by_classes` does.
     """
@@ -160,28 +172,38 @@ def _class_edges(long: Histogram, capacity: int, num_classes: int) -> tuple[int,
     grids = {min(fifths << shift, capacity) for shift in range(16) for fifths in (4, 5, 6, 7)}
     for cells in sorted(grids, reverse=True):
         first, last = (int(long.lengths[at]) * cells // capacity for at in (0, -1))
-        multiple = np.arange(first + 1, last - 2, -1)
-        border = (2 * multiple + 1) * capacity + cells - (capacity - cells) // _LOWER
-        length, share = np.divmod(border, 2 * cells)
+        multiple = np.arange(first + 2, last - 2, -1)
+        if by_mean:
+            border = (2 * multiple + 1) * capacity + cells - (capacity - cells) // _LOWER
+            length, share = np.divmod(border, 2 * cells)
+        else:
+            length, share = multiple * capacity // cells + 1, np.zeros_like(multiple)
         low, high = (np.searchsorted(ascending, length, side) for side in ("left", "right"))
         below = shorter[low] + (shorter[high] - shorter[low]) * share // (2 * cells)
         edges = np.unique(num - below[below > 0])
-        edges = edges[np.diff(edges * (_RARE * num_classes) // num, prepend=-1) != 0]
+        rare = (_RARE if by_mean else 2) * num_classes
+        edges = edges[np.diff(edges * rare // num, prepend=-1) != 0]
         if len(edges) <= num_classes:
             break
     return cells, np.append(edges, num)
 
 
-def _class_units(long: Histogram, capacity: int, cells: int, edges: Int64s, room: int) -> Int64s:
-    """The mean length of each class in units, rounded up; half a cell below its longest sample if
-    that is more: where cells are one class, its few long samples find no short ones to go with."""
+def _class_units(
+    long: Histogram, capacity: int, cells: int, edges: Int64s, room: int, by_mean: bool
+) -> Int64s:
+    """The length of each class in units, rounded up: its longest, or the mean of its samples.
+
+    It is no shorter than half a cell below its longest sample: where cells are one class, the few
+    long ones find no short ones to go with.
+    """
     ends = np.cumsum(long.counts)
     at = np.minimum(np.searchsorted(ends, edges, "right"), len(ends) - 1)
     tokens = np.cumsum(long.lengths * long.counts)[at] - (ends[at] - edges) * long.lengths[at]
     count, tokens = np.diff(edges), np.diff(tokens)
     mean = tokens // count * room + tokens % count * room // count
     half_below = (2 * long.lengths[at[:-1]] - 1 - capacity // cells) * room // 2
-    units: Int64s = -(-np.maximum(mean, half_below) // capacity)
+    longest = long.lengths[at[:-1]] * room
+    units: Int64s = -(-(np.maximum(mean, half_below) if by_mean else longest) // capacity)
     return units.clip(1, room)
 
 
@@ -295,8 +317,10 @@ class Knapsack:
 
 _ONE = 1 << 40  # the price of a whole pack, in integers
 _KNOTS = (32, 128)  # of the bound's prices: a quick first round, then a finer one
-_CLASSES = 128  # of the plan's lengths
-_FEW = 512  # lengths that are all classes of their own in a second round
+# Rounds of the plan: how many classes of lengths, and whether these count as long as their mean.
+_CLASSES = ((128, True), (128, False), (512, False))
+_ENOUGH = 0.001  # above the bound: one round will do, unless all lengths can be classes
+_HOPELESS = 0.004  # above the plan at hand: four times as many classes do not save as much
 _ROUND_UP = (0.8, 0.6, 0.52)  # a pattern's amount is rounded up from this fraction on
 _TOLERANCE = 1e-4  # how far above a pack's price a pattern may stay
 _MAX_ROUNDS = 100
@@ -333,12 +357,15 @@ def linear_plan(histogram: Histogram, capacity: int, *, target: int | None = Non
         return int(_MAX_WORK * min(1.0, share))
 
     bound = _bound(histogram, capacity, goal, work())
-    for num_classes in (_CLASSES, _FEW):
-        if bound >= min(goal, best.total_packs):
+    enough = bound * (1 + (_ENOUGH if len(histogram.lengths) > _CLASSES[-1][0] else 0.0))
+    for num_classes, by_mean in _CLASSES:
+        if (bound if by_mean else enough) >= min(goal, best.total_packs):
             break
-        if num_classes == _CLASSES or len(histogram.lengths) <= _FEW:
-            runs = _plan(histogram, capacity, num_classes, work())
-            best = min(best, runs, key=attrgetter("total_packs"))
+        most_work = work() * num_classes // _CLASSES[-1][0]
+        runs = _plan(histogram, capacity, num_classes, by_mean, most_work)
+        best = min(best, runs, key=attrgetter("total_packs"))
+        if not by_mean and runs.total_packs > goal * (1 + _HOPELESS):
+            break
     return LinearPlan(best, bound)
 
 
@@ -356,9 +383,13 @@ def _bound(histogram: Histogram, capacity: int, goal: int, most_work: int) -> in
 
 
 def _plan(
-    histogram: Histogram, capacity: int, num_classes: int, most_work: int = _MAX_WORK
+    histogram: Histogram,
+    capacity: int,
+    num_classes: int,
+    by_mean: bool = True,
+    most_work: int = _MAX_WORK,
 ) -> PackRuns:
-    classes = by_classes(histogram, capacity, num_classes)
+    classes = by_classes(histogram, capacity, num_classes, by_mean)
     if classes is None:
         return best_fit_decreasing(histogram, capacity)
     relaxation, edges = classes

@@ -1,0 +1,67 @@
+"""`packidx plan --dry-run`: what a plan would be, and nothing written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from packidx_cli.main import main
+from small_packs import record, write_lengths
+
+from packidx import plan_packs
+
+
+@pytest.fixture
+def lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return write_lengths(tmp_path, {"a": [record(n, [20 + 7 * (n % 11)]) for n in range(60)]})
+
+
+def test_it_says_what_the_plan_would_be(
+    lengths: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    options = ["--max-samples", "3", "--on-long", "split", "--quiet", "--json"]
+    assert main(["plan", str(lengths), "--dry-run", "--capacity", "64,128", *options]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert sorted(tmp_path.rglob("*")) == before
+    for row, capacity in zip(rows, (64, 128), strict=True):
+        planned = plan_packs(
+            lengths, tmp_path / "index", capacity=capacity, max_samples=3, on_long="split"
+        )
+        assert row == {"capacity": capacity, **planned.manifest["result"]}
+
+
+def test_a_stream_says_its_packs_before_it_begins(
+    lengths: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = ["--strategy", "stream:best-fit:4", "--lanes", "2"]
+    assert main(["plan", str(lengths), "--dry-run", "--capacity", "128", *rule, "--quiet"]) == 0
+    shown = capsys.readouterr().out
+    planned = plan_packs(lengths, tmp_path / "i", capacity=128, strategy="stream:best-fit:4/2")
+    assert f"packs        {planned.snapshot.result.num_packs} of 128 tokens" in shown
+    assert "stream:best-fit:4/2" in shown
+
+
+def test_several_capacities_are_a_table(lengths: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(lengths), "--dry-run", "--capacity", "64, 128", "--quiet"]) == 0
+    head, *_, last = capsys.readouterr().out.splitlines()
+    assert head.split()[:4] == ["capacity", "packs", "fill", "gap"]
+    assert last.split()[0] == "128"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--capacity", "64,128", "-o", "i"], "several are for --dry-run"),
+        (["--capacity", "6x", "-o", "i"], "is not an integer"),
+        (["--dry-run"], "4096,8192"),
+        (["--dry-run", "--capacity", "64", "--append", "-o", "i"], "plans anew"),
+    ],
+)
+def test_what_does_not_go(
+    words: list[str], said: str, lengths: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(lengths), *words]) == 2
+    assert said in capsys.readouterr().err
