@@ -188,14 +188,14 @@ def plan(
         say(f"note: none of the samples that are to be excluded is in {lengths}", err=True)
 
 
-def _capacities(text: str | None, *, several: bool) -> list[int]:
+def _capacities(asked: str | int | None, *, several: bool) -> list[int]:
     """The capacities that are asked for, one unless there may be several."""
-    parts = [] if text is None else text.split(",")
+    parts = [] if asked is None else str(asked).split(",")
     if not all(re.fullmatch(r"-?\d+", part.strip(), re.ASCII) for part in parts) or (
         len(parts) > 1 and not several
     ):
         what = "integers" if several else "an integer (several are for --dry-run)"
-        raise click.BadParameter(f"{text!r} is not {what}", param_hint="'--capacity'")
+        raise click.BadParameter(f"{asked!r} is not {what}", param_hint="'--capacity'")
     return [int(part) for part in parts]
 
 

@@ -163,7 +163,7 @@ def lineage(folder: Path) -> tuple[list[Index], list[dict[str, Any]], Path]:
     lengths = write(folder / "l.parquet")
     indexes, states = [planned(folder, lengths, on_long="split", capacity=128)], []
     for number, capacity in enumerate((300, 200)):
-        training = Training(indexes[-1], global_batch=6, seed=number + 3)
+        training = Training(indexes[-1], global_batch=6, seed=number + 5)
         states.append(training.state_at(3 + number))
         plan_packs(lengths, folder / "i", resume=(indexes[-1], states[-1]), capacity=capacity)
         indexes.append(open_index(folder / "i"))
