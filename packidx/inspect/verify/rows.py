@@ -281,22 +281,23 @@ def unlike(index: Index, lengths: Lengths) -> list[str]:
     """
     wrong: list[str] = []
     columns = [name for name in (*_LOCATED, *_COUNTED_MEDIA) if name in lengths.columns]
-    rules = [_UNKNOWN, *map(_located_rule, columns)]
+    shift = int(index.snapshot.options.shift)
+    rules = [_UNKNOWN, *(_located_rule(name, shift) for name in columns)]
     with connected() as connection:
         for number, first_row, _, _, window in index.snapshot.placed:
             stop = first_row + window.num_rows
             rows = lengths.read(first_row, stop, [*columns, "length"])  # which all tables have
-            counted = pa.table({"sample_id": rows.sample_id, **{n: rows.arrow(n) for n in columns}})
-            connection.register("counted", counted)
+            counted = {name: rows.arrow(name) for name in [*columns, "length"]}
+            connection.register("counted", pa.table({"sample_id": rows.sample_id, **counted}))
             for name in TABLES:
                 connection.register(name, index.window(name, number))
             wrong += _offending(connection, rules, {"number": number})
     return wrong
 
 
-def _located_rule(name: str) -> Rule:
-    """Return the rule that a column of samples is the lengths table's, or a counter of packs its
-    sum there."""
+def _located_rule(name: str, shift: int) -> Rule:
+    """Return the rule that a column of samples is the lengths table's, or a counter of packs of
+    whole samples their sum there; `shift` is what a whole sample has less than its length."""
     if name in _COUNTED_MEDIA:
         return Rule(
             f"pack {{}}: {name} is {{:,}}, in the lengths table it is {{:,}} ({{}})",
@@ -304,7 +305,7 @@ def _located_rule(name: str) -> Rule:
             f"SELECT pack_id, packs.{name}, total, count(*) OVER () AS n FROM packs JOIN "
             f"(SELECT pack_id, sum(counted.{name}) AS total FROM samples JOIN counted "
             f"USING (sample_id) GROUP BY pack_id HAVING count(counted.{name}) = count(*) "
-            "AND max(piece) = 0 AND max(token_start) = 0) USING (pack_id) "
+            f"AND bool_and(samples.length = counted.length - {shift})) USING (pack_id) "
             f"WHERE packs.{name} <> total ORDER BY pack_id LIMIT 1",
         )
     planned = f'SELECT sample_id, "{name}" AS planned FROM samples'
