@@ -131,7 +131,7 @@ class StreamIndex(Index):
             created="",
             **stated,
         )
-        self._limits: Sizes = (own.longest, *own.caps.values())
+        self._limits: Sizes = (own.planned_capacity, *own.caps.values())
         self._deal = Deal(self._copies(), lanes, own.seed, epoch)
         if not self._deal.num_come:
             raise SourceError(f"{self.path} holds no record that can be packed")

@@ -232,6 +232,27 @@ def test_copies_come_as_a_plan_has_them_and_never_meet(lengths: Path, tmp_path: 
     assert all(len(set(pack)) == len(pack) for pack in packs)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"align": 8, "margin": 0.05},  # 243 tokens, of which samples take 240
+        {"shift": True, "pad_pack_to": 16, "reserve": 16},
+        {"max_samples": 3, "align": 4},
+    ],
+)
+def test_a_stream_has_the_options_of_its_plan(
+    options: dict[str, Any], lengths: Path, tmp_path: Path
+) -> None:
+    rule: dict[str, Any] = {"strategy": f"stream:best-fit:3/{LANES}", "seed": 3}
+    index = open_index(
+        plan_packs(lengths, tmp_path / "i", capacity=CAPACITY, **rule, **options).path
+    )
+    stream = stream_of(lengths, 0, 1, rule="best-fit:3", options=options)
+    assert len(stream) == index.num_packs
+    for number in range(index.num_packs):
+        assert stream.index.pack(number).samples == index.pack(number).samples
+
+
 def test_a_mix_files_ratio_is_that_of_the_stream(lengths: Path, tmp_path: Path) -> None:
     entry = {"file_name": str(lengths.parent / "talk.jsonl"), "sample_ratio": 0.25}
     (tmp_path / "mix.json").write_text(json.dumps({"talk": entry}))
