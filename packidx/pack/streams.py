@@ -11,8 +11,10 @@ has no more records is packed anew, by best fit decreasing.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -224,6 +226,11 @@ def default_lanes(num_tokens: int, capacity: int) -> int:
     return min(MAX_LANES, 1 << max(0, (packs // _PACKS).bit_length() - 1))
 
 
+def most_copies(weights: Mapping[str, str]) -> int:
+    """Copies that a record may have by the weights of a plan's options, at least 1."""
+    return max([1, *(math.ceil(Fraction(weight)) for weight in weights.values())])
+
+
 class Come(NamedTuple):
     """What comes to a lane, int64 [n] each.
 
@@ -247,6 +254,8 @@ class Deal:
 
     Args:
         copies: int [n], how often each record comes in an epoch; 0 leaves it out.
+        most: copies that a record may have by the weight of its source, whether or not one has so
+            many: the order must not depend on records that turn out to be left out.
         lanes: V; more than any record has copies.
         seed, epoch: of the permutations.
 
@@ -254,9 +263,11 @@ class Deal:
         OptionError: a record has as many copies as there are lanes.
     """
 
-    def __init__(self, copies: Ints, lanes: int, seed: int, epoch: int = 0) -> None:
+    def __init__(
+        self, copies: Ints, lanes: int, seed: int, epoch: int = 0, most: int | None = None
+    ) -> None:
         self._copies, self._lanes = copies, lanes
-        self._rounds = int(copies.max(initial=1)) or 1
+        self._rounds = int(copies.max(initial=1)) if most is None else most
         if self._rounds > 1 and self._rounds >= lanes:
             raise OptionError(
                 f"a sample comes {self._rounds} times in {lanes} lanes, and its copies may not meet"

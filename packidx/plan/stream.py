@@ -14,7 +14,7 @@ from packidx.format.stream import STREAM, StreamRule
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import Slots
 from packidx.pack.solve import Problem, bound_of
-from packidx.pack.streams import Deal, Packed, Sizes, default_lanes, pack_all
+from packidx.pack.streams import Deal, Packed, Sizes, default_lanes, most_copies, pack_all
 from packidx.plan.select.items import Items
 
 
@@ -104,7 +104,7 @@ def solve_stream(items: Items, problem: Problem, options: Options) -> ListedSolu
         item = first[row] + copy
         return tuple(sizes[item].tolist()), 0 if cost is None else int(cost[item])
 
-    deal = Deal(copies, rule.lanes, options.seed)
+    deal = Deal(copies, rule.lanes, options.seed, most=most_copies(options.weights))
     packed: Packed = pack_all(rule, tuple(limits.tolist()), deal, rule.lanes, measure)
     item = first[packed.row] + packed.copy
     return ListedSolution(frozenset([options.strategy]), bound_of(problem), item, packed.sizes)

@@ -32,6 +32,7 @@ from packidx.pack.streams import (
     Places,
     Sizes,
     default_lanes,
+    most_copies,
     pack_all,
 )
 from packidx.records.fetch import Fetcher
@@ -132,7 +133,7 @@ class StreamIndex(Index):
             **stated,
         )
         self._limits: Sizes = (own.planned_capacity, *own.caps.values())
-        self._deal = Deal(self._copies(), lanes, own.seed, epoch)
+        self._deal = Deal(self._copies(), lanes, own.seed, epoch, most_copies(own.weights))
         if not self._deal.num_come:
             raise SourceError(f"{self.path} holds no record that can be packed")
         self._running: dict[int, Lane] = {}
@@ -388,6 +389,8 @@ def _options(
     margin = Fraction(str(given.get("margin") or 0))
     planned = int((1 - margin) * given["capacity"]) - given["reserve"]
     planned = planned // given["pad_pack_to"] * given["pad_pack_to"]
+    if planned < max(given["align"], given["pad_pack_to"]):
+        raise OptionError(f"{planned} tokens are left of a pack: lower margin, reserve or padding")
     none = [*_CAPS_ASKED, "group_by", "max_packs", "holdout", "global_batch", "window_shards"]
     none += ["window_samples", "excluded", "appends_to"]
     values: dict[str, Any] = {**dict.fromkeys(none), **given}

@@ -253,6 +253,22 @@ def test_a_stream_has_the_options_of_its_plan(
         assert stream.index.pack(number).samples == index.pack(number).samples
 
 
+def test_a_record_that_is_left_out_does_not_change_the_order(tmp_path: Path) -> None:
+    """With some seeds the only record that comes twice is too long, which nobody knows of files
+    before it comes."""
+    write_records(tmp_path / "few.jsonl", 5)
+    with (tmp_path / "few.jsonl").open("a") as file:
+        file.write(json.dumps({"id": "long", "text": "1 " * (CAPACITY + 1)}) + "\n")
+    estimate_lengths(str(tmp_path / "few.jsonl"), tmp_path / "lengths", encode=Words())
+    for seed in range(60):
+        of_table, of_files = (
+            [pack.sample_ids.tolist() for pack, _ in zip(stream, range(2), strict=False)]
+            for source in (tmp_path / "lengths", tmp_path / "few.jsonl")
+            for stream in [stream_of(source, 0, 1, seed=seed, lanes=3, mix={"few": 1.3})]
+        )
+        assert of_files == of_table[: len(of_files)]
+
+
 def test_a_mix_files_ratio_is_that_of_the_stream(lengths: Path, tmp_path: Path) -> None:
     entry = {"file_name": str(lengths.parent / "talk.jsonl"), "sample_ratio": 0.25}
     (tmp_path / "mix.json").write_text(json.dumps({"talk": entry}))
