@@ -136,7 +136,8 @@ class StreamingPackedDataset(IterableDataset[Pack]):
             if turn // self.micro_batch % workers == number:
                 try:
                     planned = self.index.pack(place)
-                except IndexError:
+                except IndexError as error:
+                    _log.warning("%s; what other lanes still hold is in no pack of it", error)
                     return
                 pack = self._packs.read(planned)
                 for each in self.index.take_events():

@@ -136,6 +136,10 @@ class StreamIndex(Index):
         self._deal = Deal(self._copies(), lanes, own.seed, epoch, most_copies(own.weights))
         if not self._deal.num_come:
             raise SourceError(f"{self.path} holds no record that can be packed")
+        if not self.is_counted and lanes > self._deal.num_come:
+            raise OptionError(
+                f"{self._deal.num_come} records cannot fill {lanes} lanes: take fewer"
+            )
         self._running: dict[int, Lane] = {}
         self._states: dict[int, list[Any]] = {}
 
@@ -326,7 +330,7 @@ class StreamIndex(Index):
         at = self.place(pack_id)
         records = None if at is None else self.records_at(*at)
         if records is None:
-            raise IndexError(f"pack {pack_id}: the stream of {self.path} has ended before")
+            raise IndexError(f"epoch {self.epoch} of {self.path} has ended before place {pack_id}")
         samples, start = [], 0
         for position, (row, copy) in enumerate(records):
             length = self._lengths_of.pop((row, copy), 0) if self._lengths is None else None

@@ -181,6 +181,18 @@ def test_what_is_left_out_is_told(
     assert {("too_long", row) for row in long if row <= max(seen)} >= told > set()
 
 
+def test_records_that_no_place_reaches_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_records(tmp_path / "few.jsonl", 40)
+    stream = stream_of(tmp_path / "few.jsonl", 0, 1, lanes=8)
+    given = sum(len(pack.samples) for pack in stream)
+    assert given < 40
+    assert "what other lanes still hold is in no pack of it" in caplog.text
+    with pytest.raises(OptionError, match="40 records cannot fill 41 lanes"):
+        stream_of(tmp_path / "few.jsonl", 0, 1, lanes=41)
+
+
 def test_the_log_loses_what_is_trained_on_anew(lengths: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     early, _ = train(lengths, log, 2, 0, None, 5)
