@@ -26,6 +26,7 @@ from packidx.torch.collate import collate
 from packidx.torch.dataset import PackedDataset
 from packidx.torch.ordered import OrderedPacks
 from packidx.torch.packs import Pack
+from packidx.torch.pixels import normalise_pixels
 from packidx.torch.sampler import PackSampler
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ __all__ = [
     "check_ranks",
     "collate",
     "merge_states",
+    "normalise_pixels",
     "packed_loss",
     "prepare_model",
 ]
