@@ -37,7 +37,7 @@ FORMS = ("float32", "bfloat16", "uint8")
 Allocate = Callable[["tuple[int, ...]", "torch.dtype"], "torch.Tensor"]
 """(shape, dtype) → a tensor of any content."""
 
-_SIDES = ((333, 500), (48, 64), (17, 13), (97, 333))
+_SIDES = ((333, 500), (48, 64), (29, 31), (97, 333))
 """Pixels (height, width) of the noise that a processor is tried with."""
 _BLOCK = 16
 """Pixels per side of one value's square, of all 256 values."""
@@ -138,7 +138,7 @@ class ImagePatches:
         return {"pixel_values": pixels, "image_grid_thw": import_torch().from_numpy(grids)}
 
     def _write(self, image: Image.Image, grid: list[int], out: torch.Tensor) -> None:
-        kind = _kind(image, grid, self._side)
+        kind = _kind(image, grid, self._side, self._side * self._merge)
         if kind not in self._is_same:
             self._is_same[kind] = self._agrees(image)
         if self._is_same[kind]:
@@ -281,11 +281,19 @@ def _resized_by_pillow(
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
-def _kind(image: Image.Image, grid: Sequence[int], side: int) -> tuple[Any, ...]:
-    """What may make a processor treat an image otherwise than one before it: its mode, and whether
-    it is enlarged, shrunk or about as large as it was."""
+def _kind(image: Image.Image, grid: Sequence[int], side: int, square: int) -> tuple[Any, ...]:
+    """What may make a processor treat an image otherwise than one before it: its mode, whether it
+    is enlarged, shrunk or about as large as it was, and whether a side is shorter than a token's
+    square, which some releases refuse.
+
+    Args:
+        side: of a patch, in pixels.
+        square: of a token, in pixels.
+    """
+    is_narrow = min(image.size) < square
     ratio = math.prod(grid) * side**2 / (image.width * image.height)
-    return image.mode, "transparency" in image.info, round(2 * math.tanh(math.log2(ratio)))
+    scale = round(2 * math.tanh(math.log2(ratio)))
+    return image.mode, "transparency" in image.info, is_narrow, scale
 
 
 def _every_value() -> Image.Image:
