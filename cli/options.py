@@ -200,6 +200,19 @@ def _value(word: str) -> Any:
         return word
 
 
+planned_encoder_options = together(
+    option("--processor", "DIR_OR_NAME", "The processor that counted the lengths."),
+    settings_option("; by default the plan's"),
+    trust_option,
+    option(
+        "--encode",
+        "MODULE:NAME",
+        "The user's own encoder that counted the lengths; NAME() calls NAME first.",
+    ),
+)
+"""The encoder of an index, for `packidx.recipe.run.encoder_of_plan`."""
+
+
 def read_state(path: str) -> dict[str, Any]:
     """A sampler's state, saved as JSON.
 
