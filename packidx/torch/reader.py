@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from packidx.errors import (
@@ -40,6 +41,21 @@ if TYPE_CHECKING:
     from packidx.user_code import Transform
 
 Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
+"""A raw record -> one sample's tensors."""
+
+
+def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
+    """Return `encode`, or the `ProcessorEncoder` of a processor's folder or name on the Hub, with
+    the label policy that the lengths of `index` were counted with."""
+    if not isinstance(encode, str | PathLike):
+        return encode
+    from packidx.encode import ProcessorEncoder
+
+    counted = index.snapshot.lengths.encoder
+    policy = None if counted is None else counted.labels
+    return ProcessorEncoder(encode) if policy is None else ProcessorEncoder(encode, policy)
+
+
 T = TypeVar("T")
 
 ON_MISMATCH = ("error", "skip", "truncate", "fit")
