@@ -160,8 +160,11 @@ def _is_foreign(folder: str, name: str) -> OptionError:
 
 def _of_ours(folder: str) -> str | None:
     """The kind of output that a folder holds, in words; None where it is none of packidx."""
-    if "snapshots" in storage.names(folder):
+    names = storage.names(folder)
+    if "snapshots" in names:
         return "a pack index"
+    if "manifest.json" not in names:
+        return None
     stated = str(read_json_object(urls.join(folder, "manifest.json")).get("format"))
     kind = stated.removeprefix("packidx-")
     return f"the {kind} that packidx wrote" if kind != stated else None

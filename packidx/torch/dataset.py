@@ -277,13 +277,9 @@ def _check_fingerprint(index: Index, encode: Encode) -> None:
         if len(differences) > _SHOWN:
             more = len(differences) - _SHOWN
             differences[_SHOWN:] = [f"and {number_of(more, 'more setting')}"]
+        by = "another encoder" if differences else f"one of fingerprint {mine}, not {planned}"
         raise MismatchError(
-            "\n  ".join(
-                [
-                    f"the lengths of {index.path} were counted by {counted.name}, and encode is"
-                    f" {getattr(encode, 'name', None) or 'another encoder'}: use the same processor"
-                    f" and label policy{policy}, or estimate and plan again",
-                    *(differences or [f"fingerprint: {planned} planned, {mine} here"]),
-                ]
-            )
+            f"the lengths of {index.path} were counted by {counted.name}, and encode is"
+            f" {getattr(encode, 'name', by)}: use the same processor and label policy{policy}, or"
+            + "\n  ".join([" estimate and plan again", *differences])
         )
