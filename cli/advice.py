@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import click
 
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-_NAMED = re.compile(r"\b(plan|estimate|export|verify|sql|trace)\b[^.:;]*$|`[a-z][^`]*$")
+_NAMED = re.compile(r"\b(plan\w*|estimate|export|verify|packidx \w+)\b[^.:;]*$|`[a-z][^`]*$")
 _FIRST = ("plan", "estimate", "verify")  # of commands that have an option of that name
 
 
@@ -29,6 +30,7 @@ def for_command(text: str, group: click.Group, name: str) -> str:
     return _OPTION.sub(named, text)
 
 
+@functools.lru_cache
 def _options(group: click.Group, name: str) -> set[str]:
     command = group.get_command(click.Context(group), name)
     return {text for each in command.params for text in each.opts} if command else set()

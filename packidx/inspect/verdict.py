@@ -192,11 +192,11 @@ def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
         told = [each for each in told if each["ranks"] <= size]
     without = [each for each in told if _is_powerless(index, each)]
     with_power = [each for each in told if each not in without]
+    planned_for = [each for each in with_power if each["ranks"] <= result.schedule_chunk]
     if with_power:
-        planned_for = [each for each in with_power if each["ranks"] <= result.schedule_chunk]
         lost, said = _lost_waiting(planned_for[-1] if planned_for else with_power[0])
         yield Finding(lost / 2, said)
-    if not without:
+    if planned_for or not without:
         return
     lost, said = _lost_waiting(without[0])
     if result.schedule == "random":

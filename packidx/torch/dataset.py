@@ -43,14 +43,14 @@ class PackedDataset(Dataset[Pack]):
         index: path of an index (``dir`` or ``dir@ID``) or an opened one.
         encode: record, its images opened, -> one sample's tensors, ``input_ids`` [T] or [1, T] at
             least; or a processor's folder or name, of which a `ProcessorEncoder` is made, with the
-            plan's label policy. Labels default to the ids. With a ``fingerprint()`` it is checked
-            against the plan. An attribute ``media_token_ids`` (``{"image": id}``) tells where the
-            media of a sample are that the plan cuts; ``mm_token_type_ids`` among its tensors do as
-            well. An attribute ``pad_token_id`` (0 without) fills what is padded. Whole numbers
-            beside the tokens are joined by their name; for names of its own, an attribute ``join``
-            states how: ``{name: rule}``, a rule being ``'rows'`` (dimension 0), ``'last'`` (the
-            last dimension), ``'tokens'`` (one number for each token) or ``'index:NAME'`` (numbers
-            of NAME's rows).
+            plan's label policy and settings. Labels default to the ids. With a ``fingerprint()`` it
+            is checked against the plan. An attribute ``media_token_ids`` (``{"image": id}``) tells
+            where the media of a sample are that the plan cuts; ``mm_token_type_ids`` among its
+            tensors do as well. An attribute ``pad_token_id`` (0 without) fills what is padded.
+            Whole numbers beside the tokens are joined by their name; for names of its own, an
+            attribute ``join`` states how: ``{name: rule}``, a rule being ``'rows'`` (dimension 0),
+            ``'last'`` (the last dimension), ``'tokens'`` (one number for each token) or
+            ``'index:NAME'`` (numbers of NAME's rows).
         roots: old prefix -> new prefix of shard and media paths.
         transform: ``f(record, rng) -> record`` or ``module:NAME`` of it, where the lengths were
             counted with one: applied to every record as it stands in its file. Its

@@ -46,14 +46,15 @@ Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
     """Return `encode`, or the `ProcessorEncoder` of a processor's folder or name on the Hub, with
-    the label policy that the lengths of `index` were counted with."""
+    the label policy and the settings that the lengths of `index` were counted with."""
     if not isinstance(encode, str | PathLike):
         return encode
     from packidx.encode import ProcessorEncoder
 
     counted = index.snapshot.lengths.encoder
-    policy = None if counted is None else counted.labels
-    return ProcessorEncoder(encode) if policy is None else ProcessorEncoder(encode, policy)
+    if counted is None or counted.labels is None:
+        return ProcessorEncoder(encode)
+    return ProcessorEncoder(encode, counted.labels, settings=counted.overrides)
 
 
 T = TypeVar("T")
