@@ -270,6 +270,14 @@ def tell(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
             text += ": no processor is named, so packs will need a margin"
         warn([text])
     warn(untrained_warnings(summary))
+    if missing := summary.rejected.get("missing_media"):
+        root = options.get("media_root")
+        folder = f"in {root}" if root else "beside its shard, or in the media root of its mix"
+        say(
+            f"hint: media of {number_of(missing, 'record')} do not exist. Each path was looked for"
+            f" {folder}; --media-root DIR names another folder.",
+            err=True,
+        )
     print_mistaken(summary.mistaken, len(summary.sources) == 1)
     warn_of_rejected(summary.sources, options.get("max_rejected"), summary.path)
 

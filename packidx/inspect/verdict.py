@@ -123,7 +123,9 @@ def _mixing(index: Index, correlation: float | None) -> Iterator[Finding]:
         )
         made_by = index.snapshot.result.strategies
         if "balanced" not in made_by:
-            said += f"; made by {', '.join(made_by)}, where `--strategy balanced` mixes lengths"
+            said += (
+                f"; made by {', '.join(made_by)}; planning with `--strategy balanced` mixes them"
+            )
         yield Finding(10 * correlation, said)
 
 
@@ -136,7 +138,7 @@ def _gap(index: Index) -> Iterator[Finding]:
     said = f"{what} above the proven lower bound of {result.lower_bound:,}, "
     said += percent(result.gap_percent)
     if options.strategy not in ("lp", "auto"):
-        said += "; `--strategy auto` tries for fewer"
+        said += "; planning with `--strategy auto` may need fewer"
     yield Finding(result.gap_percent, said)
 
 
@@ -186,20 +188,22 @@ def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
         said = f"an epoch has {packs:,} packs, fewer than the {size:,} of one step"
         yield Finding(100, f"{said}: plan more data, or smaller steps")
     told = [each for each in schedule if each["planned"] and each["planned"]["useful"] is not None]
+    if size is not None:  # more ranks than a step has packs are nobody's
+        told = [each for each in told if each["ranks"] <= size]
     without = [each for each in told if _is_powerless(index, each)]
     with_power = [each for each in told if each not in without]
+    planned_for = [each for each in with_power if each["ranks"] <= result.schedule_chunk]
     if with_power:
-        planned_for = [each for each in with_power if each["ranks"] <= result.schedule_chunk]
         lost, said = _lost_waiting(planned_for[-1] if planned_for else with_power[0])
         yield Finding(lost / 2, said)
-    if not without:
+    if planned_for or not without:
         return
     lost, said = _lost_waiting(without[0])
     if result.schedule == "random":
         yield Finding(lost / 2, f"{said}: the packs are in random order, no cost is evened out")
         return
-    why = "one micro-step per step leaves the schedule nothing to even out; `--micro-steps` of a "
-    why += "larger `--global-batch` gives it some"
+    why = "one micro-step per step leaves the schedule nothing to even out; planning with a larger "
+    why += "`--global-batch` and more `--micro-steps` gives it some"
     if without[0]["micro_steps"] > 1:
         random = percent(100 * (1 - without[0]["random"]["useful"]))
         why = f"the schedule does harm there, a random order loses {random}"
@@ -279,7 +283,7 @@ def _why_long(index: Index, dropped: list[Row]) -> str:
         most_first = sorted(dropped, key=lambda row: -row["number"])[:4]
         names = [f"{row['number']:,} of {row['source'] or 'no source'}" for row in most_first]
         said += f" ({', '.join(names)}{', …' if len(dropped) > 4 else ''})"
-    return said if splits else f"{said}; `--on-long split` packs them in pieces"
+    return said if splits else f"{said}; planning with `--on-long split` packs them in pieces"
 
 
 def _are(number: int) -> str:

@@ -151,9 +151,23 @@ def made_by_another(output: str, what: str) -> OptionError:
 
 
 def _is_foreign(folder: str, name: str) -> OptionError:
+    if ours := _of_ours(folder):
+        return OptionError(f"{folder} holds {ours}: name another folder")
     return OptionError(
         f"{folder} holds {name}, which packidx did not write: move it away, or name another folder"
     )
+
+
+def _of_ours(folder: str) -> str | None:
+    """The kind of output that a folder holds, in words; None where it is none of packidx."""
+    names = storage.names(folder)
+    if "snapshots" in names:
+        return "a pack index"
+    if "manifest.json" not in names:
+        return None
+    stated = str(read_json_object(urls.join(folder, "manifest.json")).get("format"))
+    kind = stated.removeprefix("packidx-")
+    return f"the {kind} that packidx wrote" if kind != stated else None
 
 
 def _real(path: str) -> str:

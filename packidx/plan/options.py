@@ -102,6 +102,7 @@ def dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
+MICRO_STEPS = 8
 STRATEGIES = (
     *("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N"),
     "stream:RULE",
@@ -220,7 +221,13 @@ class PlanOptions:
         shown_default="512, fewer for small plans",
     )
     """None: 512 or, of fewer than 4096 packs, an eighth of them."""
-    micro_steps: int = option(8, "Parts of equal cost in a global batch.", minimum=1)
+    micro_steps: int | None = option(
+        None,
+        "Parts of equal cost in a global batch.",
+        minimum=1,
+        shown_default="8, fewer where that does not divide the global batch",
+    )
+    """None becomes a number: the largest up to 8 that divides `global_batch`."""
     cost: str | None = option(
         None,
         "What packs cost: a preset, weight=value,… or both.",
@@ -246,6 +253,10 @@ class PlanOptions:
     )
 
     def __post_init__(self) -> None:
+        steps = self.micro_steps
+        if steps is None:
+            steps = _micro_steps(self.global_batch)
+        object.__setattr__(self, "micro_steps", steps)
         _within(
             "capacity", self.capacity, 1, MAX_CAPACITY, "choose how many tokens a pack may hold"
         )
@@ -261,11 +272,11 @@ class PlanOptions:
         self._check_padding()
         if not -(1 << 63) <= self.seed < 1 << 63:
             raise OptionError(f"seed is {self.seed}: it must fit 64 bits")
-        if self.global_batch is not None and self.global_batch % self.micro_steps:
+        if self.global_batch is not None and self.global_batch % steps:
             raise OptionError(
-                f"global-batch {self.global_batch} is no multiple of the {self.micro_steps} "
+                f"global-batch {self.global_batch} is no multiple of the {steps} "
                 "micro-steps of a step: change one of them, for example to micro-steps "
-                f"{math.gcd(self.global_batch, self.micro_steps)}"
+                f"{math.gcd(self.global_batch, steps)}"
             )
         if self.holdout is not None and self.holdout_only is not None:
             raise OptionError("holdout and holdout-only plan one side each: give one of them")
@@ -322,7 +333,14 @@ class PlanOptions:
 OPTIONS: dict[str, Option] = {each.name: each.metadata["option"] for each in fields(PlanOptions)}
 """Field of `PlanOptions` -> what is said of it, in the order of the help."""
 
-DEFAULTS = {each.name: each.default for each in fields(PlanOptions)}
+DEFAULTS = {each.name: each.default for each in fields(PlanOptions)} | {"micro_steps": MICRO_STEPS}
+"""Field of `PlanOptions` -> what it is where nobody says otherwise."""
+
+
+def _micro_steps(global_batch: int | None) -> int:
+    """Parts of a step that nobody has asked for a number of: 8, or the most that divide it."""
+    size = MICRO_STEPS if global_batch is None else global_batch
+    return max(n for n in range(1, MICRO_STEPS + 1) if size % n == 0)
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...], plain: bool = True) -> None:

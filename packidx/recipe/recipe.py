@@ -209,8 +209,12 @@ def recipe_file(path: str) -> Recipe | None:
     Raises:
         OptionError: it is a recipe that cannot be understood, or another program's file.
     """
-    if not path.lower().endswith(_ENDINGS) or not storage.is_file(path):
+    if not path.lower().endswith(_ENDINGS):
         return None
+    if not storage.is_file(path):
+        if storage.glob(path):
+            return None
+        raise OptionError(f"{path} is not there: name a recipe, or the sources to pack")
     try:
         value = load_yaml(storage.read(path))
     except (OSError, ValueError):

@@ -15,7 +15,7 @@ from packidx.estimate import LengthsSummary, estimate_lengths
 from packidx.index import Index
 from packidx.index.opening import open_index
 from packidx.io import files, storage, urls
-from packidx.recipe.recipe import SAMPLED, Recipe, to_yaml_value
+from packidx.recipe.recipe import SAMPLED, Recipe, read_recipe, to_yaml_value
 from packidx.run.workers import Progress
 from packidx.software import installed
 from packidx.user_code import load_named
@@ -51,7 +51,7 @@ class PackSummary:
 
 
 def pack_recipe(
-    recipe: Recipe,
+    recipe: Recipe | str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,
     *,
     workers: int | None = None,
@@ -64,7 +64,7 @@ def pack_recipe(
     """Count what changed of a recipe's sources, plan, verify the plan, and draw the report.
 
     Args:
-        recipe: what to pack.
+        recipe: what to pack, or the path of its YAML file.
         output: folder or URL for ``lengths``, ``index`` and ``report.html``; by default the
             recipe's own.
         workers, engine: as of `estimate_lengths` and `plan_packs`; no byte depends on them.
@@ -77,6 +77,8 @@ def pack_recipe(
         PackidxError: as `estimate_lengths` and `plan_packs`. What of `checks` does not hold is no
             error here, and nothing is noted as finished then.
     """
+    if not isinstance(recipe, Recipe):
+        recipe = read_recipe(os.fspath(recipe))
     folder = _folder(recipe, output)
     text = recipe.text or to_yaml_value(recipe)
     before = noted(folder)

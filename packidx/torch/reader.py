@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from packidx.errors import (
@@ -40,6 +41,22 @@ if TYPE_CHECKING:
     from packidx.user_code import Transform
 
 Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
+"""A raw record -> one sample's tensors."""
+
+
+def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
+    """Return `encode`, or the `ProcessorEncoder` of a processor's folder or name on the Hub, with
+    the label policy and the settings that the lengths of `index` were counted with."""
+    if not isinstance(encode, str | PathLike):
+        return encode
+    from packidx.encode import ProcessorEncoder
+
+    counted = index.snapshot.lengths.encoder
+    if counted is None or counted.labels is None:
+        return ProcessorEncoder(encode)
+    return ProcessorEncoder(encode, counted.labels, settings=counted.overrides)
+
+
 T = TypeVar("T")
 
 ON_MISMATCH = ("error", "skip", "truncate", "fit")

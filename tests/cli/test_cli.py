@@ -51,7 +51,10 @@ def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFi
     }.items():
         assert said[name].startswith(words), name
     # Each sample's tokens once, whatever the epochs; what was left out by choice is no loss.
-    assert said["dropped"] == "99 tokens, 79.2 % of the 125 to be packed (1 too_long)"
+    assert (
+        said["dropped"]
+        == "99 tokens, 79.2 % of the 125 to be packed, each sample counted once (1 too_long)"
+    )
     assert said["left out"] == "1 mix"
     line = next(line for line in out.splitlines() if "packidx sql" in line)
     assert f'packidx sql {tmp_path / "i"} "SELECT' in line  # unbroken, to be copied

@@ -15,6 +15,7 @@ from packidx.inspect.facts import result_facts
 from packidx.inspect.report.page import (
     BAD,
     GOOD,
+    MODALITIES,
     Bar,
     Box,
     Chart,
@@ -85,20 +86,21 @@ def tokens(index: Index, connection: Any) -> Figure:
         "SELECT reason, count(*), CAST(coalesce(sum(greatest(length, 0)), 0) AS BIGINT) "
         "FROM dropped GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1",
     )
-    whole = result.num_tokens + sum(tokens for *_, tokens in dropped)
     room = result.num_packs * capacity - result.num_tokens
     parts = [
         ("in packs", result.num_samples, result.num_tokens, False),
         *((f"out: {why}", number, tokens, why not in BY_CHOICE) for why, number, tokens in dropped),
         ("room left in packs", None, room, False),
     ]
+    lost = share(result.num_tokens_lost, result.num_tokens_eligible)
     return Figure(
         "Where the tokens go",
-        "Shares are of the tokens that were counted, copies of a weighted source among those in "
-        "packs. Red is lost; what was left out by choice is not.",
-        ("", "samples", "tokens", "share"),
-        [(name, number, tokens, share(tokens, whole, 2)) for name, number, tokens, _ in parts],
-        _lying([(name, tokens, bad) for name, _, tokens, bad in parts], whole, "tokens"),
+        f"Of the {count(result.num_tokens_eligible)} tokens that were to be packed, {lost} are in "
+        "no pack (red). Samples that were left out by choice do not count. Packs hold every copy "
+        "of a sample.",
+        ("", "samples", "tokens"),
+        [(name, number, tokens) for name, number, tokens, _ in parts],
+        lying([(name, n, count(n), BAD if bad else GOOD) for name, _, n, bad in parts], "tokens"),
     )
 
 
@@ -213,7 +215,9 @@ def _stacked(rows: Sequence[Row], names: Sequence[str]) -> dict[Any, list[int]]:
     return stacks
 
 
-def _shares(stacks: Mapping[Any, Sequence[int]], names: Sequence[str]) -> tuple[Chart, list[Row]]:
+def _shares(
+    stacks: Mapping[Any, Sequence[int]], names: Sequence[str], first_colour: int = 0
+) -> tuple[Chart, list[Row]]:
     """A chart of each step's tokens in shares, and its rows: step, name, share."""
     said = {
         (step, name): share(value, sum(values), 2)
@@ -226,6 +230,7 @@ def _shares(stacks: Mapping[Any, Sequence[int]], names: Sequence[str]) -> tuple[
         names,
         lambda step, name, _: f"step {step}, {name}: {said[step, name]} of its tokens",
         is_shares=True,
+        first_colour=first_colour,
         x=_marks([(at + 0.5, str(step)) for at, step in enumerate(stacks)], len(stacks)),
         what="step",
     )
@@ -252,7 +257,7 @@ def _sources_of_steps(rows: Sequence[Any], series: Series, which: str) -> Figure
 
 def _visual_of_steps(rows: Sequence[Any], which: str) -> Figure:
     stacks = {step: (tokens - visual, visual) for step, visual, tokens in rows}
-    chart, _ = _shares(stacks, ("text", "images and videos"))
+    chart, _ = _shares(stacks, ("text", "images and videos"), MODALITIES)
     return Figure(
         "Visual tokens of each step",
         f"In the order of training with seed 0 ({which}). An uneven edge means that some steps "
@@ -377,10 +382,7 @@ def _distribution(
     held = _stacked(rows, names)
     total, first, last = sum(map(sum, held.values())), min(held, default=0), max(held, default=0)
     stacks = {number: held.get(number, [0] * len(names)) for number in range(first, last + 1)}
-    beyond, mark = "", None
-    if capacity is not None and series is None:
-        long = sum(sum(values) for number, values in held.items() if _edge(number) > capacity)
-        beyond = f" {share(long, total)} of the tokens are in samples well above the capacity."
+    mark = None
     if capacity is not None and _edge(first) <= capacity < _edge(last + 1):
         at = _PER_OCTAVE * math.log2(capacity) - first
         mark = (100 * at / len(stacks), "capacity")
@@ -392,7 +394,7 @@ def _distribution(
     edges = [(number - first, count(round(_edge(number)))) for number in octaves]
     return Figure(
         title,
-        f"Each bar is a quarter of a doubling; {count(total)} {what} in all.{beyond}",
+        f"{count(total)} {what} in all. Four bars stand for each doubling of the length.",
         ("from", "to", "series", what),
         [
             (round(_edge(number)), round(_edge(number + 1)), name, value)
@@ -407,6 +409,7 @@ def _distribution(
             x=_marks(edges, len(stacks)),
             what=f"tokens per sample; upwards: {what}",
             mark=mark,
+            first_colour=0 if series is not None else MODALITIES,
         ),
     )
 

@@ -104,7 +104,8 @@ def test_defaults_that_the_help_puts_into_words_are_those_of_a_plan() -> None:
     shares = [f"{float(share):g}" for share in DEFAULT_MARGINS.values()]
     assert said["margin"].startswith("{}; {} for precomputed lengths, {} for".format(*shares))
     assert said["cost"] == DEFAULT_PRESET
-    in_words = {name for name, text in said.items() if text}
+    assert said["micro_steps"].startswith(str(DEFAULTS["micro_steps"]))
+    in_words = {name for name, text in said.items() if text} - {"micro_steps"}
     assert {DEFAULTS[name] for name in in_words} == {None}  # others say themselves
 
 
