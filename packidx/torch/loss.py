@@ -42,7 +42,6 @@ __all__ = [
     "loss_targets",
     "packed_loss",
     "seen_denominator",
-    "segment_numbers",
 ]
 
 WEIGHTS = ("token", "sample", "square")

@@ -147,13 +147,6 @@ class StepLog:
         self._steps.put(_Step(self.sampler.epoch, step, seconds, grad_norm, self._batches))
         self._batches = []
 
-    def pause(self) -> None:
-        """Do not count what happens until the next step begins: an evaluation, a checkpoint.
-
-        That step's time is unknown, and losses of batches since the last step are forgotten.
-        """
-        self._ended, self._batches = None, []
-
     def close(self) -> None:
         """Write what is not written yet."""
         self._finish()
@@ -201,6 +194,8 @@ class _Writer:
             self._write(rows)
         except Exception as error:  # a full disk must not end the training
             _log.error("no more steps are logged in %s: %s", self._folder, error)
+            while steps.get() is not _STOP:  # of what nobody takes memory runs full
+                pass
 
     def _row(self, index: Index, step: _Step) -> dict[str, Any]:
         global_batch, epochs = self._run["global_batch"], Epochs.of(index.snapshot)
