@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
 
 from packidx.torch.collate import collate
 from packidx.torch.dataset import PackedDataset
-from packidx.torch.ordered import OrderedPacks
+from packidx.torch.ordered import OrderedPacks, as_hf_dataset
 from packidx.torch.packs import Pack
 from packidx.torch.sampler import PackSampler
 
@@ -60,6 +60,7 @@ __all__ = [
     "StepLog",
     "StreamLoader",
     "StreamingPackedDataset",
+    "as_hf_dataset",
     "check_isolation",
     "check_ranks",
     "collate",
