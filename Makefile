@@ -19,6 +19,8 @@ CORPUS_PACKAGES := dashscope==2.0.2 easy-vqa==1.0 chitchat-dataset==0.9.0 \
 
 # Packers to compare with: functions are cut out of their files, nothing of them is imported.
 PEERS := nemo-automodel==0.7.0 binpacking==2.0.1
+# Its wheel has a folder `tests` of its own, so it is for the one bench that compares with it alone.
+VERL := verl==0.9.1
 
 # Equal plans are equal bytes on one release of pyarrow: this one, for tests that compare bytes.
 PYARROW := pyarrow==26.0.*
@@ -101,10 +103,11 @@ lint: $(VENV)/.dev
 
 check: lint test test-slow  ## what CI runs: ruff, mypy, import-linter, then the tests
 
-bench: $(VENV)/.dev plan  ## measure speed as ratios, side by side in one run
+bench: $(VENV)/.dev plan $(OVERLAYS)/verl/.ready  ## measure speed as ratios, side by side in one run
 	@$(BIN)/python bench/bench.py --large
 	@$(BIN)/python bench/bench_reader.py
 	@$(BIN)/python bench/bench_streams.py
+	@PYTHONPATH=$(abspath $(OVERLAYS)/verl) $(BIN)/python bench/bench_now.py
 	@$(BIN)/python bench/bench_packs.py $(DATA)
 	@$(BIN)/python bench/bench_estimate.py $(DATA)
 	@$(BIN)/python bench/bench_again.py $(DATA)
@@ -174,6 +177,11 @@ $(OVERLAYS)/transformers-%/.ready: Makefile $(VENV)/.dev
 	@echo "installing transformers $* into $(@D) ..."
 	@rm -rf $(@D)
 	@$(PIP) --no-deps --no-compile --target $(@D) transformers==$* $(BESIDE_$*)
+	@touch $@
+
+$(OVERLAYS)/verl/.ready: Makefile $(VENV)/.dev
+	@rm -rf $(@D)
+	@$(PIP) --no-deps --no-compile --target $(@D) $(VERL)
 	@touch $@
 
 $(OVERLAYS)/lowest/.ready: pyproject.toml tests/versions/floors.py Makefile $(VENV)/.dev
