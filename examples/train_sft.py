@@ -2,36 +2,25 @@
 
     python examples/train_sft.py --index data/index --processor data/processors/qwen2.5-vl
 
-SFTTrainer takes a `datasets.Dataset` alone, so its rows are the numbers of the packs, in the order
-of training, and a transform reads them. A row is trained on where it stands: neither shuffled,
-nor prepared, nor packed a second time. The model is a tiny, randomly initialised Qwen2.5-VL.
+SFTTrainer takes a `datasets.Dataset` alone: `as_hf_dataset` makes one whose rows are the packs in
+the order of training. The settings say that they are neither shuffled, nor prepared, nor packed a
+second time. The model is a tiny, randomly initialised Qwen2.5-VL.
 """
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import torch
-from datasets import Dataset
 
 from packidx.encode import ProcessorEncoder
 from packidx.encode.imports import allow_cuda_torchvision
-from packidx.torch import PackedDataset, PackSampler, collate, prepare_model
+from packidx.torch import OrderedPacks, as_hf_dataset, collate, prepare_model
 from train_tiny import build_model
 
 allow_cuda_torchvision()  # a CPU build of torch beside PyPI's CUDA build of torchvision
 from transformers import AutoTokenizer  # noqa: E402
 from trl import SFTConfig, SFTTrainer  # noqa: E402
-
-
-def ordered(dataset: PackedDataset, sampler: PackSampler) -> Dataset:
-    """The packs of one epoch as rows, in the order of training."""
-
-    def read(rows: dict[str, list[int]]) -> dict[str, list[Any]]:
-        return {"pack": [dataset[number] for number in rows["number"]]}
-
-    return Dataset.from_dict({"number": list(sampler)}).with_transform(read)
 
 
 def main() -> None:
@@ -57,12 +46,12 @@ def main() -> None:
         use_cpu=not torch.cuda.is_available(),
         bf16=False,
     )
-    dataset = PackedDataset(args.index, ProcessorEncoder(args.processor))
+    packs = OrderedPacks(args.index, ProcessorEncoder(args.processor), args.global_batch)
     trainer = SFTTrainer(
         prepare_model(build_model()),
         settings,
-        data_collator=lambda rows: collate([row["pack"] for row in rows]),
-        train_dataset=ordered(dataset, PackSampler(args.index, global_batch=args.global_batch)),
+        data_collator=collate,
+        train_dataset=as_hf_dataset(packs),
         processing_class=AutoTokenizer.from_pretrained(args.processor),
     )
     trainer.train()

@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
 
 from packidx.torch.collate import collate
 from packidx.torch.dataset import PackedDataset
-from packidx.torch.ordered import OrderedPacks
+from packidx.torch.ordered import OrderedPacks, as_hf_dataset
 from packidx.torch.packs import Pack
 from packidx.torch.sampler import PackSampler
 
@@ -57,6 +57,7 @@ __all__ = [
     "PackedDataset",
     "StreamLoader",
     "StreamingPackedDataset",
+    "as_hf_dataset",
     "check_isolation",
     "check_ranks",
     "collate",
