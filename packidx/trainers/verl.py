@@ -20,14 +20,16 @@ from torch.utils.data import Dataset
 from packidx.errors import OptionError
 from packidx.torch import OrderedPacks
 
-_TOKENS = {"input_ids", "labels", "position_ids", "cu_seqlens", "lengths", "pair_ids"}
-_FACTS = {"sample_ids", "source_ids", "mm_token_type_ids"}
+_NO_MEDIA = {
+    *("input_ids", "labels", "position_ids", "mm_token_type_ids", "cu_seqlens", "lengths"),
+    *("sample_ids", "source_ids", "pair_ids"),
+}
 
 
 class Packs(Dataset[dict[str, Any]]):
     """Item i is the i-th pack of training as verl's SFT data sets give a sample: ``input_ids`` and
     ``loss_mask`` int64 [T], ``position_ids`` [T] or [4, T], which restart with every sample, and
-    ``multi_modal_inputs``, the tensors of media, where there are any.
+    ``multi_modal_inputs``, the tensors of media: its collator wants them of all packs or none.
 
     Raises:
         OptionError: the plan was made with ``--shift``.
@@ -56,15 +58,16 @@ class Packs(Dataset[dict[str, Any]]):
 
     def __getitem__(self, i: int) -> dict[str, Any]:
         joined = self.packs[i].joined()
-        kept = ("input_ids", "position_ids")
-        item = {key: joined[key] for key in kept}
-        item["loss_mask"] = (joined["labels"] != -100).long()
-        media = {
-            key: value
-            for key, value in joined.items()
-            if isinstance(value, Tensor) and key not in _TOKENS | _FACTS
+        return {
+            "input_ids": joined["input_ids"],
+            "position_ids": joined["position_ids"],
+            "loss_mask": (joined["labels"] != -100).long(),
+            "multi_modal_inputs": {
+                key: value
+                for key, value in joined.items()
+                if isinstance(value, Tensor) and key not in _NO_MEDIA
+            },
         }
-        return {**item, "multi_modal_inputs": media} if media else item
 
 
 def in_order(trainer: type) -> type:

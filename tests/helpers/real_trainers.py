@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from small_packs import make_index, record
 from tiny_models import fresh
@@ -24,12 +23,6 @@ CAPACITY = 64
 BATCH = 4
 EPOCHS = 2
 STEPS = 20
-
-
-def needed(*names: str) -> None:
-    """Skip a module where one of the packages cannot be imported."""
-    for name in names:
-        pytest.importorskip(name, exc_type=ImportError)
 
 
 def pictures(folder: Path) -> Index:
@@ -82,16 +75,21 @@ def model_of() -> Any:
     return fresh(FAMILY).train()
 
 
-def plain_losses(index: Index, model: Any, steps: int = STEPS) -> list[float]:
-    """Losses per label token of plain PyTorch, a micro-batch a pack, SGD."""
+def plain_losses(index: Index, model: Any, texts_only: bool = False) -> list[float]:
+    """Losses per label token of plain PyTorch, a micro-batch a pack, SGD; with `texts_only` of a
+    model without images and their positions."""
     packs, optimizer = ordered(index), torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
-    for step in range(steps):
+    for step in range(STEPS):
         batches = [collate([packs[step * BATCH + at]]) for at in range(BATCH)]
         tokens = sum(int((batch["labels"] != -100).sum()) for batch in batches)
         total = 0.0
         for batch in batches:
             labels = batch.pop("labels")
+            if texts_only:
+                names = ("input_ids", "position_ids", "use_cache")
+                batch = {name: batch[name] for name in names}
+                batch["position_ids"] = batch["position_ids"][0]
             logits = model(**batch).logits[:, :-1].flatten(0, 1)
             summed = torch.nn.functional.cross_entropy(
                 logits.float(), labels[:, 1:].flatten(), reduction="sum"
@@ -102,12 +100,6 @@ def plain_losses(index: Index, model: Any, steps: int = STEPS) -> list[float]:
         optimizer.zero_grad()
         losses.append(total)
     return losses
-
-
-def same(index: Index, ids: torch.Tensor, number: int) -> bool:
-    """Whether a row of ids begins with the tokens of a pack, and goes on with padding."""
-    pack = ordered(index).dataset[number].joined()["input_ids"]
-    return bool((ids[: len(pack)] == pack).all())
 
 
 def numbered(index: Index) -> dict[tuple[int, ...], int]:
