@@ -157,6 +157,7 @@ ranks_option = number(
     "Data-parallel ranks that the schedule is looked at for.  [default: 8, 64, 512]",
     multiple=True,
 )
+log_option = option("--log", "DIR", "A run's log of its steps (StepLog): adds what it says.")
 json_option = flag("--json as_json", "Print the result as JSON.")
 
 

@@ -230,7 +230,8 @@ class PlanOptions:
     """None becomes a number: the largest up to 8 that divides `global_batch`."""
     cost: str | None = option(
         None,
-        "What packs cost: a preset, weight=value,… or both.",
+        "What packs cost: a preset, weight=value,… or both; or measured:LOG, fitted to the step "
+        "times of a run (StepLog).",
         "MODEL",
         shown_default="qwen2.5-vl-7b",
         is_stored=False,

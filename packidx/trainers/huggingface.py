@@ -7,6 +7,7 @@ of processes.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import json
@@ -21,7 +22,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from packidx.encode.imports import allow_cuda_torchvision
 from packidx.errors import OptionError
-from packidx.torch import PackedDataset, PackSampler, check_ranks, collate
+from packidx.torch import PackedDataset, PackSampler, StepLog, check_ranks, collate
 from packidx.torch.loss import (
     LossWeights,
     batch_weight,
@@ -52,6 +53,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not type-
         train_dataset: a `PackedDataset`; evaluation takes one as well, or parts of one.
         weight: of a label token in the loss, a name of `LossWeights`.
         attention: of `collate`, as the model was loaded.
+        log: folder of a `StepLog`; None for none.
         options: all else that a Trainer takes.
 
     Raises:
@@ -68,6 +70,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not type-
         *,
         weight: str = "token",
         attention: str = "sdpa",
+        log: str | None = None,
         **options: Any,
     ) -> None:
         _check(args, train_dataset)
@@ -76,6 +79,9 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not type-
             model, args, data_collator=collator, train_dataset=train_dataset, **options
         )
         self.weights = LossWeights(weight)
+        self.log_folder = log
+        self.step_log: StepLog | None = None
+        self._logged = -1  # the last step of the run in it
         self.tokens = 0  # that this process has trained on
         # Two names, of newer and of older releases, for a loss that nobody divides once more.
         self.loss_is_scaled_for_ga = self.model_accepts_loss_kwargs = True
@@ -89,6 +95,25 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not type-
         check_ranks(train_dataset, sampler)
         self.order = _Order(sampler, self)
         self.args = _settled(args, self.order)
+
+    def train(self, *args: Any, **options: Any) -> Any:
+        if self.log_folder is None:
+            return super().train(*args, **options)
+        log = StepLog(self.log_folder, self.order.epoch(0))
+        with contextlib.closing(log) as self.step_log:
+            return super().train(*args, **options)
+
+    def _maybe_log_save_evaluate(
+        self, tr_loss: Any, grad_norm: Any, *args: Any, **options: Any
+    ) -> None:
+        # After each step, and once more at the end of an epoch.
+        if self.step_log is not None and self._logged != self.state.global_step:
+            self._logged = self.state.global_step
+            sampler = self.order.at(self._logged - 1)
+            self.step_log.sampler = sampler
+            position = sampler.state_dict()["position"]
+            self.step_log.end_step(position // sampler.global_batch, grad_norm)
+        super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **options)
 
     def get_train_dataloader(self) -> DataLoader:
         # Not through accelerator.prepare: it deals to ranks, as the sampler has done already.
@@ -125,8 +150,9 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not type-
         denominator, scale = num_items_in_batch, self.args.world_size  # over which DDP averages
         if not model.training:
             denominator, scale = batch_weight(inputs, self.weights), 1
+        log = self.step_log.add if self.step_log is not None and model.training else None
         loss = packed_loss(
-            outputs.logits, inputs, self.weights, denominator, scale=scale, kept=kept
+            outputs.logits, inputs, self.weights, denominator, scale=scale, kept=kept, log=log
         )
         return (loss, outputs) if return_outputs else loss
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from step_logs import rows
 from torch.nn.functional import cross_entropy
 from trained_packs import (
     CAPACITY,
@@ -39,6 +40,7 @@ def trainer(
     sampler: PackSampler,
     name: str = "token",
     model: Any = None,
+    log: str | None = None,
     **options: Any,
 ) -> Any:
     from transformers import TrainingArguments
@@ -59,7 +61,7 @@ def trainer(
         "data_seed": sampler.seed,
     }
     arguments = TrainingArguments(out, **settings | options)
-    return PackedTrainer(model or tiny_model(), arguments, dataset, weight=name)
+    return PackedTrainer(model or tiny_model(), arguments, dataset, weight=name, log=log)
 
 
 def keep_gradients(into: list[Any], losses: list[float]) -> Any:
@@ -311,3 +313,28 @@ def test_the_plans_denominator_is_the_trainers(index: str, tmp_path: Path) -> No
         taken, denominator = job.get_batch_samples(batches, 4, "cpu")
         assert len(taken) == 4
         assert denominator == pytest.approx(sampler.denominator(step, "square"), rel=1e-14)
+
+
+def test_a_log_has_every_step_s_samples(index: str, tmp_path: Path) -> None:
+    """Over the end of an epoch, with losses as the Trainer tells them."""
+    sampler, losses, folder = PackSampler(index, global_batch=4), [], str(tmp_path / "log")
+    steps = sampler.num_steps + 1
+    job = trainer(
+        str(tmp_path), PackedDataset(index, Encode()), sampler, log=folder, max_steps=steps
+    )
+    job.add_callback(keep_gradients([], losses))
+    job.train()
+    opened = open_index(index)
+    query = "SELECT epoch, step, sample_id, loss, label_tokens FROM losses"
+    found = rows(opened, folder, query)
+    for number, loss in enumerate(losses):
+        epoch, step = divmod(number, sampler.num_steps)
+        sampler.set_epoch(epoch)
+        mine = [row for row in found if (row["epoch"], row["step"]) == (epoch, step)]
+        planned = [opened.pack(k).samples for k in sampler.packs_of_step(step)]
+        ids = [sample.sample_id for samples in planned for sample in samples]
+        assert sorted(row["sample_id"] for row in mine) == sorted(ids)
+        mean = sum(row["loss"] for row in mine) / sum(row["label_tokens"] for row in mine)
+        assert mean == pytest.approx(loss, abs=1e-3)
+    [[count]] = [row.values() for row in rows(opened, folder, "SELECT count(*) FROM logged_steps")]
+    assert count == steps == len(losses)
