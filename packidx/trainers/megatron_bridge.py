@@ -1,4 +1,4 @@
-"""Megatron-Bridge 0.3: a data set provider of packs, ``ConfigContainer(dataset=PackedProvider(…))``.
+"""Megatron-Bridge 0.3: a provider of packs, ``ConfigContainer(dataset=PackedProvider(…))``.
 
 Packs are read in the order of training by Megatron's sequential sampler, whose ``consumed_samples``
 counts packs and is all that a checkpoint needs. Bridge's VLM step packs for itself: it gets each

@@ -1,15 +1,15 @@
 """NeMo Automodel 0.7: what a recipe's YAML names beside `packidx.torch.OrderedPacks`.
 
-    dataset:
-      _target_: packidx.torch.OrderedPacks
-      index: data/index
-      encode: data/processors/qwen2.5-vl
-      global_batch: 64               # as step_scheduler.global_batch_size
-      epochs: 3                      # of the run; step_scheduler.num_epochs is 1
-    dataloader:
-      shuffle: false
-      collate_fn:
-        _target_: packidx.trainers.nemo.collate_packs
+dataset:
+  _target_: packidx.torch.OrderedPacks
+  index: data/index
+  encode: data/processors/qwen2.5-vl
+  global_batch: 64               # as step_scheduler.global_batch_size
+  epochs: 3                      # of the run; step_scheduler.num_epochs is 1
+dataloader:
+  shuffle: false
+  collate_fn:
+    _target_: packidx.trainers.nemo.collate_packs
 """
 
 from __future__ import annotations

@@ -56,12 +56,15 @@ sys.modules["megatron.bridge"] = bridge
 sys.meta_path.insert(0, StoodIn())
 
 import pyarrow.parquet as pq  # noqa: E402
-import real_trainers as real  # noqa: E402
+import trainer_packs as real  # noqa: E402
 from megatron.bridge.data.datasets.sft import GPTSFTPackedDataset  # noqa: E402
 from megatron.bridge.data.samplers import build_pretraining_data_loader  # noqa: E402
 from megatron.bridge.training.config import DatasetBuildContext  # noqa: E402
 from megatron.bridge.training.losses import masked_next_token_loss  # noqa: E402
 from megatron.bridge.training.vlm_step import get_batch  # noqa: E402
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig  # noqa: E402
+from megatron.core.datasets.indexed_dataset import IndexedDataset  # noqa: E402
+from megatron.core.datasets.utils import Split  # noqa: E402
 from tiny_models import fresh  # noqa: E402
 
 from packidx.export.exchange import export_tokens  # noqa: E402
@@ -233,3 +236,29 @@ def test_its_collate_trains_on_the_exported_labels(texts: Index, tmp_path: Any) 
         assert torch.equal(batch["labels"][0][kept], wanted)
         bounds = batch["cu_seqlens"][0]
         assert bounds.diff()[: len(labels)].tolist() == [len(own) - 1 for own in labels]
+
+
+def test_megatrons_own_data_set_gives_the_exported_packs(texts: Index, tmp_path: Any) -> None:
+    packs = real.ordered(texts).dataset
+    export_tokens(texts, packs, tmp_path / "out", "megatron", pad_token_id=0)
+    prefix = str(tmp_path / "out" / "packs")
+    rows = IndexedDataset(prefix)
+    for row, pack in zip((rows[k] for k in range(len(rows))), packs, strict=True):
+        ids = pack.joined()["input_ids"].numpy()
+        assert row.tolist() == [*ids.tolist(), *[0] * (real.CAPACITY - len(ids))]
+    config = GPTDatasetConfig(
+        random_seed=1,
+        sequence_length=real.CAPACITY,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+        tokenizer=SimpleNamespace(eod=1, pad=0, unique_identifiers={"name": "tiny"}),
+        blend=([prefix], None),
+        split="1,0,0",
+    )
+    numbers = np.arange(len(rows), dtype=np.int32)
+    data = GPTDataset(rows, prefix, numbers, None, Split.train, config)
+    known = {rows[k].astype(np.int64).tobytes(): k for k in range(len(rows))}
+    seen = [known[data[k]["tokens"].numpy().tobytes()] for k in range(len(data))]
+    assert len(set(seen)) == len(seen) == len(rows) - 1  # it wants a token behind the last one

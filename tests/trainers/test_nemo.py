@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,7 @@ import torchvision_cpu  # noqa: F401  (before transformers)
 
 pytest.importorskip("nemo_automodel.recipes.vlm.finetune", exc_type=ImportError)
 
-import real_trainers as real
+import trainer_packs as real
 from nemo_automodel.components.loss.masked_ce import MaskedCrossEntropy
 from nemo_automodel.recipes._typed_config import RecipeConfig
 from nemo_automodel.recipes.vlm.finetune import FinetuneRecipeForVLM

@@ -13,7 +13,7 @@ import torchvision_cpu  # noqa: F401  (before transformers)
 
 pytest.importorskip("torchtitan.trainer", exc_type=ImportError)
 
-import real_trainers as real
+import trainer_packs as real
 from torch.nn.attention.flex_attention import create_mask
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.models.common.attention import FlexAttention

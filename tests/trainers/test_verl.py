@@ -16,7 +16,7 @@ import torchvision_cpu  # noqa: F401  (before transformers)
 
 pytest.importorskip("verl.trainer.sft_trainer", exc_type=ImportError)
 
-import real_trainers as real
+import trainer_packs as real
 from omegaconf import OmegaConf
 from small_packs import make_index, record
 from verl.trainer.sft_trainer import SFTTrainer, create_sft_dataset
