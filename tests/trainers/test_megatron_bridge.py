@@ -253,7 +253,7 @@ def test_megatrons_own_data_set_gives_the_exported_packs(texts: Index, tmp_path:
         reset_attention_mask=False,
         eod_mask_loss=False,
         create_attention_mask=False,
-        tokenizer=SimpleNamespace(eod=1, pad=0, unique_identifiers={"name": "tiny"}),
+        tokenizer=SimpleNamespace(eod=1, pad=0, vocab_size=96, unique_identifiers={"name": "tiny"}),
         blend=([prefix], None),
         split="1,0,0",
     )
