@@ -22,11 +22,11 @@ allow_cuda_torchvision()  # a CPU build of torch beside PyPI's CUDA build of tor
 from transformers import AutoTokenizer  # noqa: E402
 from trl import SFTConfig, SFTTrainer  # noqa: E402
 
-from packidx.trainers.huggingface import ResumedWeights  # noqa: E402
+from packidx.trainers.huggingface import TrainsOnPacks  # noqa: E402
 
 
-class ResumedTrainer(ResumedWeights, SFTTrainer):
-    """An SFTTrainer that resumes Qwen2.5-VL with its weights."""
+class PackedSFTTrainer(TrainsOnPacks, SFTTrainer):
+    """With a mean over the label tokens of a step, and checkpoints that Qwen2.5-VL resumes from."""
 
 
 def main() -> None:
@@ -55,9 +55,7 @@ def main() -> None:
     )
     packs = OrderedPacks(args.index, ProcessorEncoder(args.processor), args.global_batch)
     model = prepare_model(build_model())
-    # Qwen2.5-VL says no, and a step's loss is then the mean of its packs' means, not of its tokens.
-    model.accepts_loss_kwargs = True
-    trainer = ResumedTrainer(
+    trainer = PackedSFTTrainer(
         model,
         settings,
         data_collator=collate,

@@ -39,6 +39,16 @@ Train = Callable[[str, bool], None]
 """Trains into a folder, from its last checkpoint if it is to resume."""
 
 
+def tokenizer() -> Any:
+    """Of the tiny model's tokens: SFTTrainer gives the model its special tokens."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(WordLevel({str(n): n for n in range(96)}, unk_token="0"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="0", eos_token="1")
+
+
 def check(train: Train, index: Index, folder: Path) -> None:
     """A run has the packs and losses of the plain loop; a killed one goes on with the rest."""
     packs, losses = steps_of(train, index, folder / "whole")

@@ -33,16 +33,15 @@ def test_packed_trainer(index: Index, tmp_path: Path) -> None:
     hf_runs.check(train, index, tmp_path)
 
 
-def test_sft_trainer(index: Index, tmp_path: Path, processors: Path) -> None:
+def test_sft_trainer(index: Index, tmp_path: Path) -> None:
     real.needed("trl")
 
     def train(folder: str, resume: bool) -> None:
-        from transformers import AutoTokenizer
         from trl import SFTConfig, SFTTrainer
 
-        from packidx.trainers.huggingface import ResumedWeights
+        from packidx.trainers.huggingface import TrainsOnPacks
 
-        class ResumedTrainer(ResumedWeights, SFTTrainer):
+        class PackedSFTTrainer(TrainsOnPacks, SFTTrainer):
             pass
 
         args = SFTConfig(
@@ -53,13 +52,12 @@ def test_sft_trainer(index: Index, tmp_path: Path, processors: Path) -> None:
             **hf_runs.SETTINGS,
         )
         model = prepare_model(real.model_of())
-        model.accepts_loss_kwargs = True
-        trainer = ResumedTrainer(
+        trainer = PackedSFTTrainer(
             model,
             args,
             data_collator=collate,
             train_dataset=as_hf_dataset(real.ordered(index)),
-            processing_class=AutoTokenizer.from_pretrained(processors / "qwen2.5-vl"),
+            processing_class=hf_runs.tokenizer(),
         )
         trainer.train(resume_from_checkpoint=resume)
 
