@@ -106,6 +106,7 @@ bench: $(VENV)/.dev plan  ## measure speed as ratios, side by side in one run
 	@$(BIN)/python bench/bench_reader.py
 	@$(BIN)/python bench/bench_streams.py
 	@$(BIN)/python bench/bench_packs.py $(DATA)
+	@$(BIN)/python bench/bench_log.py $(DATA)
 	@$(BIN)/python bench/bench_estimate.py $(DATA)
 	@$(BIN)/python bench/bench_again.py $(DATA)
 	@$(BIN)/python bench/bench_probes.py $(DATA)
