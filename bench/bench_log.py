@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from bench_tools import heading, line, ratio
@@ -24,7 +23,7 @@ from packidx.torch.loss import LossWeights, label_positions, packed_loss
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
-STEPS, WARM = 10, 2
+STEPS, WARM = 5, 1
 
 
 def main(data: Path) -> None:
