@@ -41,7 +41,7 @@ def export() -> None:
 @roots_option(
     "--energon-root",
     "energon_roots",
-    "What the tars' folders are called where Energon runs, such as s3://bucket=msc://PROFILE.",
+    "How the tars' folders are named where Energon runs, such as s3://bucket=msc://PROFILE.",
 )
 @worker_options("read the tars")
 @quiet_option
@@ -82,7 +82,7 @@ def _show_energon(summary: EnergonSummary) -> None:
     default="1GB",
     show_default=True,
     metavar="SIZE",
-    help="Bytes per tar, as 500MB or 2GiB; a pack that is larger has its own.",
+    help="Bytes per tar, such as 500MB or 2GiB; a larger pack gets a tar of its own.",
 )
 @root_option
 @worker_options("read")

@@ -108,17 +108,17 @@ def _planned() -> Iterator[OptionGroup | Decorator]:
         "--continue resume",
         "STATE.json",
         "Plan what training has not consumed yet at this state of its sampler, which names its "
-        "snapshot; that one's options hold unless others are given.",
+        "snapshot; the options of that snapshot hold unless others are given.",
     ),
     OptionGroup("options of a file", "--config recipe.yaml"),
     option(
         "--config",
         "FILE",
-        "A recipe of NeMo Automodel, of which `packed_sequence:` is read. What is given here wins.",
+        "A recipe of NeMo Automodel; its `packed_sequence:` is read. Options given here win.",
     ),
     OptionGroup("output", "-o index/ --json"),
     option("-o --output", "DIR", "Folder of the index."),
-    flag("--dry-run", "Plan and tell what comes of it, and write no index."),
+    flag("--dry-run", "Plan, print the result, and write nothing."),
     json_option,
     quiet_option,
 )
@@ -247,7 +247,7 @@ def _planners(workers: str | None) -> dict[str, Any]:
         return {"engine": "ray"}
     if workers is not None and not (workers.isascii() and workers.isdigit() and int(workers)):
         raise click.BadParameter(
-            f"{workers!r} is no number from 1 on, nor ray", param_hint="'--workers'"
+            f"{workers!r} is not a number from 1 on, nor ray", param_hint="'--workers'"
         )
     return {"workers": None if workers is None else int(workers)}
 

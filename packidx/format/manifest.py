@@ -371,14 +371,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _checked(stated: dict[str, Any], kind: type[M]) -> M:
     try:
         own = content_digest(stated)
     except (ValueError, RecursionError) as error:
-        raise Unfit(f"holds what is no JSON ({error!r:.80})") from None
+        raise Unfit(f"holds what is not JSON ({error!r:.80})") from None
     if stated.get("digest") != own:
         raise Unfit(
             f"has digest {stated.get('digest')!r:.70}, its content {own}: it was changed after it"
@@ -397,7 +397,7 @@ def check_files(files: Iterable[File]) -> None:
     names = [file.path for file in files]
     for name in names:
         if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
-            raise Unfit(f"names the file {name!r:.80}, which is no bare file name")
+            raise Unfit(f"names the file {name!r:.80}, which is not a bare file name")
     unique(names, "file")
 
 

@@ -61,7 +61,7 @@ def members(where: str, given: Any) -> dict[str, Any]:
     """The members of a section, by their names with ``_``; what is null is left out.
 
     Raises:
-        OptionError: it is no section, or names one thing twice.
+        OptionError: it is not a section, or names one thing twice.
     """
     if not isinstance(given, dict):
         raise OptionError(f"{where} is {given!r:.100}: write its keys under it, each on a line")

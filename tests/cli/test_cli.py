@@ -50,7 +50,7 @@ def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFi
         "lower bound": "6 packs",
     }.items():
         assert said[name].startswith(words), name
-    # Each sample's tokens once, whatever the epochs; what was left out by choice is no loss.
+    # Each sample's tokens once, whatever the epochs; what was left out by choice is not a loss.
     assert (
         said["dropped"]
         == "99 tokens, 79.2 % of the 125 to be packed, each sample counted once (1 too_long)"

@@ -42,7 +42,7 @@ def chat(text: str, **more: Any) -> dict[str, Any]:
 
 
 def records(name: str, number: int = PER_SHARD) -> list[dict[str, Any]]:
-    """Some with a name of their own, some without, and some that are no sample."""
+    """Some with a name of their own, some without, and some that are not sample."""
     made = [chat(f"{name} {n} " + "word " * (n % 40)) for n in range(number)]
     for n in range(0, number, 3):
         made[n]["id"] = f"{name}-{n}"

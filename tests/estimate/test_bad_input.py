@@ -76,7 +76,7 @@ LINES = [
     Case("50 MB line", says(chat(padding="x" * (50 << 20))), COUNTED),
     Case("50 MB line, cut", line(dumped(chat(padding="x" * (50 << 20)))[:-9]), "bad_json", "unexpected end"),
     Case("two objects in a line", line(b'{"a": 1} {"b": 2}'), "bad_json", "character 9 of the record"),
-    Case("NaN", line(dumped(chat(a=0), '"a": 0', b'"a": NaN')), "bad_json", "NaN is no JSON value"),
+    Case("NaN", line(dumped(chat(a=0), '"a": 0', b'"a": NaN')), "bad_json", "NaN is not a JSON value"),
     Case("single quotes", line(str(chat()).encode()), "bad_json", "unexpected"),
     Case("duplicate keys: the last counts", line(dumped(chat("a"))[:-1] + b', "messages": ' + dumped(chat("a longer one")["messages"]) + b"}"), COUNTED),
     Case("lone surrogate", line(dumped(chat(), "What", b"\\ud800")), "bad_json", "no low surrogate"),
@@ -103,7 +103,7 @@ TURNS = [
 REFERENCES = [
     Case("missing image", refers("none.png"), "missing_media", "'none.png' does not exist"),
     Case("a path too long", refers("x" * 5000), "missing_media", "xxx"),
-    Case("a path with NUL", refers("a\0.png"), "missing_media", "is no path"),
+    Case("a path with NUL", refers("a\0.png"), "missing_media", "is not a path"),
     Case("a path through a file", refers("good.png/x.png"), "missing_media", "does not exist"),
     Case("path out of the root", refers("../outside/secret.png"), "media_outside_root", "is not inside the media root"),
     Case("link out of the root", refers(made("out.png", link_out)), "media_outside_root", "is not inside the media root"),

@@ -144,9 +144,9 @@ def test_a_lengths_manifest_that_no_plan_can_use_is_refused(
 def test_files_of_a_manifest_lie_beside_it(index: Index, tmp_path: Path, path: str) -> None:
     edit(index, setting("windows", 0, "files", 0, "path", to=path))
     edit(tmp_path / "lengths", setting("files", 0, "path", to=path))
-    with pytest.raises(FormatError, match="which is no bare file name"):
+    with pytest.raises(FormatError, match="which is not a bare file name"):
         open_index(index.path)
-    with pytest.raises(FormatError, match="which is no bare file name"):
+    with pytest.raises(FormatError, match="which is not a bare file name"):
         plan_packs(tmp_path / "lengths", tmp_path / "other", capacity=64)
 
 

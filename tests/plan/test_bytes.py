@@ -98,7 +98,7 @@ def test_shares_of_the_epoch_are_what_was_asked(lengths: Path, tmp_path: Path) -
         ({"pad_pack_to": 8192, "margin": 0.5}, "too few for align 1 and pad-pack-to 8192"),
         ({"epochs": 0}, "epochs is 0"),
         ({"reserve": -1}, "reserve is -1"),
-        ({"reserve": 3, "align": 2}, "reserve 3 is no multiple of align 2"),
+        ({"reserve": 3, "align": 2}, "reserve 3 is not a multiple of align 2"),
         ({"reserve": 8192}, "leaves no token beside the 8192 in reserve"),
         ({"max_packs": 0}, "max-packs is 0"),
         ({"strategy": "window:N"}, "strategy is 'window:N'"),

@@ -121,7 +121,7 @@ def model_of(attention: str) -> Any:
         (lambda i: PackSampler(i).state_at(-1), OptionError, "step -1 is outside"),
         (lambda i: PackSampler(i).denominator(1.5), OptionError, "step is 1.5"),
         (lambda i: PackSampler(f"{i.path}@zz"), NotFoundInIndex, "no snapshot 'zz'"),
-        (lambda i: collate(read(i), attention="spda"), OptionError, "'spda' is none of flash, "),
+        (lambda i: collate(read(i), attention="spda"), OptionError, "'spda' is not one of flash, "),
         (lambda i: collate([]), OptionError, "collate got no pack"),
         (lambda i: collate([read(i).joined()]), MismatchError, "collate got dict, not a pack"),
         (

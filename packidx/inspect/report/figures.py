@@ -54,7 +54,7 @@ def _table(connection: Any, title: str, says: str, query: str, **figure: Any) ->
         for row in found.fetchall()
     ]
     if (more := len(rows) - _MAX_ROWS) > 0:
-        says += f" {count(more)} smaller kinds are not shown."
+        says += f" {count(more)} smaller groups are not shown."
     return Figure(title, says, columns, rows[:_MAX_ROWS], **figure) if rows else None
 
 
@@ -440,7 +440,7 @@ def _methods(connection: Any) -> Figure | None:
     bars = [(method, totals[method], method == "heuristic") for method in ways]
     return _table(
         connection,
-        "How lengths were got",
+        "How lengths were counted",
         f"{'; '.join(f'{method} is {_WAYS[method]}' for method in ways)}.",
         "SELECT source, coalesce(method, 'given') AS method, count(*) AS samples, "
         f"CAST(sum(length) AS BIGINT) AS tokens FROM counted WHERE {_USABLE} "
@@ -450,7 +450,7 @@ def _methods(connection: Any) -> Figure | None:
 
 
 def rejected(connection: Any) -> Figure | None:
-    """Records that are no samples, by reason, with an example each; None where there are none."""
+    """Records that are not samples, by reason, with an example each; None where there are none."""
     [(whole, bad)] = _asked(
         connection, "SELECT count(*), count(*) FILTER (status = 'rejected') FROM counted"
     )
@@ -461,7 +461,7 @@ def rejected(connection: Any) -> Figure | None:
     )
     return _table(
         connection,
-        "Records that are no samples",
+        "Records that are not samples",
         f"{count(bad)} of {count(whole)} records were rejected when they were counted.",
         "SELECT reason, count(*) AS records, arg_min(source, sample_id) AS "
         '"for example: source", arg_min(key, sample_id) AS key, arg_min(detail, sample_id) AS '
@@ -492,8 +492,9 @@ def columns_used(sources: Sequence[SourceData]) -> Figure | None:
     if not rows:
         return None
     says = (
-        "What is carried or not used changes no token. A column that nobody uses and that holds an "
-        "image, turns or the like makes records “unused_column”, unless it is ignored."
+        "Columns that are carried or not used change no token. A record is rejected "
+        "(“unused_column”) where an unused column holds an image, turns or the like, unless "
+        "that column is ignored."
     )
     header = ("source", "columns used as", "carried", "not used", "ignored")
     return Figure("Columns of the sources", says, header, rows, is_open=True, is_wide=True)
@@ -515,7 +516,7 @@ def origin(index: Index) -> Iterator[Figure | None]:
         said = f"{before.snapshot_id}, after {count(before.position)} packs"
         facts[f"goes on from ({number + 1})"] = said
     facts["command"] = command_line(snapshot.lengths.uri, index.path, unusual(snapshot.options))
-    yield Figure("What it was made of", "", ("", ""), list(facts.items()), is_open=True)
+    yield Figure("How it was made", "", ("", ""), list(facts.items()), is_open=True)
     yield columns_used(snapshot.sources)
     if snapshot.recipe is not None:
         rows = [(line,) for line in snapshot.recipe.rstrip("\n").split("\n")[:200]]

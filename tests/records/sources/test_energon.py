@@ -75,7 +75,7 @@ BAD_FOLDERS: dict[str, tuple[Any, Any, str]] = {
     "single samples": (NAMES, {"exclude": [NAMES[0] + "/3"], "split_parts": {"train": NAMES}}, "excludes single samples"),
     "no list": (NAMES, {"split_parts": {"train": "x"}}, "where a list of shards must be"),
     "no parts": (NAMES, ["x"], r"split\.yaml has no split_parts"),
-    "outside": (["../x.tar"], None, "which is no file of its folder"),
+    "outside": (["../x.tar"], None, "which is not a file of its folder"),
 }  # fmt: skip
 
 

@@ -130,7 +130,7 @@ def test_llama_factory_formats(folder: Path) -> None:
         ("hi!",),
     ]
     with pytest.raises(Exception, match="no_messages"):
-        parse(first_record(stated))  # it has a column of that name, and it is no list
+        parse(first_record(stated))  # it has a column of that name, and it is not a list
     (folder / "named.json").write_text(json.dumps([{k: named[k] for k in ("q", "a", "s")}]))
     assert [turn.parts for turn in parse(first_record(stated)).turns] == [
         ("Be kind.",),

@@ -238,7 +238,7 @@ def test_unknown_counts_have_no_denominator(tmp_path: Path) -> None:
 
 
 def test_bad_use(index: Index) -> None:
-    with pytest.raises(OptionError, match="'tokens' is none of token, sample, square"):
+    with pytest.raises(OptionError, match="'tokens' is not one of token, sample, square"):
         LossWeights("tokens")
     with pytest.raises(OptionError, match="'tokens' is none of"):
         PackSampler(index).denominator(0, "tokens")

@@ -177,7 +177,9 @@ def test_linear_attention_is_told_where_samples_begin(tmp_path: Path) -> None:
 
 
 def test_no_transformers_model() -> None:
-    with pytest.raises(OptionError, match="attention .flash. is none of sdpa, eager, flex_attent"):
+    with pytest.raises(
+        OptionError, match="attention .flash. is not one of sdpa, eager, flex_attent"
+    ):
         prepare_model(fresh("qwen3"), attention="flash")
     with pytest.raises(OptionError, match="Linear has no config"):
         prepare_model(torch.nn.Linear(1, 1))
