@@ -185,7 +185,7 @@ def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
     result, size = index.snapshot.result, packs_per_step(index.snapshot)
     packs = result.num_packs // index.snapshot.options.epochs
     if size is not None and packs < size:
-        said = f"an epoch has {packs:,} packs, fewer than the {size:,} of one step"
+        said = f"an epoch has {number_of(packs, 'pack')}, fewer than the {size:,} of one step"
         yield Finding(100, f"{said}: plan more data, or smaller steps")
     told = [each for each in schedule if each["planned"] and each["planned"]["useful"] is not None]
     if size is not None:  # more ranks than a step has packs are nobody's

@@ -30,7 +30,7 @@ from packidx.inspect.report.page import (
 from packidx.plan.options import command_line
 from packidx.plan.resolved import unusual
 from packidx.records.ledger import by_use
-from packidx.words import count
+from packidx.words import count, number_of
 
 STEPS = 60
 """Of an epoch, that are shown."""
@@ -92,12 +92,14 @@ def tokens(index: Index, connection: Any) -> Figure:
         *((f"out: {why}", number, tokens, why not in BY_CHOICE) for why, number, tokens in dropped),
         ("room left in packs", None, room, False),
     ]
-    lost = share(result.num_tokens_lost, result.num_tokens_eligible)
+    lost = "all are in packs"
+    if result.num_tokens_lost:
+        part = share(result.num_tokens_lost, result.num_tokens_eligible)
+        lost = f"{part} are in no pack (red)"
     return Figure(
         "Where the tokens go",
-        f"Of the {count(result.num_tokens_eligible)} tokens that were to be packed, {lost} are in "
-        "no pack (red). Samples that were left out by choice do not count. Packs hold every copy "
-        "of a sample.",
+        f"Of the {count(result.num_tokens_eligible)} tokens that were to be packed, {lost}. "
+        "Samples that were left out by choice do not count. Packs hold every copy of a sample.",
         ("", "samples", "tokens"),
         [(name, number, tokens) for name, number, tokens, _ in parts],
         lying([(name, n, count(n), BAD if bad else GOOD) for name, _, n, bad in parts], "tokens"),
@@ -112,10 +114,12 @@ def fill(index: Index, connection: Any) -> Figure:
     edges = zip(_FILL_EDGES, _FILL_EDGES[1:], strict=False)
     names = [f"{low:g}–{high:g} %" for low, high in edges]
     rows = list(zip(names, numbers.tolist(), strict=True))
+    while len(rows) > 1 and not rows[0][1]:
+        del rows[0]  # emptier than any pack
     return Figure(
         "How full packs are",
         f"{100 * result.fill:.3f} % on average. No plan under the same options has fewer than "
-        f"{count(result.lower_bound)} packs ({result.bound}); this one has "
+        f"{number_of(result.lower_bound, 'pack')} ({result.bound}); this one has "
         f"{count(result.num_packs)}, {result.gap_percent:.3f} % more.",
         ("fill", "packs"),
         rows,
@@ -166,7 +170,8 @@ def waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
     ]
     if not rows:
         return None
-    words = list(orders.values())
+    drawn = sorted({number for _, number, _ in rows})
+    words = [name for number, name in enumerate(orders.values()) if number <= drawn[-1]]
     bars = [(ranks, useful, share(useful, 1), number) for ranks, number, useful in rows]
     return Figure(
         "Time in which no rank waits",
