@@ -281,7 +281,7 @@ def test_what_is_decided_on_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("packidx.estimate.comparison._LITTLE", nbytes + 1)
     corpus.write("b", [*records("b"), chat("more")])
     taken = corpus.again()
-    assert taken.num_samples == 0 and "its text engine was tokenizers" in (taken.reason or "")
+    assert taken.num_samples == 0 and "its text engine has changed from tokenizers" in (taken.reason or "")
     unequal = Compared(by=compared_with(), records=1, unequal={"text": "one"})
     monkeypatch.setattr("packidx.estimate.api.compare_processor", lambda *_: unequal)
     corpus.write("b", records("b"))

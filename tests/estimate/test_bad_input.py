@@ -118,13 +118,13 @@ REFERENCES = [
 ]
 IMAGES = [
     Case("empty image", image(b""), "broken_media", "is empty"),
-    Case("no image", image(b"not an image"), "broken_media", "no image of a known format"),
+    Case("no image", image(b"not an image"), "broken_media", "not an image of a known format"),
     Case("truncated PNG", image(half(WHOLE)), "broken_media", "truncated"),
     Case("truncated JPEG", image(half(saved(pixels("RGB"), "JPEG"))), "broken_media", "truncated"),
     *[Case(f"truncated {kind}", image(half(saved(pixels("RGB"), kind))), "broken_media", "cannot be decoded")
       for kind in ("WEBP", "GIF", "TIFF", "BMP")],
-    Case("header alone", image(WHOLE[:33]), "broken_media", "no image of a known format"),
-    Case("zero-sized image", image(claims(0, 5)), "broken_media", "no image of a known format"),
+    Case("header alone", image(WHOLE[:33]), "broken_media", "not an image of a known format"),
+    Case("zero-sized image", image(claims(0, 5)), "broken_media", "not an image of a known format"),
     Case("bomb", image(claims(60_000, 60_000)), "media_too_large", "more pixels"),
     Case("stated size of a bomb", says(chat("<image>", images=[{"path": "good.png", "height": 60_000, "width": 60_000}])), "media_too_large", "60000 x 60000"),
     Case("aspect ratio 201", image(saved(pixels("RGB", (402, 2)), "PNG")), "aspect_ratio", "201 times"),
@@ -152,7 +152,7 @@ VIDEOS = [
       for frames in (1, 2, 3, 4)],
     Case("video with a frame that is not there", refers({"path": "clip.mp4", "frame_indices": [0, 99]}, "video"), "bad_media", "frame 99"),
     Case("image as video", refers("good.png", "video"), "broken_media", "video"),
-    Case("video as image", refers("clip.mp4"), "broken_media", "no image of a known format"),
+    Case("video as image", refers("clip.mp4"), "broken_media", "not an image of a known format"),
     Case("aspect ratio of a video", refers(made("a.mp4", clip(frames=4, size=(804, 2), codec="mpeg4")), "video"), "aspect_ratio", "200"),
 ]
 # fmt: on

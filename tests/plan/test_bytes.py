@@ -114,7 +114,7 @@ def test_shares_of_the_epoch_are_what_was_asked(lengths: Path, tmp_path: Path) -
         ({"holdout": "nan"}, "holdout is .*: give a share of the samples"),
         ({"holdout": 0.1, "holdout_only": 0.1}, "plan one side each"),
         ({"cost": "nobodys-model"}, "nobodys-model"),
-        ({"global_batch": 12, "micro_steps": 8}, "no multiple of the 8 micro-steps"),
+        ({"global_batch": 12, "micro_steps": 8}, "not a multiple of the 8 micro-steps"),
         ({"window": 0}, "window is 0: it must be 1 to"),
         ({"window": "lots"}, "window is 'lots': say it like 64, or 4GB"),
         ({"exclude": "nowhere.parquet"}, "nowhere.parquet"),

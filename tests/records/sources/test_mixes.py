@@ -171,9 +171,9 @@ def test_places_that_are_in_two_folders(folder: Path) -> None:
 
 
 BAD: list[tuple[str, Any, str]] = [
-    ("x.yaml", {"a": 1}, "no mix"),
-    ("x.yaml", [1], "no mix"),
-    ("x.yaml", {"datasets": []}, "no mix"),
+    ("x.yaml", {"a": 1}, "not a mix"),
+    ("x.yaml", [1], "not a mix"),
+    ("x.yaml", {"datasets": []}, "not a mix"),
     ("x.json", {"d": {"file_name": "none.jsonl"}}, "none.jsonl is not there"),
     ("x.json", {"d": {"file_name": "media"}}, "has no data file in it"),
     ("x.json", {"d": {"file_name": 5}}, "'d': its place is 5"),
