@@ -157,6 +157,7 @@ ranks_option = number(
     "Numbers of data-parallel ranks to compute waiting times for.  [default: 8, 64, 512]",
     multiple=True,
 )
+log_option = option("--log", "DIR", "A run's log of its steps (StepLog): adds what it says.")
 json_option = flag("--json as_json", "Print the result as JSON.")
 
 
@@ -198,6 +199,19 @@ def _value(word: str) -> Any:
         return json.loads(word)
     except ValueError:
         return word
+
+
+planned_encoder_options = together(
+    option("--processor", "DIR_OR_NAME", "The processor that counted the lengths."),
+    settings_option("; by default the plan's"),
+    trust_option,
+    option(
+        "--encode",
+        "MODULE:NAME",
+        "The user's own encoder that counted the lengths; NAME() calls NAME first.",
+    ),
+)
+"""The encoder of an index, for `packidx.recipe.run.encoder_of_plan`."""
 
 
 def read_state(path: str) -> dict[str, Any]:

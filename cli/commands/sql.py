@@ -24,6 +24,7 @@ from ..options import (
     OptionGroup,
     flag,
     grouped_command,
+    log_option,
     option,
     quiet_option,
     root_option,
@@ -63,6 +64,7 @@ def _of_steps(option: str, least: int, help: str) -> Decorator:
 @grouped_command(
     click.argument("index"),
     click.argument("query", required=False),
+    log_option,
     OptionGroup("the view steps", "--global-batch 512 --world-size 64 --epoch 0"),
     _of_steps("--seed", 0, "PackSampler's.  [default: 0"),
     _of_steps("--epoch", 0, "one epoch.  [default: each that was planned apart"),
@@ -106,6 +108,7 @@ def sql(
     memory_limit: str | None,
     roots: dict[str, str],
     quiet: bool,
+    log: str | None,
     **steps: Any,
 ) -> None:
     """Run QUERY over INDEX, INDEX@ID or LENGTHS. Without QUERY, ask at a prompt.
@@ -116,10 +119,10 @@ def sql(
     packidx sql index/
 
     The views are packs, samples, dropped, sources and steps (the packs in the order of training),
-    and lengths and rejected if that table is still there. QUERY is a SELECT and sees these views
-    alone. "-" reads queries from stdin, each with its semicolon; so does a missing QUERY if stdin
-    is not a terminal. Without any query the columns are listed. From an object store only the
-    tables that QUERY names are fetched.
+    and lengths and rejected if that table is still there; with --log also losses, outliers and
+    logged_steps. QUERY is a SELECT and sees these views alone. "-" reads queries from stdin, each
+    with its semicolon; so does a missing QUERY if stdin is not a terminal. Without any query the
+    columns are listed. From an object store only the tables that QUERY names are fetched.
     """
     from packidx.inspect.sql import asked as opened
 
@@ -130,7 +133,7 @@ def sql(
     if output is not None:
         _check_folder(output)
     with status(quiet):
-        asked = opened(index, roots, **steps)
+        asked = opened(index, roots, log, **steps)
     asker = Asker(
         asked,
         unlocked,

@@ -304,7 +304,9 @@ def load(path: str | Path, kind: type[M], remedy: str) -> M:
         if isinstance(error, OSError) and urls.is_url(str(path)) and type(error) not in lasting:
             raise  # the store's state says nothing of the manifest
         short = kind.FORMAT.removeprefix("packidx-")
-        raise FormatError(f"{path} is no {short} manifest ({error!r:.200}); {remedy}") from None
+        raise FormatError(
+            f"{path} is not a valid {short} manifest ({error!r:.200}); {remedy}"
+        ) from None
     if form != kind.FORMAT:
         raise FormatError(f"{path} has format {form!r:.40}, not {kind.FORMAT!r}; {remedy}")
     if type(version) is not int or version < 1:

@@ -20,6 +20,7 @@ import duckdb
 from packidx.errors import NotFoundInIndex, OptionError, PackidxError, SourceError
 from packidx.format.lengths import KnownTable, known_table
 from packidx.format.parquet import pattern_of, quoted
+from packidx.format.step_log import LOG_VIEWS, log_files
 from packidx.index import Index, open_index
 from packidx.index.frames import create_views
 from packidx.index.tables import (
@@ -46,11 +47,14 @@ class Asked:
     lengths: KnownTable | None
     steps: Steps | None
     """Of the view `steps`."""
+    log: tuple[str, ...] = ()
+    """Files of a run's log of its steps."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The views that it may have."""
-        return OF_LENGTHS if self.index is None else VIEWS
+        of_log = LOG_VIEWS if self.log else ()
+        return OF_LENGTHS if self.index is None else (*VIEWS, *of_log)
 
     @property
     def title(self) -> str:
@@ -75,18 +79,22 @@ class Asked:
                 yield views_of_lengths(stack, self.lengths, self.path)
             elif self.index is not None:
                 steps = self.steps if "steps" in named else None
-                yield views_of_index(stack, self.index, named or set(VIEWS), steps)
+                yield views_of_index(stack, self.index, named or set(VIEWS), steps, self.log)
 
 
-def asked(path: str, roots: Mapping[str, str], **steps: Unpack[StepOptions]) -> Asked:
+def asked(
+    path: str, roots: Mapping[str, str], log: str | None = None, **steps: Unpack[StepOptions]
+) -> Asked:
     """Open what is at `path`.
 
     Args:
         path: ``INDEX``, ``INDEX@ID``, or what `packidx plan` takes for lengths.
         roots: ``{old: new}`` path prefixes, for data that has moved.
+        log: folder of a run's log of its steps, which trained on this snapshot.
         steps: of the view `steps`.
 
     Raises:
+        SourceError: there is no log, or it is of other snapshots.
         NotFoundInIndex: there is no index, and no lengths table.
         FormatError: a manifest that is broken or of a newer version.
         OptionError: `steps` make no sense together.
@@ -95,10 +103,13 @@ def asked(path: str, roots: Mapping[str, str], **steps: Unpack[StepOptions]) -> 
     try:
         index = open_index(path, roots)
     except NotFoundInIndex:
+        if log is not None:
+            raise
         with contextlib.suppress(SourceError):
             return Asked(path, None, known_table(urls.local_path(path)), None)
         raise
-    return Asked(path, index, None, Steps.of(index.snapshot, **steps))
+    files = () if log is None else tuple(log_files(log, index.id))
+    return Asked(path, index, None, Steps.of(index.snapshot, **steps), files)
 
 
 def connect(

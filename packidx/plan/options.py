@@ -232,7 +232,9 @@ class PlanOptions:
     """None becomes a number: the largest up to 8 that divides `global_batch`."""
     cost: str | None = option(
         None,
-        "The cost model of a pack: a preset, weight=value,… or both.",
+        "The cost model of a pack: a preset, weight=value,… or both; or measured:LOG, fitted "
+        "to the "
+        "step times of a run (StepLog).",
         "MODEL",
         shown_default="qwen2.5-vl-7b",
         is_stored=False,

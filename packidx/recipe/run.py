@@ -12,6 +12,7 @@ import msgspec
 from packidx.digests import digest
 from packidx.errors import MissingExtraError, OptionError
 from packidx.estimate import LengthsSummary, estimate_lengths
+from packidx.index import Index
 from packidx.index.opening import open_index
 from packidx.io import files, storage, urls
 from packidx.recipe.recipe import SAMPLED, Recipe, read_recipe, to_yaml_value
@@ -227,6 +228,27 @@ def encoder_of(asked: Mapping[str, Any], option: str = "encode") -> Any:
         settings=asked.get("processor_settings") or {},
         trust_remote_code=asked.get("trust_remote_code", False),
     )
+
+
+def encoder_of_plan(index: Index, asked: Mapping[str, Any]) -> Any:
+    """Return the encoder that ``--processor`` or ``--encode`` names; None where neither does.
+
+    Args:
+        index: says the labels, and the settings where `asked` has none.
+        asked: as of `encoder_of`.
+
+    Raises:
+        OptionError: both name one.
+        PackidxError: it cannot be loaded.
+    """
+    if asked["processor"] is not None and asked["encode"] is not None:
+        raise OptionError("--processor and --encode both name the encoder: give one of them")
+    if asked["processor"] is None and asked["encode"] is None:
+        return None
+    counted = index.snapshot.lengths.encoder
+    settings = asked["processor_settings"] or (counted and counted.overrides)
+    labels = counted and counted.labels
+    return encoder_of({**asked, "processor_settings": settings, "labels": labels}, "--encode")
 
 
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

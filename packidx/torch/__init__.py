@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
 
 from packidx.torch.collate import collate
 from packidx.torch.dataset import PackedDataset
-from packidx.torch.ordered import OrderedPacks
+from packidx.torch.ordered import OrderedPacks, as_hf_dataset
 from packidx.torch.packs import Pack
 from packidx.torch.sampler import PackSampler
 
@@ -34,12 +34,14 @@ if TYPE_CHECKING:
     from packidx.torch.loss import LossWeights, packed_loss
     from packidx.torch.prepare import prepare_model
     from packidx.torch.ranks import check_ranks
+    from packidx.torch.step_log import StepLog
     from packidx.torch.stream import StreamingPackedDataset, StreamLoader, merge_states
 
 # What the process that trains needs, and a worker that reads packs need not wait for.
 _LATER = {
     "IsolationError": "isolation",
     "LossWeights": "loss",
+    "StepLog": "step_log",
     "StreamLoader": "stream",
     "StreamingPackedDataset": "stream",
     "check_isolation": "isolation",
@@ -57,8 +59,10 @@ __all__ = [
     "Pack",
     "PackSampler",
     "PackedDataset",
+    "StepLog",
     "StreamLoader",
     "StreamingPackedDataset",
+    "as_hf_dataset",
     "check_isolation",
     "check_ranks",
     "collate",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -20,7 +20,7 @@ _LISTS = (_OF_LISTS, "num_local_patches")
 
 
 def collate(
-    packs: Pack | Sequence[Pack],
+    packs: Pack | Sequence[Pack] | Sequence[Mapping[str, Pack]],
     attention: str = "sdpa",
     *,
     pad_token_id: int = 0,
@@ -55,6 +55,7 @@ def collate(
     to pack, -1 for samples of no pair: take it out of the batch for the loss, as no model takes it.
 
     Args:
+        packs: or rows of `as_hf_dataset`.
         pad_token_id: what stands in the rows' padding.
 
     Raises:
@@ -66,7 +67,7 @@ def collate(
             f"attention {attention!r} is not one of {', '.join(_LAYOUTS)}: give the one that the"
             " model was loaded with ('sdpa' serves eager too)"
         )
-    packs = [packs] if isinstance(packs, Pack) else list(packs)
+    packs = _as_packs(packs)
     _check(packs)
     if attention in _ONE_ROW:
         rows = [[segment for pack in packs for segment in pack.segments]]
@@ -82,6 +83,11 @@ def collate(
     batch |= _joined_pair_ids(packs)
     batch["use_cache"] = False
     return batch
+
+
+def _as_packs(given: Pack | Sequence[Any]) -> list[Pack]:
+    rows: Sequence[Any] = [given] if isinstance(given, Pack) else given
+    return [row["pack"] if isinstance(row, Mapping) and "pack" in row else row for row in rows]
 
 
 def _check(packs: Sequence[Pack]) -> None:

@@ -180,7 +180,7 @@ def test_what_is_no_json_of_one_meaning_is_no_manifest(
     path = path_of(index)
     changed = text(path.read_text())
     path.write_bytes(changed if isinstance(changed, bytes) else changed.encode())
-    with pytest.raises(FormatError, match="no index manifest|not JSON|digest|no str"):
+    with pytest.raises(FormatError, match="not a valid index manifest|not JSON|digest|no str"):
         open_index(index.path)
 
 

@@ -260,7 +260,7 @@ def test_newer_and_foreign_manifests_are_refused_by_name(index: Index) -> None:
             open_index(index.path)
     for text in ("", "[]", "{}"):
         path.write_text(text)
-        with pytest.raises(FormatError, match="no index manifest"):
+        with pytest.raises(FormatError, match="not a valid index manifest"):
             open_index(index.path)
 
 

@@ -38,7 +38,10 @@ HOSTILE = [
     ("SET enable_external_access = true", "SET"),
     ("RESET lock_configuration", "locked"),
     ("PRAGMA memory_limit = '1TB'", "locked"),
-    ("PRAGMA json_execute_serialized_sql(current_setting('secret_directory'))", "a PRAGMA statement|JSON"),
+    (
+        "PRAGMA json_execute_serialized_sql(current_setting('secret_directory'))",
+        "a PRAGMA statement|JSON",
+    ),
     ("EXPLAIN PRAGMA table_info(error('told'))", "a EXPLAIN statement|told"),
     ("CALL enable_logging(storage_path = 'out')", "CALL"),
     ("INSTALL httpfs", "locked"),

@@ -273,6 +273,47 @@ def _visual_of_steps(rows: Sequence[Any], which: str) -> Figure:
     )
 
 
+def losses(connection: Any, series: Series) -> Figure:
+    """Mean loss per label token of each source, over the steps of a run's log."""
+    rows = _asked(
+        connection,
+        f"SELECT ntile, min(step), source, sum(loss) / sum(label_tokens), sum(label_tokens)::BIGINT"
+        f" FROM (SELECT *, (dense_rank() OVER (ORDER BY epoch, step) - 1) * {STEPS} // greatest("
+        f"{STEPS}, (SELECT count(DISTINCT (epoch, step)) FROM losses)) AS ntile FROM losses)"
+        " GROUP BY 1, 3 ORDER BY 1, 3",
+    )
+    sums: dict[tuple[int, str], tuple[int, float, int]] = {}
+    for part, step, source, loss, tokens in rows:
+        name = series.of(source)
+        before, summed, number = sums.get((part, name), (step, 0.0, 0))
+        sums[part, name] = (min(before, step), summed + loss * tokens, number + tokens)
+    told = [(*key, step, loss / tokens, tokens) for key, (step, loss, tokens) in sums.items()]
+    top = 1.05 * max((loss for *_, loss, _ in told), default=1.0) or 1.0
+    bars: dict[int, list[Box]] = {}
+    for part, name, step, loss, _ in told:
+        says = f"from step {step}, {name}: {loss:.3f}"
+        box = Box(series.names.index(name), 100 * loss / top, 1.5, says)
+        bars.setdefault(part, []).append(box)
+    starts = {part: str(step) for part, _, step, *_ in reversed(told)}
+    places = [(at + 0.5, starts[part]) for at, part in enumerate(bars)]
+    return Figure(
+        "Loss of each source",
+        "Mean loss per label token of the steps that were logged, in the order of training. A "
+        "sample that the log cannot tell counts as of no source.",
+        ("from step", "source", "loss", "label tokens"),
+        [(step, name, f"{loss:.4f}", tokens) for _, name, step, loss, tokens in told],
+        Chart(
+            [Bar(starts[part], boxes) for part, boxes in bars.items()],
+            series.names,
+            True,
+            x=_marks(places, len(bars)),
+            y=[(100 * at / 4 / 1.05, f"{top * at / 4 / 1.05:.2f}") for at in range(5)],
+            what="step",
+        ),
+        is_wide=True,
+    )
+
+
 def chosen_packs(connection: Any) -> list[tuple[str, int]]:
     """Packs that are worth a look, and why: extremes, and three of the middle; each once."""
     wanted = {
