@@ -56,7 +56,11 @@ PYARROWS := 21.0.0 23.0.1
 
 # Trainers that the tests of the adapters run, each in a folder of the same kind with what it imports
 # and $(VENV) has not: triton is for torchtitan alone, since NeMo's kernels ask for a release of it.
-TRAINERS := nemo torchtitan verl megatron_bridge
+TRAINERS := huggingface lightning axolotl nemo torchtitan verl megatron_bridge
+WITH_lightning := lightning==2.6.6 lightning-utilities==0.15.3 torchmetrics==1.9.0
+WITH_axolotl := axolotl==0.19.0 transformers==5.16.1 huggingface-hub==1.33.0 tokenizers==0.23.1 \
+                httpx==0.28.1 httpcore==1.0.9 trl==1.9.0 datasets==4.8.4 accelerate==1.13.0 addict==2.4.0 \
+                colorama==0.4.6 evaluate==0.4.6 posthog==7.91.1 termcolor==3.3.0 distro==1.9.0 fsspec==2025.12.0
 WITH_nemo := nemo-automodel==0.7.0
 WITH_torchtitan := torchtitan==0.3.0 triton==3.9.0
 WITH_verl := $(VERL) transformers==4.57.6 $(BESIDE_4)
@@ -130,6 +134,7 @@ bench: $(VENV)/.dev plan $(OVERLAYS)/verl/.ready  ## measure speed as ratios, si
 	@$(BIN)/python bench/bench_streams.py
 	@PYTHONPATH=$(abspath $(OVERLAYS)/verl) $(BIN)/python bench/bench_now.py
 	@$(BIN)/python bench/bench_packs.py $(DATA)
+	@$(BIN)/python bench/bench_log.py $(DATA)
 	@$(BIN)/python bench/bench_estimate.py $(DATA)
 	@$(BIN)/python bench/bench_again.py $(DATA)
 	@$(BIN)/python bench/bench_probes.py $(DATA)

@@ -22,6 +22,12 @@ allow_cuda_torchvision()  # a CPU build of torch beside PyPI's CUDA build of tor
 from transformers import AutoTokenizer  # noqa: E402
 from trl import SFTConfig, SFTTrainer  # noqa: E402
 
+from packidx.trainers.huggingface import TrainsOnPacks  # noqa: E402
+
+
+class PackedSFTTrainer(TrainsOnPacks, SFTTrainer):
+    """With a mean over the label tokens of a step, and checkpoints that Qwen2.5-VL resumes from."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -30,6 +36,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2, help="optimizer steps")
     parser.add_argument("--global-batch", type=int, default=2, help="packs per optimizer step")
     parser.add_argument("--output", default="data/run-sft", help="folder of checkpoints")
+    parser.add_argument("--resume", action="store_true", help="go on from its last checkpoint")
     args = parser.parse_args()
     settings = SFTConfig(
         args.output,
@@ -41,20 +48,21 @@ def main() -> None:
         max_steps=args.steps,
         learning_rate=1e-3,
         logging_steps=1,
-        save_strategy="no",
+        save_steps=args.steps,
         report_to=[],
         use_cpu=not torch.cuda.is_available(),
         bf16=False,
     )
     packs = OrderedPacks(args.index, ProcessorEncoder(args.processor), args.global_batch)
-    trainer = SFTTrainer(
-        prepare_model(build_model()),
+    model = prepare_model(build_model())
+    trainer = PackedSFTTrainer(
+        model,
         settings,
         data_collator=collate,
         train_dataset=as_hf_dataset(packs),
         processing_class=AutoTokenizer.from_pretrained(args.processor),
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=args.resume or None)
 
 
 if __name__ == "__main__":

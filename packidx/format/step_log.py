@@ -74,8 +74,8 @@ def log_files(folder: str, snapshot_id: str | None = None) -> list[str]:
         try:
             rows = pq.read_table(file, columns=["snapshot_id"], partitioning=None)
             parts.setdefault(rows.column(0)[0].as_py(), []).append(file)
-        except (OSError, LookupError, pa.ArrowException) as error:
-            raise FormatError(f"{file} is no part of a log ({error}): remove it") from None
+        except (OSError, LookupError, pa.ArrowException):
+            raise FormatError(f"{file} is damaged, or no part of a log: remove it") from None
     if not parts:
         raise SourceError(f"{folder} holds no log of steps: name the folder that StepLog was given")
     if snapshot_id is None:
@@ -98,23 +98,22 @@ def logged_steps(files: list[str]) -> str:
     )
 
 
-# A bucket of a source's losses, in the order of training, has at least so many.
-_BUCKET = 200
-
 LOSSES = """SELECT epoch, step, rank, sample.* EXCLUDE (loss), source, key, sample.loss AS loss
 FROM (SELECT epoch, step, rank, unnest(samples) AS sample FROM logged)
 LEFT JOIN (SELECT pack_id, position, source, key FROM samples) AS planned
 ON sample.pack_id = planned.pack_id AND sample.position = planned.position"""
 
-OUTLIERS = f"""SELECT * EXCLUDE (bucket, middle), (per_token - middle)
-    / nullif(1.4826 * median(abs(per_token - middle)) OVER (PARTITION BY source, bucket), 0)
-    AS sigmas
-FROM (SELECT *, median(per_token) OVER (PARTITION BY source, bucket) AS middle
-    FROM (SELECT *, loss / label_tokens AS per_token,
-            (row_number() OVER (PARTITION BY source ORDER BY epoch, step, rank) - 1)
-            * greatest(1, least(20, count(*) OVER (PARTITION BY source) // {_BUCKET}))
-            // count(*) OVER (PARTITION BY source) AS bucket
-        FROM losses WHERE sample_id IS NOT NULL))
-QUALIFY sigmas > 5"""
-"""A sample's loss per label token, beside the median of its source at about that time (a twentieth
-of the log, or `_BUCKET` samples); a sigma is 1.4826 times the median distance from it."""
+OUTLIERS = """WITH dealt AS (
+    SELECT *, loss / label_tokens AS per_token, count(*) OVER of_source AS number,
+        (row_number() OVER (of_source ORDER BY epoch, step, rank) - 1)
+        * greatest(1, least(80, number // 50)) // number AS bucket
+    FROM losses WHERE sample_id IS NOT NULL WINDOW of_source AS (PARTITION BY source)
+), centred AS (
+    SELECT *, per_token - median(per_token) OVER (PARTITION BY source, bucket) AS above FROM dealt
+)
+SELECT * EXCLUDE (number, bucket, above), above
+    / nullif(1.4826 * median(abs(above)) OVER (PARTITION BY source, bucket // 4), 0) AS sigmas
+FROM centred QUALIFY sigmas > 5"""
+"""A sample's loss per label token above the median of its source at about that time (an eightieth
+of the log, or 50 samples); a sigma is 1.4826 times the median distance from it, of four times as
+many."""

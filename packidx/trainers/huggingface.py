@@ -37,15 +37,36 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments  # noqa: E4
 _ORDER = "packs.json"  # in a checkpoint: the sampler's state
 
 
-class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not type-checked
+class TrainsOnPacks(Trainer):  # type: ignore[misc]  # transformers is not type-checked
+    """What a Trainer of any library lacks for packs; a base class before that Trainer's.
+
+    It loads a checkpoint by `from_pretrained`: a Trainer saves Qwen2.5-VL and others under names of
+    which it finds none again, and goes on from random weights (huggingface/transformers#43701). And
+    it divides the loss by the label tokens of the step: where a model says that it cannot, as these
+    do, a Trainer takes the mean of the packs' means.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.model_accepts_loss_kwargs = True
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        model = self.model if model is None else model
+        if self.is_fsdp_enabled or not isinstance(model, PreTrainedModel):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        saved = type(model).from_pretrained(resume_from_checkpoint, dtype=model.dtype)
+        model.load_state_dict(saved.state_dict())
+
+
+class PackedTrainer(TrainsOnPacks):
     """A Trainer that takes a `PackedDataset` and trains in the order of its plan.
 
     An optimizer step has per_device_train_batch_size × gradient_accumulation_steps × processes
     packs. `num_train_epochs` are epochs of the plan, `max_steps` goes through as many as it needs;
     the seed of the order is `data_seed`, 0 if there is none. A checkpoint has the sampler's state
     in ``packs.json``, and training resumes from it with the same packs per step, on any number of
-    processes. Its weights are loaded by `from_pretrained`, since a Trainer resumes Qwen2.5-VL and
-    others from random ones (huggingface/transformers#43701).
+    processes, its weights as `TrainsOnPacks` says.
 
     Args:
         model: prepared with `prepare_model`.
@@ -167,14 +188,6 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not type-
             # Refuses another plan, seed or global batch; the Trainer itself counts the steps.
             self.order.epoch(0).load_state_dict(json.loads(order.read_text()))
         super()._load_optimizer_and_scheduler(checkpoint)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        model = self.model if model is None else model
-        if self.is_fsdp_enabled or not isinstance(model, PreTrainedModel):
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            return
-        saved = type(model).from_pretrained(resume_from_checkpoint, dtype=model.dtype)
-        model.load_state_dict(saved.state_dict())
 
 
 class _Order(Sampler[int]):

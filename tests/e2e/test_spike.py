@@ -77,10 +77,36 @@ def test_the_poisoned_sample_is_found_left_out_and_the_rest_trained(
     write_samples(tmp_path / "counts.jsonl")
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     assert main(["estimate", "counts.jsonl", "-o", "lengths", "--encode", "test_spike:encode"]) == 0
-    assert main(["plan", "lengths", "-o", "index", "--capacity", "512"]) == 0
-    index = open_index("index")
-    sampler = PackSampler(index, global_batch=4)
+    assert main(["plan", "lengths", "-o", "index", "--capacity", "256"]) == 0
     capsys.readouterr()
-    assert main(["trace", "index", "--key", f"count-{POISONED:05d}", "--json"]) == 0
+    key = f"count-{POISONED:05d}"
+    assert main(["trace", "index", "--key", key, "--json", "--global-batch", "4"]) == 0
     [place] = json.loads(capsys.readouterr().out)["samples"][0]["places"]
-    print(place, sampler.num_steps)
+    state = train("index", tmp_path / "log", 120)
+    assert 40 < place["step"] < 120, "the model has learned, and has not seen all"
+    (tmp_path / "state.json").write_text(json.dumps(state))
+
+    def sql(query: str, *more: str) -> list[dict[str, Any]]:
+        form = more or ("--format", "json")
+        assert main(["sql", "index", "--log", "log", query, *form]) == 0
+        return [] if more else json.loads(capsys.readouterr().out)
+
+    query = documented("SELECT sample_id").replace("812", str(place["step"]))
+    first, second, *_ = sql(query)
+    assert first["key"] == key and first["per_token"] > 2 * second["per_token"]
+    of_run = sql("SELECT sample_id FROM losses")
+    assert sql(documented("SELECT step, sample_id"))[0]["sample_id"] == first["sample_id"]
+    outliers = documented("SELECT DISTINCT")
+    assert [row["sample_id"] for row in sql(outliers)] == [first["sample_id"]]
+
+    sql(outliers, "-o", "outliers.parquet")
+    plan = ["plan", "-o", "index", "--continue", "state.json", "--exclude", "outliers.parquet"]
+    assert main(plan) == 0
+    capsys.readouterr()
+    rest = open_index("index")
+    had = {row["sample_id"] for row in of_run}
+    assert rest.snapshot.result.dropped == {"excluded": 1, "consumed": len(had) - 1}
+    left = set(rest.samples(["sample_id"])["sample_id"].to_pylist())
+    assert had | left == set(range(SAMPLES)) and had & left == set()
+    train("index", tmp_path / "log", 3)  # of another snapshot, in the same folder
+    assert [row["step"] for row in sql("SELECT DISTINCT step FROM losses ORDER BY 1")] == [0, 1, 2]
