@@ -68,6 +68,7 @@ def verdict(index: Index, stats: Mapping[str, Any] | None = None) -> tuple[str, 
         *_waiting(index, stats["schedule"]),
         *_gap(index),
         *_fill(index),
+        *_without_media(index),
     ]
     ordered = sorted(findings, key=lambda finding: -finding.weight)  # equals as they stand here
     return tuple(finding.sentence for finding in ordered)
@@ -161,6 +162,19 @@ def _fill(index: Index) -> Iterator[Finding]:
         if whys:
             said += f": {'; '.join(whys)}"
     yield Finding(max(1.0, empty if result.fill < _FULL else 1.0), said)
+
+
+def _without_media(index: Index) -> Iterator[Finding]:
+    """Yield how many packs leave the vision tower idle, of a plan where others do not."""
+    packs = index.packs(["num_images", "video_tokens"])
+    media = pc.add(packs["num_images"], pc.coalesce(packs["video_tokens"], 0))
+    number = int(pc.sum(pc.equal(media, 0)).as_py() or 0)
+    if number and pc.any(pc.greater(media, 0)).as_py():
+        have = "has" if number == 1 else "have"
+        said = f"{number:,} of {number_of(packs.num_rows, 'pack')} {have} no image and no video"
+        how = "" if index.snapshot.options.reserve else ", planned with `--reserve`"
+        cure = f"unless packs are read with `dummy_image=True`{how}"
+        yield Finding(0.5, f"{said}: FSDP waits for ranks that skip the vision tower, {cure}")
 
 
 def _at_caps(index: Index) -> dict[str, tuple[int, int]]:

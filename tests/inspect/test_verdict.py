@@ -122,3 +122,19 @@ def test_every_sentence_of_an_odd_plan_is_a_sentence(tmp_path: Path) -> None:
     """One sample, one pack: nothing to compare, to mix or to schedule."""
     for line in verdict(planned(tmp_path, {"length": [7]}, capacity=8)):
         assert "nan" not in line and "None" not in line and line[0].islower()
+
+
+def test_packs_without_media(tmp_path: Path) -> None:
+    images = [[30, (40, 40), 20]] * 40
+    given = sources(("text", TEXT), ("images", images))
+    for reserve, cure in ((0, "`dummy_image=True`, planned with `--reserve`"), (8, "=True`")):
+        folder = tmp_path / str(reserve)
+        folder.mkdir()
+        options = {"capacity": 512, "group_by": "source", "reserve": reserve}
+        index = make_index(folder, given, **options)
+        none = sql(index, "SELECT count(*) FROM packs WHERE num_images = 0")
+        (said,) = [sentence for sentence in verdict(index) if "no image" in sentence]
+        assert said.startswith(f"{none:,} of {index.num_packs:,} packs") and said.endswith(cure)
+    (tmp_path / "text").mkdir()
+    alone = make_index(tmp_path / "text", sources(("text", TEXT)), capacity=512)
+    assert not [sentence for sentence in verdict(alone) if "no image" in sentence]
