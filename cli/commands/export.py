@@ -22,12 +22,12 @@ from ..options import (
     roots_option,
     worker_options,
 )
-from ..show.console import print_facts, print_result, progress_bar, warn
+from ..show.console import print_facts, print_json, print_result, progress_bar, warn
 
 if TYPE_CHECKING:
     from packidx.export.energon import EnergonSummary
-    from packidx.export.exchange import ExchangeSummary
     from packidx.export.wds import WdsSummary
+    from packidx.format.outputs import ExchangeManifest
 
 
 @click.group()
@@ -48,7 +48,7 @@ def export() -> None:
 @roots_option(
     "--energon-root",
     "energon_roots",
-    "What the tars' folders are called where Energon runs, such as s3://bucket=msc://PROFILE.",
+    "How the tars' folders are named where Energon runs, such as s3://bucket=msc://PROFILE.",
 )
 @worker_options("read the tars")
 @quiet_option
@@ -89,7 +89,7 @@ def _show_energon(summary: EnergonSummary) -> None:
     default="1GB",
     show_default=True,
     metavar="SIZE",
-    help="Bytes per tar, as 500MB or 2GiB; a pack that is larger has its own.",
+    help="Bytes per tar, such as 500MB or 2GiB; a larger pack gets a tar of its own.",
 )
 @root_option
 @worker_options("read")
@@ -141,9 +141,7 @@ def xtuner(as_json: bool, **options: Any) -> None:
     """
     from packidx.export.exchange import export_xtuner
 
-    summary = export_xtuner(**options)
-    print_result(summary, _show_exchange, as_json)
-    warn(summary.lost)
+    _show_exchange(export_xtuner(**options), as_json)
 
 
 @grouped_command(
@@ -190,21 +188,24 @@ def megatron(index: str, output: str, quiet: bool, as_json: bool, **options: Any
     )
     pad = int(getattr(encoder, "pad_token_id", None) or 0)
     with progress_bar(quiet) as progress:
-        summary = export_tokens(
+        manifest = export_tokens(
             opened, packs, output, options["layout"], pad_token_id=pad, progress=progress
         )
-    print_result(summary, _show_exchange, as_json)
-    warn(summary.lost)
+    _show_exchange(manifest, as_json)
 
 
 export.add_command(megatron)
 
 
-def _show_exchange(summary: ExchangeSummary) -> None:
+def _show_exchange(manifest: ExchangeManifest, as_json: bool) -> None:
+    """Print what was written, and warn of what is lost."""
     facts = {
-        "packs": f"{count(summary.num_packs)} of snapshot {summary.snapshot_id[:12]}",
-        "samples": f"{count(summary.num_samples)} ({number_of(summary.num_tokens, 'token')})",
-        "bytes": count(summary.num_bytes),
-        "export": f"{summary.path} (written in {summary.seconds:.1f} s)",
+        "packs": f"{count(manifest.num_packs)} of snapshot {manifest.snapshot_id[:12]}",
+        "samples": f"{count(manifest.num_samples)} ({number_of(manifest.num_tokens, 'token')})",
+        "files": ", ".join(f"{file.path} ({count(file.bytes)})" for file in manifest.files),
     }
-    print_facts(f"Exported for {summary.layout}", facts)
+    if as_json:
+        print_json(manifest.to_json())
+    else:
+        print_facts(f"Exported for {manifest.layout}", facts)
+    warn(manifest.lost)

@@ -23,7 +23,7 @@ from packidx.plan.options import (
     command_line,
     dashed,
 )
-from packidx.words import percent
+from packidx.words import number_of, percent
 
 from ..options import (
     Decorator,
@@ -109,17 +109,17 @@ def _planned() -> Iterator[OptionGroup | Decorator]:
         "--continue resume",
         "STATE.json",
         "Plan what training has not consumed yet at this state of its sampler, which names its "
-        "snapshot; that one's options hold unless others are given.",
+        "snapshot; the options of that snapshot hold unless others are given.",
     ),
     OptionGroup("options of a file", "--config recipe.yaml"),
     option(
         "--config",
         "FILE",
-        "A recipe of NeMo Automodel, of which `packed_sequence:` is read. What is given here wins.",
+        "A recipe of NeMo Automodel; its `packed_sequence:` is read. Options given here win.",
     ),
     OptionGroup("output", "-o index/ --json"),
     option("-o --output", "DIR", "Folder of the index."),
-    flag("--dry-run", "Plan and tell what comes of it, and write no index."),
+    flag("--dry-run", "Plan, print the result, and write nothing."),
     json_option,
     quiet_option,
 )
@@ -192,6 +192,9 @@ def plan(
         say(f"note: none of the samples that are to be excluded is in {lengths}", err=True)
 
 
+_HARDLY = 0.5  # of the variance of step times
+
+
 def _measured(given: dict[str, Any]) -> MeasuredCost | None:
     """Fit the cost that ``measured:LOG`` asks for, say how well, and put its weights in `given`."""
     from packidx.plan.cost_model import MEASURED
@@ -213,8 +216,10 @@ def _measured(given: dict[str, Any]) -> MeasuredCost | None:
         err=True,
     )
     if fitted.unclear:
-        names = " and ".join(fitted.unclear)
-        warn([f"these steps do not tell {names} apart from the rest: take their sum, not each"])
+        names = ", ".join(fitted.unclear)
+        warn([f"these steps do not tell their terms apart, only a sum of them is known: {names}"])
+    if fitted.explained < _HARDLY:
+        warn(["these times hardly follow what the packs hold, so the fit says little"])
     return fitted
 
 
@@ -229,12 +234,12 @@ def _say_useful(summary: PlanSummary, fitted: MeasuredCost) -> None:
         try:
             index = open_index(f"{summary.path}@{ident}")
         except NotFoundInIndex:
-            said.append("unknown, its snapshot is not here,")
+            said.append("unknown (of a snapshot that is not in this index)")
             continue
         packs = first_epoch(index, summary.snapshot.options.cost_model)
         planned = ranks_stats(packs, fitted.global_batch, [fitted.world_size])[0]["planned"]
         said.append("unknown" if planned is None else percent(planned["useful"]))
-    ranks = f"{fitted.world_size} ranks, steps of {fitted.global_batch} packs"
+    ranks = f"{number_of(fitted.world_size, 'rank')}, steps of {fitted.global_batch} packs"
     say(f"note: useful time by these costs ({ranks}): {said[0]} before, {said[1]} now", err=True)
 
 
@@ -297,7 +302,7 @@ def _planners(workers: str | None) -> dict[str, Any]:
         return {"engine": "ray"}
     if workers is not None and not (workers.isascii() and workers.isdigit() and int(workers)):
         raise click.BadParameter(
-            f"{workers!r} is no number from 1 on, nor ray", param_hint="'--workers'"
+            f"{workers!r} is not a number from 1 on, nor ray", param_hint="'--workers'"
         )
     return {"workers": None if workers is None else int(workers)}
 

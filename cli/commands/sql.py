@@ -42,7 +42,7 @@ _TIMEOUT, _MEMORY = 60, "4GB"  # of a locked query
 
 
 class _Query(GroupedCommand):
-    """A query that begins with a comment is no option."""
+    """A query that begins with a comment is not an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         options = {name for param in self.params for name in param.opts}
@@ -78,13 +78,13 @@ def _of_steps(option: str, least: int, help: str) -> Decorator:
     option(
         "--timeout",
         "SECONDS",
-        "Stop QUERY after so long.  [default: 60; none with --unlocked]",
+        "Stop QUERY after so many seconds.  [default: 60; none with --unlocked]",
         type=click.IntRange(1, 1_000_000),
     ),
     option(
         "--memory-limit",
         "SIZE",
-        "Memory that QUERY may take, as 500MB.  [default: 4GB; none with --unlocked]",
+        "Memory that QUERY may take, such as 500MB.  [default: 4GB; none with --unlocked]",
     ),
     OptionGroup("output", "--format csv -o packs.csv"),
     option(
@@ -119,11 +119,10 @@ def sql(
     packidx sql index/
 
     The views are packs, samples, dropped, sources and steps (the packs in the order of training),
-    and lengths and rejected where that table is still there. QUERY is a SELECT, which sees nothing
-    but them. "-" reads queries from stdin, as does a missing QUERY where stdin is no terminal; each
-    ends in a semicolon, and where there is none, columns are listed. With --log there are losses,
-    outliers and logged_steps, too. Of what is in an object store,
-    only the tables that QUERY names are fetched.
+    and lengths and rejected if that table is still there; with --log also losses, outliers and
+    logged_steps. QUERY is a SELECT and sees these views alone. "-" reads queries from stdin, each
+    with its semicolon; so does a missing QUERY if stdin is not a terminal. Without any query the
+    columns are listed. From an object store only the tables that QUERY names are fetched.
     """
     from packidx.inspect.sql import asked as opened
 
@@ -254,7 +253,7 @@ def _check_folder(output: str) -> None:
 
 
 def _write(output: str, data: bytes) -> None:
-    """Write a file as a whole; into what `output` names that is no file, a pipe or a device."""
+    """Write a file as a whole; into what `output` names that is not a file, a pipe or a device."""
     from packidx.io.files import atomic_file
 
     target = Path(output).resolve()

@@ -29,8 +29,13 @@ if TYPE_CHECKING:
 @grouped_command(
     click.argument("index"),
     OptionGroup("what to look at", "--sample 64"),
-    flag("--quick", "Look at sizes of files and shards alone."),
-    option("--sample num_sampled", "N", "Encode N samples for real.", default=0),
+    flag("--quick", "Check only the sizes of files and shards."),
+    option(
+        "--sample num_sampled",
+        "N",
+        "Encode N samples as training does, and compare their lengths.",
+        default=0,
+    ),
     option("--seed", None, "Which samples.", default=0, show_default=True),
     root_option,
     OptionGroup("how the lengths were counted", "--processor Qwen/Qwen2.5-VL-7B-Instruct"),

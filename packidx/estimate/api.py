@@ -253,7 +253,7 @@ def _killed_runs(built: OutputFolder) -> Iterator[tuple[list[StoredFile], bool]]
 
     Yields:
         notes: of one of them.
-        is_trusted: it is no table, which that run had finished or found, but of that run alone,
+        is_trusted: it is not a table, which that run had finished or found, but of that run alone,
             and relative paths led where they lead now.
     """
     home, here = built.scratch("before"), os.getcwd().encode()

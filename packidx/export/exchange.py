@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import os
 import struct
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -47,24 +45,6 @@ KIND = Kind(
 VERSION = 1
 
 
-@dataclass(frozen=True)
-class ExchangeSummary:
-    """The contents of an export."""
-
-    path: str
-    snapshot_id: str
-    layout: str
-    num_packs: int
-    num_samples: int
-    """Pieces and copies are one each."""
-    num_tokens: int
-    """Of the samples, without padding."""
-    num_bytes: int
-    lost: tuple[str, ...]
-    """What of the packs it does not carry, a sentence each."""
-    seconds: float
-
-
 def export_xtuner(
     index: str | os.PathLike[str] | Index,
     output: str | os.PathLike[str],
@@ -73,11 +53,12 @@ def export_xtuner(
     epochs: int = 1,
     seed: int = 0,
     roots: Mapping[str, str] | None = None,
-) -> ExchangeSummary:
+) -> ExchangeManifest:
     """Write a snapshot as the preset of XTuner v1 (``pack_level="preset"``): no record is read.
 
     ``order.npy`` has the packs of all epochs in the order of training, without the incomplete step
     at the end of each; a rank r of w trains on every w-th from r on, as with a `PackSampler`.
+    Returns the manifest, whose `lost` says what of the packs is not in it.
 
     Args:
         index: the index, or ``INDEX@ID``.
@@ -88,7 +69,7 @@ def export_xtuner(
         roots: ``{old: new}`` path prefixes; XTuner's data sets must have the paths that result.
 
     Raises:
-        OptionError: the samples are no lines of JSON Lines files, their lengths are guesses, or an
+        OptionError: the samples are not lines of JSON Lines files, their lengths are guesses, or an
             option or `output` cannot be used.
         PackidxError: as of `packidx.export.outputs.open_exported`.
     """
@@ -163,8 +144,9 @@ def export_tokens(
     pad_token_id: int = 0,
     roots: Mapping[str, str] | None = None,
     progress: Progress | None = None,
-) -> ExchangeSummary:
-    """Write the tokens of a snapshot's packs, text alone, in the order of the plan.
+) -> ExchangeManifest:
+    """Write the tokens of a snapshot's packs, text alone, in the order of the plan; returns the
+    manifest, whose `lost` says what of the packs is not in it.
 
     Args:
         index: the index, or ``INDEX@ID``.
@@ -305,14 +287,14 @@ def _export(
     write: Callable[[str], None],
     lost: Sequence[str],
     decides: Sequence[Any],
-) -> ExchangeSummary:
+) -> ExchangeManifest:
     """Build the folder, with its manifest, and put it in its place.
 
     Args:
         write: writes all files but the manifest into a folder.
         decides: what decides the bytes besides snapshot and layout.
     """
-    begun, result = time.monotonic(), index.snapshot.result
+    result = index.snapshot.result
     facts = [KIND.format, VERSION, layout, index.id, index.roots, *decides]
     with replacing(os.fspath(output), KIND, digests.digest(digests.canonical_json(facts))) as built:
         write(built.table)
@@ -336,14 +318,4 @@ def _export(
         for path in paths:
             files.fsync_path(path)
         files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
-    return ExchangeSummary(
-        path=os.fspath(output),
-        snapshot_id=index.id,
-        layout=layout,
-        num_packs=index.num_packs,
-        num_samples=result.num_pieces,
-        num_tokens=result.num_tokens,
-        num_bytes=sum(file.bytes for file in manifest.files),
-        lost=manifest.lost,
-        seconds=time.monotonic() - begun,
-    )
+    return manifest

@@ -74,8 +74,8 @@ def log_files(folder: str, snapshot_id: str | None = None) -> list[str]:
         try:
             rows = pq.read_table(file, columns=["snapshot_id"], partitioning=None)
             parts.setdefault(rows.column(0)[0].as_py(), []).append(file)
-        except (OSError, LookupError, pa.ArrowException) as error:
-            raise FormatError(f"{file} is no part of a log ({error}): remove it") from None
+        except (OSError, LookupError, pa.ArrowException):
+            raise FormatError(f"{file} is damaged, or not part of a log: remove it") from None
     if not parts:
         raise SourceError(f"{folder} holds no log of steps: name the folder that StepLog was given")
     if snapshot_id is None:

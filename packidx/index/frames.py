@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from packidx.index.reader import Index
 
 _MADE = "packidx"
-"""The schema of the tables that are no file, and which views read."""
+"""The schema of the tables that are not files, and which views read."""
 
 
 def create_views(connection: Any, views: Views) -> None:

@@ -82,7 +82,7 @@ def _no_index(folder: str) -> NotFoundInIndex:
     if urls.is_url(folder):
         what = f"there is no pack index at {folder}: no {urls.join(folder, 'HEAD')} is there"
     elif storage.exists(folder):
-        what = f"{folder} is no pack index: it has no HEAD and no snapshots"
+        what = f"{folder} is not a pack index: it has no HEAD and no snapshots"
     else:
         what = f"{folder} does not exist"
     return NotFoundInIndex(f"{what}; name the folder or URL that `packidx plan` wrote (its -o)")

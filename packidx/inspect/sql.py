@@ -168,7 +168,7 @@ def rows_of(connection: duckdb.DuckDBPyConnection, query: str, **values: Any) ->
     return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
-UNLOCKED = "--unlocked lets the query do all that DuckDB can"
+UNLOCKED = "with --unlocked a query may do all that DuckDB can"
 _READ = """SELECT tree ->> '$.error_message', tree ->> '$..table_name',
     list_concat(tree ->> '$..schema_name', tree ->> '$..catalog_name'),
     tree ->> '$..function.function_name', tree ->> '$..function_name'
@@ -189,7 +189,7 @@ def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
 
     Raises:
         OptionError: with what is refused.
-        duckdb.ParserException: the query is no SQL.
+        duckdb.ParserException: the query is not SQL.
     """
     found = connection.extract_statements(query)
     pivot = re.search(r"\bPIVOT\b", query, re.I)  # which may be several statements
@@ -197,7 +197,9 @@ def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
     if len(found) != 1:
         raise OptionError(f"the query holds {len(found)} statements: give one at a time{hint}")
     if (kind := found[0].type.name) != "SELECT":
-        raise OptionError(f"the query is no SELECT but {kind}, which is locked: {UNLOCKED}{hint}")
+        raise OptionError(
+            f"the query is a {kind} statement, and only SELECT is allowed: {UNLOCKED}{hint}"
+        )
     select = found[0].query
     own = connection.execute("SELECT lower(view_name) FROM duckdb_views() WHERE internal")
     refused = {name for (name,) in own.fetchall()} - {"tables", "columns"}  # which name no file
@@ -211,7 +213,7 @@ def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
         *(name for name in called if _TELLS.fullmatch(name.lower())),
     ]
     if locked:
-        raise OptionError(f"the query reads {locked[0]}, which is locked: {UNLOCKED}")
+        raise OptionError(f"the query reads {locked[0]}, which is not allowed: {UNLOCKED}")
     return str(select)
 
 

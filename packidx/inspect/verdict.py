@@ -95,7 +95,7 @@ def _lengths(index: Index) -> Iterator[Finding]:
     lengths, options = index.snapshot.lengths, index.snapshot.options
     total = sum(lengths.methods.values())
     if not total:
-        said = "the lengths are taken as they are given: nothing says how they were counted"
+        said = "nothing says how the lengths were counted: they are taken as given"
         yield Finding(0.5, said)
         return
     for method, meant in _MEANT.items():
@@ -119,7 +119,7 @@ def _mixing(index: Index, correlation: float | None) -> Iterator[Finding]:
     """Packs that are made of equals."""
     if correlation is not None and correlation > _LIKE_LENGTHS:
         said = (
-            f"packs are not mixed: each holds samples of like lengths (correlation "
+            f"packs are not mixed: each holds samples of similar lengths (correlation "
             f"{correlation:.2f}, where random packs have 0)"
         )
         made_by = index.snapshot.result.strategies
@@ -199,7 +199,7 @@ def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
     result, size = index.snapshot.result, packs_per_step(index.snapshot)
     packs = result.num_packs // index.snapshot.options.epochs
     if size is not None and packs < size:
-        said = f"an epoch has {packs:,} packs, fewer than the {size:,} of one step"
+        said = f"an epoch has {number_of(packs, 'pack')}, fewer than the {size:,} of one step"
         yield Finding(100, f"{said}: plan more data, or smaller steps")
     told = [each for each in schedule if each["planned"] and each["planned"]["useful"] is not None]
     if size is not None:  # more ranks than a step has packs are nobody's
@@ -214,13 +214,15 @@ def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
         return
     lost, said = _lost_waiting(without[0])
     if result.schedule == "random":
-        yield Finding(lost / 2, f"{said}: the packs are in random order, no cost is evened out")
+        yield Finding(
+            lost / 2, f"{said}: the packs are in random order, so costs are not evened out"
+        )
         return
     why = "one micro-step per step leaves the schedule nothing to even out; planning with a larger "
     why += "`--global-batch` and more `--micro-steps` gives it some"
     if without[0]["micro_steps"] > 1:
         random = percent(100 * (1 - without[0]["random"]["useful"]))
-        why = f"the schedule does harm there, a random order loses {random}"
+        why = f"the schedule makes it worse there: a random order loses {random}"
     yield Finding(lost / 4, f"{said}: {why}")  # only if so many ranks are used
 
 
@@ -239,7 +241,10 @@ def _lost_waiting(of_ranks: Mapping[str, Any]) -> tuple[float, str]:
     lost = 100 * (1 - of_ranks["planned"]["useful"])
     ranks = f"{number_of(of_ranks['ranks'], 'rank')} × "
     ranks += number_of(of_ranks["micro_steps"], "micro-step")
-    return lost, f"at {ranks} {percent(lost)} of the time is lost waiting, by the plan's cost model"
+    return (
+        lost,
+        f"at {ranks} {percent(lost)} of the time is lost to waiting, by the plan's cost model",
+    )
 
 
 def _dropped(index: Index) -> list[Row]:
@@ -333,7 +338,7 @@ def _gone(index: Index, dropped: list[Row]) -> Iterator[Finding]:
         if set(mine) <= set(BY_CHOICE):
             continue
         whys = ", ".join(f"{n:,} {reason}" for reason, n in sorted(mine.items()))
-        said = f"source {source.name} is in no pack: all its "
+        said = f"no sample of source {source.name} is in a pack: all its "
         said += f"{number_of(source.num_samples, 'sample')} {_are(source.num_samples)} dropped"
         share = 100 * source.num_samples / index.snapshot.lengths.num_samples
         yield Finding(max(share, 5), f"{said} ({whys})")

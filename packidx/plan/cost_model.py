@@ -67,7 +67,7 @@ def parse_cost(word: str) -> CostModel:
     if len(weights) < len(pairs):
         raise OptionError(f"cost {word!r} gives a weight twice: {_ADVICE}")
     if base and base not in PRESETS:
-        raise OptionError(f"cost {word!r} is no preset: {_ADVICE}")
+        raise OptionError(f"cost {word!r} is not a preset: {_ADVICE}")
     if unknown := sorted(weights.keys() - set(_NAMES)):
         raise OptionError(f"cost has no weight {unknown[0]!r}: there are {', '.join(_NAMES)}")
     model = CostModel(**(dict.fromkeys(_NAMES, 0.0) | PRESETS.get(base, {}) | weights))
@@ -81,7 +81,7 @@ def parse_cost(word: str) -> CostModel:
 def _pair(item: str) -> tuple[str, str]:
     name, equals, value = item.partition("=")
     if not equals:
-        raise OptionError(f"cost has {item!r}, which is no weight (NAME=NUMBER): {_ADVICE}")
+        raise OptionError(f"cost has {item!r}, which is not a weight (NAME=NUMBER): {_ADVICE}")
     return name.strip(), value.strip()
 
 

@@ -137,7 +137,7 @@ def pack_recipe(
 def _folder(recipe: Recipe, output: str | os.PathLike[str] | None) -> str:
     folder = recipe.output if output is None else os.fspath(output)
     if folder is None:
-        raise OptionError("nothing says where to: give -o DIR, or output: in the recipe")
+        raise OptionError("no output is named: give -o DIR, or output: in the recipe")
     folder = urls.local_path(folder)
     if not urls.is_url(folder) and os.path.exists(folder) and not os.path.isdir(folder):
         raise OptionError(f"output {folder} is a file: name a folder")

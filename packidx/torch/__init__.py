@@ -29,6 +29,7 @@ from packidx.torch.packs import Pack
 from packidx.torch.sampler import PackSampler
 
 if TYPE_CHECKING:
+    from packidx.torch.context import shard_for_cp
     from packidx.torch.isolation import IsolationError, check_isolation
     from packidx.torch.loss import LossWeights, packed_loss
     from packidx.torch.prepare import prepare_model
@@ -48,6 +49,7 @@ _LATER = {
     "merge_states": "stream",
     "packed_loss": "loss",
     "prepare_model": "prepare",
+    "shard_for_cp": "context",
 }
 
 __all__ = [
@@ -67,6 +69,7 @@ __all__ = [
     "merge_states",
     "packed_loss",
     "prepare_model",
+    "shard_for_cp",
 ]
 
 

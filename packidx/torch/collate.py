@@ -64,7 +64,7 @@ def collate(
     """
     if attention not in _LAYOUTS:
         raise OptionError(
-            f"attention {attention!r} is none of {', '.join(_LAYOUTS)}: give the one that the"
+            f"attention {attention!r} is not one of {', '.join(_LAYOUTS)}: give the one that the"
             " model was loaded with ('sdpa' serves eager too)"
         )
     packs = _as_packs(packs)

@@ -57,14 +57,14 @@ class LossWeights:
     ``'square'``: 1/√n, between the two. They are InternVL's ``loss_reduction``.
 
     Raises:
-        OptionError: `name` is none of these.
+        OptionError: `name` is not one of these.
     """
 
     name: str = "token"
 
     def __post_init__(self) -> None:
         if self.name not in WEIGHTS:
-            raise OptionError(f"loss weight {self.name!r} is none of {', '.join(WEIGHTS)}")
+            raise OptionError(f"loss weight {self.name!r} is not one of {', '.join(WEIGHTS)}")
 
     def per_token(self, counts: Tensor) -> Tensor:
         """w(n) for int64 `counts`, float32 of the same shape; 0 where n is 0."""

@@ -141,9 +141,9 @@ class SampleReader:
         retries: int,
     ) -> None:
         if on_mismatch not in ON_MISMATCH:
-            raise OptionError(f"on_mismatch {on_mismatch!r} is none of {', '.join(ON_MISMATCH)}")
+            raise OptionError(f"on_mismatch {on_mismatch!r} is not one of {', '.join(ON_MISMATCH)}")
         if on_bad not in ON_BAD:
-            raise OptionError(f"on_bad {on_bad!r} is none of {', '.join(ON_BAD)}")
+            raise OptionError(f"on_bad {on_bad!r} is not one of {', '.join(ON_BAD)}")
         if operator.index(retries) < 0:
             raise OptionError(f"retries is {retries}: it must be 0 or more")
         self._on_mismatch, self._on_bad, self._retries = on_mismatch, on_bad, retries

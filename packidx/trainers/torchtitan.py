@@ -15,6 +15,7 @@ from torchtitan.components.dataloader import ParallelAwareDataloader
 
 from packidx.errors import MismatchError
 from packidx.torch import OrderedPacks, Pack, collate
+from packidx.torch.sample import media_of
 from packidx.trainers.targets import next_tokens
 
 
@@ -59,9 +60,9 @@ class PackedDataLoader(ParallelAwareDataloader):
 
 
 def _collate(packs: Sequence[Pack]) -> tuple[dict[str, Tensor], Tensor]:
+    for pack in packs:
+        if any(media_of(sample, pack.rules) for sample in pack.samples):
+            raise MismatchError(f"pack {pack.pack_id} has media: this loader is for text alone")
     batch = collate(packs)
-    positions = batch["position_ids"]
-    if any(key.endswith(("_grid_thw", "pixel_values")) for key in batch):
-        raise MismatchError(f"pack {packs[0].pack_id} has media: this loader is for text alone")
-    labels = next_tokens(batch)
+    labels, positions = next_tokens(batch), batch["position_ids"]
     return {"input": batch["input_ids"], "positions": positions.view(-1, *labels.shape)[0]}, labels

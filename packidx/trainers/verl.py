@@ -14,16 +14,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from packidx.errors import OptionError
 from packidx.torch import OrderedPacks
-
-_NO_MEDIA = {
-    *("input_ids", "labels", "position_ids", "mm_token_type_ids", "cu_seqlens", "lengths"),
-    *("sample_ids", "source_ids", "pair_ids"),
-}
+from packidx.torch.sample import media_of
 
 
 class Packs(Dataset[dict[str, Any]]):
@@ -57,16 +52,14 @@ class Packs(Dataset[dict[str, Any]]):
         return len(self.packs)
 
     def __getitem__(self, i: int) -> dict[str, Any]:
-        joined = self.packs[i].joined()
+        pack = self.packs[i]
+        joined = pack.joined()
+        held = [media_of(segment.tensors, pack.rules) for segment in pack.segments]
         return {
             "input_ids": joined["input_ids"],
             "position_ids": joined["position_ids"],
             "loss_mask": (joined["labels"] != -100).long(),
-            "multi_modal_inputs": {
-                key: value
-                for key, value in joined.items()
-                if isinstance(value, Tensor) and key not in _NO_MEDIA
-            },
+            "multi_modal_inputs": {name: joined[name] for name in set().union(*held)},
         }
 
 

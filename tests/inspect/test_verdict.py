@@ -73,7 +73,9 @@ def test_rejected_records_by_reason_and_sources_that_vanished(tmp_path: Path) ->
     }
     said = verdict(planned(tmp_path, rows, capacity=200))
     assert said[0] == "10 of 100 records are rejected, 10.0 %"
-    assert "source b is in no pack: all its 10 samples are dropped (10 rejected)" in said
+    assert (
+        "no sample of source b is in a pack: all its 10 samples are dropped (10 rejected)" in said
+    )
 
 
 def test_a_source_left_out_by_choice_is_not_mourned(tmp_path: Path) -> None:
@@ -93,7 +95,9 @@ def test_guessed_lengths_and_their_margin_come_first(tmp_path: Path) -> None:
 def test_packs_of_equals_are_told(tmp_path: Path) -> None:
     rows = {"length": [10] * 900 + [45] * 900}
     index = planned(tmp_path, rows, capacity=90, strategy="bfd")
-    assert verdict(index)[0].startswith("packs are not mixed: each holds samples of like lengths")
+    assert verdict(index)[0].startswith(
+        "packs are not mixed: each holds samples of similar lengths"
+    )
 
 
 def test_caps_that_leave_packs_empty_are_named(tmp_path: Path) -> None:

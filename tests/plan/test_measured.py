@@ -116,8 +116,22 @@ def test_plan_takes_and_tells_them(
         assert value == pytest.approx(TRUTH.get(name, 0.0), rel=0.05)
     before, after = err.split("4 packs): ")[1].split(" % now")[0].split(" % before, ")
     assert 30 < float(before) < float(after) - 10 < 90
+    assert "warning" not in err
     word = err.split("--cost ")[1].splitlines()[0]
     assert main([*given, "-o", str(tmp_path / "same"), "--cost", word]) == 0
     assert json.loads(capsys.readouterr().out)["snapshot_id"] == json.loads(out)["snapshot_id"]
     summary = plan_packs(lengths, tmp_path / "python", capacity=8192, global_batch=64, cost=log[1])
     assert summary.snapshot_id == json.loads(out)["snapshot_id"]
+
+
+def test_a_fit_that_says_little_is_told(
+    tmp_path: Path, index: Index, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_log(tmp_path, index, noise=0.3, length=8000, attention_cost=1, vision_cost=0)
+    lengths = str(Path(index.path).parent / "lengths.parquet")
+    given = ["plan", lengths, "-o", str(tmp_path / "index"), "--capacity", "8192", "--quiet"]
+    assert main([*given, "--cost", f"measured:{tmp_path}"]) == 0
+    err = capsys.readouterr().err
+    assert "only a sum of them is known: llm_linear, llm_attention, constant" in err
+    assert "these times hardly follow what the packs hold" in err
+    assert "unknown (of a snapshot that is not in this index) before" in err

@@ -159,7 +159,7 @@ def _of_index(
         Section("Training", of_training),
         Section("A closer look", figures.packs_closely(index, connection, series)),
         Section("Lengths", of_lengths),
-        Section("Where it is from", list(figures.origin(index))),
+        Section("Origin", list(figures.origin(index))),
     ]
     numbers = [
         ("packs", count(result.num_packs)),

@@ -30,7 +30,7 @@ from packidx.inspect.report.page import (
 from packidx.plan.options import command_line
 from packidx.plan.resolved import unusual
 from packidx.records.ledger import by_use
-from packidx.words import count
+from packidx.words import count, number_of
 
 STEPS = 60
 """Of an epoch, that are shown."""
@@ -54,7 +54,7 @@ def _table(connection: Any, title: str, says: str, query: str, **figure: Any) ->
         for row in found.fetchall()
     ]
     if (more := len(rows) - _MAX_ROWS) > 0:
-        says += f" {count(more)} smaller kinds are not shown."
+        says += f" {count(more)} smaller groups are not shown."
     return Figure(title, says, columns, rows[:_MAX_ROWS], **figure) if rows else None
 
 
@@ -92,12 +92,14 @@ def tokens(index: Index, connection: Any) -> Figure:
         *((f"out: {why}", number, tokens, why not in BY_CHOICE) for why, number, tokens in dropped),
         ("room left in packs", None, room, False),
     ]
-    lost = share(result.num_tokens_lost, result.num_tokens_eligible)
+    lost = "all are in packs"
+    if result.num_tokens_lost:
+        part = share(result.num_tokens_lost, result.num_tokens_eligible)
+        lost = f"{part} are in no pack (red)"
     return Figure(
         "Where the tokens go",
-        f"Of the {count(result.num_tokens_eligible)} tokens that were to be packed, {lost} are in "
-        "no pack (red). Samples that were left out by choice do not count. Packs hold every copy "
-        "of a sample.",
+        f"Of the {count(result.num_tokens_eligible)} tokens that were to be packed, {lost}. "
+        "Samples that were left out by choice do not count. Packs hold every copy of a sample.",
         ("", "samples", "tokens"),
         [(name, number, tokens) for name, number, tokens, _ in parts],
         lying([(name, n, count(n), BAD if bad else GOOD) for name, _, n, bad in parts], "tokens"),
@@ -112,10 +114,12 @@ def fill(index: Index, connection: Any) -> Figure:
     edges = zip(_FILL_EDGES, _FILL_EDGES[1:], strict=False)
     names = [f"{low:g}–{high:g} %" for low, high in edges]
     rows = list(zip(names, numbers.tolist(), strict=True))
+    while len(rows) > 1 and not rows[0][1]:
+        del rows[0]  # emptier than any pack
     return Figure(
         "How full packs are",
         f"{100 * result.fill:.3f} % on average. No plan under the same options has fewer than "
-        f"{count(result.lower_bound)} packs ({result.bound}); this one has "
+        f"{number_of(result.lower_bound, 'pack')} ({result.bound}); this one has "
         f"{count(result.num_packs)}, {result.gap_percent:.3f} % more.",
         ("fill", "packs"),
         rows,
@@ -166,7 +170,8 @@ def waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
     ]
     if not rows:
         return None
-    words = list(orders.values())
+    drawn = sorted({number for _, number, _ in rows})
+    words = [name for number, name in enumerate(orders.values()) if number <= drawn[-1]]
     bars = [(ranks, useful, share(useful, 1), number) for ranks, number, useful in rows]
     return Figure(
         "Time in which no rank waits",
@@ -481,7 +486,7 @@ def _methods(connection: Any) -> Figure | None:
     bars = [(method, totals[method], method == "heuristic") for method in ways]
     return _table(
         connection,
-        "How lengths were got",
+        "How lengths were counted",
         f"{'; '.join(f'{method} is {_WAYS[method]}' for method in ways)}.",
         "SELECT source, coalesce(method, 'given') AS method, count(*) AS samples, "
         f"CAST(sum(length) AS BIGINT) AS tokens FROM counted WHERE {_USABLE} "
@@ -491,7 +496,7 @@ def _methods(connection: Any) -> Figure | None:
 
 
 def rejected(connection: Any) -> Figure | None:
-    """Records that are no samples, by reason, with an example each; None where there are none."""
+    """Records that are not samples, by reason, with an example each; None where there are none."""
     [(whole, bad)] = _asked(
         connection, "SELECT count(*), count(*) FILTER (status = 'rejected') FROM counted"
     )
@@ -502,7 +507,7 @@ def rejected(connection: Any) -> Figure | None:
     )
     return _table(
         connection,
-        "Records that are no samples",
+        "Records that are not samples",
         f"{count(bad)} of {count(whole)} records were rejected when they were counted.",
         "SELECT reason, count(*) AS records, arg_min(source, sample_id) AS "
         '"for example: source", arg_min(key, sample_id) AS key, arg_min(detail, sample_id) AS '
@@ -533,8 +538,9 @@ def columns_used(sources: Sequence[SourceData]) -> Figure | None:
     if not rows:
         return None
     says = (
-        "What is carried or not used changes no token. A column that nobody uses and that holds an "
-        "image, turns or the like makes records “unused_column”, unless it is ignored."
+        "Columns that are carried or not used change no token. A record is rejected "
+        "(“unused_column”) where an unused column holds an image, turns or the like, unless "
+        "that column is ignored."
     )
     header = ("source", "columns used as", "carried", "not used", "ignored")
     return Figure("Columns of the sources", says, header, rows, is_open=True, is_wide=True)
@@ -556,7 +562,7 @@ def origin(index: Index) -> Iterator[Figure | None]:
         said = f"{before.snapshot_id}, after {count(before.position)} packs"
         facts[f"goes on from ({number + 1})"] = said
     facts["command"] = command_line(snapshot.lengths.uri, index.path, unusual(snapshot.options))
-    yield Figure("What it was made of", "", ("", ""), list(facts.items()), is_open=True)
+    yield Figure("How it was made", "", ("", ""), list(facts.items()), is_open=True)
     yield columns_used(snapshot.sources)
     if snapshot.recipe is not None:
         rows = [(line,) for line in snapshot.recipe.rstrip("\n").split("\n")[:200]]

@@ -1,6 +1,6 @@
 """Data files below a folder, those that Hugging Face's `datasets` has saved among them.
 
-A folder has much that is no data (media, a README, indexes of tars, descriptions): that is passed
+A folder has much that is not data (media, a README, indexes of tars, descriptions): that is passed
 over. What is packed or compressed, or is a table of another kind, may be half of a corpus: it is
 told, so that none is missed.
 """
@@ -324,5 +324,5 @@ def _saved_files(folder: str) -> list[str]:
         raise SourceError(f"{folder} holds a selection: run flatten_indices() and save it again")
     for name in names:
         if not isinstance(name, str) or os.path.basename(name) != name:
-            raise SourceError(f"{path} lists {name!r}, which is no file of its folder")
+            raise SourceError(f"{path} lists {name!r}, which is not a file of its folder")
     return names
