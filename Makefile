@@ -19,6 +19,8 @@ CORPUS_PACKAGES := dashscope==2.0.2 easy-vqa==1.0 chitchat-dataset==0.9.0 \
 
 # Packers to compare with: functions are cut out of their files, nothing of them is imported.
 PEERS := nemo-automodel==0.7.0 binpacking==2.0.1
+# Its wheel has a folder `tests` of its own, so it is for the one bench that compares with it alone.
+VERL := verl==0.9.1
 
 # Equal plans are equal bytes on one release of pyarrow: this one, for tests that compare bytes.
 PYARROW := pyarrow==26.0.*
@@ -52,8 +54,28 @@ LOWEST_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index cli/test_cli
                   inspect/test_sql_locked inspect/test_sql_views cli/test_prompt))
 PYARROWS := 21.0.0 23.0.1
 
+# Trainers that the tests of the adapters run, each in a folder of the same kind with what it imports
+# and $(VENV) has not: triton is for torchtitan alone, since NeMo's kernels ask for a release of it.
+TRAINERS := huggingface lightning axolotl nemo torchtitan verl megatron_bridge
+WITH_lightning := lightning==2.6.6 lightning-utilities==0.15.3 torchmetrics==1.9.0
+WITH_axolotl := axolotl==0.19.0 transformers==5.16.1 huggingface-hub==1.33.0 tokenizers==0.23.1 \
+                httpx==0.28.1 httpcore==1.0.9 trl==1.9.0 datasets==4.8.4 accelerate==1.13.0 addict==2.4.0 \
+                colorama==0.4.6 evaluate==0.4.6 posthog==7.91.1 termcolor==3.3.0 distro==1.9.0 fsspec==2025.12.0 \
+                triton==3.9.0 numba==0.68.1 llvmlite==0.50.0 wandb==0.31.0
+WITH_nemo := nemo-automodel==0.7.0
+WITH_torchtitan := torchtitan==0.3.0 triton==3.9.0
+WITH_verl := $(VERL) transformers==4.57.6 $(BESIDE_4)
+WITH_megatron_bridge := megatron-bridge==0.3.1 megatron-core==0.16.1
+TRAINERS_NEED := absl-py==2.5.1 annotated-doc==0.0.7 antlr4-python3-runtime==4.9.3 cachetools==8.0.2 \
+                 cloudpickle==3.1.3 codetiming==1.4.0 docstring-parser==0.18.0 einops==0.8.2 \
+                 fastapi==0.165.0 h11==0.16.0 hydra-core==1.3.8 markdown==3.11.3 msgpack==1.2.4 \
+                 omegaconf==2.4.0 peft==0.21.2 protobuf==7.36.2 pybase64==1.5.1 pyvers==0.2.3 \
+                 shtab==1.13.0 spmd-types==0.3.1 starlette==1.10.0 tensorboard==2.21.0 \
+                 tensordict==0.15.3 torchao==0.18.0 typeguard==4.6.1 tyro==1.0.17 uvicorn==0.54.0 \
+                 werkzeug==3.1.9
+
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-planner test-slow test-energon test-lowest test-transformers check lint bench train models docs trainers wheels clean
+.PHONY: help plan test test-planner test-slow test-energon test-lowest test-transformers test-trainers check lint bench train models docs trainers wheels clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 19
@@ -85,12 +107,18 @@ test-transformers: $(VENV)/.dev  ## tiny models and processors under the release
 	@$(MAKE) --no-print-directory -j2 -O $(TRANSFORMERS:%=test-transformers-%)
 
 # Made by the tests that need them, two at a time, and kept.
-.SECONDARY: $(TRANSFORMERS:%=$(OVERLAYS)/transformers-%/.ready)
+.SECONDARY: $(TRANSFORMERS:%=$(OVERLAYS)/transformers-%/.ready) $(TRAINERS:%=$(OVERLAYS)/trainer-%/.ready)
 
 test-transformers-%: $(OVERLAYS)/transformers-%/.ready
 	@echo "transformers $*"
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/transformers-$*) PACKIDX_TRANSFORMERS=$* \
 	    $(BIN)/python -m pytest -q tests/versions/test_transformers*.py
+
+test-trainers: $(TRAINERS:%=test-trainers-%)  ## the adapters of trainers with the trainers' own packages
+
+test-trainers-%: $(OVERLAYS)/trainer-%/.ready
+	@echo "trainer $*"
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/trainer-$*) $(BIN)/python -m pytest -q -W ignore tests/trainers/test_$*.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check packidx cli tests examples bench tools
@@ -101,11 +129,13 @@ lint: $(VENV)/.dev
 
 check: lint test test-slow  ## what CI runs: ruff, mypy, import-linter, then the tests
 
-bench: $(VENV)/.dev plan  ## measure speed as ratios, side by side in one run
+bench: $(VENV)/.dev plan $(OVERLAYS)/verl/.ready  ## measure speed as ratios, side by side in one run
 	@$(BIN)/python bench/bench.py --large
 	@$(BIN)/python bench/bench_reader.py
 	@$(BIN)/python bench/bench_streams.py
+	@PYTHONPATH=$(abspath $(OVERLAYS)/verl) $(BIN)/python bench/bench_now.py
 	@$(BIN)/python bench/bench_packs.py $(DATA)
+	@$(BIN)/python bench/bench_log.py $(DATA)
 	@$(BIN)/python bench/bench_estimate.py $(DATA)
 	@$(BIN)/python bench/bench_again.py $(DATA)
 	@$(BIN)/python bench/bench_probes.py $(DATA)
@@ -174,6 +204,17 @@ $(OVERLAYS)/transformers-%/.ready: Makefile $(VENV)/.dev
 	@echo "installing transformers $* into $(@D) ..."
 	@rm -rf $(@D)
 	@$(PIP) --no-deps --no-compile --target $(@D) transformers==$* $(BESIDE_$*)
+	@touch $@
+
+$(OVERLAYS)/trainer-%/.ready: Makefile $(VENV)/.dev
+	@echo "installing the trainer $* into $(@D) ..."
+	@rm -rf $(@D)
+	@$(PIP) --no-deps --no-compile --target $(@D) $(WITH_$*) $(TRAINERS_NEED)
+	@touch $@
+
+$(OVERLAYS)/verl/.ready: Makefile $(VENV)/.dev
+	@rm -rf $(@D)
+	@$(PIP) --no-deps --no-compile --target $(@D) $(VERL)
 	@touch $@
 
 $(OVERLAYS)/lowest/.ready: pyproject.toml tests/versions/floors.py Makefile $(VENV)/.dev

@@ -149,14 +149,15 @@ def roots_option(name: str, argument: str, what: str) -> Decorator:
     return pairs_option(name, argument, "OLD=NEW", what, ", a path prefix and what replaces it")
 
 
-root_option = roots_option("--root", "roots", "Where moved data lies now.")
+root_option = roots_option("--root", "roots", "Where data lies now that has moved.")
 quiet_option = flag("--quiet", "No progress on stderr.")
 ranks_option = number(
     "--ranks",
     "N",
-    "Data-parallel ranks that the schedule is looked at for.  [default: 8, 64, 512]",
+    "Numbers of data-parallel ranks to compute waiting times for.  [default: 8, 64, 512]",
     multiple=True,
 )
+log_option = option("--log", "DIR", "A run's log of its steps (StepLog): adds what it says.")
 json_option = flag("--json as_json", "Print the result as JSON.")
 
 
@@ -200,11 +201,24 @@ def _value(word: str) -> Any:
         return word
 
 
+planned_encoder_options = together(
+    option("--processor", "DIR_OR_NAME", "The processor that counted the lengths."),
+    settings_option("; by default the plan's"),
+    trust_option,
+    option(
+        "--encode",
+        "MODULE:NAME",
+        "The user's own encoder that counted the lengths; NAME() calls NAME first.",
+    ),
+)
+"""The encoder of an index, for `packidx.recipe.run.encoder_of_plan`."""
+
+
 def read_state(path: str) -> dict[str, Any]:
     """A sampler's state, saved as JSON.
 
     Raises:
-        FormatError: the file is no JSON object.
+        FormatError: the file is not a JSON object.
         OSError: it cannot be read.
     """
     try:
@@ -212,8 +226,8 @@ def read_state(path: str) -> dict[str, Any]:
             state = json.load(file)
     except (ValueError, RecursionError) as error:
         raise FormatError(
-            f"state {path} is no JSON ({error}): save json.dumps(sampler.state_at(step))"
+            f"state {path} is not JSON ({error}): save json.dumps(sampler.state_at(step))"
         ) from None
     if not isinstance(state, dict):
-        raise FormatError(f"state {path} is no object: save json.dumps(sampler.state_at(step))")
+        raise FormatError(f"state {path} is not an object: save json.dumps(sampler.state_at(step))")
     return state

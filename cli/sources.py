@@ -42,8 +42,8 @@ def sources_argument(metavar: str = "SOURCE...") -> Decorator:
 _mix_file = option(
     "--mix-file mix_files",
     "FILE",
-    "A SOURCE that is a mix, whatever its name is; else the name says so: *.yaml, mix.json, "
-    "*.mix.json, meta*.json, dataset_info.json. Repeat for more.",
+    "Read this file as a mix, whatever its name is. Files named *.yaml, mix.json, *.mix.json, "
+    "meta*.json or dataset_info.json are mixes anyway. Repeat for more.",
     multiple=True,
     is_eager=True,
 )
@@ -63,7 +63,7 @@ def processor_option(required: bool = False) -> Decorator:
 _labels = option(
     "--labels",
     "WORDS",
-    "Which tokens are trained on, as in last,no-thinking,no-eot; needs --processor.",
+    "Which tokens to train on, such as last,no-thinking,no-eot; needs --processor.",
 )
 _transform = option(
     "--transform",
@@ -86,8 +86,8 @@ _media_root = option(
 _remote_media = option(
     "--remote-media",
     "PREFIX",
-    "Folder, or URL such as s3://corpus/images/, elsewhere, below which records may refer to "
-    "files. Repeat for more.  [default: none but the media root, or a shard's folder]",
+    "Another folder, or a URL such as s3://corpus/images/, in which records may refer to "
+    "files. Repeat for more.  [default: only the media root, or a shard's folder]",
     multiple=True,
 )
 _columns = pairs_option(
@@ -107,14 +107,15 @@ _tags = pairs_option(
 _ignore = option(
     "--ignore",
     "FIELD",
-    "FIELD of the records is as if it were not there. Repeat for more.  [default: a record "
+    "Treat FIELD of the records as if it were not there. Repeat for more.  [default: a record "
     "with an image, turns or the like in a FIELD that nothing reads is rejected]",
     multiple=True,
 )
 _delimiter = option(
     "--delimiter",
     "CHAR",
-    "Between the cells of CSV and TSV files. A TSV has no quotes unless this is stated.",
+    "The character between cells of CSV and TSV files. In a TSV quotes are text unless this is "
+    "given.",
 )
 _max_rejected = option(
     "--max-rejected",
@@ -132,7 +133,7 @@ _encode = option(
 _text_engine = option(
     "--text-engine",
     "auto|gigatoken|tokenizers",
-    "What tokenizes; auto takes the faster one for the data, if both agree on its text.  "
+    "The tokenizer library; auto takes the faster one if both agree on the data's text.  "
     "[default: auto]",
 )
 _method = option(
@@ -270,6 +271,14 @@ def tell(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
             text += ": no processor is named, so packs will need a margin"
         warn([text])
     warn(untrained_warnings(summary))
+    if missing := summary.rejected.get("missing_media"):
+        root = options.get("media_root")
+        folder = f"in {root}" if root else "beside its shard, or in the media root of its mix"
+        say(
+            f"hint: media of {number_of(missing, 'record')} do not exist. Each path was looked for"
+            f" {folder}; --media-root DIR names another folder.",
+            err=True,
+        )
     print_mistaken(summary.mistaken, len(summary.sources) == 1)
     warn_of_rejected(summary.sources, options.get("max_rejected"), summary.path)
 

@@ -2,36 +2,31 @@
 
     python examples/train_sft.py --index data/index --processor data/processors/qwen2.5-vl
 
-SFTTrainer takes a `datasets.Dataset` alone, so its rows are the numbers of the packs, in the order
-of training, and a transform reads them. A row is trained on where it stands: neither shuffled,
-nor prepared, nor packed a second time. The model is a tiny, randomly initialised Qwen2.5-VL.
+SFTTrainer takes a `datasets.Dataset` alone: `as_hf_dataset` makes one whose rows are the packs in
+the order of training. The settings say that they are neither shuffled, nor prepared, nor packed a
+second time. The model is a tiny, randomly initialised Qwen2.5-VL.
 """
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import torch
-from datasets import Dataset
 
 from packidx.encode import ProcessorEncoder
 from packidx.encode.imports import allow_cuda_torchvision
-from packidx.torch import PackedDataset, PackSampler, collate, prepare_model
+from packidx.torch import OrderedPacks, as_hf_dataset, collate, prepare_model
 from train_tiny import build_model
 
 allow_cuda_torchvision()  # a CPU build of torch beside PyPI's CUDA build of torchvision
 from transformers import AutoTokenizer  # noqa: E402
 from trl import SFTConfig, SFTTrainer  # noqa: E402
 
+from packidx.trainers.huggingface import TrainsOnPacks  # noqa: E402
 
-def ordered(dataset: PackedDataset, sampler: PackSampler) -> Dataset:
-    """The packs of one epoch as rows, in the order of training."""
 
-    def read(rows: dict[str, list[int]]) -> dict[str, list[Any]]:
-        return {"pack": [dataset[number] for number in rows["number"]]}
-
-    return Dataset.from_dict({"number": list(sampler)}).with_transform(read)
+class PackedSFTTrainer(TrainsOnPacks, SFTTrainer):
+    """With a mean over the label tokens of a step, and checkpoints that Qwen2.5-VL resumes from."""
 
 
 def main() -> None:
@@ -41,6 +36,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2, help="optimizer steps")
     parser.add_argument("--global-batch", type=int, default=2, help="packs per optimizer step")
     parser.add_argument("--output", default="data/run-sft", help="folder of checkpoints")
+    parser.add_argument("--resume", action="store_true", help="go on from its last checkpoint")
     args = parser.parse_args()
     settings = SFTConfig(
         args.output,
@@ -52,20 +48,21 @@ def main() -> None:
         max_steps=args.steps,
         learning_rate=1e-3,
         logging_steps=1,
-        save_strategy="no",
+        save_steps=args.steps,
         report_to=[],
         use_cpu=not torch.cuda.is_available(),
         bf16=False,
     )
-    dataset = PackedDataset(args.index, ProcessorEncoder(args.processor))
-    trainer = SFTTrainer(
-        prepare_model(build_model()),
+    packs = OrderedPacks(args.index, ProcessorEncoder(args.processor), args.global_batch)
+    model = prepare_model(build_model())
+    trainer = PackedSFTTrainer(
+        model,
         settings,
-        data_collator=lambda rows: collate([row["pack"] for row in rows]),
-        train_dataset=ordered(dataset, PackSampler(args.index, global_batch=args.global_batch)),
+        data_collator=collate,
+        train_dataset=as_hf_dataset(packs),
         processing_class=AutoTokenizer.from_pretrained(args.processor),
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=args.resume or None)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class NotFoundInIndex(PackidxError):
 
 
 class LimitError(PackidxError):
-    """Time or memory ran out at a record. That is no verdict on it, so the run ends.
+    """Time or memory ran out at a record. That is not a verdict on it, so the run ends.
 
     Args:
         text: what ran out.

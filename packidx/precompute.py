@@ -1,9 +1,9 @@
 """`precompute`: a data set written back with the counts of every record.
 
 For trainers that pack inside the job, on lengths that they read. The lengths table of the data set
-is made first (`packidx.estimate`); then it is joined with the records. ``_text_tokens`` is all of a
-sample that is no medium, template included, so that it and the media's tokens sum to the sample's
-length. NeMo Automodel (0.7 and later) reads the entries of ``mm_inputs_meta`` in two ways: its
+is made first (`packidx.estimate`); then it is joined with the records. ``_text_tokens`` counts all
+of a sample but its media, template included: with the media's tokens it sums to its length.
+NeMo Automodel (0.7 and later) reads the entries of ``mm_inputs_meta`` in two ways: its
 packer and its sampler take numbers by position (`LISTS`), what logs statistics of a data set takes
 ``n_tokens`` of an object (`OBJECTS`).
 """
@@ -108,7 +108,7 @@ def precompute(
 
     ``_text_tokens`` and the media's ``n_tokens`` sum to ``len(input_ids)``. Parquet files get two
     columns; JSON in all its forms becomes JSON Lines, a line of which keeps its bytes and gets two
-    keys. A record that cannot be counted is written as it is; what is no JSON at all, inside of an
+    keys. A record that cannot be counted is written as it is; what is not JSON at all, inside of an
     array or of a compressed file, is left out and told. `output` is built beside its place and
     swapped in whole; its bytes do not depend on `workers` and `engine`.
 

@@ -77,7 +77,7 @@ def fingerprint_of(value: Any) -> str | None:
     """Return what the object says its fingerprint is: its ``fingerprint()`` or ``fingerprint``.
 
     Raises:
-        OptionError: it is no text.
+        OptionError: it is not text.
     """
     stated = getattr(value, "fingerprint", None)
     stated = stated() if callable(stated) else stated
@@ -235,7 +235,7 @@ def _imported(source: bytes, package: str) -> Iterator[str]:
     """Names of modules, or of what may be one, that a source imports, and of what they are in."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # it is no Python, but compiled
+    except (SyntaxError, ValueError):  # it is not Python, but compiled
         return
     for node in ast.walk(tree):
         names = []

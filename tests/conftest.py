@@ -15,7 +15,7 @@ from object_store import Store, object_store
 
 REPO = Path(__file__).parent.parent
 
-# A slow machine is no defect: nothing is asserted about time. Every run draws other examples.
+# A slow machine is not a defect: nothing is asserted about time. Every run draws other examples.
 settings.register_profile("packidx", deadline=None, max_examples=40)
 settings.load_profile("packidx")
 

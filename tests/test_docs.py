@@ -66,6 +66,9 @@ def planned(
     for command in re.findall(r"^packidx .*$", _block_of("docs/counting.md", "sh", 0), re.M):
         run(command, folder)
     run("packidx plan data/lengths -o data/index --capacity 8192", folder)
+    saved = "from train_tiny import build_model; build_model().save_pretrained('model')"
+    path = os.environ | {"PYTHONPATH": str(REPO / "examples")}
+    subprocess.run([sys.executable, "-c", saved], cwd=folder, env=path, check=True)
     yield folder
 
 

@@ -25,9 +25,11 @@ Row = Mapping[str, Any]
     default=3,
     show_default=True,
     metavar="N",
-    help="Samples of each kind that are named.",
+    help="How many samples of each kind to name.",
 )
-@click.option("--exit-code", is_flag=True, help="Exit with 1 if the plans differ, as git diff has.")
+@click.option(
+    "--exit-code", is_flag=True, help="Exit with status 1 if the plans differ, like git diff."
+)
 @root_option
 @quiet_option
 @json_option

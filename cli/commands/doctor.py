@@ -40,7 +40,7 @@ def doctor(as_json: bool) -> None:
 def _show(environment: Row) -> None:
     from packidx.inspect.doctor import torch_in_words
 
-    torch, seen = environment["torch"], "not here: packs are planned, not built"
+    torch, seen = environment["torch"], "not installed: packs can be planned, not built"
     if torch is not None:
         seen = f"{torch['version']}, {torch_in_words(torch)}"
     rows = [
@@ -50,9 +50,11 @@ def _show(environment: Row) -> None:
     ]
     title = "packidx {packidx}, Python {python}, {platform}".format_map(environment)
     print_marked(title, rows)
-    print_marked("packages, and what packidx asks for", map(_package, environment["packages"]))
-    print_marked("extras, and what they are for", map(_extra, environment["extras"]))
-    say("marks: ok, NO is of another version than packidx asks for, -- is not here")
+    print_marked(
+        "packages, and the versions that packidx asks for", map(_package, environment["packages"])
+    )
+    print_marked("optional packages, and what they are for", map(_extra, environment["extras"]))
+    say("marks: ok; NO: another version than packidx asks for; --: not installed")
 
 
 def _package(package: Row) -> tuple[str, str, str]:

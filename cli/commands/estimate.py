@@ -51,8 +51,8 @@ from ..sources import (
     worker_options("count"),
     flag(
         "--fresh",
-        "Count all, where otherwise rows of shards that have not changed are taken over from the "
-        "table that is there. Files that records refer to may have changed, too.",
+        "Count everything; otherwise unchanged shards keep their rows from the table that is "
+        "there. Files that records refer to may have changed, too.",
     ),
     OptionGroup("output", "-o lengths/ --show 3"),
     output_option("Folder of the lengths table; one that is there already is replaced as a whole."),

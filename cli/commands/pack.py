@@ -147,7 +147,7 @@ def _recipe(
         if given:
             name = next(iter(given)).replace("_", "-")
             raise OptionError(
-                f"{sources[0]} is a recipe, and says all there is to say: write {name} into it, "
+                f"{sources[0]} is a recipe, which holds all options: write {name} into it, "
                 "not on the command line"
             )
         return recipe, True

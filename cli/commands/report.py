@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..options import quiet_option, ranks_option, root_option
+from ..options import log_option, quiet_option, ranks_option, root_option
 from ..show.console import say, status
 
 
@@ -19,12 +19,14 @@ from ..show.console import say, status
     help="The page, one HTML file.",
 )
 @ranks_option
+@log_option
 @root_option
 @quiet_option
 def report(
     path: str,
     output: str,
     ranks: tuple[int, ...],
+    log: str | None,
     roots: dict[str, str],
     quiet: bool,
 ) -> None:
@@ -37,5 +39,5 @@ def report(
     from packidx.inspect.waiting import RANKS
 
     with status(quiet) as doing:
-        write_report(path, output, ranks=ranks or RANKS, roots=roots, progress=doing)
+        write_report(path, output, ranks=ranks or RANKS, roots=roots, log=log, progress=doing)
     say(f"written: {output}")

@@ -24,6 +24,7 @@ from ..options import (
     OptionGroup,
     flag,
     grouped_command,
+    log_option,
     option,
     quiet_option,
     root_option,
@@ -41,7 +42,7 @@ _TIMEOUT, _MEMORY = 60, "4GB"  # of a locked query
 
 
 class _Query(GroupedCommand):
-    """A query that begins with a comment is no option."""
+    """A query that begins with a comment is not an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         options = {name for param in self.params for name in param.opts}
@@ -63,6 +64,7 @@ def _of_steps(option: str, least: int, help: str) -> Decorator:
 @grouped_command(
     click.argument("index"),
     click.argument("query", required=False),
+    log_option,
     OptionGroup("the view steps", "--global-batch 512 --world-size 64 --epoch 0"),
     _of_steps("--seed", 0, "PackSampler's.  [default: 0"),
     _of_steps("--epoch", 0, "one epoch.  [default: each that was planned apart"),
@@ -76,13 +78,13 @@ def _of_steps(option: str, least: int, help: str) -> Decorator:
     option(
         "--timeout",
         "SECONDS",
-        "Stop QUERY after so long.  [default: 60; none with --unlocked]",
+        "Stop QUERY after so many seconds.  [default: 60; none with --unlocked]",
         type=click.IntRange(1, 1_000_000),
     ),
     option(
         "--memory-limit",
         "SIZE",
-        "Memory that QUERY may take, as 500MB.  [default: 4GB; none with --unlocked]",
+        "Memory that QUERY may take, such as 500MB.  [default: 4GB; none with --unlocked]",
     ),
     OptionGroup("output", "--format csv -o packs.csv"),
     option(
@@ -106,6 +108,7 @@ def sql(
     memory_limit: str | None,
     roots: dict[str, str],
     quiet: bool,
+    log: str | None,
     **steps: Any,
 ) -> None:
     """Run QUERY over INDEX, INDEX@ID or LENGTHS. Without QUERY, ask at a prompt.
@@ -116,10 +119,10 @@ def sql(
     packidx sql index/
 
     The views are packs, samples, dropped, sources and steps (the packs in the order of training),
-    and lengths and rejected where that table is still there. QUERY is a SELECT, which sees nothing
-    but them. "-" reads queries from stdin, as does a missing QUERY where stdin is no terminal; each
-    ends in a semicolon, and where there is none, columns are listed. Of what is in an object store,
-    only the tables that QUERY names are fetched.
+    and lengths and rejected if that table is still there; with --log also losses, outliers and
+    logged_steps. QUERY is a SELECT and sees these views alone. "-" reads queries from stdin, each
+    with its semicolon; so does a missing QUERY if stdin is not a terminal. Without any query the
+    columns are listed. From an object store only the tables that QUERY names are fetched.
     """
     from packidx.inspect.sql import asked as opened
 
@@ -130,7 +133,7 @@ def sql(
     if output is not None:
         _check_folder(output)
     with status(quiet):
-        asked = opened(index, roots, **steps)
+        asked = opened(index, roots, log, **steps)
     asker = Asker(
         asked,
         unlocked,
@@ -250,7 +253,7 @@ def _check_folder(output: str) -> None:
 
 
 def _write(output: str, data: bytes) -> None:
-    """Write a file as a whole; into what `output` names that is no file, a pipe or a device."""
+    """Write a file as a whole; into what `output` names that is not a file, a pipe or a device."""
     from packidx.io.files import atomic_file
 
     target = Path(output).resolve()

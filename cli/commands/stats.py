@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--verbose",
     is_flag=True,
-    help="Of a plan: all facts, and tables of its packs, its schedule and its sources.",
+    help="Of a plan, print all facts, and tables of its packs, schedule and sources.",
 )
 @quiet_option
 @json_option

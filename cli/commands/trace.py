@@ -32,13 +32,13 @@ Row = Mapping[str, Any]
 @grouped_command(
     click.argument("index"),
     OptionGroup("a step", "--step 120 --rank 3 --world-size 8"),
-    number("--step", "S", "Tell what optimizer step S trains on.", least=0),
+    number("--step", "S", "Show what optimizer step S trains on.", least=0),
     number("--rank", "R", "With --step: the packs of one rank.", least=0),
     number("--world-size", "W", "Data-parallel ranks."),
     OptionGroup("a sample", "--key photo-17 --source photos"),
-    option("--key", "K", "Tell where the samples of this key are."),
+    option("--key", "K", "Show where the samples with this key are."),
     option("--source", "NAME", "With --key: the source, where several have it."),
-    number("--sample-id", "N", "Tell where sample N is.", least=0),
+    number("--sample-id", "N", "Show where sample N is.", least=0),
     OptionGroup("how training reads", "--global-batch 512 --seed 1 --epoch 2"),
     number(
         "--global-batch",

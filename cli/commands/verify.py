@@ -16,10 +16,9 @@ from ..options import (
     grouped_command,
     json_option,
     option,
+    planned_encoder_options,
     quiet_option,
     root_option,
-    settings_option,
-    trust_option,
 )
 from ..show.console import print_json, print_marked, status
 
@@ -30,19 +29,17 @@ if TYPE_CHECKING:
 @grouped_command(
     click.argument("index"),
     OptionGroup("what to look at", "--sample 64"),
-    flag("--quick", "Look at sizes of files and shards alone."),
-    option("--sample num_sampled", "N", "Encode N samples for real.", default=0),
+    flag("--quick", "Check only the sizes of files and shards."),
+    option(
+        "--sample num_sampled",
+        "N",
+        "Encode N samples as training does, and compare their lengths.",
+        default=0,
+    ),
     option("--seed", None, "Which samples.", default=0, show_default=True),
     root_option,
     OptionGroup("how the lengths were counted", "--processor Qwen/Qwen2.5-VL-7B-Instruct"),
-    option("--processor", "DIR_OR_NAME", "The processor that counted the lengths."),
-    settings_option("; by default the plan's"),
-    trust_option,
-    option(
-        "--encode",
-        "MODULE:NAME",
-        "The user's own encoder that counted the lengths; NAME() calls NAME first.",
-    ),
+    planned_encoder_options,
     option("--transform", "MODULE:NAME", "The transform that the lengths were counted with."),
     OptionGroup("output", "--json"),
     json_option,
@@ -55,9 +52,11 @@ def verify(
     roots: dict[str, str],
     quiet: bool,
     as_json: bool,
-    processor_settings: dict[str, Any],
-    trust_remote_code: bool,
-    **looked_at: Any,
+    num_sampled: int,
+    quick: bool,
+    seed: int,
+    transform: str | None,
+    **how: Any,
 ) -> None:
     """Check INDEX or INDEX@ID: files, sums, every sample once, shards; exit 3 if anything is wrong.
 
@@ -67,27 +66,22 @@ def verify(
     from packidx.index import open_index
     from packidx.inspect.verify import verify as run
 
-    num_sampled = looked_at["num_sampled"]
     if num_sampled < 0:
         raise OptionError(f"--sample is {num_sampled}: give the number of samples to encode")
-    if looked_at["quick"] and (num_sampled or processor or encode):
+    if quick and (num_sampled or processor or encode):
         raise OptionError("--quick reads nothing: leave --sample, --processor and --encode out")
-    if processor is not None and encode is not None:
-        raise OptionError("--processor and --encode both name the encoder: give one of them")
     opened = open_index(index, roots)
     encoder: Any = None
     if processor is not None or encode is not None:
-        from packidx.recipe.run import encoder_of
+        from packidx.recipe.run import encoder_of_plan
 
-        counted = opened.snapshot.lengths.encoder
-        asked = {
-            "processor": processor,
-            "encode": encode,
-            "labels": counted and counted.labels,
-            "processor_settings": processor_settings or (counted and counted.overrides),
-            "trust_remote_code": trust_remote_code,
-        }
-        encoder = encoder_of(asked, "--encode")
+        encoder = encoder_of_plan(opened, {"processor": processor, "encode": encode, **how})
+    looked_at: dict[str, Any] = {
+        "num_sampled": num_sampled,
+        "quick": quick,
+        "seed": seed,
+        "transform": transform,
+    }
     checks, lacking = _run_all(run(opened, encoder=encoder, **looked_at), quiet)
     failed = [check for check in checks if not check.ok]
     if as_json:

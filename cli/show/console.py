@@ -175,7 +175,7 @@ def format_table(
     right: Iterable[bool],
     wanted: int | None = None,
 ) -> str:
-    """The text of a table, as wide as it needs where stdout is no terminal.
+    """The text of a table, as wide as it needs where stdout is not a terminal.
 
     Where a terminal is too narrow, columns stand closer and cells go on below, but for ids, which
     are copied.

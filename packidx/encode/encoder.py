@@ -104,6 +104,11 @@ class ProcessorEncoder:
         return state
 
     @property
+    def name(self) -> str:
+        """The processor's folder or name."""
+        return self.files.name
+
+    @property
     def media_token_ids(self) -> dict[str, int]:
         """Token id of each kind of medium, ``{"image": 151655}``: finds a cut sample's media."""
         return self.files.media_token_ids

@@ -98,7 +98,7 @@ def rope_index(
     It reads the configuration alone: no weights are made.
 
     Raises:
-        MismatchError: it fails, or its positions are no whole numbers.
+        MismatchError: it fails, or its positions are not whole numbers.
         OptionError: its positions have more rows, or fewer.
     """
     model = object.__new__(_without_weights(model_class))
@@ -220,7 +220,8 @@ def _checkpoint_config(folder: str) -> Any:
     except Exception as error:  # foreign code checks what stands in the file
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise OptionError(
-            f"{path} is no configuration of {model_type!r} ({reason}): put the checkpoint's there"
+            f"{path} is not a configuration of {model_type!r} ({reason}): put the checkpoint's "
+            "there"
         ) from error
 
 

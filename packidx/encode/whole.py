@@ -224,7 +224,7 @@ def tensors_of(built: Mapping[str, Any], name: str) -> dict[str, torch.Tensor]:
         name: the processor's class.
 
     Raises:
-        NotBuilt: something of it is no one tensor.
+        NotBuilt: something of it is not one tensor.
     """
     tensors = {}
     for key, value in built.items():

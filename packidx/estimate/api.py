@@ -61,7 +61,7 @@ class LengthsSummary(CountSummary):
 
 
 def estimate_lengths(
-    sources: Sequence[str | DataSet] | str,
+    sources: Sequence[str | DataSet] | Mapping[str, str] | str,
     output: str | os.PathLike[str],
     *,
     processor: str | os.PathLike[str] | None = None,
@@ -95,7 +95,8 @@ def estimate_lengths(
     `encode` has no ``fingerprint()`` to be known by.
 
     Args:
-        sources: files, globs or folders, each possibly as ``NAME=…``, or URLs of any of these;
+        sources: files, globs or folders, each possibly as ``NAME=…``, or URLs of any of these, or a
+            dict of these by name;
             ``mix:FILE`` is a mix whatever its name is; a `DataSet` has a layout of its own.
         output: the table's folder, or a URL of one. A lengths table there is replaced, whole; rows
             of shards that are the same, and refer to the same media, are taken over where the table
@@ -157,6 +158,8 @@ def estimate_lengths(
     existing, wrong = existing_manifest(output)
     layout = Layout(columns or {}, tags or {}, delimiter=delimiter, pair=pair, ignore=tuple(ignore))
     besides = Told()
+    if isinstance(sources, Mapping):
+        sources = [f"{name}={place}" for name, place in sources.items()]
     shards = find_shards([sources] if isinstance(sources, str) else list(sources), layout, besides)
     left_out, mistakes = besides.not_read(shards)
 
@@ -250,7 +253,7 @@ def _killed_runs(built: OutputFolder) -> Iterator[tuple[list[StoredFile], bool]]
 
     Yields:
         notes: of one of them.
-        is_trusted: it is no table, which that run had finished or found, but of that run alone,
+        is_trusted: it is not a table, which that run had finished or found, but of that run alone,
             and relative paths led where they lead now.
     """
     home, here = built.scratch("before"), os.getcwd().encode()

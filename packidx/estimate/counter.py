@@ -365,7 +365,7 @@ def _look(item: ExaminedRecord, shard: ShardContext) -> None:
 
 @contextlib.contextmanager
 def _errors_kept(item: ExaminedRecord) -> Iterator[None]:
-    """Keep what is wrong with a record in it; memory that ran out is no record's error."""
+    """Keep what is wrong with a record in it; memory that ran out is not a record's error."""
     try:
         yield
     except BadRecord as error:
@@ -399,7 +399,7 @@ def count_rows(
     An error that is not a record's own costs no other record.
 
     Raises:
-        LimitError: time or memory ran out, which is no record's error.
+        LimitError: time or memory ran out, which is not a record's error.
     """
     good = [number for number, item in enumerate(parsed) if item.error is None]
     try:

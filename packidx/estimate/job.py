@@ -203,9 +203,9 @@ def difference(mine: Recipe, theirs: Recipe) -> str | None:
     for name in [*mine, *(theirs.keys() - mine.keys())]:
         was, now = theirs.get(name), mine.get(name)
         if was != now and name in ("encoder", "transform"):
-            return f"its {name} was another one, or had other settings or files"
+            return f"its {name} has changed, or its settings or files have"
         if was != now:
-            return f"its {name.replace('_', ' ')} was {was}, and is {now}"
+            return f"its {name.replace('_', ' ')} has changed from {was} to {now}"
     return None
 
 

@@ -283,7 +283,7 @@ def read_note(note: StoredFile) -> Part:
             with pa.input_stream(copy, compression="zstd") as stream:
                 return msgspec.json.decode(stream.read(), type=Part)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            raise FormatError(f"{note.path} is no note of a part ({error})") from None
+            raise FormatError(f"{note.path} is not a note of a part ({error})") from None
 
 
 class OldParts:

@@ -55,7 +55,7 @@ def read_limit(given: str | float | None) -> Fraction | None:
     """The share of a source that may be rejected, exactly as it is written: ``0.05`` or ``'5%'``.
 
     Raises:
-        OptionError: it is no share.
+        OptionError: it is not a share.
     """
     if given is None:
         return None

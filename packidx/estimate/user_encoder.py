@@ -92,7 +92,7 @@ class UserEncoder:
             if callable(count):
                 return Measured(_natural(count(record)), kinds=kinds)
             encoded = self._encode(record)
-        except (PackidxError, MemoryError):  # memory that ran out is no record's error
+        except (PackidxError, MemoryError):  # memory that ran out is not a record's error
             raise
         except (Exception, SystemExit) as error:  # whatever it raises costs this record alone
             raise BadRecord("encode_failed", f"{type(error).__name__}: {error}") from error
@@ -154,7 +154,7 @@ def _vector(name: str, value: Any, length: int | None) -> Int64s:
         vector = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         if not hasattr(value, "tolist"):
-            text = f"it returned {name} as {type(value).__name__}, which is no array ({error})"
+            text = f"it returned {name} as {type(value).__name__}, which is not an array ({error})"
             raise BadRecord("encode_failed", text) from None
         vector = np.asarray(value.tolist())  # a tensor on a device, or with a gradient
     if vector.ndim == 2 and vector.shape[0] == 1:

@@ -165,7 +165,7 @@ def _tars(index: Index) -> list[Shard]:
 
     Raises:
         PackidxError: the plan does not say where its samples are, or has none.
-        OptionError: one is no tar.
+        OptionError: one is not a tar.
     """
     if not index.num_packs:
         raise OptionError(f"snapshot {index.id[:12]} has no pack, so there is nothing to export")
@@ -179,7 +179,7 @@ def _tars(index: Index) -> list[Shard]:
     for shard in shards:
         if shard.container != "tar":
             raise OptionError(
-                f"{shard.uri} is no tar, and only in tars Energon finds media: `packidx export "
+                f"{shard.uri} is not a tar, and only in tars Energon finds media: `packidx export "
                 "wds` writes tars that hold the packs"
             )
     return shards
@@ -399,7 +399,7 @@ def energon_record(members: TarMembers, shard: str, layout: Layout) -> Record:
 
     Raises:
         BadRecord: the record cannot be understood; it could when it was counted.
-        SourceError: it has a medium that is no member of its tar.
+        SourceError: it has a medium that is not a member of its tar.
     """
     for extension, member in members.sample.extensions.items():
         if extension != "json":
@@ -423,7 +423,8 @@ def record_in_words(key: str, record: dict[str, Any], shard: str) -> Record:
         for ref in medium.ref if isinstance(medium.ref, list) else [medium.ref]:
             if not isinstance(ref, MemberName):
                 raise SourceError(
-                    f"sample {key!r} of {shard} has a medium that is no member of its tar, where "
+                    f"sample {key!r} of {shard} has a medium that is not a member of its tar, "
+                    "where "
                     "Energon could find it: `packidx export wds` writes tars that hold all"
                 )
             media.append(ref.decode())

@@ -36,7 +36,7 @@ def check_export(output: str, index: Index, kind: Kind) -> None:
     """Refuse a folder (or a URL) that holds what the export reads, or what no export has written.
 
     Raises:
-        OptionError: it does, is in the index, or is no folder.
+        OptionError: it does, is in the index, or is not a folder.
         OSError: it cannot be looked at.
     """
     for path in (index.path, *(index.resolve(shard.uri) for shard in index.snapshot.shards)):

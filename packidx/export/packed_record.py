@@ -112,7 +112,7 @@ def _read(fetcher: Fetcher, sample: Sample, position: int) -> _Written:
         try:
             orjson.dumps([prompts, captions, kept])
         except TypeError as error:
-            raise BadRecord("bad_turn", f"it is no JSON ({error})") from None
+            raise BadRecord("bad_turn", f"it is not JSON ({error})") from None
     except PackidxError as error:
         if sample.shard is None:  # a plan from bare lengths
             raise
@@ -265,7 +265,7 @@ def messages_of(conversation: Conversation, names: Names) -> dict[str, Any]:
 def _said(turn: Turn) -> list[str]:
     text = "".join(part if isinstance(part, str) else f"<{part.kind}>" for part in turn.parts)
     calls = turn.extra.get("tool_calls")
-    # What is no JSON has no words either: who writes the record's messages refuses it.
+    # What is not JSON has no words either: who writes the record's messages refuses it.
     called = orjson.dumps(calls, default=str).decode() if calls else None
     return [words for words in (text, called) if words] or [""]
 

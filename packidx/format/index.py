@@ -374,7 +374,7 @@ class IndexManifest(Manifest, frozen=True, kw_only=True):
     created: str
     software: Mapping[str, Any] = field(default_factory=dict)
     recipe: str | None = None
-    """The text of the recipe that was packed, which is no part of what is planned."""
+    """The text of the recipe that was packed, which is not part of what is planned."""
 
     @property
     def has_pairs(self) -> bool:

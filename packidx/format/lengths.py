@@ -139,7 +139,7 @@ def fingerprint(stated: Mapping[str, Any]) -> str:
 
 
 def _source(source: Mapping[str, Any]) -> list[Any]:
-    """Return what of a source is no place: its name, whether nothing outside its media root is
+    """Return what of a source is not a place: its name, whether nothing outside its media root is
     read, and its own names for things."""
     layout = source.get("layout") or {}
     names = {name: value for name, value in layout.items() if name not in _NOT_HASHED}
@@ -171,7 +171,7 @@ def known_table(
         fingerprint: that of the table, where it is known.
 
     Raises:
-        SourceError: nothing is there, it is being written, or it is no table.
+        SourceError: nothing is there, it is being written, or it is not a table.
         FormatError: its manifest is broken, or another one is in its place.
         OSError: a store cannot be asked.
     """
@@ -200,6 +200,6 @@ def known_table(
     tables = [name for name in names if name.endswith(".parquet")]
     if not tables:
         raise SourceError(
-            f"{uri} is no lengths table: it holds no manifest.json and no Parquet; {HELP}"
+            f"{uri} is not a lengths table: it holds no manifest.json and no Parquet; {HELP}"
         )
     return KnownTable(None, [StoredFile(urls.join(uri, name)) for name in tables])

@@ -304,7 +304,9 @@ def load(path: str | Path, kind: type[M], remedy: str) -> M:
         if isinstance(error, OSError) and urls.is_url(str(path)) and type(error) not in lasting:
             raise  # the store's state says nothing of the manifest
         short = kind.FORMAT.removeprefix("packidx-")
-        raise FormatError(f"{path} is no {short} manifest ({error!r:.200}); {remedy}") from None
+        raise FormatError(
+            f"{path} is not a valid {short} manifest ({error!r:.200}); {remedy}"
+        ) from None
     if form != kind.FORMAT:
         raise FormatError(f"{path} has format {form!r:.40}, not {kind.FORMAT!r}; {remedy}")
     if type(version) is not int or version < 1:
@@ -371,14 +373,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _checked(stated: dict[str, Any], kind: type[M]) -> M:
     try:
         own = content_digest(stated)
     except (ValueError, RecursionError) as error:
-        raise Unfit(f"holds what is no JSON ({error!r:.80})") from None
+        raise Unfit(f"holds what is not JSON ({error!r:.80})") from None
     if stated.get("digest") != own:
         raise Unfit(
             f"has digest {stated.get('digest')!r:.70}, its content {own}: it was changed after it"
@@ -397,7 +399,7 @@ def check_files(files: Iterable[File]) -> None:
     names = [file.path for file in files]
     for name in names:
         if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
-            raise Unfit(f"names the file {name!r:.80}, which is no bare file name")
+            raise Unfit(f"names the file {name!r:.80}, which is not a bare file name")
     unique(names, "file")
 
 

@@ -21,8 +21,8 @@ def plan_line(path: str, snapshot: IndexManifest) -> str:
 def without_labels(name: str, num_samples: int) -> str:
     """A sentence about a source whose samples are known to have no label token."""
     return (
-        f"source {name} has no label token in any of its {num_samples:,} samples, so nothing of it "
-        "is trained on: check the roles of its turns and the label policy, or leave it out"
+        f"source {name} has no label token in any of its {num_samples:,} samples, so training "
+        "learns nothing from it: check the roles of its turns and the label policy, or leave it out"
     )
 
 
@@ -41,7 +41,7 @@ def untrained(snapshot: IndexManifest) -> list[str]:
     told = [without_labels(name, number) for name, number in untrained_sources(snapshot).items()]
     if packs := snapshot.result.num_packs_without_labels:
         told.append(
-            f"{packs:,} of {snapshot.result.num_packs:,} packs hold no label token, and a step on "
-            "such packs alone trains on nothing"
+            f"{packs:,} of {snapshot.result.num_packs:,} packs hold no label token; a step "
+            "that has only such packs trains on nothing"
         )
     return told

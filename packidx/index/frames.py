@@ -11,6 +11,7 @@ import pyarrow as pa
 from packidx.errors import missing_package
 from packidx.format.index import OPTIONAL, TABLES, PlacedWindow
 from packidx.format.parquet import scan_of
+from packidx.format.step_log import LOSSES, OUTLIERS, logged_steps
 from packidx.index.tables import (
     NO_STATUS,
     SOURCES,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from packidx.index.reader import Index
 
 _MADE = "packidx"
-"""The schema of the tables that are no file, and which views read."""
+"""The schema of the tables that are not files, and which views read."""
 
 
 def create_views(connection: Any, views: Views) -> None:
@@ -52,6 +53,8 @@ def create_views(connection: Any, views: Views) -> None:
         rows = pa.Table.from_pylist(views.sources, schema=SOURCES)
         _create_table(connection, "sources", rows)
         connection.execute(f"CREATE VIEW sources AS SELECT * FROM {_MADE}.sources")
+    if views.log:
+        _create_logged(connection, views.log)
     if "packs" in views.tables and views.steps is not None:
         _create_table(connection, "train_order", views.steps.table())
         columns = ", ".join(f'"{name}"' for name in STEPS.names)
@@ -65,6 +68,15 @@ def create_views(connection: Any, views: Views) -> None:
             f"CREATE VIEW steps AS SELECT * FROM {_MADE}.no_steps UNION ALL BY NAME SELECT NULL "
             "AS step WHERE error('the steps are computed where a query names them') IS NULL"
         )
+
+
+def _create_logged(connection: Any, files: list[str]) -> None:
+    """The views of a run's log, which `samples` tells the sources and keys of."""
+    names = "snapshot_id, seed, global_batch, session, samples"
+    of_steps = logged_steps(files)
+    connection.execute(f"CREATE VIEW logged_steps AS SELECT * EXCLUDE ({names}) FROM ({of_steps})")
+    connection.execute(f"CREATE VIEW losses AS WITH logged AS ({of_steps}) {LOSSES}")
+    connection.execute(f"CREATE VIEW outliers AS {OUTLIERS}")
 
 
 def _of_window(table: str, placed: PlacedWindow, files: list[str]) -> str:

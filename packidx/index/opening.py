@@ -53,7 +53,10 @@ def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None)
     snapshots = urls.join(folder, "snapshots")
     # Of a store, where every look is a request, this is asked only where nothing else is there.
     if not urls.is_url(folder) and not storage.is_folder(snapshots):
-        raise _no_index(folder)
+        below = urls.join(folder, "index")  # of a folder that `packidx pack` wrote
+        if not storage.is_folder(urls.join(below, "snapshots")):
+            raise _no_index(folder)
+        folder, snapshots = below, urls.join(below, "snapshots")
     if wanted is not None:
         known = snapshot_ids(folder, wanted)
         if not known and not storage.is_folder(snapshots):
@@ -79,7 +82,7 @@ def _no_index(folder: str) -> NotFoundInIndex:
     if urls.is_url(folder):
         what = f"there is no pack index at {folder}: no {urls.join(folder, 'HEAD')} is there"
     elif storage.exists(folder):
-        what = f"{folder} is no pack index: it has no HEAD and no snapshots"
+        what = f"{folder} is not a pack index: it has no HEAD and no snapshots"
     else:
         what = f"{folder} does not exist"
     return NotFoundInIndex(f"{what}; name the folder or URL that `packidx plan` wrote (its -o)")

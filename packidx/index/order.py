@@ -236,7 +236,7 @@ def check_global_batch(global_batch: int, world_size: int, epochs: Epochs, name:
         name: the index in words, for the error.
 
     Raises:
-        OptionError: it is no multiple of `world_size`, or larger than an epoch.
+        OptionError: it is not a multiple of `world_size`, or larger than an epoch.
     """
     if global_batch < 1 or global_batch % world_size:
         raise OptionError(

@@ -68,7 +68,7 @@ class Index:
 
     @property
     def capacity(self) -> int:
-        """Tokens a pack may hold."""
+        """The most tokens a pack may hold."""
         return self.snapshot.options.capacity
 
     def files(self, table: str | None = None, window: int | None = None) -> list[StoredFile]:

@@ -259,6 +259,8 @@ class Views:
     """View -> the table of an index that it is, and its files."""
     sources: list[dict[str, Any]] | None = None
     steps: Steps | None = None
+    log: list[str] = field(default_factory=list)
+    """Files of a run's log of its steps (`packidx.format.step_log`)."""
     absent: dict[str, str] = field(default_factory=dict)
     """Why a view is not there."""
 
@@ -266,7 +268,7 @@ class Views:
     def paths(self) -> list[str]:
         """All files."""
         windows = [paths for _, windows in self.tables.values() for _, paths in windows]
-        return [path for paths in (self.lengths or [], *windows) for path in paths]
+        return [path for paths in (self.lengths or [], self.log, *windows) for path in paths]
 
 
 def paths_of(stack: contextlib.ExitStack, index: Index, table: str) -> WindowPaths:
@@ -289,22 +291,27 @@ def views_of_lengths(stack: contextlib.ExitStack, table: KnownTable, uri: str) -
 
 
 def views_of_index(
-    stack: contextlib.ExitStack, index: Index, names: Collection[str], steps: Steps | None
+    stack: contextlib.ExitStack,
+    index: Index,
+    names: Collection[str],
+    steps: Steps | None,
+    log: Sequence[str] = (),
 ) -> Views:
     """Return what can be asked of an index, as long as `stack` is open.
 
     Args:
         names: the views that are asked; what is in an object store is fetched for these alone.
         steps: None where they are not asked.
+        log: files of a run's log.
     """
-    wanted = {*names, *(["packs"] if "steps" in names else [])}
+    wanted = {*names, *(["packs"] if "steps" in names else []), *(["samples"] if log else [])}
     rows = source_rows(index.snapshot, index.snapshot.options.weights)
     tables = {
         name: (name, paths_of(stack, index, name))
         for name in TABLE_NAMES
         if name in wanted or not urls.is_url(index.path)
     }
-    views = Views(tables=tables, sources=rows, steps=steps)
+    views = Views(tables=tables, sources=rows, steps=steps, log=[*log])
     is_asked = wanted & {"lengths", "rejected"}
     if is_asked or not urls.is_url(index.resolve(index.snapshot.lengths.uri)):
         try:

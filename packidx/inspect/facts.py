@@ -32,7 +32,7 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
         "strategy": _strategies(options.strategy, result.strategies),
         "schedule": _schedule(result),
         "steps": _steps(snapshot, epochs),
-        "dropped": _lost(result, num_in),
+        "dropped": _lost(result, num_in, bool(options.weights) or epochs > 1),
     }
     if left_out := _reasons(result, by_choice=True):
         facts["left out"] = left_out
@@ -109,7 +109,7 @@ def _steps(snapshot: IndexManifest, epochs: int) -> str:
     return said
 
 
-def _lost(result: Result, num_in: int) -> str:
+def _lost(result: Result, num_in: int, has_copies: bool) -> str:
     """Samples that could not be packed, and their share of the tokens that were to be.
 
     Rejected records, whose tokens nobody knows, have a share of the records.
@@ -119,6 +119,8 @@ def _lost(result: Result, num_in: int) -> str:
     if not reasons and not rejected and not tokens:
         return "0"
     of = f"{result.lost_percent:.1f} % of the {count(result.num_tokens_eligible)} to be packed"
+    if has_copies:
+        of += ", each sample counted once"
     said = f"{number_of(tokens, 'token')}, {of}" + (f" ({reasons})" if reasons else "")
     if not rejected:
         return said

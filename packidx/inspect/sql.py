@@ -20,6 +20,7 @@ import duckdb
 from packidx.errors import NotFoundInIndex, OptionError, PackidxError, SourceError
 from packidx.format.lengths import KnownTable, known_table
 from packidx.format.parquet import pattern_of, quoted
+from packidx.format.step_log import LOG_VIEWS, log_files
 from packidx.index import Index, open_index
 from packidx.index.frames import create_views
 from packidx.index.tables import (
@@ -46,11 +47,14 @@ class Asked:
     lengths: KnownTable | None
     steps: Steps | None
     """Of the view `steps`."""
+    log: tuple[str, ...] = ()
+    """Files of a run's log of its steps."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The views that it may have."""
-        return OF_LENGTHS if self.index is None else VIEWS
+        of_log = LOG_VIEWS if self.log else ()
+        return OF_LENGTHS if self.index is None else (*VIEWS, *of_log)
 
     @property
     def title(self) -> str:
@@ -75,18 +79,22 @@ class Asked:
                 yield views_of_lengths(stack, self.lengths, self.path)
             elif self.index is not None:
                 steps = self.steps if "steps" in named else None
-                yield views_of_index(stack, self.index, named or set(VIEWS), steps)
+                yield views_of_index(stack, self.index, named or set(VIEWS), steps, self.log)
 
 
-def asked(path: str, roots: Mapping[str, str], **steps: Unpack[StepOptions]) -> Asked:
+def asked(
+    path: str, roots: Mapping[str, str], log: str | None = None, **steps: Unpack[StepOptions]
+) -> Asked:
     """Open what is at `path`.
 
     Args:
         path: ``INDEX``, ``INDEX@ID``, or what `packidx plan` takes for lengths.
         roots: ``{old: new}`` path prefixes, for data that has moved.
+        log: folder of a run's log of its steps, which trained on this snapshot.
         steps: of the view `steps`.
 
     Raises:
+        SourceError: there is no log, or it is of other snapshots.
         NotFoundInIndex: there is no index, and no lengths table.
         FormatError: a manifest that is broken or of a newer version.
         OptionError: `steps` make no sense together.
@@ -95,10 +103,13 @@ def asked(path: str, roots: Mapping[str, str], **steps: Unpack[StepOptions]) -> 
     try:
         index = open_index(path, roots)
     except NotFoundInIndex:
+        if log is not None:
+            raise
         with contextlib.suppress(SourceError):
             return Asked(path, None, known_table(urls.local_path(path)), None)
         raise
-    return Asked(path, index, None, Steps.of(index.snapshot, **steps))
+    files = () if log is None else tuple(log_files(log, index.id))
+    return Asked(path, index, None, Steps.of(index.snapshot, **steps), files)
 
 
 def connect(
@@ -157,7 +168,7 @@ def rows_of(connection: duckdb.DuckDBPyConnection, query: str, **values: Any) ->
     return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
-UNLOCKED = "--unlocked lets the query do all that DuckDB can"
+UNLOCKED = "with --unlocked a query may do all that DuckDB can"
 _READ = """SELECT tree ->> '$.error_message', tree ->> '$..table_name',
     list_concat(tree ->> '$..schema_name', tree ->> '$..catalog_name'),
     tree ->> '$..function.function_name', tree ->> '$..function_name'
@@ -178,7 +189,7 @@ def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
 
     Raises:
         OptionError: with what is refused.
-        duckdb.ParserException: the query is no SQL.
+        duckdb.ParserException: the query is not SQL.
     """
     found = connection.extract_statements(query)
     pivot = re.search(r"\bPIVOT\b", query, re.I)  # which may be several statements
@@ -186,7 +197,9 @@ def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
     if len(found) != 1:
         raise OptionError(f"the query holds {len(found)} statements: give one at a time{hint}")
     if (kind := found[0].type.name) != "SELECT":
-        raise OptionError(f"the query is no SELECT but {kind}, which is locked: {UNLOCKED}{hint}")
+        raise OptionError(
+            f"the query is a {kind} statement, and only SELECT is allowed: {UNLOCKED}{hint}"
+        )
     select = found[0].query
     own = connection.execute("SELECT lower(view_name) FROM duckdb_views() WHERE internal")
     refused = {name for (name,) in own.fetchall()} - {"tables", "columns"}  # which name no file
@@ -200,7 +213,7 @@ def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
         *(name for name in called if _TELLS.fullmatch(name.lower())),
     ]
     if locked:
-        raise OptionError(f"the query reads {locked[0]}, which is locked: {UNLOCKED}")
+        raise OptionError(f"the query reads {locked[0]}, which is not allowed: {UNLOCKED}")
     return str(select)
 
 

@@ -50,7 +50,7 @@ class _Run:
         Raises:
             OptionError: values that make no sense together.
             MismatchError: the state is of another snapshot, or of another run than what is given.
-            FormatError: this is no state.
+            FormatError: this is not a state.
         """
         asked: dict[str, Any] = {**options}
         state, world_size = asked.pop("state", None), asked.get("world_size")

@@ -68,6 +68,7 @@ def verdict(index: Index, stats: Mapping[str, Any] | None = None) -> tuple[str, 
         *_waiting(index, stats["schedule"]),
         *_gap(index),
         *_fill(index),
+        *_without_media(index),
     ]
     ordered = sorted(findings, key=lambda finding: -finding.weight)  # equals as they stand here
     return tuple(finding.sentence for finding in ordered)
@@ -94,7 +95,7 @@ def _lengths(index: Index) -> Iterator[Finding]:
     lengths, options = index.snapshot.lengths, index.snapshot.options
     total = sum(lengths.methods.values())
     if not total:
-        said = "the lengths are taken as they are given: nothing says how they were counted"
+        said = "nothing says how the lengths were counted: they are taken as given"
         yield Finding(0.5, said)
         return
     for method, meant in _MEANT.items():
@@ -118,12 +119,14 @@ def _mixing(index: Index, correlation: float | None) -> Iterator[Finding]:
     """Packs that are made of equals."""
     if correlation is not None and correlation > _LIKE_LENGTHS:
         said = (
-            f"packs are not mixed: each holds samples of like lengths (correlation "
+            f"packs are not mixed: each holds samples of similar lengths (correlation "
             f"{correlation:.2f}, where random packs have 0)"
         )
         made_by = index.snapshot.result.strategies
         if "balanced" not in made_by:
-            said += f"; made by {', '.join(made_by)}, where `--strategy balanced` mixes lengths"
+            said += (
+                f"; made by {', '.join(made_by)}; planning with `--strategy balanced` mixes them"
+            )
         yield Finding(10 * correlation, said)
 
 
@@ -136,7 +139,7 @@ def _gap(index: Index) -> Iterator[Finding]:
     said = f"{what} above the proven lower bound of {result.lower_bound:,}, "
     said += percent(result.gap_percent)
     if options.strategy not in ("lp", "auto"):
-        said += "; `--strategy auto` tries for fewer"
+        said += "; planning with `--strategy auto` may need fewer"
     yield Finding(result.gap_percent, said)
 
 
@@ -161,6 +164,19 @@ def _fill(index: Index) -> Iterator[Finding]:
     yield Finding(max(1.0, empty if result.fill < _FULL else 1.0), said)
 
 
+def _without_media(index: Index) -> Iterator[Finding]:
+    """Yield how many packs leave the vision tower idle, of a plan where others do not."""
+    packs = index.packs(["num_images", "video_tokens"])
+    media = pc.add(packs["num_images"], pc.coalesce(packs["video_tokens"], 0))
+    number = int(pc.sum(pc.equal(media, 0)).as_py() or 0)
+    if number and pc.any(pc.greater(media, 0)).as_py():
+        have = "has" if number == 1 else "have"
+        said = f"{number:,} of {number_of(packs.num_rows, 'pack')} {have} no image and no video"
+        how = "" if index.snapshot.options.reserve else ", planned with `--reserve`"
+        cure = f"unless packs are read with `dummy_image=True`{how}"
+        yield Finding(0.5, f"{said}: FSDP waits for ranks that skip the vision tower, {cure}")
+
+
 def _at_caps(index: Index) -> dict[str, tuple[int, int]]:
     """Return how many packs have reached each cap, and what the cap is."""
     options = index.snapshot.options
@@ -183,26 +199,30 @@ def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
     result, size = index.snapshot.result, packs_per_step(index.snapshot)
     packs = result.num_packs // index.snapshot.options.epochs
     if size is not None and packs < size:
-        said = f"an epoch has {packs:,} packs, fewer than the {size:,} of one step"
+        said = f"an epoch has {number_of(packs, 'pack')}, fewer than the {size:,} of one step"
         yield Finding(100, f"{said}: plan more data, or smaller steps")
     told = [each for each in schedule if each["planned"] and each["planned"]["useful"] is not None]
+    if size is not None:  # more ranks than a step has packs are nobody's
+        told = [each for each in told if each["ranks"] <= size]
     without = [each for each in told if _is_powerless(index, each)]
     with_power = [each for each in told if each not in without]
+    planned_for = [each for each in with_power if each["ranks"] <= result.schedule_chunk]
     if with_power:
-        planned_for = [each for each in with_power if each["ranks"] <= result.schedule_chunk]
         lost, said = _lost_waiting(planned_for[-1] if planned_for else with_power[0])
         yield Finding(lost / 2, said)
-    if not without:
+    if planned_for or not without:
         return
     lost, said = _lost_waiting(without[0])
     if result.schedule == "random":
-        yield Finding(lost / 2, f"{said}: the packs are in random order, no cost is evened out")
+        yield Finding(
+            lost / 2, f"{said}: the packs are in random order, so costs are not evened out"
+        )
         return
-    why = "one micro-step per step leaves the schedule nothing to even out; `--micro-steps` of a "
-    why += "larger `--global-batch` gives it some"
+    why = "one micro-step per step leaves the schedule nothing to even out; planning with a larger "
+    why += "`--global-batch` and more `--micro-steps` gives it some"
     if without[0]["micro_steps"] > 1:
         random = percent(100 * (1 - without[0]["random"]["useful"]))
-        why = f"the schedule does harm there, a random order loses {random}"
+        why = f"the schedule makes it worse there: a random order loses {random}"
     yield Finding(lost / 4, f"{said}: {why}")  # only if so many ranks are used
 
 
@@ -221,7 +241,10 @@ def _lost_waiting(of_ranks: Mapping[str, Any]) -> tuple[float, str]:
     lost = 100 * (1 - of_ranks["planned"]["useful"])
     ranks = f"{number_of(of_ranks['ranks'], 'rank')} × "
     ranks += number_of(of_ranks["micro_steps"], "micro-step")
-    return lost, f"at {ranks} {percent(lost)} of the time is lost waiting, by the plan's cost model"
+    return (
+        lost,
+        f"at {ranks} {percent(lost)} of the time is lost to waiting, by the plan's cost model",
+    )
 
 
 def _dropped(index: Index) -> list[Row]:
@@ -279,7 +302,7 @@ def _why_long(index: Index, dropped: list[Row]) -> str:
         most_first = sorted(dropped, key=lambda row: -row["number"])[:4]
         names = [f"{row['number']:,} of {row['source'] or 'no source'}" for row in most_first]
         said += f" ({', '.join(names)}{', …' if len(dropped) > 4 else ''})"
-    return said if splits else f"{said}; `--on-long split` packs them in pieces"
+    return said if splits else f"{said}; planning with `--on-long split` packs them in pieces"
 
 
 def _are(number: int) -> str:
@@ -315,7 +338,7 @@ def _gone(index: Index, dropped: list[Row]) -> Iterator[Finding]:
         if set(mine) <= set(BY_CHOICE):
             continue
         whys = ", ".join(f"{n:,} {reason}" for reason, n in sorted(mine.items()))
-        said = f"source {source.name} is in no pack: all its "
+        said = f"no sample of source {source.name} is in a pack: all its "
         said += f"{number_of(source.num_samples, 'sample')} {_are(source.num_samples)} dropped"
         share = 100 * source.num_samples / index.snapshot.lengths.num_samples
         yield Finding(max(share, 5), f"{said} ({whys})")

@@ -45,7 +45,7 @@ def limit() -> int:
     """Bytes that the copies may take.
 
     Raises:
-        OptionError: ``PACKIDX_CACHE_SIZE`` is no size.
+        OptionError: ``PACKIDX_CACHE_SIZE`` is not a size.
     """
     stated = os.environ.get("PACKIDX_CACHE_SIZE") or _DEFAULT
     bound = parse_size(stated)

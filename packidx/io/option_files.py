@@ -29,11 +29,11 @@ def read_options(path: str, what: str) -> str:
     except OSError as error:
         raise OptionError(f"cannot read {path}: {error.strerror or error}") from None
     if len(data) > _MAX_BYTES:
-        raise OptionError(f"{path} is over {_MAX_BYTES >> 20} MiB: it is no {what}")
+        raise OptionError(f"{path} is over {_MAX_BYTES >> 20} MiB: it is not a {what}")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise OptionError(f"{path} is not UTF-8 text, so it is no {what}") from None
+        raise OptionError(f"{path} is not UTF-8 text, so it is not a {what}") from None
 
 
 def options_of(text: str, where: str, what: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def options_of(text: str, where: str, what: str) -> dict[str, Any]:
     except ValueError as error:
         raise OptionError(f"{where} is not valid {form}: {error}") from None
     if not isinstance(value, dict):
-        raise OptionError(f"{where} is no {what}")
+        raise OptionError(f"{where} is not a {what}")
     return members(where, value)
 
 
@@ -61,7 +61,7 @@ def members(where: str, given: Any) -> dict[str, Any]:
     """The members of a section, by their names with ``_``; what is null is left out.
 
     Raises:
-        OptionError: it is no section, or names one thing twice.
+        OptionError: it is not a section, or names one thing twice.
     """
     if not isinstance(given, dict):
         raise OptionError(f"{where} is {given!r:.100}: write its keys under it, each on a line")

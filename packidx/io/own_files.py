@@ -79,7 +79,7 @@ def check_index(location: str) -> None:
 def _check_folder(output: str, what: str) -> None:
     is_path = os.path.lexists(output) and not os.path.isdir(output)
     if storage.is_file(output) if urls.is_url(output) else is_path:
-        raise OptionError(f"{output} is no folder: name a folder for the {what}")
+        raise OptionError(f"{output} is not a folder: name a folder for the {what}")
 
 
 def check_bucket(url: str) -> None:
@@ -126,7 +126,7 @@ def read_json_object(path: str) -> dict[str, Any]:
 
 
 def _listed(folder: str, kind: Kind) -> set[str]:
-    """The names in the list of a folder, its own included; none where it is no list of ours.
+    """The names in the list of a folder, its own included; none where it is not a list of ours.
 
     Raises:
         OptionError: it is the list of another kind of output.
@@ -151,9 +151,23 @@ def made_by_another(output: str, what: str) -> OptionError:
 
 
 def _is_foreign(folder: str, name: str) -> OptionError:
+    if ours := _of_ours(folder):
+        return OptionError(f"{folder} holds {ours}: name another folder")
     return OptionError(
         f"{folder} holds {name}, which packidx did not write: move it away, or name another folder"
     )
+
+
+def _of_ours(folder: str) -> str | None:
+    """The kind of output that a folder holds, in words; None where it is not one of packidx."""
+    names = storage.names(folder)
+    if "snapshots" in names:
+        return "a pack index"
+    if "manifest.json" not in names:
+        return None
+    stated = str(read_json_object(urls.join(folder, "manifest.json")).get("format"))
+    kind = stated.removeprefix("packidx-")
+    return f"the {kind} that packidx wrote" if kind != stated else None
 
 
 def _real(path: str) -> str:

@@ -87,7 +87,7 @@ class ReadAhead:
 
 
 def read_source(path: str, offset: int, nbytes: int) -> bytes:
-    """`storage.read_range`, with an error that is no medium's own."""
+    """`storage.read_range`, with an error that is not a medium's own."""
     with storage.reading(path):
         return storage.read_range(path, offset, nbytes)
 

@@ -9,7 +9,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes of ``4GB``, ``500M``, ``2GiB`` or ``1000``; None of what is no size.
+    """Bytes of ``4GB``, ``500M``, ``2GiB`` or ``1000``; None of what is not a size.
 
     K, M, G and T are powers of 1,000, with an ``i`` of 1,024.
     """

@@ -153,9 +153,11 @@ def _words(error: BaseException) -> str:
 def check_url(url: str) -> None:
     """
     Raises:
-        SourceError: it is no URL of a store that can be read, or has a password in it.
+        SourceError: it is not a URL of a store that can be read, or has a password in it.
         MissingExtraError: the package for it is not installed.
     """
     if not is_url(url) or not absolute(url).partition("://")[2]:
-        raise SourceError(f"{url} is no folder, and no URL of an object store: write s3://BUCKET/…")
+        raise SourceError(
+            f"{url} is not a folder, and no URL of an object store: write s3://BUCKET/…"
+        )
     opened(url)

@@ -52,7 +52,7 @@ def load_json(data: bytes | str) -> Any:
 
 
 _TAG = "tag:yaml.org,2002:"
-_AS_USUAL = ("bool", "null", "merge")  # what is none of these, nor a number, is text
+_AS_USUAL = ("bool", "null", "merge")  # what is not one of these, nor a number, is text
 _TEXT = re.compile(r"[\x00\ud800-\udfff]")
 """What no text of a file has: it would be part of no path and no name."""
 

@@ -34,7 +34,7 @@ def existing_manifest(path: str) -> tuple[LengthsManifest | None, str | None]:
     is wrong with one that cannot.
 
     Raises:
-        OptionError: `path` is a file, or a folder with something in it that is no lengths table.
+        OptionError: `path` is a file, or a folder with something in it that is not a lengths table.
         OSError: it cannot be looked at.
     """
     names, _ = check_free(path, KIND)

@@ -221,7 +221,7 @@ def read_lengths(uri: str) -> Lengths:
     """Open a lengths table, a folder or glob of Parquet files, or one Parquet file.
 
     Raises:
-        SourceError: nothing is there, or it is no Parquet.
+        SourceError: nothing is there, or it is not a Parquet file.
         FormatError: no usable `length` column, duplicate sample ids, a newer version.
         MismatchError: a part is not the one the manifest names.
         OSError: a store cannot be asked.
@@ -297,7 +297,7 @@ def read_footer(file: StoredFile) -> pq.FileMetaData:
 
     Raises:
         FormatError: it has another one.
-        SourceError: it is no Parquet.
+        SourceError: it is not a Parquet file.
     """
     if not urls.is_url(file.path):
         # Compared first: a damaged footer may take the whole process down in Arrow.

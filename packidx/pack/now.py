@@ -43,6 +43,7 @@ def pack_now(
     capacity: int,
     *,
     ranks: int = 1,
+    at_least: int = 1,
     groups: Sequence[Any] | npt.NDArray[Any] | None = None,
     cost: Sequence[float] | npt.NDArray[Any] | None = None,
 ) -> MicroBatches:
@@ -53,6 +54,8 @@ def pack_now(
         lengths: int [n], tokens of each sample, 1 to capacity.
         capacity: tokens that a micro-batch may hold.
         ranks: data-parallel ranks, each of which gets as many micro-batches.
+        at_least: micro-batches in all. The fewest are nearly full, so one with a long sample costs
+            more than the others, where cost is not tokens alone; a few more balance better.
         groups: [n], samples with the same one stay in one micro-batch, such as the answers to one
             prompt; None keeps none together.
         cost: float [n], at least 0, of each sample; its length by default.
@@ -76,9 +79,9 @@ def pack_now(
     count = int(unit.max(initial=-1)) + 1
     size = np.bincount(unit, tokens, count).astype(np.int64)
     value = np.bincount(unit, price, count)
-    _check(tokens, size, capacity, ranks)
+    _check(tokens, size, capacity, max(ranks, -(-at_least // ranks) * ranks))
     bound = lower_bound(Histogram.of(size), capacity)
-    pack = _packed(size, value, capacity, ranks, bound[0])
+    pack = _packed(size, value, capacity, ranks, max(bound[0], at_least))
     sums = np.bincount(pack, value, int(pack.max()) + 1).astype(np.float64)
     order = np.argsort(-sums, kind="stable").reshape(-1, ranks)
     order[1::2] = order[1::2, ::-1]  # so that ranks get as much in all
@@ -89,10 +92,10 @@ def pack_now(
     return MicroBatches(dealt, bound, sums[order.T])
 
 
-def _check(tokens: Int64s, size: Int64s, capacity: int, ranks: int) -> None:
-    if len(size) < ranks:
+def _check(tokens: Int64s, size: Int64s, capacity: int, least: int) -> None:
+    if len(size) < least:
         raise OptionError(
-            f"{len(size)} samples or groups are too few for {ranks} ranks: each needs one"
+            f"{len(size)} samples or groups are too few for {least} micro-batches: each needs one"
         )
     if int(tokens.min()) < 1 or int(size.max()) > capacity:
         worst = int(size.argmax())
@@ -102,11 +105,11 @@ def _check(tokens: Int64s, size: Int64s, capacity: int, ranks: int) -> None:
         )
 
 
-def _packed(size: Int64s, value: Any, capacity: int, ranks: int, bound: int) -> Int64s:
+def _packed(size: Int64s, value: Any, capacity: int, ranks: int, least: int) -> Int64s:
     """The micro-batch of each unit: the fewest of which one of three ways makes a plan."""
     best = window_fit(size[:, None], np.array([capacity]), len(size))
-    least = -(-bound // ranks) * ranks
-    most = min(-(-(int(best.max()) + 1) // ranks), len(size) // ranks) * ranks
+    least = -(-least // ranks) * ranks
+    most = min(-(-max(int(best.max()) + 1, least) // ranks), len(size) // ranks) * ranks
     for number in range(least, most + 1, ranks):
         pack = _differenced(value, number)
         if np.bincount(pack, size, number).max() <= capacity and len(np.unique(pack)) == number:

@@ -452,12 +452,12 @@ def check_lanes(lanes: int, world_size: int, workers: int, micro_batch: int) -> 
     """Refuse lanes that cannot be dealt to all workers of all ranks alike.
 
     Raises:
-        MismatchError: they are no multiple; the message says which is.
+        MismatchError: they are not a multiple; the message says which is.
     """
     each = world_size * max(1, workers) * micro_batch
     if lanes % each:
         nearest = max(1, round(lanes / each)) * each
         raise MismatchError(
-            f"{lanes} lanes are no multiple of {world_size} ranks x {max(1, workers)} workers x"
+            f"{lanes} lanes are not a multiple of {world_size} ranks x {max(1, workers)} workers x"
             f" {micro_batch} packs of a micro-batch: change these, or stream with lanes={nearest}"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,8 @@ def plan_packs(
             already keeps its own.
         progress: told what is being done, a few words at a time.
         changes: fields of `PlanOptions`, instead of `options` (``capacity=8192, seed=1``) or to
-            change some of them. Without `options`, those of the snapshot that `append` or
-            `resume` names hold where nothing else is said.
+            change some of them; a `mix` may be a dict, ``{"photos": 2}``. Without `options`, those
+            of the snapshot that `append` or `resume` names hold where nothing else is said.
 
     Raises:
         OptionError: an option has no meaning for these lengths.
@@ -92,6 +93,8 @@ def plan_packs(
         SourceError, FormatError, MismatchError: `lengths` is not usable.
     """
     begin = time.perf_counter()
+    if isinstance(mix := changes.get("mix"), Mapping):
+        changes["mix"] = tuple(f"{name}={weight}" for name, weight in mix.items())
     earlier = resume[0] if resume is not None else append
     if options is not None:
         asked = replace(options, **changes)

@@ -37,19 +37,28 @@ PRESETS = {
 }
 """Name of a model -> its weights (`CostModel`)."""
 
+MEASURED = "measured:"
 DEFAULT_PRESET = "qwen2.5-vl-7b"
-_ADVICE = f"give a preset ({', '.join(PRESETS)}) or weights (llm_linear=…,vit_linear=…)"
+_ADVICE = (
+    f"give a preset ({', '.join(PRESETS)}) or weights (llm_linear=…,vit_linear=…), or measured:LOG"
+)
 
 
 def parse_cost(word: str) -> CostModel:
     """The cost model that ``--cost`` names.
 
-    A preset, or weights alone (those not named are 0), or a preset and after it weights that
-    replace its own: ``qwen2.5-vl-7b,vit_linear=0``.
+    ``measured:LOG``, fitted to a run's log (`packidx.plan.measured`); a preset, or weights alone
+    (those not named are 0), or a preset and after it weights that replace its own:
+    ``qwen2.5-vl-7b,vit_linear=0``.
 
     Raises:
-        OptionError: none of these.
+        OptionError: none of these, or a log that does not tell.
+        SourceError, FormatError: there is no log.
     """
+    if word.startswith(MEASURED):
+        from packidx.plan.measured import measured_cost
+
+        word = measured_cost(word.removeprefix(MEASURED)).word
     base, *items = word.split(",")
     if "=" in base:
         base, items = "", [base, *items]
@@ -58,7 +67,7 @@ def parse_cost(word: str) -> CostModel:
     if len(weights) < len(pairs):
         raise OptionError(f"cost {word!r} gives a weight twice: {_ADVICE}")
     if base and base not in PRESETS:
-        raise OptionError(f"cost {word!r} is no preset: {_ADVICE}")
+        raise OptionError(f"cost {word!r} is not a preset: {_ADVICE}")
     if unknown := sorted(weights.keys() - set(_NAMES)):
         raise OptionError(f"cost has no weight {unknown[0]!r}: there are {', '.join(_NAMES)}")
     model = CostModel(**(dict.fromkeys(_NAMES, 0.0) | PRESETS.get(base, {}) | weights))
@@ -72,7 +81,7 @@ def parse_cost(word: str) -> CostModel:
 def _pair(item: str) -> tuple[str, str]:
     name, equals, value = item.partition("=")
     if not equals:
-        raise OptionError(f"cost has {item!r}, which is no weight (NAME=NUMBER): {_ADVICE}")
+        raise OptionError(f"cost has {item!r}, which is not a weight (NAME=NUMBER): {_ADVICE}")
     return name.strip(), value.strip()
 
 

@@ -72,7 +72,9 @@ def _recipe(log: Path) -> dict[str, Any]:
     try:
         stated: dict[str, Any] = json.loads((log / LOG_RECIPE).read_text())
     except (OSError, ValueError) as error:
-        raise FormatError(f"{log} is no log of a stream ({error}): name StreamLoader's") from None
+        raise FormatError(
+            f"{log} is not a log of a stream ({error}): name StreamLoader's"
+        ) from None
     return stated
 
 

@@ -52,7 +52,7 @@ def parse_share(text: str) -> Fraction:
     """The share that is to be held out, exactly as it is written: ``'0.01'`` is 1/100.
 
     Raises:
-        OptionError: it is no number, below 0, or leaves nothing to train on.
+        OptionError: it is not a number, below 0, or leaves nothing to train on.
     """
     share = read_number(text)
     if share is None or not 0 <= share < 1:
@@ -102,6 +102,7 @@ def dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
+MICRO_STEPS = 8
 STRATEGIES = (
     *("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N"),
     "stream:RULE",
@@ -114,7 +115,7 @@ class PlanOptions:
 
     capacity: int = field(
         kw_only=False,
-        metadata=described("Tokens a pack may hold."),
+        metadata=described("The most tokens a pack may hold."),
     )
     strategy: str = option(
         "auto",
@@ -140,20 +141,22 @@ class PlanOptions:
     seed: int = option(0, "Same seed, same lengths: same bytes.")
     """Picks which of equal samples go together and the order of the packs."""
     on_long: str = option(
-        "drop", "What becomes of a sample longer than a pack.", choices=get_args(OnLong)
+        "drop", "What to do with a sample longer than a pack.", choices=get_args(OnLong)
     )
     """``drop`` it with reason ``too_long``, ``split`` it into pieces, ``truncate`` its tail, or
     ``error``."""
     margin: float | None = option(
         None,
-        "Leave this share of each pack free.",
+        "Keep this share of each pack free.",
         "X",
         shown_default="0; 0.02 for precomputed lengths, 0.1 for heuristic ones",
     )
     """0 <= margin < 1: floor((1 - margin) * capacity) tokens are planned."""
-    max_images: int | None = option(None, "Images that a pack may hold.", minimum=1)
-    max_vision_patches: int | None = option(None, "Vision patches that a pack may hold.", minimum=1)
-    max_samples: int | None = option(None, "Samples that a pack may hold.", minimum=1)
+    max_images: int | None = option(None, "The most images a pack may hold.", minimum=1)
+    max_vision_patches: int | None = option(
+        None, "The most vision patches a pack may hold.", minimum=1
+    )
+    max_samples: int | None = option(None, "The most samples a pack may hold.", minimum=1)
     group_by: str | None = option(
         None,
         "Only samples of one kind share a pack.",
@@ -201,7 +204,7 @@ class PlanOptions:
     """Beside ``key`` a column ``source`` may say whose key it is."""
     epochs: int = option(
         1,
-        "Variants of the epoch, each composed anew.",
+        "Plan so many different epochs, each with packs of its own.",
         minimum=1,
         is_inherited=False,
     )
@@ -215,15 +218,23 @@ class PlanOptions:
     )
     global_batch: int | None = option(
         None,
-        "Packs per optimizer step, all ranks and accumulation together, for the schedule.",
+        "Packs per optimizer step, over all ranks and accumulation, for the schedule.",
         minimum=1,
         shown_default="512, fewer for small plans",
     )
     """None: 512 or, of fewer than 4096 packs, an eighth of them."""
-    micro_steps: int = option(8, "Parts of equal cost in a global batch.", minimum=1)
+    micro_steps: int | None = option(
+        None,
+        "Micro-steps of a global batch; the packs of one cost about the same.",
+        minimum=1,
+        shown_default="8, fewer where that does not divide the global batch",
+    )
+    """None becomes a number: the largest up to 8 that divides `global_batch`."""
     cost: str | None = option(
         None,
-        "What packs cost: a preset, weight=value,… or both.",
+        "The cost model of a pack: a preset, weight=value,… or both; or measured:LOG, fitted "
+        "to the "
+        "step times of a run (StepLog).",
         "MODEL",
         shown_default="qwen2.5-vl-7b",
         is_stored=False,
@@ -246,6 +257,10 @@ class PlanOptions:
     )
 
     def __post_init__(self) -> None:
+        steps = self.micro_steps
+        if steps is None:
+            steps = _micro_steps(self.global_batch)
+        object.__setattr__(self, "micro_steps", steps)
         _within(
             "capacity", self.capacity, 1, MAX_CAPACITY, "choose how many tokens a pack may hold"
         )
@@ -261,11 +276,11 @@ class PlanOptions:
         self._check_padding()
         if not -(1 << 63) <= self.seed < 1 << 63:
             raise OptionError(f"seed is {self.seed}: it must fit 64 bits")
-        if self.global_batch is not None and self.global_batch % self.micro_steps:
+        if self.global_batch is not None and self.global_batch % steps:
             raise OptionError(
-                f"global-batch {self.global_batch} is no multiple of the {self.micro_steps} "
+                f"global-batch {self.global_batch} is not a multiple of the {steps} "
                 "micro-steps of a step: change one of them, for example to micro-steps "
-                f"{math.gcd(self.global_batch, self.micro_steps)}"
+                f"{math.gcd(self.global_batch, steps)}"
             )
         if self.holdout is not None and self.holdout_only is not None:
             raise OptionError("holdout and holdout-only plan one side each: give one of them")
@@ -299,7 +314,7 @@ class PlanOptions:
                 )
             if self.reserve % value:
                 raise OptionError(
-                    f"reserve {self.reserve} is no multiple of {dashed(name)} {value}: raise it"
+                    f"reserve {self.reserve} is not a multiple of {dashed(name)} {value}: raise it"
                 )
 
     @property
@@ -322,7 +337,14 @@ class PlanOptions:
 OPTIONS: dict[str, Option] = {each.name: each.metadata["option"] for each in fields(PlanOptions)}
 """Field of `PlanOptions` -> what is said of it, in the order of the help."""
 
-DEFAULTS = {each.name: each.default for each in fields(PlanOptions)}
+DEFAULTS = {each.name: each.default for each in fields(PlanOptions)} | {"micro_steps": MICRO_STEPS}
+"""Field of `PlanOptions` -> what it is where nobody says otherwise."""
+
+
+def _micro_steps(global_batch: int | None) -> int:
+    """Parts of a step that nobody has asked for a number of: 8, or the most that divide it."""
+    size = MICRO_STEPS if global_batch is None else global_batch
+    return max(n for n in range(1, MICRO_STEPS + 1) if size % n == 0)
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...], plain: bool = True) -> None:

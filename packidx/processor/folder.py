@@ -142,7 +142,7 @@ class Stated:
     def read(cls, folder: Path) -> Stated:
         """
         Raises:
-            SourceError: a file is no JSON object.
+            SourceError: a file is not a JSON object.
         """
         return cls(folder, {name: read_json(folder / name) for name in FILES})
 

@@ -113,12 +113,12 @@ def recipe_of(text: str, where: str) -> Recipe:
     keys = ", ".join(f"{name}:" for name in SECTIONS)
     given = options_of(text, where, f"recipe: write {keys}")
     if unknown := given.keys() - set(SECTIONS):
-        raise OptionError(f"{where}: {min(unknown)} is no key: known are {', '.join(SECTIONS)}")
+        raise OptionError(f"{where}: {min(unknown)} is not a key: known are {', '.join(SECTIONS)}")
     if "sources" not in given:
         raise OptionError(f"{where} has no sources: what is to be packed?")
     plan = members(f"{where}: plan", given.get("plan", {}))
     if unknown := plan.keys() - OPTIONS.keys():
-        raise OptionError(f"{where}: plan.{min(unknown)} is no option of a plan (docs/cli.md)")
+        raise OptionError(f"{where}: plan.{min(unknown)} is not an option of a plan (docs/cli.md)")
     if "capacity" not in plan:
         raise OptionError(f"{where} has no plan.capacity: how many tokens may a pack hold?")
     for name in ("mix", "cost"):
@@ -209,8 +209,12 @@ def recipe_file(path: str) -> Recipe | None:
     Raises:
         OptionError: it is a recipe that cannot be understood, or another program's file.
     """
-    if not path.lower().endswith(_ENDINGS) or not storage.is_file(path):
+    if not path.lower().endswith(_ENDINGS):
         return None
+    if not storage.is_file(path):
+        if storage.glob(path):
+            return None
+        raise OptionError(f"{path} is not there: name a recipe, or the sources to pack")
     try:
         value = load_yaml(storage.read(path))
     except (OSError, ValueError):
@@ -220,7 +224,8 @@ def recipe_file(path: str) -> Recipe | None:
     if is_mix(value):
         return None
     raise OptionError(
-        f"{path} is no recipe, which has {', '.join(f'{name}:' for name in SECTIONS)}, and no mix "
+        f"{path} is not a recipe, which has {', '.join(f'{name}:' for name in SECTIONS)}, and "
+        "no mix "
         "of data sets: what the file of another trainer says is written as docs/recipes.md has it"
     )
 

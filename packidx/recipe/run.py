@@ -12,9 +12,10 @@ import msgspec
 from packidx.digests import digest
 from packidx.errors import MissingExtraError, OptionError
 from packidx.estimate import LengthsSummary, estimate_lengths
+from packidx.index import Index
 from packidx.index.opening import open_index
 from packidx.io import files, storage, urls
-from packidx.recipe.recipe import SAMPLED, Recipe, to_yaml_value
+from packidx.recipe.recipe import SAMPLED, Recipe, read_recipe, to_yaml_value
 from packidx.run.workers import Progress
 from packidx.software import installed
 from packidx.user_code import load_named
@@ -50,7 +51,7 @@ class PackSummary:
 
 
 def pack_recipe(
-    recipe: Recipe,
+    recipe: Recipe | str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,
     *,
     workers: int | None = None,
@@ -63,7 +64,7 @@ def pack_recipe(
     """Count what changed of a recipe's sources, plan, verify the plan, and draw the report.
 
     Args:
-        recipe: what to pack.
+        recipe: what to pack, or the path of its YAML file.
         output: folder or URL for ``lengths``, ``index`` and ``report.html``; by default the
             recipe's own.
         workers, engine: as of `estimate_lengths` and `plan_packs`; no byte depends on them.
@@ -76,6 +77,8 @@ def pack_recipe(
         PackidxError: as `estimate_lengths` and `plan_packs`. What of `checks` does not hold is no
             error here, and nothing is noted as finished then.
     """
+    if not isinstance(recipe, Recipe):
+        recipe = read_recipe(os.fspath(recipe))
     folder = _folder(recipe, output)
     text = recipe.text or to_yaml_value(recipe)
     before = noted(folder)
@@ -134,7 +137,7 @@ def pack_recipe(
 def _folder(recipe: Recipe, output: str | os.PathLike[str] | None) -> str:
     folder = recipe.output if output is None else os.fspath(output)
     if folder is None:
-        raise OptionError("nothing says where to: give -o DIR, or output: in the recipe")
+        raise OptionError("no output is named: give -o DIR, or output: in the recipe")
     folder = urls.local_path(folder)
     if not urls.is_url(folder) and os.path.exists(folder) and not os.path.isdir(folder):
         raise OptionError(f"output {folder} is a file: name a folder")
@@ -225,6 +228,27 @@ def encoder_of(asked: Mapping[str, Any], option: str = "encode") -> Any:
         settings=asked.get("processor_settings") or {},
         trust_remote_code=asked.get("trust_remote_code", False),
     )
+
+
+def encoder_of_plan(index: Index, asked: Mapping[str, Any]) -> Any:
+    """Return the encoder that ``--processor`` or ``--encode`` names; None where neither does.
+
+    Args:
+        index: says the labels, and the settings where `asked` has none.
+        asked: as of `encoder_of`.
+
+    Raises:
+        OptionError: both name one.
+        PackidxError: it cannot be loaded.
+    """
+    if asked["processor"] is not None and asked["encode"] is not None:
+        raise OptionError("--processor and --encode both name the encoder: give one of them")
+    if asked["processor"] is None and asked["encode"] is None:
+        return None
+    counted = index.snapshot.lengths.encoder
+    settings = asked["processor_settings"] or (counted and counted.overrides)
+    labels = counted and counted.labels
+    return encoder_of({**asked, "processor_settings": settings, "labels": labels}, "--encode")
 
 
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

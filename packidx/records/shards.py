@@ -166,7 +166,7 @@ def read_named_row(
 def own_root(path: str, kind: str) -> str:
     """The folder that relative media paths of a shard start from where none is stated: its own.
 
-    That of a tar is the tar itself: what is no member of it is nowhere, whatever lies beside it.
+    That of a tar is the tar itself: what is not a member of it is nowhere, whatever lies beside it.
     """
     return path if kind == TAR else os.path.dirname(path) or "."
 

@@ -6,12 +6,15 @@ import contextlib
 import os
 import pickle
 import signal
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, parent_process
+from multiprocessing.context import SpawnContext, SpawnProcess
+from types import ModuleType
 from typing import Any, Protocol, Self
 
 from packidx.errors import OptionError, SourceError
@@ -222,7 +225,7 @@ class LocalWorkers(Workers):
             return
         self.close()
         try:
-            pickle.dumps(setup)
+            needs_script = b"__main__" in pickle.dumps(setup)
         except Exception as error:
             raise OptionError(
                 f"the encoder or transform cannot be sent to worker processes ({error}): name it "
@@ -230,7 +233,7 @@ class LocalWorkers(Workers):
             ) from None
         self._setup = setup
         self._processes = self._most if num_items is None else min(self._most, num_items)
-        context = get_context("spawn")
+        context = SpawnContext() if needs_script else _WithoutScript()
         self._executor = ProcessPoolExecutor(self._processes, context, _start_process, (setup,))
         with _interrupts_held():
             for _ in range(self._processes):  # an idle process takes the next item: start them all
@@ -268,8 +271,25 @@ class LocalWorkers(Workers):
             return future.result()
         except BrokenProcessPool:
             raise WorkerDied(
-                hint=" (in a script of your own, call this under `if __name__ == '__main__':`)"
+                hint=" (a script that defines the encoder itself calls this under `if __name__ == "
+                "'__main__':`)"
             ) from None
+
+
+class _Process(SpawnProcess):
+    def start(self) -> None:
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        try:
+            super().start()
+        finally:
+            sys.modules["__main__"] = main
+
+
+class _WithoutScript(SpawnContext):
+    """Starts processes that do not run the user's script again: it need not say
+    ``if __name__ == "__main__":`` to call packidx."""
+
+    Process = _Process
 
 
 @contextlib.contextmanager

@@ -24,22 +24,25 @@ except ModuleNotFoundError as error:
 
 from packidx.torch.collate import collate
 from packidx.torch.dataset import PackedDataset
-from packidx.torch.ordered import OrderedPacks
+from packidx.torch.ordered import OrderedPacks, as_hf_dataset
 from packidx.torch.packs import Pack
 from packidx.torch.pixels import normalise_pixels
 from packidx.torch.sampler import PackSampler
 
 if TYPE_CHECKING:
+    from packidx.torch.context import shard_for_cp
     from packidx.torch.isolation import IsolationError, check_isolation
     from packidx.torch.loss import LossWeights, packed_loss
     from packidx.torch.prepare import prepare_model
     from packidx.torch.ranks import check_ranks
+    from packidx.torch.step_log import StepLog
     from packidx.torch.stream import StreamingPackedDataset, StreamLoader, merge_states
 
 # What the process that trains needs, and a worker that reads packs need not wait for.
 _LATER = {
     "IsolationError": "isolation",
     "LossWeights": "loss",
+    "StepLog": "step_log",
     "StreamLoader": "stream",
     "StreamingPackedDataset": "stream",
     "check_isolation": "isolation",
@@ -47,6 +50,7 @@ _LATER = {
     "merge_states": "stream",
     "packed_loss": "loss",
     "prepare_model": "prepare",
+    "shard_for_cp": "context",
 }
 
 __all__ = [
@@ -56,8 +60,10 @@ __all__ = [
     "Pack",
     "PackSampler",
     "PackedDataset",
+    "StepLog",
     "StreamLoader",
     "StreamingPackedDataset",
+    "as_hf_dataset",
     "check_isolation",
     "check_ranks",
     "collate",
@@ -65,6 +71,7 @@ __all__ = [
     "normalise_pixels",
     "packed_loss",
     "prepare_model",
+    "shard_for_cp",
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -22,7 +22,7 @@ _LISTS = (_OF_LISTS, "num_local_patches")
 
 
 def collate(
-    packs: Pack | Sequence[Pack],
+    packs: Pack | Sequence[Pack] | Sequence[Mapping[str, Pack]],
     attention: str = "sdpa",
     *,
     pad_token_id: int = 0,
@@ -59,6 +59,7 @@ def collate(
     Packs whose pixels are bytes give ``pixel_table``, too: call `normalise_pixels` on the batch.
 
     Args:
+        packs: or rows of `as_hf_dataset`.
         pad_token_id: what stands in the rows' padding.
 
     Raises:
@@ -67,10 +68,10 @@ def collate(
     """
     if attention not in _LAYOUTS:
         raise OptionError(
-            f"attention {attention!r} is none of {', '.join(_LAYOUTS)}: give the one that the"
+            f"attention {attention!r} is not one of {', '.join(_LAYOUTS)}: give the one that the"
             " model was loaded with ('sdpa' serves eager too)"
         )
-    packs = [packs] if isinstance(packs, Pack) else list(packs)
+    packs = _as_packs(packs)
     _check(packs)
     if attention in _ONE_ROW:
         rows = [[segment for pack in packs for segment in pack.segments]]
@@ -87,6 +88,11 @@ def collate(
     batch |= _one_table(packs)
     batch["use_cache"] = False
     return batch
+
+
+def _as_packs(given: Pack | Sequence[Any]) -> list[Pack]:
+    rows: Sequence[Any] = [given] if isinstance(given, Pack) else given
+    return [row["pack"] if isinstance(row, Mapping) and "pack" in row else row for row in rows]
 
 
 def _check(packs: Sequence[Pack]) -> None:

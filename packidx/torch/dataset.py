@@ -6,6 +6,7 @@ import logging
 import operator
 from collections.abc import Mapping
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -21,8 +22,9 @@ from packidx.torch.events import Events, Happened, event
 from packidx.torch.joining import IGNORE, pair_ids, rules_of
 from packidx.torch.packs import NOTHING, Pack, Segment, emptied
 from packidx.torch.pixels import PackBuffer
-from packidx.torch.reader import Encode, SampleReader
+from packidx.torch.reader import Encode, SampleReader, encoder_of
 from packidx.torch.sample import PlanMismatch, Sample, length_of, media_of, normalise, up_to
+from packidx.words import number_of
 
 if TYPE_CHECKING:
     from packidx.user_code import Function
@@ -41,14 +43,15 @@ class PackedDataset(Dataset[Pack]):
     Args:
         index: path of an index (``dir`` or ``dir@ID``) or an opened one.
         encode: record, its images opened, -> one sample's tensors, ``input_ids`` [T] or [1, T] at
-            least. Labels default to the ids. With a ``fingerprint()`` it is checked against the
-            plan. An attribute ``media_token_ids`` (``{"image": id}``) tells where the media of a
-            sample are that the plan cuts; ``mm_token_type_ids`` among its tensors do as well. An
-            attribute ``pad_token_id`` (0 without) fills what is padded. Whole numbers beside the
-            tokens are joined by their name; for names of its own, an attribute ``join`` states how:
-            ``{name: rule}``, a rule being ``'rows'`` (dimension 0), ``'last'`` (the last
-            dimension), ``'tokens'`` (one number for each token) or ``'index:NAME'`` (numbers of
-            NAME's rows).
+            least; or a processor's folder or name, of which a `ProcessorEncoder` is made, with the
+            plan's label policy and settings. Labels default to the ids. With a ``fingerprint()`` it
+            is checked against the plan. An attribute ``media_token_ids`` (``{"image": id}``) tells
+            where the media of a sample are that the plan cuts; ``mm_token_type_ids`` among its
+            tensors do as well. An attribute ``pad_token_id`` (0 without) fills what is padded.
+            Whole numbers beside the tokens are joined by their name; for names of its own, an
+            attribute ``join`` states how: ``{name: rule}``, a rule being ``'rows'`` (dimension 0),
+            ``'last'`` (the last dimension), ``'tokens'`` (one number for each token) or
+            ``'index:NAME'`` (numbers of NAME's rows).
         roots: old prefix -> new prefix of shard and media paths.
         transform: ``f(record, rng) -> record`` or ``module:NAME`` of it, where the lengths were
             counted with one: applied to every record as it stands in its file. Its
@@ -83,7 +86,7 @@ class PackedDataset(Dataset[Pack]):
     def __init__(
         self,
         index: str | Path | Index,
-        encode: Encode,
+        encode: Encode | str | PathLike[str],
         roots: Mapping[str, str] | None = None,
         transform: str | Function | None = None,
         *,
@@ -93,7 +96,7 @@ class PackedDataset(Dataset[Pack]):
         dummy_image: bool | Mapping[str, Any] | None = None,
     ) -> None:
         self.index = open_index(index, roots)
-        self.encode = encode
+        self.encode = encode = encoder_of(encode, self.index)
         self._rules = rules_of(encode)
         self.events = Events()
         for text in untrained(self.index.snapshot):
@@ -259,6 +262,9 @@ def _encode_dummy(encode: Encode, record: Mapping[str, Any] | None) -> Sample:
     return sample
 
 
+_SHOWN = 6  # settings that an error lists
+
+
 def _check_fingerprint(index: Index, encode: Encode) -> None:
     counted = index.snapshot.lengths.encoder
     planned = None if counted is None else counted.fingerprint
@@ -274,9 +280,12 @@ def _check_fingerprint(index: Index, encode: Encode) -> None:
         policy = "" if counted.labels is None else f" (labels {counted.labels!r})"
         parts = getattr(encode, "fingerprint_parts", None)
         differences = [] if parts is None else counted.differences(parts())
-        differing = f" ({', '.join(differences)})" if differences else ""
+        if len(differences) > _SHOWN:
+            more = len(differences) - _SHOWN
+            differences[_SHOWN:] = [f"and {number_of(more, 'more setting')}"]
+        by = "another encoder" if differences else f"one of fingerprint {mine}, not {planned}"
         raise MismatchError(
-            f"encoder fingerprint {mine} is not {planned}, with which the lengths of {index.path}"
-            f" were counted{differing}: use the same processor and label policy{policy}, or"
-            " estimate and plan again"
+            f"the lengths of {index.path} were counted by {counted.name}, and encode is"
+            f" {getattr(encode, 'name', by)}: use the same processor and label policy{policy}, or"
+            + "\n  ".join([" estimate and plan again", *differences])
         )

@@ -125,7 +125,7 @@ def rules_of(encode: object) -> dict[str, str]:
     """The rules that an encoder states for tensors of its own, in an attribute ``join``.
 
     Raises:
-        OptionError: it is no dict, or one of them is no rule.
+        OptionError: it is not a dict, or one of them is not a rule.
     """
     rules = getattr(encode, "join", None) or {}
     if not isinstance(rules, Mapping):

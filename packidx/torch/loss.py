@@ -17,7 +17,7 @@ planned D for the one that was seen, once per step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,14 +57,14 @@ class LossWeights:
     ``'square'``: 1/√n, between the two. They are InternVL's ``loss_reduction``.
 
     Raises:
-        OptionError: `name` is none of these.
+        OptionError: `name` is not one of these.
     """
 
     name: str = "token"
 
     def __post_init__(self) -> None:
         if self.name not in WEIGHTS:
-            raise OptionError(f"loss weight {self.name!r} is none of {', '.join(WEIGHTS)}")
+            raise OptionError(f"loss weight {self.name!r} is not one of {', '.join(WEIGHTS)}")
 
     def per_token(self, counts: Tensor) -> Tensor:
         """w(n) for int64 `counts`, float32 of the same shape; 0 where n is 0."""
@@ -90,6 +90,7 @@ def packed_loss(
     *,
     scale: float = 1.0,
     kept: Tensor | None = None,
+    log: Callable[[Batch, Tensor], None] | None = None,
 ) -> Tensor:
     """This batch's share of the step's loss, a float32 scalar: Σ w · cross_entropy · scale / D.
 
@@ -102,6 +103,7 @@ def packed_loss(
             the number of data-parallel ranks. A trainer that also divides each micro-step's loss by
             the accumulation steps (``accelerator.backward``): times those.
         kept: `label_positions`, where the model got them as ``logits_to_keep``: logits [B, n, V].
+        log: is given the batch and each label token's cross entropy: `StepLog.add`.
 
     Without a label token it is 0, with a gradient of 0 for all that `logits` came from. A loss that
     does without logits (Liger's, cut_cross_entropy) gets `loss_targets` and D.
@@ -115,6 +117,8 @@ def packed_loss(
     chosen = targets != IGNORE
     rows = chosen_rows(logits, chosen, kept).float()
     losses = functional.cross_entropy(rows, targets[chosen], reduction="none")
+    if log is not None:
+        log(batch, losses)
     return (losses * per_token[chosen]).sum() * (scale / (denominator or 1.0))
 
 
@@ -146,7 +150,7 @@ def loss_targets(batch: Batch, weights: LossWeights) -> tuple[Tensor, Tensor]:
     For context parallelism compute both before the sequence is sharded, and shard them with it.
     """
     labels = batch["labels"]
-    segments = _segments(batch)
+    segments = segment_numbers(batch)
     trained = labels != IGNORE
     counts = torch.zeros(labels.numel(), dtype=torch.int64, device=labels.device)
     counts.index_add_(0, segments.flatten(), trained.flatten().long())
@@ -159,8 +163,11 @@ def loss_targets(batch: Batch, weights: LossWeights) -> tuple[Tensor, Tensor]:
     )
 
 
-def _segments(batch: Batch) -> Tensor:
-    """Number of each token's segment, int64 [B, T] below B · T; a segment starts at position 0."""
+def segment_numbers(batch: Batch) -> Tensor:
+    """Number of each token's segment, int64 [B, T] below B · T; a segment starts at position 0.
+
+    Segments are samples, the dummy image and padding, one after the other, row by row.
+    """
     positions, labels = batch["position_ids"], batch["labels"]
     if positions.ndim > labels.ndim:
         positions = positions[0]
@@ -183,7 +190,7 @@ def _check_denominator(denominator: float | None) -> None:
 def batch_weight(batch: Batch, weights: LossWeights) -> float:
     """Σ n · w(n) over the samples of one batch: what it really adds to the step's denominator."""
     trained = batch["labels"] != IGNORE
-    segments = _segments(batch)[trained]
+    segments = segment_numbers(batch)[trained]
     return weights.total(torch.bincount(segments).cpu().numpy())
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -18,6 +18,9 @@ from packidx.index.order import Dealing, Epochs, check_global_batch
 from packidx.torch.dataset import PackedDataset
 from packidx.torch.packs import Pack
 from packidx.torch.reader import Encode
+
+if TYPE_CHECKING:
+    import datasets
 
 
 class OrderedPacks(Dataset[Pack]):
@@ -85,3 +88,20 @@ class OrderedPacks(Dataset[Pack]):
 @lru_cache(maxsize=4)
 def _dealing(epochs: Epochs, ident: str, seed: int, epoch: int, global_batch: int) -> Dealing:
     return Dealing(epochs.order(ident, seed, epoch), global_batch)
+
+
+def as_hf_dataset(ordered: OrderedPacks) -> datasets.Dataset:
+    """Return a `datasets.Dataset` whose row i is ``{"pack": ordered[i]}``, read when asked for.
+
+    For trainers that take nothing else; `collate` takes its rows as they are. Let the trainer read
+    it in order, neither shuffled nor prepared, for one epoch of its own, with
+    ``remove_unused_columns=False``. The package ``datasets`` must be there.
+    """
+    from datasets import Dataset
+
+    items = Dataset.from_dict({"item": range(len(ordered))})
+    return items.with_transform(partial(_read_rows, ordered))
+
+
+def _read_rows(ordered: OrderedPacks, rows: Mapping[str, list[int]]) -> dict[str, list[Pack]]:
+    return {"pack": [ordered[item] for item in rows["item"]]}

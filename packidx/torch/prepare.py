@@ -43,7 +43,7 @@ def prepare_model(model: Model, *, attention: str | None = None) -> Model:
             ``'flex_attention'``, which Qwen2.5-VL refuses when it is loaded; None leaves it.
 
     Raises:
-        OptionError: it is no transformers model, or `attention` is none of the three.
+        OptionError: it is not a transformers model, or `attention` is not one of the three.
         MismatchError: its attention implementation or one of its layers lets samples see one
             another; the sentence says which, and what would not.
     """
@@ -87,7 +87,7 @@ def _configs(config: Any) -> Iterator[Any]:
 def _set_attention(config: Any, attention: str) -> None:
     if attention not in _SET:
         raise OptionError(
-            f"attention {attention!r} is none of {', '.join(_SET)}: load the model with another"
+            f"attention {attention!r} is not one of {', '.join(_SET)}: load the model with another"
             " attn_implementation"
         )
     config.get_text_config()._attn_implementation = attention

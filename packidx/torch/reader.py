@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from packidx.errors import (
@@ -41,7 +42,22 @@ if TYPE_CHECKING:
     from packidx.user_code import Transform
 
 Encode = Callable[..., Mapping[str, Any]]
-"""A record → its tensors; `PackBuffer` beside it where the encoder ``takes_allocate``."""
+"""A raw record -> one sample's tensors; given a `PackBuffer`, too, if it ``takes_allocate``."""
+
+
+def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
+    """Return `encode`, or the `ProcessorEncoder` of a processor's folder or name on the Hub, with
+    the label policy and the settings that the lengths of `index` were counted with."""
+    if not isinstance(encode, str | PathLike):
+        return encode
+    from packidx.encode import ProcessorEncoder
+
+    counted = index.snapshot.lengths.encoder
+    if counted is None or counted.labels is None:
+        return ProcessorEncoder(encode)
+    return ProcessorEncoder(encode, counted.labels, settings=counted.overrides)
+
+
 T = TypeVar("T")
 
 ON_MISMATCH = ("error", "skip", "truncate", "fit")
@@ -126,9 +142,9 @@ class SampleReader:
         retries: int,
     ) -> None:
         if on_mismatch not in ON_MISMATCH:
-            raise OptionError(f"on_mismatch {on_mismatch!r} is none of {', '.join(ON_MISMATCH)}")
+            raise OptionError(f"on_mismatch {on_mismatch!r} is not one of {', '.join(ON_MISMATCH)}")
         if on_bad not in ON_BAD:
-            raise OptionError(f"on_bad {on_bad!r} is none of {', '.join(ON_BAD)}")
+            raise OptionError(f"on_bad {on_bad!r} is not one of {', '.join(ON_BAD)}")
         if operator.index(retries) < 0:
             raise OptionError(f"retries is {retries}: it must be 0 or more")
         self._on_mismatch, self._on_bad, self._retries = on_mismatch, on_bad, retries

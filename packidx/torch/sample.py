@@ -101,7 +101,7 @@ def _tensor(key: str, value: Any) -> Tensor:
         return torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise MismatchError(
-            f"encode returned {key} as {type(value).__name__}, which is no tensor ({error});"
+            f"encode returned {key} as {type(value).__name__}, which is not a tensor ({error});"
             " return tensors, arrays or lists of numbers only"
         ) from None
 

@@ -182,7 +182,7 @@ class StreamingPackedDataset(IterableDataset[Pack]):
             version = None
         if version != _VERSION:
             raise FormatError(
-                "this is no state of a stream: give what StreamLoader.state_dict gave"
+                "this is not a state of a stream: give what StreamLoader.state_dict gave"
             )
         if recipe != self.index.recipe:
             raise MismatchError(

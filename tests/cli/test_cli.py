@@ -50,8 +50,11 @@ def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFi
         "lower bound": "6 packs",
     }.items():
         assert said[name].startswith(words), name
-    # Each sample's tokens once, whatever the epochs; what was left out by choice is no loss.
-    assert said["dropped"] == "99 tokens, 79.2 % of the 125 to be packed (1 too_long)"
+    # Each sample's tokens once, whatever the epochs; what was left out by choice is not a loss.
+    assert (
+        said["dropped"]
+        == "99 tokens, 79.2 % of the 125 to be packed, each sample counted once (1 too_long)"
+    )
     assert said["left out"] == "1 mix"
     line = next(line for line in out.splitlines() if "packidx sql" in line)
     assert f'packidx sql {tmp_path / "i"} "SELECT' in line  # unbroken, to be copied
@@ -128,10 +131,10 @@ def test_verify_exits_3_when_something_is_wrong(
         (["plan", "LENGTHS", "-o", "OUT", "--capacity", "many"], {1, 2}, "capacity"),
         (["plan", "LENGTHS", "-o", "OUT"], {2}, "capacity"),
         (["plan", "nowhere", "-o", "OUT", "--capacity", "9"], {1}, "does not exist"),
-        (["plan", "FOLDER", "-o", "OUT", "--capacity", "9"], {1}, "no lengths table"),
+        (["plan", "FOLDER", "-o", "OUT", "--capacity", "9"], {1}, "not a lengths table"),
         (["plan", "LENGTHS", "-o", "OUT", "--capacity", "9", "--margin", "2"], {1}, "margin"),
         (["stats", "nowhere"], {1}, "does not exist"),
-        (["stats", "FOLDER"], {1}, "no pack index"),
+        (["stats", "FOLDER"], {1}, "not a pack index"),
         (["stats", "INDEX@0000"], {1}, "no snapshot '0000'"),
         (["log", "nowhere"], {1}, "does not exist"),
         (["sql", "INDEX", "SELECT nonsense"], {1}, "nonsense"),

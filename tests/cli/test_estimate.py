@@ -39,7 +39,7 @@ def test_json_is_one_object(
     ("arguments", "words"),
     [
         (["none.jsonl", "-o", "out"], "no such file"),
-        (["a.jsonl", "-o", "a.jsonl"], "is no folder"),
+        (["a.jsonl", "-o", "a.jsonl"], "is not a folder"),
         (["a.jsonl", "-o", "."], "holds a.jsonl, which packidx did not write"),
         (["a.jsonl", "-o", "out", "--media-root", "none"], "not a folder"),
     ],

@@ -69,7 +69,7 @@ SHAPES: dict[str, Callable[[Path], str]] = {
 
 ASKING = SHAPES.keys() - {"alt texts", "a text of another name"}
 
-NO_GUESS: dict[str, dict[str, Any]] = {  # words that are no words of their own, or mean a number
+NO_GUESS: dict[str, dict[str, Any]] = {  # words that are not words of their own, or mean a number
     "ids": {"question_id": "a1", "answer_id": "b2"},
     "a task": {"task": "translate it", "target": "a text"},
     "an id and a label": {"id": "7", "label": "cat"},

@@ -143,7 +143,7 @@ def test_a_plan_keeps_the_recipe_that_it_was_made_by(
         (["pack", "recipe.yaml", "--capacity", "8"], 1, "write capacity into it"),
         (["pack", "recipe.yaml", "--from", "packs"], 2, "leave the sources out"),
         (["pack", "recipe.yaml", "-o", "recipe.yaml"], 1, "is a file: name a folder"),
-        (["pack", "none.yaml", "--capacity", "8", "-o", "packs"], 1, "no such file"),
+        (["pack", "none.yaml", "--capacity", "8", "-o", "packs"], 1, "is not there"),
     ],
 )
 def test_what_cannot_be_packed_is_told(

@@ -145,7 +145,7 @@ def test_another_processor_is_refused(
     lengths, folder = counted
     other = next(processors / name for name in FAMILIES if name != folder.name)
     plan_packs(lengths, tmp_path / "index", capacity=2048)
-    with pytest.raises(MismatchError, match="fingerprint"):
+    with pytest.raises(MismatchError, match="were counted by"):
         PackedDataset(tmp_path / "index", ProcessorEncoder(other))
     failed = {
         c.name

@@ -151,8 +151,8 @@ def test_a_plan_that_was_allowed_nothing_reads_nothing(store: Store, tmp_path: P
 
 
 UNUSABLE = {
-    "images/": (SourceError, "images/ is no folder, and no URL of an object store"),
-    "s3://": (SourceError, "s3:// is no folder, and no URL"),
+    "images/": (SourceError, "images/ is not a folder, and no URL of an object store"),
+    "s3://": (SourceError, "s3:// is not a folder, and no URL"),
     "webhdfs://host/images": (SourceError, "webhdfs cannot be used"),
     "nowhere://host/images": (SourceError, "Protocol not known: nowhere"),
     "gs://corpus/images": (MissingExtraError, "gs://corpus/images needs a package"),

@@ -115,7 +115,7 @@ def test_a_model_that_is_not_known_is_refused(processors: Path, tmp_path: Path) 
     with pytest.raises(OptionError, match="does not know model type 'our_own'"):
         model_positions(processor, str(tmp_path), sample)
     (tmp_path / "config.json").write_text('{"model_type": "glm46v", "text_config": 3}')
-    with pytest.raises(OptionError, match="is no configuration of 'glm46v'"):
+    with pytest.raises(OptionError, match="is not a configuration of 'glm46v'"):
         model_positions(processor, str(tmp_path), sample)
 
 

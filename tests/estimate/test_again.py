@@ -42,7 +42,7 @@ def chat(text: str, **more: Any) -> dict[str, Any]:
 
 
 def records(name: str, number: int = PER_SHARD) -> list[dict[str, Any]]:
-    """Some with a name of their own, some without, and some that are no sample."""
+    """Some with a name of their own, some without, and some that are not sample."""
     made = [chat(f"{name} {n} " + "word " * (n % 40)) for n in range(number)]
     for n in range(0, number, 3):
         made[n]["id"] = f"{name}-{n}"
@@ -281,13 +281,15 @@ def test_what_is_decided_on_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("packidx.estimate.comparison._LITTLE", nbytes + 1)
     corpus.write("b", [*records("b"), chat("more")])
     taken = corpus.again()
-    assert taken.num_samples == 0 and "its text engine was tokenizers" in (taken.reason or "")
+    assert taken.num_samples == 0 and "its text engine has changed from tokenizers" in (
+        taken.reason or ""
+    )
     unequal = Compared(by=compared_with(), records=1, unequal={"text": "one"})
     monkeypatch.setattr("packidx.estimate.api.compare_processor", lambda *_: unequal)
     corpus.write("b", records("b"))
     corpus.write("c", records("c"))
     taken = corpus.again()
-    assert taken.num_samples == 0 and "its comparison was" in (taken.reason or "")
+    assert taken.num_samples == 0 and "its comparison has changed" in (taken.reason or "")
     assert corpus.count(fresh=True).methods == {"heuristic": 3 * PER_SHARD - 12}
 
 

@@ -76,7 +76,7 @@ LINES = [
     Case("50 MB line", says(chat(padding="x" * (50 << 20))), COUNTED),
     Case("50 MB line, cut", line(dumped(chat(padding="x" * (50 << 20)))[:-9]), "bad_json", "unexpected end"),
     Case("two objects in a line", line(b'{"a": 1} {"b": 2}'), "bad_json", "character 9 of the record"),
-    Case("NaN", line(dumped(chat(a=0), '"a": 0', b'"a": NaN')), "bad_json", "NaN is no JSON value"),
+    Case("NaN", line(dumped(chat(a=0), '"a": 0', b'"a": NaN')), "bad_json", "NaN is not a JSON value"),
     Case("single quotes", line(str(chat()).encode()), "bad_json", "unexpected"),
     Case("duplicate keys: the last counts", line(dumped(chat("a"))[:-1] + b', "messages": ' + dumped(chat("a longer one")["messages"]) + b"}"), COUNTED),
     Case("lone surrogate", line(dumped(chat(), "What", b"\\ud800")), "bad_json", "no low surrogate"),
@@ -103,7 +103,7 @@ TURNS = [
 REFERENCES = [
     Case("missing image", refers("none.png"), "missing_media", "'none.png' does not exist"),
     Case("a path too long", refers("x" * 5000), "missing_media", "xxx"),
-    Case("a path with NUL", refers("a\0.png"), "missing_media", "is no path"),
+    Case("a path with NUL", refers("a\0.png"), "missing_media", "is not a path"),
     Case("a path through a file", refers("good.png/x.png"), "missing_media", "does not exist"),
     Case("path out of the root", refers("../outside/secret.png"), "media_outside_root", "is not inside the media root"),
     Case("link out of the root", refers(made("out.png", link_out)), "media_outside_root", "is not inside the media root"),
@@ -118,13 +118,13 @@ REFERENCES = [
 ]
 IMAGES = [
     Case("empty image", image(b""), "broken_media", "is empty"),
-    Case("no image", image(b"not an image"), "broken_media", "no image of a known format"),
+    Case("no image", image(b"not an image"), "broken_media", "not an image of a known format"),
     Case("truncated PNG", image(half(WHOLE)), "broken_media", "truncated"),
     Case("truncated JPEG", image(half(saved(pixels("RGB"), "JPEG"))), "broken_media", "truncated"),
     *[Case(f"truncated {kind}", image(half(saved(pixels("RGB"), kind))), "broken_media", "cannot be decoded")
       for kind in ("WEBP", "GIF", "TIFF", "BMP")],
-    Case("header alone", image(WHOLE[:33]), "broken_media", "no image of a known format"),
-    Case("zero-sized image", image(claims(0, 5)), "broken_media", "no image of a known format"),
+    Case("header alone", image(WHOLE[:33]), "broken_media", "not an image of a known format"),
+    Case("zero-sized image", image(claims(0, 5)), "broken_media", "not an image of a known format"),
     Case("bomb", image(claims(60_000, 60_000)), "media_too_large", "more pixels"),
     Case("stated size of a bomb", says(chat("<image>", images=[{"path": "good.png", "height": 60_000, "width": 60_000}])), "media_too_large", "60000 x 60000"),
     Case("aspect ratio 201", image(saved(pixels("RGB", (402, 2)), "PNG")), "aspect_ratio", "201 times"),
@@ -152,7 +152,7 @@ VIDEOS = [
       for frames in (1, 2, 3, 4)],
     Case("video with a frame that is not there", refers({"path": "clip.mp4", "frame_indices": [0, 99]}, "video"), "bad_media", "frame 99"),
     Case("image as video", refers("good.png", "video"), "broken_media", "video"),
-    Case("video as image", refers("clip.mp4"), "broken_media", "no image of a known format"),
+    Case("video as image", refers("clip.mp4"), "broken_media", "not an image of a known format"),
     Case("aspect ratio of a video", refers(made("a.mp4", clip(frames=4, size=(804, 2), codec="mpeg4")), "video"), "aspect_ratio", "200"),
 ]
 # fmt: on

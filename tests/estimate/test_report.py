@@ -67,7 +67,7 @@ def test_the_end_is_a_table_of_sources_with_reasons_and_an_example_each(
     assert " ".join(told["no_messages"][3:]) == " ".join(details["no_messages"].split())
     assert "2 of 100 records of dirty are rejected (2.0 %)" in err
     assert "no processor is named" in err
-    assert "small" not in err, "half a percent is no warning"
+    assert "small" not in err, "half a percent is not a warning"
 
 
 def test_json_has_the_sources_and_the_warnings(

@@ -377,7 +377,9 @@ def test_media_outside_the_tar(tmp_path: Path) -> None:
         str(tmp_path / "tars"), tmp_path / "l", workers=1, media_root=str(tmp_path / "media")
     )
     plan_packs(tmp_path / "l", tmp_path / "index", capacity=1500)
-    refused(tmp_path / "index", tmp_path / "out", "'k' of .*a.tar has a medium that is no member")
+    refused(
+        tmp_path / "index", tmp_path / "out", "'k' of .*a.tar has a medium that is not a member"
+    )
     assert not [path.name for path in tmp_path.iterdir() if "out" in path.name]
 
 

@@ -1,4 +1,4 @@
-"""Where an export may be written: what is no export's is never replaced with it."""
+"""Where an export may be written: what is not an export's is never replaced with it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_places_that_are_no_folder_for_it(index: Index, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     inside = f"{index.path}/snapshots/new"
     for output, says in (
-        (str(tmp_path / "file"), "is no folder"),
+        (str(tmp_path / "file"), "is not a folder"),
         (inside, "is in the index"),
         (index.path, "which is exported"),
         (str(tmp_path), "which is exported"),

@@ -144,9 +144,9 @@ def test_a_lengths_manifest_that_no_plan_can_use_is_refused(
 def test_files_of_a_manifest_lie_beside_it(index: Index, tmp_path: Path, path: str) -> None:
     edit(index, setting("windows", 0, "files", 0, "path", to=path))
     edit(tmp_path / "lengths", setting("files", 0, "path", to=path))
-    with pytest.raises(FormatError, match="which is no bare file name"):
+    with pytest.raises(FormatError, match="which is not a bare file name"):
         open_index(index.path)
-    with pytest.raises(FormatError, match="which is no bare file name"):
+    with pytest.raises(FormatError, match="which is not a bare file name"):
         plan_packs(tmp_path / "lengths", tmp_path / "other", capacity=64)
 
 
@@ -180,7 +180,7 @@ def test_what_is_no_json_of_one_meaning_is_no_manifest(
     path = path_of(index)
     changed = text(path.read_text())
     path.write_bytes(changed if isinstance(changed, bytes) else changed.encode())
-    with pytest.raises(FormatError, match="no index manifest|no JSON|digest|no str"):
+    with pytest.raises(FormatError, match="not a valid index manifest|not JSON|digest|no str"):
         open_index(index.path)
 
 

@@ -231,7 +231,7 @@ def test_a_folder_may_have_an_at_sign_in_its_name(index: Index, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("nowhere", "does not exist"), ("plain", "is no pack index"), ("headless", "has no HEAD")]
+    [("nowhere", "does not exist"), ("plain", "is not a pack index"), ("headless", "has no HEAD")]
     + [("lengths", "is a lengths table and no pack index: make one of it")],
 )
 def test_what_is_no_index_says_so(tmp_path: Path, name: str, says: str) -> None:
@@ -260,7 +260,7 @@ def test_newer_and_foreign_manifests_are_refused_by_name(index: Index) -> None:
             open_index(index.path)
     for text in ("", "[]", "{}"):
         path.write_text(text)
-        with pytest.raises(FormatError, match="no index manifest"):
+        with pytest.raises(FormatError, match="not a valid index manifest"):
             open_index(index.path)
 
 

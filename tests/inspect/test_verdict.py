@@ -59,7 +59,8 @@ def test_samples_longer_than_a_pack(tmp_path: Path) -> None:
     every = lost + sql(index, "SELECT sum(length) FROM samples")
     assert verdict(index)[0] == (
         f"{100 * lost / every:.1f} % of the tokens to be packed are in no pack: 5 samples are "
-        "longer than a pack (4 of long, 1 of text); `--on-long split` packs them in pieces"
+        "longer than a pack (4 of long, 1 of text); planning with `--on-long split` packs them in "
+        "pieces"
     )
 
 
@@ -72,7 +73,9 @@ def test_rejected_records_by_reason_and_sources_that_vanished(tmp_path: Path) ->
     }
     said = verdict(planned(tmp_path, rows, capacity=200))
     assert said[0] == "10 of 100 records are rejected, 10.0 %"
-    assert "source b is in no pack: all its 10 samples are dropped (10 rejected)" in said
+    assert (
+        "no sample of source b is in a pack: all its 10 samples are dropped (10 rejected)" in said
+    )
 
 
 def test_a_source_left_out_by_choice_is_not_mourned(tmp_path: Path) -> None:
@@ -92,7 +95,9 @@ def test_guessed_lengths_and_their_margin_come_first(tmp_path: Path) -> None:
 def test_packs_of_equals_are_told(tmp_path: Path) -> None:
     rows = {"length": [10] * 900 + [45] * 900}
     index = planned(tmp_path, rows, capacity=90, strategy="bfd")
-    assert verdict(index)[0].startswith("packs are not mixed: each holds samples of like lengths")
+    assert verdict(index)[0].startswith(
+        "packs are not mixed: each holds samples of similar lengths"
+    )
 
 
 def test_caps_that_leave_packs_empty_are_named(tmp_path: Path) -> None:
@@ -117,3 +122,19 @@ def test_every_sentence_of_an_odd_plan_is_a_sentence(tmp_path: Path) -> None:
     """One sample, one pack: nothing to compare, to mix or to schedule."""
     for line in verdict(planned(tmp_path, {"length": [7]}, capacity=8)):
         assert "nan" not in line and "None" not in line and line[0].islower()
+
+
+def test_packs_without_media(tmp_path: Path) -> None:
+    images = [[30, (40, 40), 20]] * 40
+    given = sources(("text", TEXT), ("images", images))
+    for reserve, cure in ((0, "`dummy_image=True`, planned with `--reserve`"), (8, "=True`")):
+        folder = tmp_path / str(reserve)
+        folder.mkdir()
+        options = {"capacity": 512, "group_by": "source", "reserve": reserve}
+        index = make_index(folder, given, **options)
+        none = sql(index, "SELECT count(*) FROM packs WHERE num_images = 0")
+        (said,) = [sentence for sentence in verdict(index) if "no image" in sentence]
+        assert said.startswith(f"{none:,} of {index.num_packs:,} packs") and said.endswith(cure)
+    (tmp_path / "text").mkdir()
+    alone = make_index(tmp_path / "text", sources(("text", TEXT)), capacity=512)
+    assert not [sentence for sentence in verdict(alone) if "no image" in sentence]

@@ -92,12 +92,23 @@ def test_micro_batches_at_one_turn_cost_about_the_same() -> None:
     assert 1 <= dealt.balance < 1.2
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_more_micro_batches_than_needed_balance_better(ranks: int) -> None:
+    lengths = np.random.default_rng(0).lognormal(7, 0.4, 256).astype(int).tolist()
+    cost = [24_576.0 * length + length**2 for length in lengths]
+    fewest = pack_now(lengths, CAPACITY, ranks=ranks, cost=cost)
+    more = pack_now(lengths, CAPACITY, ranks=ranks, cost=cost, at_least=fewest.costs.size + 4)
+    assert more.costs.size == -(-(fewest.costs.size + 4) // ranks) * ranks
+    assert more.costs.max() < fewest.costs.max()
+
+
 @pytest.mark.parametrize(
     ("lengths", "options", "words"),
     [
         ([5, 9000], {}, "sample or group 1 has 9000 tokens"),
         ([5, 0], {}, "a micro-batch holds 1 to 8192"),
-        ([5], {"ranks": 2}, "1 samples or groups are too few for 2 ranks"),
+        ([5], {"ranks": 2}, "1 samples or groups are too few for 2 micro-batches"),
+        ([5, 5], {"at_least": 3}, "2 samples or groups are too few for 3 micro-batches"),
         ([5, 5], {"cost": [1.0]}, "one number for each sample"),
         ([5, 5], {"groups": ["a"]}, "2 lengths and 1 groups"),
         ([5, 5], {"ranks": 0}, "at least 1"),

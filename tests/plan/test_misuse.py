@@ -172,7 +172,7 @@ def test_commands_that_contradict_themselves(
     assert "do one first" in capsys.readouterr().err
     state.write_text("[" * 100_000)
     assert main(go_on) == 1
-    assert "is no JSON" in capsys.readouterr().err
+    assert "is not JSON" in capsys.readouterr().err
 
 
 def test_an_exclusion_that_excludes_nothing_is_told(

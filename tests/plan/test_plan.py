@@ -145,7 +145,7 @@ def test_inputs_that_are_no_lengths(tmp_path: Path) -> None:
     bare(tmp_path / "zero.parquet", [0, None])
     cases: dict[str, tuple[type[PackidxError], str]] = {
         "nothing": (SourceError, "does not exist"),
-        "empty": (SourceError, "no lengths table"),
+        "empty": (SourceError, "not a lengths table"),
         "*.nope": (SourceError, "matches no file"),
         "junk.parquet": (SourceError, "cannot be read"),
         "other.parquet": (FormatError, "no column `length`"),

@@ -48,7 +48,7 @@ def test_names_tell_shards_apart(processor: str, tmp_path: Path) -> None:
         assert shard["fingerprint"] == sources.scan(shard["uri"]).sha256
     assert manifest["encoder"] == summary.encoder
     assert len(summary.encoder["fingerprint"]) == 64
-    shards = find_shards([str(tmp_path / "out")])  # its manifest is no data
+    shards = find_shards([str(tmp_path / "out")])  # its manifest is not data
     assert {os.path.relpath(shard.path, tmp_path / "out") for shard in shards} == {*names}
 
 
@@ -96,7 +96,7 @@ def test_no_source_is_ever_touched(processor: str, tmp_path: Path) -> None:
 def test_only_its_own_output_is_replaced(processor: str, tmp_path: Path) -> None:
     source, other = write(tmp_path / "a.jsonl"), write(tmp_path / "b.jsonl")
     out = tmp_path / "out"
-    with pytest.raises(OptionError, match="is no folder"):
+    with pytest.raises(OptionError, match="is not a folder"):
         precompute(source, other, processor)
     foreign = write(out / "notes.txt", "mine")
     with pytest.raises(OptionError, match=r"notes\.txt"):

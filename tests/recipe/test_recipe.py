@@ -77,7 +77,7 @@ def test_the_keys_are_the_arguments_that_decide_a_table() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("capacity: 8192", "capcity: 8192", r"r\.yaml: plan\.capcity is no option of a plan"),
+        ("capacity: 8192", "capcity: 8192", r"r\.yaml: plan\.capcity is not an option of a plan"),
         ("capacity: 8192", "capacity: many", r"plan: Expected `int`, got `str` - at `capacity`"),
         ("capacity: 8192", "", r"no plan\.capacity"),
         ("mix: {photos: 2}", "mix: 3", r"plan: Expected `array`, got `int` - at `mix`"),
@@ -103,7 +103,7 @@ def test_the_keys_are_the_arguments_that_decide_a_table() -> None:
         ("path: [a.jsonl, b.jsonl]", "", r"sources\.photos: .*missing required field `path`"),
         ("{sample: 4}", "{sample: -1}", r"verify: Expected `int` >= 0 - at `sample`"),
         ("output: packs", "output: 3", "output is 3: it must be a folder"),
-        ("output: packs", "outptu: packs", r"r\.yaml: outptu is no key"),
+        ("output: packs", "outptu: packs", r"r\.yaml: outptu is not a key"),
         ("output: packs", "output: packs\noutput: packs", "not valid YAML: .*output"),
         ("{messages: chat}", "{message: chat}", "column"),
     ],
@@ -161,10 +161,10 @@ def test_which_files_are_recipes(tmp_path: Path) -> None:
     path.write_text("photos: {file_name: a.jsonl}\n")  # a mix of data sets is a source
     assert recipe_file(str(path)) is None
     path.write_text("cutoff_len: 2048\nneat_packing: true\n")
-    with pytest.raises(OptionError, match=r"r\.yaml is no recipe.*docs/recipes\.md"):
+    with pytest.raises(OptionError, match=r"r\.yaml is not a recipe.*docs/recipes\.md"):
         recipe_file(str(path))
     path.write_text("something: else\n")
-    with pytest.raises(OptionError, match="is no recipe, which has sources:"):
+    with pytest.raises(OptionError, match="is not a recipe, which has sources:"):
         recipe_file(str(path))
     with pytest.raises(OptionError, match="cannot read"):
         read_recipe(str(tmp_path / "none.yaml"))

@@ -161,7 +161,7 @@ HARMLESS: dict[str, dict[str, Any]] = {
         "token_type_ids": [0, 0, 0],
         "position_ids": [0, 1, 2],
     },
-    "a word is no text": {**ASKED, "reasoning": "on", "context": "nan", "functions": "none"},
+    "a word is not text": {**ASKED, "reasoning": "on", "context": "nan", "functions": "none"},
     "spaced otherwise": {"messages": TALK, "prompt": "say  HI.\n"},
     "nothing in it": {**ASKED, "image_1": None, "context": "", "options": [], "tools": None},
     "embedding": {**ASKED, "embedding": [0.1] * 64, "hash": b"\x01\x02", "explanation": "So. It"},
@@ -220,7 +220,9 @@ def test_a_column_may_hold_values_of_several_kinds() -> None:
         ledger.check({**ASKED, "note": value})
     documents = Ledger(DEFAULT, "jsonl", {})
     for text in ("Once.", 5, ["Once."], {"a": "Once."}, None, 0, "", True):
-        documents.check({"text": text, "note": "n"})  # what is no text is refused when it is parsed
+        documents.check(
+            {"text": text, "note": "n"}
+        )  # what is not text is refused when it is parsed
     with pytest.raises(BadRecord, match="'note' holds an image"):
         ledger.check({**ASKED, "note": "a.png"})
 

@@ -188,7 +188,7 @@ class Stamped(SyntheticEncode):
 
 def test_fingerprints_must_agree(tmp_path: Path) -> None:
     index = make_index(tmp_path, {"all": TEXTS}, fingerprint="beef", capacity=64)
-    with pytest.raises(MismatchError, match=r"f00d is not beef.*same processor"):
+    with pytest.raises(MismatchError, match=r"fingerprint f00d, not beef: use the same processor"):
         PackedDataset(index, Stamped())
     PackedDataset(index, SyntheticEncode())  # one without a fingerprint cannot be checked
     for name, planned in (("same", "f00d"), ("unknown", None)):

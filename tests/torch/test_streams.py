@@ -323,7 +323,7 @@ def test_what_does_not_go_is_said(lengths: Path, tmp_path: Path) -> None:
     state, _ = train(lengths, tmp_path / "log", 1, 0, None, 2)
     with pytest.raises(MismatchError, match="its records, options, rule, seed or lanes"):
         stream_of(lengths, 0, 1, seed=4).load_state_dict(state)
-    with pytest.raises(FormatError, match="no state of a stream"):
+    with pytest.raises(FormatError, match="not a state of a stream"):
         stream_of(lengths, 0, 1).load_state_dict({"version": 1})
     later, _ = train(lengths, tmp_path / "log", 1, 0, state, 1)
     with pytest.raises(MismatchError, match="differ in place"):

@@ -1,13 +1,16 @@
-"""transformers' Trainer by examples/train_hf.py: its packs, its gradients, its restarts."""
+"""transformers' Trainer by `PackedTrainer`: its packs, its gradients, its restarts."""
 
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from step_logs import rows
 from torch.nn.functional import cross_entropy
 from trained_packs import (
     CAPACITY,
@@ -20,7 +23,9 @@ from trained_packs import (
     trained_index,
 )
 
+from packidx.errors import MismatchError, OptionError
 from packidx.index import open_index
+from packidx.index.order import Epochs
 from packidx.plan import plan_packs
 from packidx.torch import PackedDataset, PackSampler, collate
 from packidx.torch.loss import WEIGHTS, LossWeights, packed_loss
@@ -35,11 +40,12 @@ def trainer(
     sampler: PackSampler,
     name: str = "token",
     model: Any = None,
+    log: str | None = None,
     **options: Any,
 ) -> Any:
     from transformers import TrainingArguments
 
-    from train_hf import PackedTrainer
+    from packidx.trainers.huggingface import PackedTrainer
 
     settings: dict[str, Any] = {
         "per_device_train_batch_size": 1,
@@ -52,14 +58,10 @@ def trainer(
         "use_cpu": True,
         "dataloader_pin_memory": False,
         "seed": 3,
+        "data_seed": sampler.seed,
     }
-    return PackedTrainer(
-        model or tiny_model(),
-        TrainingArguments(out, **settings | options),
-        train_dataset=dataset,
-        sampler=sampler,
-        weight=name,
-    )
+    arguments = TrainingArguments(out, **settings | options)
+    return PackedTrainer(model or tiny_model(), arguments, dataset, weight=name, log=log)
 
 
 def keep_gradients(into: list[Any], losses: list[float]) -> Any:
@@ -252,12 +254,59 @@ def test_evaluation_of_shifted_packs_shifts_them_once(tmp_path: Path) -> None:
     assert job.evaluate(few)["eval_loss"] == pytest.approx(expected, abs=1e-4)
 
 
-def test_numbers_that_do_not_agree(index: str, tmp_path: Path) -> None:
-    sampler = PackSampler(index, global_batch=4)
-    with pytest.raises(ValueError, match="global_batch 4, the Trainer 1 processes of 2 packs"):
-        trainer(
-            str(tmp_path), PackedDataset(index, Encode()), sampler, gradient_accumulation_steps=2
-        )
+def test_a_global_batch_that_is_not_the_plans(tmp_path: Path) -> None:
+    trained_index(tmp_path, global_batch=4)
+    dataset = PackedDataset(tmp_path / "index", Encode())
+    sampler = PackSampler(dataset.index, global_batch=4)
+    assert trainer(str(tmp_path), dataset, sampler).order.at(0).global_batch == 4
+    with pytest.raises(OptionError, match="steps of 4 packs .* have 2: .* 1 x .* 2 x 1 processes"):
+        trainer(str(tmp_path), dataset, sampler, gradient_accumulation_steps=2)
+    (tmp_path / "random").mkdir()
+    loose = trained_index(tmp_path / "random", global_batch=4, schedule="random")
+    trainer(str(tmp_path), PackedDataset(loose, Encode()), sampler, gradient_accumulation_steps=2)
+
+
+def test_what_a_packed_trainer_does_not_take(index: str, tmp_path: Path) -> None:
+    dataset, sampler = PackedDataset(index, Encode()), PackSampler(index, global_batch=4)
+    with pytest.raises(OptionError, match="train_dataset is Subset, not a PackedDataset"):
+        trainer(str(tmp_path), torch.utils.data.Subset(dataset, [0]), sampler)
+    both_ways = tiny_model()
+    both_ways.config.is_causal = False
+    with pytest.raises(MismatchError, match="lets tokens see one another in both directions"):
+        trainer(str(tmp_path), dataset, sampler, model=both_ways)
+    with pytest.raises(OptionError, match="turn it off"):
+        trainer(str(tmp_path), dataset, sampler, auto_find_batch_size=True)
+
+
+def test_epochs_of_different_numbers_of_steps(
+    index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All packs of each, whatever the Trainer takes for an epoch; again from every checkpoint."""
+    variants = (((0, 12),), ((3, 7),), ((1, 17),))
+    uneven = replace(Epochs.of(open_index(index).snapshot), variants=variants, block=1, chunk=1)
+    monkeypatch.setattr(Epochs, "of", lambda _: uneven)
+    expected = []
+    for epoch in range(3):
+        expected += list(PackSampler(index, global_batch=2, epoch=epoch))
+    options = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 4}
+    for start in (None, 8, 16):
+        dataset = Noting(index, Encode())
+        job = trainer(str(tmp_path / "run"), dataset, PackSampler(index, global_batch=2), **options)
+        job.train(resume_from_checkpoint=start and str(tmp_path / f"run/checkpoint-{start}"))
+        assert dataset.asked == expected[2 * (start or 0) :]
+        assert job.state.global_step == job.state.max_steps == len(expected) // 2
+
+
+def test_a_checkpoint_of_another_order_is_refused(index: str, tmp_path: Path) -> None:
+    options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    for seed, refusal in (
+        (5, nullcontext()),
+        (6, pytest.raises(MismatchError, match="has seed 5")),
+    ):
+        sampler = PackSampler(index, global_batch=4, seed=seed)
+        job = trainer(str(tmp_path), PackedDataset(index, Encode()), sampler, **options)
+        with refusal:
+            job.train(resume_from_checkpoint=None if seed == 5 else str(tmp_path / "checkpoint-1"))
 
 
 def test_the_plans_denominator_is_the_trainers(index: str, tmp_path: Path) -> None:
@@ -268,3 +317,28 @@ def test_the_plans_denominator_is_the_trainers(index: str, tmp_path: Path) -> No
         taken, denominator = job.get_batch_samples(batches, 4, "cpu")
         assert len(taken) == 4
         assert denominator == pytest.approx(sampler.denominator(step, "square"), rel=1e-14)
+
+
+def test_a_log_has_every_step_s_samples(index: str, tmp_path: Path) -> None:
+    """Over the end of an epoch, with losses as the Trainer tells them."""
+    sampler, losses, folder = PackSampler(index, global_batch=4), [], str(tmp_path / "log")
+    steps = sampler.num_steps + 1
+    job = trainer(
+        str(tmp_path), PackedDataset(index, Encode()), sampler, log=folder, max_steps=steps
+    )
+    job.add_callback(keep_gradients([], losses))
+    job.train()
+    opened = open_index(index)
+    query = "SELECT epoch, step, sample_id, loss, label_tokens FROM losses"
+    found = rows(opened, folder, query)
+    for number, loss in enumerate(losses):
+        epoch, step = divmod(number, sampler.num_steps)
+        sampler.set_epoch(epoch)
+        mine = [row for row in found if (row["epoch"], row["step"]) == (epoch, step)]
+        planned = [opened.pack(k).samples for k in sampler.packs_of_step(step)]
+        ids = [sample.sample_id for samples in planned for sample in samples]
+        assert sorted(row["sample_id"] for row in mine) == sorted(ids)
+        mean = sum(row["loss"] for row in mine) / sum(row["label_tokens"] for row in mine)
+        assert mean == pytest.approx(loss, abs=1e-3)
+    [[count]] = [row.values() for row in rows(opened, folder, "SELECT count(*) FROM logged_steps")]
+    assert count == steps == len(losses)

@@ -27,6 +27,7 @@ def write_report(
     *,
     ranks: Sequence[int] = RANKS,
     roots: Mapping[str, str] | None = None,
+    log: str | None = None,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> None:
     """Write a report of an index or a lengths table: one HTML file, which needs nothing else.
@@ -39,6 +40,7 @@ def write_report(
         output: the file, which is replaced as a whole.
         ranks: numbers of data-parallel ranks that the schedule is looked at for.
         roots: ``{old: new}`` path prefixes, for data that has moved.
+        log: folder of a run's log of its steps: adds the losses.
         progress: told what is being done.
 
     Raises:
@@ -52,7 +54,7 @@ def write_report(
         raise OptionError(
             f"-o {os.fspath(output)} is there and no report: name another file, or remove it"
         )
-    question = _asked(path, roots or {})
+    question = _asked(path, roots or {}, log)
     with question.views(" ".join(question.names)) as views:
         connection = connect(views)
         try:
@@ -60,7 +62,9 @@ def write_report(
             if question.index is None:
                 report = _of_lengths(question, connection)
             else:
-                report = _of_index(question.index, connection, absent, ranks, progress)
+                report = _of_index(
+                    question.index, connection, absent, ranks, bool(question.log), progress
+                )
         finally:
             connection.close()
     progress("drawing")
@@ -78,14 +82,14 @@ def _is_page(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _asked(path: str, roots: Mapping[str, str]) -> Asked:
+def _asked(path: str, roots: Mapping[str, str], log: str | None) -> Asked:
     """Return what is at `path`; an order without steps of its own is cut into a few of them."""
-    question = asked(path, roots)
+    question = asked(path, roots, log)
     if question.index is None or packs_per_step(question.index.snapshot) is not None:
         return question
     snapshot = question.index.snapshot
     packs = snapshot.result.num_packs // snapshot.options.epochs
-    return asked(path, roots, global_batch=max(1, packs // figures.STEPS))
+    return asked(path, roots, log, global_batch=max(1, packs // figures.STEPS))
 
 
 def _series(connection: Any, *views: str) -> Series:
@@ -124,6 +128,7 @@ def _of_index(
     connection: Any,
     absent: Mapping[str, str],
     ranks: Sequence[int],
+    has_log: bool,
     progress: Callable[[str], None],
 ) -> Report:
     snapshot = index.snapshot
@@ -146,12 +151,15 @@ def _of_index(
         figures.dropped(index, connection),
     ]
     waiting = figures.waiting(stats["schedule"], result.schedule)
+    of_training = [waiting, *figures.steps(connection, series)]
+    if has_log:
+        of_training.append(figures.losses(connection, series))
     sections = [
         Section("Packs", of_packs),
-        Section("Training", [waiting, *figures.steps(connection, series)]),
+        Section("Training", of_training),
         Section("A closer look", figures.packs_closely(index, connection, series)),
         Section("Lengths", of_lengths),
-        Section("Where it is from", list(figures.origin(index))),
+        Section("Origin", list(figures.origin(index))),
     ]
     numbers = [
         ("packs", count(result.num_packs)),

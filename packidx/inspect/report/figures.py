@@ -15,6 +15,7 @@ from packidx.inspect.facts import result_facts
 from packidx.inspect.report.page import (
     BAD,
     GOOD,
+    MODALITIES,
     Bar,
     Box,
     Chart,
@@ -29,7 +30,7 @@ from packidx.inspect.report.page import (
 from packidx.plan.options import command_line
 from packidx.plan.resolved import unusual
 from packidx.records.ledger import by_use
-from packidx.words import count
+from packidx.words import count, number_of
 
 STEPS = 60
 """Of an epoch, that are shown."""
@@ -53,7 +54,7 @@ def _table(connection: Any, title: str, says: str, query: str, **figure: Any) ->
         for row in found.fetchall()
     ]
     if (more := len(rows) - _MAX_ROWS) > 0:
-        says += f" {count(more)} smaller kinds are not shown."
+        says += f" {count(more)} smaller groups are not shown."
     return Figure(title, says, columns, rows[:_MAX_ROWS], **figure) if rows else None
 
 
@@ -85,20 +86,23 @@ def tokens(index: Index, connection: Any) -> Figure:
         "SELECT reason, count(*), CAST(coalesce(sum(greatest(length, 0)), 0) AS BIGINT) "
         "FROM dropped GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1",
     )
-    whole = result.num_tokens + sum(tokens for *_, tokens in dropped)
     room = result.num_packs * capacity - result.num_tokens
     parts = [
         ("in packs", result.num_samples, result.num_tokens, False),
         *((f"out: {why}", number, tokens, why not in BY_CHOICE) for why, number, tokens in dropped),
         ("room left in packs", None, room, False),
     ]
+    lost = "all are in packs"
+    if result.num_tokens_lost:
+        part = share(result.num_tokens_lost, result.num_tokens_eligible)
+        lost = f"{part} are in no pack (red)"
     return Figure(
         "Where the tokens go",
-        "Shares are of the tokens that were counted, copies of a weighted source among those in "
-        "packs. Red is lost; what was left out by choice is not.",
-        ("", "samples", "tokens", "share"),
-        [(name, number, tokens, share(tokens, whole, 2)) for name, number, tokens, _ in parts],
-        _lying([(name, tokens, bad) for name, _, tokens, bad in parts], whole, "tokens"),
+        f"Of the {count(result.num_tokens_eligible)} tokens that were to be packed, {lost}. "
+        "Samples that were left out by choice do not count. Packs hold every copy of a sample.",
+        ("", "samples", "tokens"),
+        [(name, number, tokens) for name, number, tokens, _ in parts],
+        lying([(name, n, count(n), BAD if bad else GOOD) for name, _, n, bad in parts], "tokens"),
     )
 
 
@@ -110,10 +114,12 @@ def fill(index: Index, connection: Any) -> Figure:
     edges = zip(_FILL_EDGES, _FILL_EDGES[1:], strict=False)
     names = [f"{low:g}–{high:g} %" for low, high in edges]
     rows = list(zip(names, numbers.tolist(), strict=True))
+    while len(rows) > 1 and not rows[0][1]:
+        del rows[0]  # emptier than any pack
     return Figure(
         "How full packs are",
         f"{100 * result.fill:.3f} % on average. No plan under the same options has fewer than "
-        f"{count(result.lower_bound)} packs ({result.bound}); this one has "
+        f"{number_of(result.lower_bound, 'pack')} ({result.bound}); this one has "
         f"{count(result.num_packs)}, {result.gap_percent:.3f} % more.",
         ("fill", "packs"),
         rows,
@@ -164,7 +170,8 @@ def waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
     ]
     if not rows:
         return None
-    words = list(orders.values())
+    drawn = sorted({number for _, number, _ in rows})
+    words = [name for number, name in enumerate(orders.values()) if number <= drawn[-1]]
     bars = [(ranks, useful, share(useful, 1), number) for ranks, number, useful in rows]
     return Figure(
         "Time in which no rank waits",
@@ -213,7 +220,9 @@ def _stacked(rows: Sequence[Row], names: Sequence[str]) -> dict[Any, list[int]]:
     return stacks
 
 
-def _shares(stacks: Mapping[Any, Sequence[int]], names: Sequence[str]) -> tuple[Chart, list[Row]]:
+def _shares(
+    stacks: Mapping[Any, Sequence[int]], names: Sequence[str], first_colour: int = 0
+) -> tuple[Chart, list[Row]]:
     """A chart of each step's tokens in shares, and its rows: step, name, share."""
     said = {
         (step, name): share(value, sum(values), 2)
@@ -226,6 +235,7 @@ def _shares(stacks: Mapping[Any, Sequence[int]], names: Sequence[str]) -> tuple[
         names,
         lambda step, name, _: f"step {step}, {name}: {said[step, name]} of its tokens",
         is_shares=True,
+        first_colour=first_colour,
         x=_marks([(at + 0.5, str(step)) for at, step in enumerate(stacks)], len(stacks)),
         what="step",
     )
@@ -252,7 +262,7 @@ def _sources_of_steps(rows: Sequence[Any], series: Series, which: str) -> Figure
 
 def _visual_of_steps(rows: Sequence[Any], which: str) -> Figure:
     stacks = {step: (tokens - visual, visual) for step, visual, tokens in rows}
-    chart, _ = _shares(stacks, ("text", "images and videos"))
+    chart, _ = _shares(stacks, ("text", "images and videos"), MODALITIES)
     return Figure(
         "Visual tokens of each step",
         f"In the order of training with seed 0 ({which}). An uneven edge means that some steps "
@@ -260,6 +270,47 @@ def _visual_of_steps(rows: Sequence[Any], which: str) -> Figure:
         ("step", "visual tokens", "tokens"),
         rows,
         chart,
+    )
+
+
+def losses(connection: Any, series: Series) -> Figure:
+    """Mean loss per label token of each source, over the steps of a run's log."""
+    rows = _asked(
+        connection,
+        f"SELECT ntile, min(step), source, sum(loss) / sum(label_tokens), sum(label_tokens)::BIGINT"
+        f" FROM (SELECT *, (dense_rank() OVER (ORDER BY epoch, step) - 1) * {STEPS} // greatest("
+        f"{STEPS}, (SELECT count(DISTINCT (epoch, step)) FROM losses)) AS ntile FROM losses)"
+        " GROUP BY 1, 3 ORDER BY 1, 3",
+    )
+    sums: dict[tuple[int, str], tuple[int, float, int]] = {}
+    for part, step, source, loss, tokens in rows:
+        name = series.of(source)
+        before, summed, number = sums.get((part, name), (step, 0.0, 0))
+        sums[part, name] = (min(before, step), summed + loss * tokens, number + tokens)
+    told = [(*key, step, loss / tokens, tokens) for key, (step, loss, tokens) in sums.items()]
+    top = 1.05 * max((loss for *_, loss, _ in told), default=1.0) or 1.0
+    bars: dict[int, list[Box]] = {}
+    for part, name, step, loss, _ in told:
+        says = f"from step {step}, {name}: {loss:.3f}"
+        box = Box(series.names.index(name), 100 * loss / top, 1.5, says)
+        bars.setdefault(part, []).append(box)
+    starts = {part: str(step) for part, _, step, *_ in reversed(told)}
+    places = [(at + 0.5, starts[part]) for at, part in enumerate(bars)]
+    return Figure(
+        "Loss of each source",
+        "Mean loss per label token of the steps that were logged, in the order of training. A "
+        "sample that the log cannot tell counts as of no source.",
+        ("from step", "source", "loss", "label tokens"),
+        [(step, name, f"{loss:.4f}", tokens) for _, name, step, loss, tokens in told],
+        Chart(
+            [Bar(starts[part], boxes) for part, boxes in bars.items()],
+            series.names,
+            True,
+            x=_marks(places, len(bars)),
+            y=[(100 * at / 4 / 1.05, f"{top * at / 4 / 1.05:.2f}") for at in range(5)],
+            what="step",
+        ),
+        is_wide=True,
     )
 
 
@@ -377,10 +428,7 @@ def _distribution(
     held = _stacked(rows, names)
     total, first, last = sum(map(sum, held.values())), min(held, default=0), max(held, default=0)
     stacks = {number: held.get(number, [0] * len(names)) for number in range(first, last + 1)}
-    beyond, mark = "", None
-    if capacity is not None and series is None:
-        long = sum(sum(values) for number, values in held.items() if _edge(number) > capacity)
-        beyond = f" {share(long, total)} of the tokens are in samples well above the capacity."
+    mark = None
     if capacity is not None and _edge(first) <= capacity < _edge(last + 1):
         at = _PER_OCTAVE * math.log2(capacity) - first
         mark = (100 * at / len(stacks), "capacity")
@@ -392,7 +440,7 @@ def _distribution(
     edges = [(number - first, count(round(_edge(number)))) for number in octaves]
     return Figure(
         title,
-        f"Each bar is a quarter of a doubling; {count(total)} {what} in all.{beyond}",
+        f"{count(total)} {what} in all. Four bars stand for each doubling of the length.",
         ("from", "to", "series", what),
         [
             (round(_edge(number)), round(_edge(number + 1)), name, value)
@@ -407,6 +455,7 @@ def _distribution(
             x=_marks(edges, len(stacks)),
             what=f"tokens per sample; upwards: {what}",
             mark=mark,
+            first_colour=0 if series is not None else MODALITIES,
         ),
     )
 
@@ -437,7 +486,7 @@ def _methods(connection: Any) -> Figure | None:
     bars = [(method, totals[method], method == "heuristic") for method in ways]
     return _table(
         connection,
-        "How lengths were got",
+        "How lengths were counted",
         f"{'; '.join(f'{method} is {_WAYS[method]}' for method in ways)}.",
         "SELECT source, coalesce(method, 'given') AS method, count(*) AS samples, "
         f"CAST(sum(length) AS BIGINT) AS tokens FROM counted WHERE {_USABLE} "
@@ -447,7 +496,7 @@ def _methods(connection: Any) -> Figure | None:
 
 
 def rejected(connection: Any) -> Figure | None:
-    """Records that are no samples, by reason, with an example each; None where there are none."""
+    """Records that are not samples, by reason, with an example each; None where there are none."""
     [(whole, bad)] = _asked(
         connection, "SELECT count(*), count(*) FILTER (status = 'rejected') FROM counted"
     )
@@ -458,7 +507,7 @@ def rejected(connection: Any) -> Figure | None:
     )
     return _table(
         connection,
-        "Records that are no samples",
+        "Records that are not samples",
         f"{count(bad)} of {count(whole)} records were rejected when they were counted.",
         "SELECT reason, count(*) AS records, arg_min(source, sample_id) AS "
         '"for example: source", arg_min(key, sample_id) AS key, arg_min(detail, sample_id) AS '
@@ -489,8 +538,9 @@ def columns_used(sources: Sequence[SourceData]) -> Figure | None:
     if not rows:
         return None
     says = (
-        "What is carried or not used changes no token. A column that nobody uses and that holds an "
-        "image, turns or the like makes records “unused_column”, unless it is ignored."
+        "Columns that are carried or not used change no token. A record is rejected "
+        "(“unused_column”) where an unused column holds an image, turns or the like, unless "
+        "that column is ignored."
     )
     header = ("source", "columns used as", "carried", "not used", "ignored")
     return Figure("Columns of the sources", says, header, rows, is_open=True, is_wide=True)
@@ -512,7 +562,7 @@ def origin(index: Index) -> Iterator[Figure | None]:
         said = f"{before.snapshot_id}, after {count(before.position)} packs"
         facts[f"goes on from ({number + 1})"] = said
     facts["command"] = command_line(snapshot.lengths.uri, index.path, unusual(snapshot.options))
-    yield Figure("What it was made of", "", ("", ""), list(facts.items()), is_open=True)
+    yield Figure("How it was made", "", ("", ""), list(facts.items()), is_open=True)
     yield columns_used(snapshot.sources)
     if snapshot.recipe is not None:
         rows = [(line,) for line in snapshot.recipe.rstrip("\n").split("\n")[:200]]

@@ -20,8 +20,8 @@ MAX_SERIES = 8
 """Sources with a colour of their own; of more, the smaller ones are one."""
 OTHERS = "all others"
 NAMELESS = "(no name)"
-GOOD, BAD = 0, 3
-"""Colours of page.html."""
+GOOD, BAD, MODALITIES = 0, 3, 8
+"""Colours of page.html: the last is the first of those of what samples hold."""
 
 
 def share(part: float, whole: float, digits: int = 1) -> str:
@@ -95,6 +95,8 @@ class Chart:
     """Title of the axis on which bars lie or stand."""
     mark: tuple[float, str] | None = None
     """A line across the bars."""
+    first_colour: int = 0
+    """Of `names`."""
 
 
 def lying(rows: Sequence[tuple[str, float, str, int]], what: str, *names: str) -> Chart:
@@ -113,6 +115,7 @@ def upright(
     told: Callable[[Any, str, int], str],
     *,
     is_shares: bool = False,
+    first_colour: int = 0,
     **chart: Any,
 ) -> Chart:
     """Bars beside each other, each a stack of one value per name.
@@ -122,13 +125,14 @@ def upright(
         names: of the values.
         told: what a box tells: of its bar, its name, and its value.
         is_shares: let all bars be as high, and show shares.
+        first_colour: of the names.
     """
     totals = [sum(values) for values in stacks.values()]
     top = 1.05 * max(totals, default=1) or 1
     bars = []
     for (key, values), total in zip(stacks.items(), totals, strict=True):
         whole, bottom, boxes = (total or 1) if is_shares else top, 0, []
-        for colour, (name, value) in enumerate(zip(names, values, strict=True)):
+        for colour, (name, value) in enumerate(zip(names, values, strict=True), first_colour):
             if value:
                 size = 100 * value / whole
                 boxes.append(Box(colour, 100 * bottom / whole, size, told(key, name, value)))
@@ -137,7 +141,7 @@ def upright(
     y: Ticks = [(at, f"{at} %") for at in (0, 25, 50, 75, 100)]
     if not is_shares:
         y = [(100 * value / top, shortly(value)) for value in _round_values(top)]
-    return Chart(bars, names, True, y=y, **chart)
+    return Chart(bars, names, True, y=y, first_colour=first_colour, **chart)
 
 
 def shortly(value: float) -> str:

@@ -266,7 +266,7 @@ _LOCATED = ("source", "key", "shard", "row", "offset", "nbytes")
 _COUNTED_MEDIA = ("image_tokens", "video_tokens", "audio_tokens", "vision_patches")
 _OF_DROPPED = ("source", "key")
 _UNKNOWN = Rule(
-    "sample {} of window $number is none of its rows in the lengths table ({})",
+    "sample {} of window $number is not one of its rows in the lengths table ({})",
     "samples",
     "SELECT sample_id, count(*) OVER () AS n FROM "
     "(SELECT sample_id FROM samples UNION SELECT sample_id FROM dropped) "

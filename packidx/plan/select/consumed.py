@@ -43,7 +43,7 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
 
     Raises:
         MismatchError: the state is of another snapshot, or `index` was planned of other lengths.
-        FormatError: it is no state of a sampler.
+        FormatError: it is not a state of a sampler.
         NotFoundInIndex: a snapshot of the lineage is gone.
         OptionError: the state is of an epoch that has not begun.
     """

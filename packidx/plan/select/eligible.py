@@ -110,7 +110,7 @@ def read_exclusion(path: str) -> Exclusion:
     if "sample_id" in names:
         names = ["sample_id"]  # it says all
         if not frame.get_column("sample_id").dtype.is_integer():
-            raise FormatError(f"exclude {path}: sample_id is no integer: cast it first")
+            raise FormatError(f"exclude {path}: sample_id is not an integer: cast it first")
         # No sample has an id beyond int64: such a row names none.
         frame = frame.with_columns(pl.col("sample_id").cast(pl.Int64, strict=False))
     else:

@@ -137,7 +137,7 @@ def _parse(text: str) -> tuple[str, Fraction]:
     weight = read_number(number)
     if weight is None:
         raise OptionError(
-            f"mix gives source {source!r} weight {number!r:.40}, which is no number: write one "
+            f"mix gives source {source!r} weight {number!r:.40}, which is not a number: write one "
             "such as 2, 0.5 or 1/3"
         )
     if weight < 0:
@@ -156,7 +156,7 @@ def sample_ratios(manifest: LengthsManifest | None) -> dict[str, Fraction]:
     """The sample_ratio of each source of a lengths manifest that has another one than 1.
 
     Raises:
-        FormatError: one is no number from 0 on.
+        FormatError: one is not a number from 0 on.
     """
     ratios = {}
     for source in () if manifest is None else manifest.sources:
@@ -168,7 +168,7 @@ def sample_ratios(manifest: LengthsManifest | None) -> dict[str, Fraction]:
         if weight is None or not 0 <= weight <= MAX_REPEATS:
             raise FormatError(
                 f"sources of the lengths: {source.name!r} has sample_ratio {ratio!r}, "
-                f"which is no number from 0 to {MAX_REPEATS}"
+                f"which is not a number from 0 to {MAX_REPEATS}"
             )
         ratios[source.name] = weight
     return ratios

@@ -17,7 +17,7 @@ from packidx.processor.chat_template.marks import HOLE, Lost, Shown, Span
 from packidx.records.conversation import Conversation
 
 OWN_KEYS = ("role", "content")
-"""Of `Turn.extra`, what is no further key of a message."""
+"""Of `Turn.extra`, what is not a further key of a message."""
 
 Position = tuple[int, int]
 """A position that holds for every record: (holes before it, the template's characters before it).

@@ -153,7 +153,7 @@ class _Watch(jinja2.sandbox.ImmutableSandboxedEnvironment):
             raise Unlike("texts are ordered")
 
     def _looked_for(self, word: Any, text: str) -> None:
-        """Note that a word is looked for in a text, as the runs of it that are no white space: the
+        """Note that a word is looked for in a text, as the runs of it that are not white space: the
         ends of marks are none, either. A run must be in one core, or in several that follow one
         another, if it is not in the template's own words alone.
         """

@@ -19,7 +19,7 @@ UNKNOWN_FPS = 24.0
 MAX_FRAMES = 10_000_000
 """92 hours at 30 frames per second; a header or record that claims more is wrong."""
 MIN_FPS = 0.001
-"""Less is no frame rate: durations stay finite, and timestamps those of a calendar."""
+"""Less is not a frame rate: durations stay finite, and timestamps those of a calendar."""
 
 
 def frames_used(video: MediaInfo, sample: Callable[[int, float | None], Frames] | None) -> Frames:

@@ -30,7 +30,7 @@ from packidx.records.conversation import MediaInfo
 
 IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
 _EXACT = 1 << 53
-"""Above it a product of sizes is no exact float64."""
+"""Above it a product of sizes is not an exact float64."""
 
 
 def _images(limits: PixelLimits, heights: Int64s, widths: Int64s, _: Int64s) -> ImageCounts:

@@ -131,7 +131,7 @@ def named(path: str, advice: str = "") -> Iterator[None]:
 
 
 def attempted(make: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any] | BadRecord:
-    """Return what `make` returns, or why it is no record, as a value."""
+    """Return what `make` returns, or why it is not a record, as a value."""
     try:
         return make(*arguments)
     except BadRecord as error:

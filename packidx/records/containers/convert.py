@@ -319,7 +319,9 @@ def _key(raw: bytes) -> str:
     try:
         return str(next(iter(orjson.loads(b"{" + raw + b"}"))))
     except (ValueError, StopIteration):
-        raise BrokenFile(f"it is no JSON: {raw.strip()[:64]!r} is no member of an object") from None
+        raise BrokenFile(
+            f"it is not JSON: {raw.strip()[:64]!r} is not a member of an object"
+        ) from None
 
 
 def _check_rest(rest: bytes, blocks: Iterator[bytes]) -> None:
@@ -389,7 +391,7 @@ def _of_id(raw: bytes) -> dict[str, Any]:
         return decode(raw)
     [(ident, record)] = decode(b"{" + raw + b"}").items()
     if not isinstance(record, dict):
-        raise BadRecord("bad_record", f"what stands under {ident!r:.80} is no object")
+        raise BadRecord("bad_record", f"what stands under {ident!r:.80} is not an object")
     return {"id": ident, **record}
 
 

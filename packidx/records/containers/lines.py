@@ -122,7 +122,7 @@ def filled_lines(
 def whole_lines(
     blocks: Iterator[bytes], at: int, begun: bool, max_record: int = MAX_RECORD
 ) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes with newline) of every line; a byte order mark is no part of the first.
+    """(offset, bytes with newline) of every line; a byte order mark is not part of the first.
 
     Blank lines that follow one another may come as one, and a line of over `max_record` bytes comes
     as a `TooLarge`.
@@ -198,5 +198,5 @@ def _explained(error: ValueError) -> str:
     if at is None:
         return message
     wrong = _NO_NUMBER.match(str(getattr(error, "doc", "")), at)
-    hint = "" if wrong is None else f"{wrong[0]} is no JSON value: "
+    hint = "" if wrong is None else f"{wrong[0]} is not a JSON value: "
     return f"{hint}{message} at character {at} of the record"

@@ -101,7 +101,7 @@ def kind_of(path: str, by_id: bool = False) -> str | None:
 
     Returns:
         One of `KINDS`, or None where the name has no known ending, or a ``.json`` file holds an
-        object that is no line of records (a mix, a configuration).
+        object that is not a line of records (a mix, a configuration).
 
     Raises:
         SourceError: the file cannot be read.
@@ -165,7 +165,7 @@ def _is_open(line: bytes) -> bool:
 
 
 def _holds_records(value: dict[str, Any], by_id: bool) -> bool:
-    """Return whether an object is no record, but holds some."""
+    """Return whether an object is not a record, but holds some."""
     if not _OF_RECORDS.isdisjoint(value):
         return False
     if any(isinstance(held := value[name], list) and held for name in HOLDERS & value.keys()):

@@ -192,7 +192,7 @@ class _Parquet(TableFile):
     """A Parquet file.
 
     Raises:
-        SourceError: it is no Parquet, or broken.
+        SourceError: it is not a Parquet file, or it is broken.
     """
 
     def __init__(self, path: str, checked: bool) -> None:
@@ -232,7 +232,7 @@ class _Arrow(TableFile):
             the process.
 
     Raises:
-        SourceError: it is no Arrow file, or cut or damaged.
+        SourceError: it is not an Arrow file, or cut or damaged.
     """
 
     def __init__(self, path: str, checked: bool) -> None:

@@ -357,7 +357,7 @@ def record_of(sample: Sample) -> dict[str, Any]:
     """The record of a sample, its files beside it.
 
     Raises:
-        BadRecord: it has none, or one that cannot be decoded, or a member is no file.
+        BadRecord: it has none, or one that cannot be decoded, or a member is not a file.
     """
     if not _is_text(sample.key):
         raise BadRecord("bad_utf8", f"the key {sample.key!r} is not UTF-8: rename it")

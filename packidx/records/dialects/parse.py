@@ -87,7 +87,7 @@ def parse(record: Any, *, has_media: bool = False) -> Conversation:
     Args:
         record: a decoded JSON object; image references may also be bytes or opened PIL images.
         has_media: whether other records of its source have media: then this one's may be missing,
-            and a placeholder is no text.
+            and a placeholder is not text.
 
     Raises:
         BadRecord: ``bad_record``, ``no_messages``, ``bad_turn``, ``unknown_role``, ``bad_media``,
@@ -209,7 +209,7 @@ def _calls(content: Any, number: int) -> list[dict[str, Any]]:
     calls = calls if isinstance(calls, list) else [calls]
     if not calls or not all(isinstance(call, dict) and call.get("name") for call in calls):
         raise BadRecord(
-            "bad_turn", f"turn {number} is no function call with a name: {cut(content)}"
+            "bad_turn", f"turn {number} is not a function call with a name: {cut(content)}"
         )
     return [{"type": "function", "function": call} for call in calls]
 
@@ -337,7 +337,7 @@ def _checked(value: Any, name: str, low: int) -> list[int]:
     wrong |= array > MAX_TOKENS
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
-        raise BadRecord(reason, f"{name!r} holds {array[at]} at {at}, which is no token")
+        raise BadRecord(reason, f"{name!r} holds {array[at]} at {at}, which is not a token")
     tokens: list[int] = array.tolist()
     return tokens
 

@@ -184,7 +184,7 @@ def _instead(record: Mapping[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
         return {**rest, "response": answer}
     turns = rest[key]
     if not isinstance(turns, list | tuple) or not turns or role_of(turns[-1]) in (None, *_ASKING):
-        text = f"the last turn of {key!r} is no answer that 'rejected_response' could stand for"
+        text = f"the last turn of {key!r} is not an answer that 'rejected_response' could stand for"
         raise BadRecord("bad_pair", text)
     return {**rest, key: [*turns[:-1], {"role": "assistant", "content": answer}]}
 

@@ -244,7 +244,7 @@ def may_hold_media(record: Mapping[str, Any]) -> bool:
 
 
 def _is_opaque(value: Any) -> bool:
-    """Return whether a value is, or holds, what is no plain JSON."""
+    """Return whether a value is, or holds, what is not plain JSON."""
     if isinstance(value, OBJECT):
         return any(map(_is_opaque, value.values()))
     if isinstance(value, list | tuple):

@@ -203,7 +203,7 @@ def _identify(file: IO[bytes], label: str) -> Image.Image:
         text = f"{label} has more pixels than Pillow opens (Image.MAX_IMAGE_PIXELS)"
         raise BadRecord("media_too_large", text) from None
     except UnidentifiedImageError:
-        raise BadRecord("broken_media", f"{label} is no image of a known format") from None
+        raise BadRecord("broken_media", f"{label} is not an image of a known format") from None
     except Exception as error:
         raise _broken(label, error) from None
 

@@ -204,7 +204,7 @@ def open_media(
         looked_at: is told of every reference before it is followed.
 
     Raises:
-        BadRecord: as `resolve` and `open_image`, or the record is no object.
+        BadRecord: as `resolve` and `open_image`, or the record is not an object.
     """
     if not isinstance(record, Mapping):
         raise BadRecord("bad_record", "the record is not an object")

@@ -99,7 +99,7 @@ def _check_name(ref: str) -> None:
     except UnicodeEncodeError:
         is_name = False
     if not is_name:
-        raise BadRecord("missing_media", f"{shortened(ref)!r} is no path")
+        raise BadRecord("missing_media", f"{shortened(ref)!r} is not a path")
 
 
 def _outside(ref: str, path: str, root: MediaRoot) -> str:

@@ -290,7 +290,7 @@ def integer(value: Any, low: int, high: int, name: str, reason: str) -> int | No
     """`value`, checked; None where it is not stated.
 
     Raises:
-        BadRecord: `reason`, it is no integer, or out of range.
+        BadRecord: `reason`, it is not an integer, or out of range.
     """
     if value is None:
         return None

@@ -108,7 +108,7 @@ def _shards(folder: str) -> tuple[str, list[str]]:
         raise SourceError(f"{path} has no shard_counts: {_AGAIN}")
     for name in counts:
         if os.path.isabs(name) or ".." in name.split("/"):
-            raise SourceError(f"{path} lists {name!r}, which is no file of its folder")
+            raise SourceError(f"{path} lists {name!r}, which is not a file of its folder")
     return path, list(counts)
 
 

@@ -96,7 +96,7 @@ def _named(arg: str, layout: Layout, told: Told) -> list[InputFile]:
         file, hash_, names = _strip_scheme(arg.removeprefix(MIX)).partition("#")
         mix = mixes.mix_in_file(file)
         if mix is None:
-            raise SourceError(f"{file} is no mix: docs/data.md says how one is written")
+            raise SourceError(f"{file} is not a mix: docs/data.md says how one is written")
         return _in_mix(file, mix, names if hash_ else None, layout, told)
     if shards := _find(arg, layout, told):
         return shards
@@ -231,7 +231,7 @@ def _completed(own: Layout, options: Layout, where: str) -> Layout:
     """The layout of a data set with what the options say of all data sets.
 
     Args:
-        options: of the command line; its media root and ratio are no part of this.
+        options: of the command line; its media root and ratio are not part of this.
 
     Raises:
         OptionError: both say something of columns, of tags, of the delimiter or of pairs.

@@ -1,6 +1,6 @@
 """Data files below a folder, those that Hugging Face's `datasets` has saved among them.
 
-A folder has much that is no data (media, a README, indexes of tars, descriptions): that is passed
+A folder has much that is not data (media, a README, indexes of tars, descriptions): that is passed
 over. What is packed or compressed, or is a table of another kind, may be half of a corpus: it is
 told, so that none is missed.
 """
@@ -16,7 +16,9 @@ from typing import NamedTuple
 
 from packidx.errors import SourceError
 from packidx.format.manifest import Layout
+from packidx.format.schema import LENGTHS_FORMAT
 from packidx.io import storage, urls
+from packidx.io.own_files import read_json_object
 from packidx.io.storage import unreadable
 from packidx.records.containers.registry import JSON, SUFFIXES, kind_of, required_kind, strip_suffix
 from packidx.records.containers.tar import COMPRESSED, TAR, refuse_compressed
@@ -173,6 +175,9 @@ def _files_below(
     of_dictionary: dict[str, str] = {}
     for here, folders, files in walked(folder, beside):
         below = _below(here, folder)
+        if _is_output(here, folders, files):
+            folders.clear()
+            continue
         if energon.FOLDER in folders:
             folders.clear()
             for place, split in enumerate((splits if not below else None) or (None,)):
@@ -199,6 +204,14 @@ def _files_below(
                 yield _File(path, path, source_name(path, top), split=split)
             elif lower.endswith(_DATA) and not lower.endswith(_MEDIA):  # .JSONL is not read either
                 beside.append((_FORM, path))
+
+
+def _is_output(folder: str, folders: Sequence[str], files: Sequence[str]) -> bool:
+    """Return whether a folder is a lengths table or an index, which lie beside data, not in it."""
+    if "manifest.json" not in files:
+        return "snapshots" in folders and "windows" in folders
+    stated = read_json_object(urls.join(folder, "manifest.json"))
+    return stated.get("format") == LENGTHS_FORMAT
 
 
 def _prepared(
@@ -311,5 +324,5 @@ def _saved_files(folder: str) -> list[str]:
         raise SourceError(f"{folder} holds a selection: run flatten_indices() and save it again")
     for name in names:
         if not isinstance(name, str) or os.path.basename(name) != name:
-            raise SourceError(f"{path} lists {name!r}, which is no file of its folder")
+            raise SourceError(f"{path} lists {name!r}, which is not a file of its folder")
     return names

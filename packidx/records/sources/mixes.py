@@ -109,7 +109,7 @@ def mix_in_file(path: str) -> Any:
         if is_mix(value):
             return value
         raise SourceError(
-            f"{path} is no mix: write `datasets:` and a list of path, data_folder and "
+            f"{path} is not a mix: write `datasets:` and a list of path, data_folder and "
             "data_type, or for each data set its name and under it file_name, columns, tags"
         )
     try:

@@ -134,9 +134,9 @@ def test_a_lengths_table_is_shown_without_a_plan(tmp_path: Path) -> None:
     estimate_lengths(str(tmp_path / "r.jsonl"), tmp_path / "lengths", workers=1)
     write_report(str(tmp_path / "lengths"), tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
-    [row] = cells(page, "Records that are no samples")
+    [row] = cells(page, "Records that are not samples")
     assert row[:2] == ["no_messages", "1"]
-    assert cells(page, "How lengths were got")[0][1] == "heuristic"
+    assert cells(page, "How lengths were counted")[0][1] == "heuristic"
     assert "Where the tokens go" not in page
 
 

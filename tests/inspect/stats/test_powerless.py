@@ -27,7 +27,7 @@ def verdicts(
     """What the verdict says of waiting, and the numbers of so many ranks."""
     assert main(["stats", str(index), "--ranks", str(ranks), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    (said,) = (line for line in told["verdict"] if "lost waiting" in line)
+    (said,) = (line for line in told["verdict"] if "lost to waiting" in line)
     return said, told["schedule"][0]
 
 
@@ -38,7 +38,7 @@ def test_where_a_schedule_has_power_is_told(
     # Of two micro-steps a step, of other packs in each: no rank waits long where there are two.
     plan_packs(path, tmp_path / "i", capacity=512, global_batch=16, micro_steps=2)
     said, _ = verdicts(tmp_path / "i", 8, capsys)
-    assert "nothing to even out" not in said and "does harm" not in said
+    assert "nothing to even out" not in said and "makes it worse" not in said
     said, found = verdicts(tmp_path / "i", 16, capsys)
     assert "one micro-step per step leaves the schedule nothing to even out" in said
     assert f"{100 * (1 - found['planned']['useful']):.1f} % of the time" in said

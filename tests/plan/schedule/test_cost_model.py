@@ -99,8 +99,8 @@ def test_weights_on_the_command_line() -> None:
 
 
 BAD = [
-    ("config.json", "is no preset"),
-    ("qwen9", "'qwen9' is no preset: give a preset .*qwen2.5-vl-7b"),
+    ("config.json", "is not a preset"),
+    ("qwen9", "'qwen9' is not a preset: give a preset .*qwen2.5-vl-7b"),
     ("llm_linear=x", "llm_linear is 'x'"),
     ("llm_linear=-1", "llm_linear is -1.0: it must be finite and at least 0"),
     ("llm_linear=nan", "llm_linear is nan"),
@@ -108,7 +108,7 @@ BAD = [
     ("llm_liner=1", "no weight 'llm_liner': there are llm_linear"),
     ("qwen3-vl-8b,llm_liner=1", "no weight 'llm_liner': there are llm_linear"),
     ("llm_linear=1,llm_linear=2", "gives a weight twice"),
-    ("llm_linear=1,what", "'what', which is no weight"),
+    ("llm_linear=1,what", "'what', which is not a weight"),
     ("vit_linear=1", "costs nothing in the language model"),
     ("llm_windowed=1", "give llm_window"),
 ]

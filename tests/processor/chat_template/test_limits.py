@@ -1,4 +1,4 @@
-"""Memory that runs out is no verdict on a record."""
+"""Memory that runs out is not a verdict on a record."""
 
 from __future__ import annotations
 

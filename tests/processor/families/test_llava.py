@@ -36,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
 
 
 def real_patches(name: str, outputs: Any, images: Any, vision: Any) -> int:
-    """Patches in the rows of `pixel_values` that are no padding: each row is a tile."""
+    """Patches in the rows of `pixel_values` that are not padding: each row is a tile."""
     if "pixel_values" not in outputs:
         return 0
     rows = outputs["pixel_values"]

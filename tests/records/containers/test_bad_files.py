@@ -113,7 +113,7 @@ FILES = [
     File("CSV, quote not closed", "x.csv", but("csv", b']"\r\n2', b"]\r\n2"), [None, "bad_row"]),
     File("CSV, last quotes not closed", "x.csv", lambda: b'a,b\n1,2\n3,"4\n5,6\n7,8\n', "is not closed, and takes all of the last 3 lines"),
     File("CSV, stray quote", "x.csv", but("csv", b"1,", b'"1"x,'), [None, "bad_row", None]),
-    File("CSV, a cell that is no JSON", "x.csv", but("csv", b'1,"[', b'1,"('), [None, "no_messages", None]),
+    File("CSV, a cell that is not JSON", "x.csv", but("csv", b'1,"[', b'1,"('), [None, "no_messages", None]),
     File("CSV, no UTF-8", "x.csv", but("csv", b"Number 1", b"Number \xff"), [None, "bad_utf8", None]),
     File("CSV, empty", "x.csv", lambda: b"", "it is empty"),
     File("CSV, a column without name", "x.csv", lambda: b"a,,b\n1,2,3\n", "a name of its own"),
@@ -132,7 +132,7 @@ FILES = [
     File("Parquet, no row", "x.parquet", parquet(messages=[]), []),
     File("Arrow, cut", "x.arrow", lambda: half(whole("arrow")), "no Arrow file that can be read"),
     File("Arrow, empty", "x.arrow", lambda: b"", "no Arrow file that can be read"),
-    File("Arrow, none", "x.arrow", lambda: b"plain text that is no stream", "no Arrow file that can be read"),
+    File("Arrow, none", "x.arrow", lambda: b"plain text that is not a stream", "no Arrow file that can be read"),
     File("Arrow, no end", "x.arrow", lambda: whole("arrow")[:-8], "no Arrow file that can be read"),
 ]
 # fmt: on

@@ -351,7 +351,7 @@ def test_memory_does_not_grow_with_the_file(
     def peak(count: int) -> int:
         path = write(tmp_path, kind, chats(count))
         scan(path, kind)  # caches, imports
-        return min(read(path) for _ in range(3))  # what is collected late is no part of it
+        return min(read(path) for _ in range(3))  # what is collected late is not part of it
 
     def read(path: str) -> int:
         gc.collect()

@@ -75,7 +75,7 @@ BAD_FOLDERS: dict[str, tuple[Any, Any, str]] = {
     "single samples": (NAMES, {"exclude": [NAMES[0] + "/3"], "split_parts": {"train": NAMES}}, "excludes single samples"),
     "no list": (NAMES, {"split_parts": {"train": "x"}}, "where a list of shards must be"),
     "no parts": (NAMES, ["x"], r"split\.yaml has no split_parts"),
-    "outside": (["../x.tar"], None, "which is no file of its folder"),
+    "outside": (["../x.tar"], None, "which is not a file of its folder"),
 }  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def test_what_energon_leaves_out_is_told(tmp_path: Path) -> None:
     assert again.existed
     assert (again.not_read, again.warnings) == (summary.not_read, summary.warnings)
     inner = estimate_lengths(str(tmp_path / "set" / ".."), tmp_path / "inner", workers=1)
-    assert len(inner.not_read) == 4  # and a manifest
+    assert len(inner.not_read) == 3  # and the table is not data
     both = [str(folder), f"{folder}#val,test", str(folder / "s-7.tar"), str(folder / "stray.tar")]
     everything = estimate_lengths(both, tmp_path / "both", workers=1)
     assert (everything.num_samples, len(everything.not_read), len(everything.warnings)) == (8, 1, 0)

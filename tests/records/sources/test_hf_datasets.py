@@ -144,7 +144,7 @@ def test_a_selection_is_written_out(tmp_path: Path, data: datasets.Dataset) -> N
     [
         ("{", "is not what `datasets` writes"),
         ("{}", "is not what `datasets` writes"),
-        ('{"_data_files": [{"filename": "../x.arrow"}]}', "no file of its folder"),
+        ('{"_data_files": [{"filename": "../x.arrow"}]}', "not a file of its folder"),
         ('{"_data_files": [], "_indices_data_files": [{}]}', "flatten_indices"),
         ('{"_data_files": [{"filename": "data.arrow"}]}', "cannot read"),
         ('{"_data_files": []}', "no data file in it"),

@@ -130,7 +130,7 @@ def test_llama_factory_formats(folder: Path) -> None:
         ("hi!",),
     ]
     with pytest.raises(Exception, match="no_messages"):
-        parse(first_record(stated))  # it has a column of that name, and it is no list
+        parse(first_record(stated))  # it has a column of that name, and it is not a list
     (folder / "named.json").write_text(json.dumps([{k: named[k] for k in ("q", "a", "s")}]))
     assert [turn.parts for turn in parse(first_record(stated)).turns] == [
         ("Be kind.",),
@@ -171,9 +171,9 @@ def test_places_that_are_in_two_folders(folder: Path) -> None:
 
 
 BAD: list[tuple[str, Any, str]] = [
-    ("x.yaml", {"a": 1}, "no mix"),
-    ("x.yaml", [1], "no mix"),
-    ("x.yaml", {"datasets": []}, "no mix"),
+    ("x.yaml", {"a": 1}, "not a mix"),
+    ("x.yaml", [1], "not a mix"),
+    ("x.yaml", {"datasets": []}, "not a mix"),
     ("x.json", {"d": {"file_name": "none.jsonl"}}, "none.jsonl is not there"),
     ("x.json", {"d": {"file_name": "media"}}, "has no data file in it"),
     ("x.json", {"d": {"file_name": 5}}, "'d': its place is 5"),

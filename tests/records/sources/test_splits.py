@@ -100,5 +100,5 @@ def test_a_mix_is_one_by_its_name_or_by_the_users_word(tmp_path: Path) -> None:
     assert runner.invoke(cli, [*command, "-o", str(tmp_path / "p")]).exit_code == 0
     assert f"- mix:{tmp_path / 'x.json'}" in (tmp_path / "p" / "recipe.yaml").read_text()
     assert runner.invoke(cli, ["estimate", "-o", "l"]).exit_code == 2  # no source at all
-    with pytest.raises(SourceError, match="is no mix"):
+    with pytest.raises(SourceError, match="is not a mix"):
         find_shards([f"mix:{tmp_path / 'a.jsonl'}"])

@@ -238,9 +238,9 @@ def test_unknown_counts_have_no_denominator(tmp_path: Path) -> None:
 
 
 def test_bad_use(index: Index) -> None:
-    with pytest.raises(OptionError, match="'tokens' is none of token, sample, square"):
+    with pytest.raises(OptionError, match="'tokens' is not one of token, sample, square"):
         LossWeights("tokens")
-    with pytest.raises(OptionError, match="'tokens' is none of"):
+    with pytest.raises(OptionError, match="'tokens' is not one of"):
         PackSampler(index).denominator(0, "tokens")
     batch = {"labels": torch.tensor([[-100, 1, 2]]), "position_ids": torch.tensor([[0, 1, 2]])}
     with pytest.raises(OptionError, match="denominator is -1"):

@@ -177,7 +177,9 @@ def test_linear_attention_is_told_where_samples_begin(tmp_path: Path) -> None:
 
 
 def test_no_transformers_model() -> None:
-    with pytest.raises(OptionError, match="attention .flash. is none of sdpa, eager, flex_attent"):
+    with pytest.raises(
+        OptionError, match="attention .flash. is not one of sdpa, eager, flex_attent"
+    ):
         prepare_model(fresh("qwen3"), attention="flash")
     with pytest.raises(OptionError, match="Linear has no config"):
         prepare_model(torch.nn.Linear(1, 1))
@@ -235,7 +237,7 @@ def test_attention_and_implementation_must_agree(tmp_path: Path) -> None:
     (pack,) = packs_of(tmp_path, "qwen3")
     with pytest.raises(MismatchError, match="'flash' was asked for .* attn_implementation 'sdpa'"):
         check_isolation(tiny("qwen3"), pack, attention="flash")
-    with pytest.raises(OptionError, match="none of flash"):
+    with pytest.raises(OptionError, match="not one of flash"):
         check_isolation(tiny("qwen3"), pack, attention="varlen")
     with pytest.raises(IsolationError, match="2-D attention_mask"):
         check_isolation(tiny("qwen3"), pack, attention="indexed")

@@ -59,7 +59,7 @@ def test_lengths_without_media_leave_the_column_out(tmp_path: Path) -> None:
     assert "media" not in pq.read_schema(file_of(index, "samples")).names
     assert index.samples(["media"])["media"].to_pylist() == [None]
     assert index.pack(0).samples[0].media is None
-    assert index.id == made.id  # media are no part of it: the lengths' fingerprint is
+    assert index.id == made.id  # media are not part of it: the lengths' fingerprint is
 
 
 def test_verify_sees_media_that_are_missing(tmp_path: Path) -> None:

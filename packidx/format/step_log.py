@@ -1,0 +1,119 @@
+"""A run's log of its steps (`packidx.torch.StepLog`): columns, files, and which rows hold.
+
+A folder of Parquet parts. A row is one rank's step, its samples in a list. A run that was killed
+and resumed does some steps again: of two rows of a step the later one holds, and of a step that was
+done again by another number of ranks, the rows of the later ones.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packidx.errors import FormatError, SourceError
+from packidx.format.parquet import scan_of
+
+_SAMPLE = pa.struct(
+    [
+        pa.field("pack_id", pa.int64()),
+        pa.field("position", pa.int32()),
+        pa.field("sample_id", pa.int64()),
+        pa.field("label_tokens", pa.int32()),
+        pa.field("loss", pa.float64()),
+    ]
+)
+
+STEP_LOG = pa.schema(
+    [
+        pa.field("snapshot_id", pa.string()),
+        pa.field("seed", pa.int64()),
+        pa.field("global_batch", pa.int32()),
+        pa.field("session", pa.int64()),
+        pa.field("epoch", pa.int32()),
+        pa.field("step", pa.int64()),
+        pa.field("rank", pa.int32()),
+        pa.field("world_size", pa.int32()),
+        pa.field("seconds", pa.float64()),
+        pa.field("grad_norm", pa.float64()),
+        pa.field("length", pa.int64()),
+        pa.field("attention_cost", pa.int64()),
+        pa.field("vision_patches", pa.int64()),
+        pa.field("vision_cost", pa.int64()),
+        pa.field("samples", pa.list_(_SAMPLE)),
+    ]
+)
+"""`session` is when the process began to log, in nanoseconds since 1970; `seconds` are null of its
+first step. The four sums are the plan's, over the rank's packs of the step. `samples` are those
+with label tokens, in order; `loss` is the sum over their label tokens, and the first three are null
+where the log cannot tell which sample of the step it was."""
+
+LOG_VIEWS = ("losses", "outliers", "logged_steps")
+_PREFIX = "steps"
+
+
+def part_name(session: int, rank: int, number: int) -> str:
+    """The file of a rank's part, which no other session or rank has."""
+    return f"{_PREFIX}-{session}-{rank:05d}-{number:06d}.parquet"
+
+
+def log_files(folder: str, snapshot_id: str | None = None) -> list[str]:
+    """The parts of the log in `folder`, the latest session's last.
+
+    Args:
+        snapshot_id: take only the parts of this snapshot.
+
+    Raises:
+        SourceError: there is none.
+        FormatError: one is damaged, or of something else.
+    """
+    parts: dict[str, list[str]] = {}
+    for file in sorted(glob.glob(os.path.join(glob.escape(folder), f"{_PREFIX}-*.parquet"))):
+        try:
+            rows = pq.read_table(file, columns=["snapshot_id"], partitioning=None)
+            parts.setdefault(rows.column(0)[0].as_py(), []).append(file)
+        except (OSError, LookupError, pa.ArrowException):
+            raise FormatError(f"{file} is damaged, or not part of a log: remove it") from None
+    if not parts:
+        raise SourceError(f"{folder} holds no log of steps: name the folder that StepLog was given")
+    if snapshot_id is None:
+        return sorted(file for files in parts.values() for file in files)
+    if snapshot_id not in parts:
+        logged = ", ".join(f"@{ident[:12]}" for ident in parts)
+        raise SourceError(
+            f"{folder} has no step of @{snapshot_id[:12]}: it is of {logged}, ask that"
+        )
+    return parts[snapshot_id]
+
+
+def logged_steps(files: list[str]) -> str:
+    """SQL of the rows that hold, one for each snapshot, epoch, step and rank."""
+    step = "PARTITION BY snapshot_id, epoch, step"
+    return (
+        f"SELECT * FROM {scan_of(files)} QUALIFY "
+        f"row_number() OVER ({step}, rank ORDER BY session DESC) = 1 AND "
+        f"world_size = first_value(world_size) OVER ({step} ORDER BY session DESC)"
+    )
+
+
+LOSSES = """SELECT epoch, step, rank, sample.* EXCLUDE (loss), source, key, sample.loss AS loss
+FROM (SELECT epoch, step, rank, unnest(samples) AS sample FROM logged)
+LEFT JOIN (SELECT pack_id, position, source, key FROM samples) AS planned
+ON sample.pack_id = planned.pack_id AND sample.position = planned.position"""
+
+OUTLIERS = """WITH dealt AS (
+    SELECT *, loss / label_tokens AS per_token, count(*) OVER of_source AS number,
+        (row_number() OVER (of_source ORDER BY epoch, step, rank) - 1)
+        * greatest(1, least(80, number // 50)) // number AS bucket
+    FROM losses WHERE sample_id IS NOT NULL WINDOW of_source AS (PARTITION BY source)
+), centred AS (
+    SELECT *, per_token - median(per_token) OVER (PARTITION BY source, bucket) AS above FROM dealt
+)
+SELECT * EXCLUDE (number, bucket, above), above
+    / nullif(1.4826 * median(abs(above)) OVER (PARTITION BY source, bucket // 4), 0) AS sigmas
+FROM centred QUALIFY sigmas > 5"""
+"""A sample's loss per label token above the median of its source at about that time (an eightieth
+of the log, or 50 samples); a sigma is 1.4826 times the median distance from it, of four times as
+many."""

@@ -1,0 +1,184 @@
+"""What people type first, and what they get: each of these was an error, or false words."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packidx_cli.advice import _NAMED, _OPTION, _options, for_command
+from packidx_cli.main import _COMMANDS, cli, main
+
+import packidx
+from packidx.errors import MismatchError, OptionError
+from packidx.recipe import pack_recipe
+
+REPO = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processors: Path) -> Path:
+    """A working folder with dialogues, and the processor under the name `proc`."""
+    monkeypatch.chdir(tmp_path)
+    Path("proc").symlink_to(processors / "qwen2.5-vl")
+    Path("data").mkdir()
+    with open("data/chats.jsonl", "w") as file:
+        for number in range(40):
+            turns = [
+                {"role": "user", "content": f"{number} " * (number + 1)},
+                {"role": "assistant", "content": "yes"},
+            ]
+            file.write(json.dumps({"messages": turns}) + "\n")
+    return tmp_path
+
+
+def packed(*more: str) -> int:
+    base = ["pack", "data", "--processor", "proc", "--capacity", "256", "-o", "data/packs"]
+    return main([*base, "--quiet", *more])
+
+
+def test_an_output_in_the_data_is_no_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert packed() == 0
+    capsys.readouterr()
+    assert packed("--json") == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["lengths"]["num_samples"] == 40
+    assert made["unchanged"] is True
+
+
+def test_a_folder_is_called_what_it_is(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert packed() == 0
+    capsys.readouterr()
+    assert main(["plan", "data/packs/lengths", "-o", "data/packs/lengths", "--capacity", "99"]) == 1
+    assert "holds the lengths that packidx wrote" in capsys.readouterr().err
+    assert main(["estimate", "data", "-o", "data/packs/index"]) == 1
+    assert "holds a pack index" in capsys.readouterr().err
+    assert main(["stats", "data/packs"]) == 0  # whose index is one below
+    assert "data/packs/index" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("size", "steps"), [("4", 4), ("12", 6), ("64", 8)])
+def test_micro_steps_divide_any_global_batch(
+    here: Path, capsys: pytest.CaptureFixture[str], size: str, steps: int
+) -> None:
+    assert packed("--global-batch", size, "--json") == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["plan"]["options"]["micro_steps"] == steps
+
+
+def test_copies_are_told_beside_the_share_that_is_lost(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ["pack", "data", "--processor", "proc", "--capacity", "64", "-o", "data/packs"]
+    assert main([*base, "--mix", "chats=2"]) == 0
+    lost = [line for line in capsys.readouterr().out.splitlines() if line.startswith("dropped")]
+    assert "to be packed, each sample counted once (" in lost[0]
+
+
+def test_what_one_would_write_in_python(here: Path) -> None:
+    packidx.estimate_lengths({"vqa": "data/chats.jsonl"}, "lengths", processor="proc")
+    planned = packidx.plan_packs("lengths", "index", capacity=256, mix={"vqa": 2})
+    assert planned.snapshot.options.weights == {"vqa": "2"}
+    Path("recipe.yaml").write_text(
+        "sources: data\nestimate: {processor: proc}\nplan: {capacity: 256}\noutput: packs\n"
+    )
+    assert pack_recipe("recipe.yaml").plan.snapshot.result.num_samples == 40
+    with pytest.raises(OptionError, match="nowhere.yaml"):
+        pack_recipe("nowhere.yaml")
+
+
+def test_a_dataset_takes_a_processors_name(here: Path, processors: Path) -> None:
+    from packidx.encode import ProcessorEncoder
+    from packidx.torch import PackedDataset
+
+    settings = {"images.max_pixels": 602112}
+    packidx.estimate_lengths(
+        "data", "lengths", processor="proc", processor_settings=settings, labels="last"
+    )
+    packidx.plan_packs("lengths", "index", capacity=256)
+    ours = ProcessorEncoder("proc", "last", settings=settings)
+    named, made = PackedDataset("index", "proc"), PackedDataset("index", ours)
+    assert len(named) > 3
+    for k in range(len(named)):
+        for one, other in zip(named[k].samples, made[k].samples, strict=True):
+            assert one["input_ids"].equal(other["input_ids"])
+            assert one["labels"].equal(other["labels"])
+    with pytest.raises(MismatchError) as caught:
+        PackedDataset("index", str(processors / "qwen3-vl"))
+    first, *settings_told = str(caught.value).splitlines()
+    assert "were counted by proc, and encode is" in first
+    assert "qwen3-vl" in first
+    assert len(settings_told) == 7  # six, and how many more there are
+    assert "more setting" in settings_told[-1]
+
+
+def test_missing_images_and_where_they_were_looked_for(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns = [{"from": "human", "value": "<image>?"}, {"from": "gpt", "value": "a"}]
+    record = {"image": "img/0.png", "conversations": turns}
+    Path("data/more.jsonl").write_text(json.dumps(record) + "\n")
+    command = ["estimate", "data", "-o", "lengths", "--processor", "proc", "--max-rejected", "1"]
+    assert main([*command, "--media-root", "data"]) == 0
+    told = capsys.readouterr().err
+    assert "looked for in data; --media-root DIR names another folder" in told
+
+
+SCRIPT = """
+import packidx
+summary = packidx.estimate_lengths("data", "lengths", processor="proc", workers=2)
+print(summary.num_samples, "counted")
+"""
+
+
+def test_a_script_needs_no_main_guard(here: Path) -> None:
+    with open("data/chats.jsonl") as file:
+        lines = file.read()
+    for number in range(40):  # enough of them for two processes
+        Path(f"data/chats-{number}.jsonl").write_text(lines * 20)
+    Path("count.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "count.py"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{40 + 40 * 20 * 40} counted\n"
+
+
+def test_a_folder_that_holds_a_clone_is_not_taken_for_the_package(tmp_path: Path) -> None:
+    (tmp_path / "packidx").mkdir()
+    code = "import packidx; print(packidx.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == packidx.__file__
+
+
+def messages() -> Iterator[str]:
+    """All text in the code that names an option, but for docstrings."""
+    for file in [*(REPO / "packidx").rglob("*.py"), *(REPO / "cli").rglob("*.py")]:
+        tree = ast.parse(file.read_text())
+        said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if is_text and id(node) not in said and "--" in node.value:
+                yield node.value
+
+
+def test_no_advice_names_an_option_that_its_command_lacks() -> None:
+    has = {name: _options(cli, name) for name in _COMMANDS}
+    texts = sorted(set(messages()))
+    for command, own in has.items():
+        seen = 0
+        for text in texts:
+            said = for_command(text, cli, command)
+            for match in _OPTION.finditer(said):
+                before, option = said[: match.start()], match[0]
+                if option not in own and any(option in others for others in has.values()):
+                    seen += 1
+                    assert _NAMED.search(before), (command, said)
+        assert seen > 10
+    text = "give --max-images, or plan with --reserve 8; `tar --sort=name`"
+    assert for_command(text, cli, "stats") == text.replace("--max", "packidx plan --max")
+    assert for_command(text, cli, "plan") == text

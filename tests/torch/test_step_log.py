@@ -1,0 +1,184 @@
+"""A run's log: whose loss is whose, and which rows hold."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from step_logs import alone, logged, rows, sampler_of
+from trained_packs import Encode, tiny_model, trained_index
+
+from packidx.errors import MismatchError, OptionError, SourceError
+from packidx.index import Index
+from packidx.torch import PackedDataset, StepLog, collate
+from packidx.torch.loss import LossWeights, loss_targets
+from packidx.torch.step_log import certain_places
+
+BY_SAMPLE = "SELECT step, rank, pack_id, sample_id, label_tokens, loss, source, key FROM losses"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    return trained_index(tmp_path_factory.mktemp("trained"))
+
+
+@pytest.mark.parametrize(
+    ("together", "attention", "ranks"), [(1, "sdpa", 2), (4, "sdpa", 1), (2, "flash", 2)]
+)
+def test_each_loss_is_the_sample_s_own(
+    tmp_path: Path, index: Index, together: int, attention: str, ranks: int
+) -> None:
+    model, dataset = tiny_model(), PackedDataset(index, Encode())
+    for rank in range(ranks):
+        log = StepLog(tmp_path, sampler_of(index, rank=rank, world_size=ranks))
+        logged(log, dataset, model, range(3), together, attention)
+        log.close()
+    found = rows(index, tmp_path, BY_SAMPLE)
+    sampler = sampler_of(index)
+    for step in range(3):
+        packs = sampler.packs_of_step(step)
+        planned = {s.sample_id: s for k in packs for s in index.pack(k).samples}
+        mine = {row["sample_id"]: row for row in found if row["step"] == step}
+        assert mine.keys() == planned.keys()
+        losses = alone(index, model, list(planned))
+        for ident, row in mine.items():
+            assert row["loss"] == pytest.approx(losses[ident], rel=1e-5)
+            assert row["label_tokens"] == planned[ident].label_tokens
+            assert (row["source"], row["key"]) == (planned[ident].source, planned[ident].key)
+            assert row["rank"] == packs.index(row["pack_id"]) % ranks
+    steps = rows(index, tmp_path, "SELECT * FROM logged_steps ORDER BY step, rank")
+    assert len(steps) == 3 * ranks
+    assert [each["grad_norm"] for each in steps[::ranks]] == [1.0, 2.0, 3.0]
+    assert [each["seconds"] is None for each in steps] == [True] * ranks + [False] * 2 * ranks
+    lengths = [index.pack(k).stats["length"] for k in sampler.packs_of_step(0)[::ranks]]
+    assert steps[0]["length"] == sum(lengths)
+
+
+def test_of_samples_that_are_left_out_nothing_is_guessed(tmp_path: Path, index: Index) -> None:
+    """Those after it in its pack are as long as it is, or else told apart."""
+
+    class Skipping(Encode):
+        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+            if record["id"] in bad:
+                raise ValueError("broken")
+            return super().__call__(record)
+
+    model, bad = tiny_model(), {f"key-{n}" for n in (0, 3, 5, 101, 107)}
+    dataset = PackedDataset(index, Skipping(), on_bad="skip")
+    log = StepLog(tmp_path, sampler_of(index))
+    logged(log, dataset, model, range(log.sampler.num_steps), 2)
+    log.close()
+    found = rows(index, tmp_path, BY_SAMPLE)
+    known = [row for row in found if row["sample_id"] is not None]
+    losses = alone(index, model, [row["sample_id"] for row in known])
+    assert dataset.events.left_out.samples and not {row["key"] for row in known} & bad
+    assert len(known) > 0.8 * len(found)
+    for row in known:
+        assert row["loss"] == pytest.approx(losses[row["sample_id"]], rel=1e-5)
+
+
+def test_packs_of_another_step_are_unknown(tmp_path: Path, index: Index) -> None:
+    log = StepLog(tmp_path, sampler_of(index))
+    other = StepLog(tmp_path / "other", sampler_of(index, seed=1))
+    for step in range(log.sampler.num_steps):
+        for k in other.sampler.packs_of_step(step):
+            batch = collate(PackedDataset(index, Encode())[k])
+            targets, _ = loss_targets(batch, LossWeights())
+            log.add(batch, torch.ones(targets.shape))
+        log.end_step(step)
+    log.close()
+    right = {
+        (step, s.sample_id)
+        for step in range(log.sampler.num_steps)
+        for k in other.sampler.packs_of_step(step)
+        for s in index.pack(k).samples
+    }
+    found = rows(index, tmp_path, BY_SAMPLE)
+    assert found and all(
+        row["sample_id"] is None or (row["step"], row["sample_id"]) in right for row in found
+    )
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=12),
+    st.booleans(),
+)
+def test_a_place_is_certain_or_none(planned: list[tuple[int, bool]], may_lack: bool) -> None:
+    keys = [key for key, _ in planned]
+    places = [at for at, (_, is_kept) in enumerate(planned) if is_kept]
+    found = certain_places([keys[at] for at in places], keys, may_lack)
+    assert all(place in (None, at) for place, at in zip(found, places, strict=True))
+    if len(places) == len(keys):
+        assert found == places
+    elif not may_lack:
+        assert found == [None] * len(places)
+    elif len(set(keys)) == len(keys):
+        assert found == places
+
+
+def test_the_later_of_two_rows_holds(tmp_path: Path, index: Index) -> None:
+    """A run of two ranks is killed after step 2, and goes on from step 1 on one rank."""
+    model, dataset = tiny_model(), PackedDataset(index, Encode())
+    for rank in range(2):
+        log = StepLog(tmp_path, sampler_of(index, rank=rank, world_size=2), flush_steps=1)
+        logged(log, dataset, model, range(3))
+        log.close()
+    log = StepLog(tmp_path, sampler_of(index), flush_steps=2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    logged(log, dataset, model, range(1, 4))
+    log.close()
+    steps = rows(index, tmp_path, "SELECT step, rank, world_size FROM logged_steps ORDER BY 1, 2")
+    assert [tuple(each.values()) for each in steps] == [
+        *((0, 0, 2), (0, 1, 2), (1, 0, 1), (2, 0, 1), (3, 0, 1))
+    ]
+    second = rows(index, tmp_path, f"{BY_SAMPLE} WHERE step = 1")
+    losses = alone(index, model, [row["sample_id"] for row in second])
+    assert len(losses) == len(second) == len({row["sample_id"] for row in second})
+    for row in second:
+        assert row["loss"] == pytest.approx(losses[row["sample_id"]], rel=1e-5)
+
+
+def _killed(folder: str, path: str) -> None:
+    log = StepLog(folder, sampler_of(Index(*path.split("@"))), flush_steps=2)
+    dataset = PackedDataset(log.sampler.index, Encode())
+    logged(log, dataset, tiny_model(), range(5))
+    while len(list(Path(folder).glob("*.parquet"))) < 2:
+        pass
+    os._exit(9)
+
+
+def test_a_killed_run_loses_its_last_part(tmp_path: Path, index: Index) -> None:
+    process = multiprocessing.get_context("spawn").Process(
+        target=_killed, args=(str(tmp_path), f"{index.path}@{index.id}")
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 9
+    steps = rows(index, tmp_path, "SELECT step FROM logged_steps ORDER BY 1")
+    assert [each["step"] for each in steps] == [0, 1, 2, 3]
+
+
+def test_what_makes_no_sense_is_refused(tmp_path: Path, index: Index) -> None:
+    log = StepLog(tmp_path, sampler_of(index))
+    batch = collate(PackedDataset(index, Encode())[0])
+    with pytest.raises(MismatchError, match=r"losses of shape \[3\] are not of a batch"):
+        log.add(batch, torch.ones(3))
+    with pytest.raises(OptionError, match="step 99 is outside"):
+        log.end_step(99)
+    with pytest.raises(OptionError, match="flush_steps is 0"):
+        StepLog(tmp_path, sampler_of(index), flush_steps=0)
+    with pytest.raises(SourceError, match="holds no log of steps"):
+        rows(index, tmp_path, BY_SAMPLE)
+    log.end_step(0)
+    log.close()
+    assert rows(index, tmp_path, BY_SAMPLE) == []
+    with pytest.raises(MismatchError, match="with seed 0, this one has 1: give each run"):
+        StepLog(tmp_path, sampler_of(index, seed=1))

@@ -1,0 +1,64 @@
+"""transformers' Trainer and TRL's SFTTrainer on packs with images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hf_runs
+import pytest
+import real_trainers as real
+
+from packidx.index import Index
+from packidx.torch import PackedDataset, as_hf_dataset, collate, prepare_model
+
+pytestmark = pytest.mark.filterwarnings("default")  # other people's
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    return real.pictures(tmp_path_factory.mktemp("huggingface"))
+
+
+def test_packed_trainer(index: Index, tmp_path: Path) -> None:
+    def train(folder: str, resume: bool) -> None:
+        from transformers import TrainingArguments
+
+        from packidx.trainers.huggingface import PackedTrainer
+
+        args = TrainingArguments(folder, **hf_runs.SETTINGS)
+        dataset = PackedDataset(index, real.Encode())
+        trainer = PackedTrainer(prepare_model(real.model_of()), args, dataset)
+        trainer.train(resume_from_checkpoint=resume)
+
+    hf_runs.check(train, index, tmp_path)
+
+
+def test_sft_trainer(index: Index, tmp_path: Path) -> None:
+    real.needed("trl")
+
+    def train(folder: str, resume: bool) -> None:
+        from trl import SFTConfig, SFTTrainer
+
+        from packidx.trainers.huggingface import TrainsOnPacks
+
+        class PackedSFTTrainer(TrainsOnPacks, SFTTrainer):
+            pass
+
+        args = SFTConfig(
+            folder,
+            train_sampling_strategy="sequential",
+            dataset_kwargs={"skip_prepare_dataset": True},
+            remove_unused_columns=False,
+            **hf_runs.SETTINGS,
+        )
+        model = prepare_model(real.model_of())
+        trainer = PackedSFTTrainer(
+            model,
+            args,
+            data_collator=collate,
+            train_dataset=as_hf_dataset(real.ordered(index)),
+            processing_class=hf_runs.tokenizer(),
+        )
+        trainer.train(resume_from_checkpoint=resume)
+
+    hf_runs.check(train, index, tmp_path)
