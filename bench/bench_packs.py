@@ -54,12 +54,17 @@ def _times(dataset: PackedDataset, index: Index, processor: Any, k: int) -> tupl
     pack = dataset[k].joined()
     ours = time.perf_counter() - begin
     begin = time.perf_counter()
-    calls = [_call(index, processor, sample) for sample in index.pack(k).samples]
+    calls = processor_calls(index, processor, k)
     theirs = time.perf_counter() - begin
     ids = np.concatenate([one["input_ids"][0].numpy() for one in calls])
     if not np.array_equal(pack["input_ids"].numpy(), ids):
         raise RuntimeError(f"pack {k} is not what its samples' processor calls make")
     return ours, theirs
+
+
+def processor_calls(index: Index, processor: Any, k: int) -> list[Any]:
+    """Return what a script without packs makes of pack `k`'s samples, one by one."""
+    return [_call(index, processor, sample) for sample in index.pack(k).samples]
 
 
 def _call(index: Index, processor: Any, sample: Sample) -> Any:
