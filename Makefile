@@ -60,7 +60,8 @@ TRAINERS := huggingface lightning axolotl nemo torchtitan verl megatron_bridge
 WITH_lightning := lightning==2.6.6 lightning-utilities==0.15.3 torchmetrics==1.9.0
 WITH_axolotl := axolotl==0.19.0 transformers==5.16.1 huggingface-hub==1.33.0 tokenizers==0.23.1 \
                 httpx==0.28.1 httpcore==1.0.9 trl==1.9.0 datasets==4.8.4 accelerate==1.13.0 addict==2.4.0 \
-                colorama==0.4.6 evaluate==0.4.6 posthog==7.91.1 termcolor==3.3.0 distro==1.9.0 fsspec==2025.12.0
+                colorama==0.4.6 evaluate==0.4.6 posthog==7.91.1 termcolor==3.3.0 distro==1.9.0 fsspec==2025.12.0 \
+                triton==3.9.0 numba==0.68.1 llvmlite==0.50.0 wandb==0.31.0
 WITH_nemo := nemo-automodel==0.7.0
 WITH_torchtitan := torchtitan==0.3.0 triton==3.9.0
 WITH_verl := $(VERL) transformers==4.57.6 $(BESIDE_4)

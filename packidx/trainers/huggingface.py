@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from packidx.encode.imports import allow_cuda_torchvision
 from packidx.errors import OptionError
-from packidx.torch import PackedDataset, PackSampler, StepLog, check_ranks, collate
+from packidx.torch import PackedDataset, PackSampler, StepLog, check_ranks, collate, prepare_model
 from packidx.torch.loss import (
     LossWeights,
     batch_weight,
@@ -40,14 +40,17 @@ _ORDER = "packs.json"  # in a checkpoint: the sampler's state
 class TrainsOnPacks(Trainer):  # type: ignore[misc]  # transformers is not type-checked
     """What a Trainer of any library lacks for packs; a base class before that Trainer's.
 
-    It loads a checkpoint by `from_pretrained`: a Trainer saves Qwen2.5-VL and others under names of
-    which it finds none again, and goes on from random weights (huggingface/transformers#43701). And
-    it divides the loss by the label tokens of the step: where a model says that it cannot, as these
-    do, a Trainer takes the mean of the packs' means.
+    It prepares the model, or refuses it (`prepare_model`). It loads a checkpoint by
+    `from_pretrained`: a Trainer saves Qwen2.5-VL and others under names of which it finds none
+    again, and goes on from random weights (huggingface/transformers#43701). And it divides the loss
+    by the label tokens of the step: where a model says that it cannot, as these do, a Trainer takes
+    the mean of the packs' means.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        # The model itself where PEFT has wrapped it.
+        prepare_model(getattr(self.model, "get_base_model", lambda: self.model)())
         self.model_accepts_loss_kwargs = True
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -69,7 +72,7 @@ class PackedTrainer(TrainsOnPacks):
     processes, its weights as `TrainsOnPacks` says.
 
     Args:
-        model: prepared with `prepare_model`.
+        model: of transformers; it is prepared (`prepare_model`).
         args: `TrainingArguments`.
         train_dataset: a `PackedDataset`; evaluation takes one as well, or parts of one.
         weight: of a label token in the loss, a name of `LossWeights`.
@@ -80,7 +83,8 @@ class PackedTrainer(TrainsOnPacks):
     Raises:
         OptionError: another dataset, several GPUs in one process, or a global batch that is not the
             plan's (``--global-batch``).
-        MismatchError: the ranks do not agree, or a checkpoint is of another plan, seed or batch.
+        MismatchError: the model lets samples see one another, the ranks do not agree, or a
+            checkpoint is of another plan, seed or batch.
     """
 
     def __init__(

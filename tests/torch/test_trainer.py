@@ -270,6 +270,10 @@ def test_what_a_packed_trainer_does_not_take(index: str, tmp_path: Path) -> None
     dataset, sampler = PackedDataset(index, Encode()), PackSampler(index, global_batch=4)
     with pytest.raises(OptionError, match="train_dataset is Subset, not a PackedDataset"):
         trainer(str(tmp_path), torch.utils.data.Subset(dataset, [0]), sampler)
+    both_ways = tiny_model()
+    both_ways.config.is_causal = False
+    with pytest.raises(MismatchError, match="lets tokens see one another in both directions"):
+        trainer(str(tmp_path), dataset, sampler, model=both_ways)
     with pytest.raises(OptionError, match="turn it off"):
         trainer(str(tmp_path), dataset, sampler, auto_find_batch_size=True)
 
