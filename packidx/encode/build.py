@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from packidx.encode.imports import import_torch, transformers_class
 from packidx.encode.media import opened
 from packidx.encode.probe import ProbedMedia
@@ -29,6 +32,12 @@ _ADVICE = (
     " out, or pass your own encode(record) callable"
 )
 
+MakePatches = Callable[
+    [FamilyMedia, Sequence[Any], "NDArray[np.int64]"], "dict[str, torch.Tensor] | None"
+]
+"""(a family, images, their grids as counted) → what its image processor makes of them; None where
+that is left to the processor."""
+
 
 def media_tensors(
     files: ProcessorFiles,
@@ -36,6 +45,7 @@ def media_tensors(
     media: MediaColumns,
     ids: Sequence[int],
     load: Callable[[str], Any],
+    patches: MakePatches,
 ) -> dict[str, torch.Tensor]:
     """Return what the model takes of one sample besides token ids, labels and positions.
 
@@ -47,6 +57,7 @@ def media_tensors(
         media: as they were counted.
         ids: the sample's token ids, as they were counted.
         load: ``'image'`` or ``'video'`` → a family's processor of these.
+        patches: makes those of a family's images in its processor's place.
 
     Raises:
         BadRecord: a medium cannot be decoded.
@@ -56,7 +67,9 @@ def media_tensors(
     vision = files.vision
     try:
         if isinstance(vision, FamilyMedia):
-            tensors = _of_parts(vision, conversation, load) if conversation.media else {}
+            tensors = {}
+            if conversation.media:
+                tensors = _of_parts(vision, conversation, media, load, patches)
             _check_patches(vision, media, tensors)
             return tensors
         if isinstance(vision, ProbedMedia):
@@ -71,7 +84,11 @@ def media_tensors(
 
 
 def _of_parts(
-    vision: FamilyMedia, conversation: Conversation, load: Callable[[str], Any]
+    vision: FamilyMedia,
+    conversation: Conversation,
+    counted: MediaColumns,
+    load: Callable[[str], Any],
+    patches: MakePatches,
 ) -> dict[str, torch.Tensor]:
     kinds = [kind for kind in KINDS if any(kind == medium.kind for medium in conversation.media)]
     parts = {kind: load(kind) for kind in kinds}
@@ -87,7 +104,12 @@ def _of_parts(
         return {"pixel_values": import_torch().cat([each["pixel_values"] for each in features])}
     tensors: dict[str, torch.Tensor] = {}
     for kind, part in parts.items():
-        made = _features(vision, part, [each for each in media if each.kind == kind])
+        own = [each for each in media if each.kind == kind]
+        made: Mapping[str, Any] | None = None
+        if kind == "image":
+            grids = counted.grid[counted.kind == KINDS.index(kind)]
+            made = patches(vision, [each.ref for each in own], grids)
+        made = _features(vision, part, own) if made is None else made
         tensors |= {name: made[name] for name in vision.model_inputs if name in made}
     return tensors
 

@@ -26,6 +26,7 @@ from packidx.torch.collate import collate
 from packidx.torch.dataset import PackedDataset
 from packidx.torch.ordered import OrderedPacks, as_hf_dataset
 from packidx.torch.packs import Pack
+from packidx.torch.pixels import normalise_pixels
 from packidx.torch.sampler import PackSampler
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ __all__ = [
     "check_ranks",
     "collate",
     "merge_states",
+    "normalise_pixels",
     "packed_loss",
     "prepare_model",
     "shard_for_cp",

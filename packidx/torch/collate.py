@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
 from packidx.torch.joining import Rules
 from packidx.torch.packs import Pack, Segment, emptied, join_segments
+from packidx.torch.pixels import TABLE
 
 # UnlimitedOCR splits by lists of numbers, and by no tensors of them.
 _OF_LISTS = "patches_grid"
@@ -54,6 +56,8 @@ def collate(
     Packs with preference pairs give ``pair_ids`` int64 [samples of all packs], counted on from pack
     to pack, -1 for samples of no pair: take it out of the batch for the loss, as no model takes it.
 
+    Packs whose pixels are bytes give ``pixel_table``, too: call `normalise_pixels` on the batch.
+
     Args:
         packs: or rows of `as_hf_dataset`.
         pad_token_id: what stands in the rows' padding.
@@ -81,6 +85,7 @@ def collate(
         batch |= {key: batch[key].tolist() for key in _LISTS if key in batch}
     batch |= _LAYOUTS[attention](rows, batch["position_ids"])
     batch |= _joined_pair_ids(packs)
+    batch |= _one_table(packs)
     batch["use_cache"] = False
     return batch
 
@@ -227,3 +232,15 @@ def _joined_pair_ids(packs: Sequence[Pack]) -> dict[str, Tensor]:
         ids.append(torch.where(own >= 0, own + first, own))
         first += int(own.max()) + 1 if len(own) else 0
     return {"pair_ids": torch.cat(ids)}
+
+
+def _one_table(packs: Sequence[Pack]) -> dict[str, Tensor]:
+    """``pixel_table`` of packs whose pixels are bytes.
+
+    Raises:
+        MismatchError: they are of several processors.
+    """
+    tables = [pack.pixel_table for pack in packs if pack.pixel_table is not None]
+    if any(not np.array_equal(tables[0], table) for table in tables[1:]):
+        raise MismatchError("collate got packs whose pixels two processors scale: use one encoder")
+    return {TABLE: torch.from_numpy(tables[0])} if tables else {}

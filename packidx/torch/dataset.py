@@ -21,6 +21,7 @@ from packidx.index.described import short_name, untrained
 from packidx.torch.events import Events, Happened, event
 from packidx.torch.joining import IGNORE, pair_ids, rules_of
 from packidx.torch.packs import NOTHING, Pack, Segment, emptied
+from packidx.torch.pixels import PackBuffer
 from packidx.torch.reader import Encode, SampleReader, encoder_of
 from packidx.torch.sample import PlanMismatch, Sample, length_of, media_of, normalise, up_to
 from packidx.words import number_of
@@ -144,8 +145,12 @@ class PackedDataset(Dataset[Pack]):
         """A pack as it was planned; it raises what ``dataset[k]`` raises."""
         epoch = planned.stats["epoch"] or 0
         happened: Happened = []
+        media = [each for sample in planned.samples for each in sample.media or ()]
+        images = [each for each in media if each["kind"] == "image"]
+        patches = sum((each["t"] or 0) * (each["h"] or 0) * (each["w"] or 0) for each in images)
+        room = PackBuffer(patches)
         with self._reader.together(planned.samples, epoch):
-            read = [self._reader.read(sample, epoch, happened) for sample in planned.samples]
+            read = [self._reader.read(each, epoch, happened, room) for each in planned.samples]
         whole = {place: sample for place, sample in enumerate(read) if sample is not None}
         samples = whole if self._reader.room is None else self._fitting(planned, whole, happened)
         for each in happened:
@@ -162,6 +167,7 @@ class PackedDataset(Dataset[Pack]):
             pair_ids(planned, samples.keys()),
             self._rules or None,
             happened,
+            pixel_table=getattr(self.encode, "pixel_table", None),
         )
 
     def _fitting(

@@ -13,12 +13,12 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Pack
+from packidx.torch.pixels import adjacent, empty
 
 IGNORE = -100  # label of positions that do not contribute to the loss, as in transformers
 
@@ -142,8 +142,6 @@ def fills(rules: Rules | None) -> dict[str, int]:
     return {"input_ids": 0, "labels": IGNORE, **dict.fromkeys(own, 0), **SEQUENCE_FILL}
 
 
-_MAPPED_ANEW = 32 << 20  # bytes: glibc's DEFAULT_MMAP_THRESHOLD_MAX
-
 # Tensors that a model reads only as far as another one says: it takes them filled up with zeros.
 _BOUNDED_BY = {
     # LLaVA-NeXT, LLaVA-OneVision: tiles. Pixtral, Mistral 3: height and width.
@@ -209,8 +207,14 @@ def _join(key: str, tensors: Sequence[Tensor], is_last: bool, fillable: bool) ->
     if len(shapes) == 1 and is_last:
         return torch.cat(tuple(tensors), dim=-1)
     rows = sum(tensor.shape[0] for tensor in tensors)
+    dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
     if len(shapes) == 1:
-        return torch.cat(tuple(tensors), out=_empty((rows, *shapes.pop()), tensors))
+        one = adjacent(tensors)
+        return (
+            torch.cat(list(tensors), out=empty((rows, *shapes.pop()), dtype))
+            if one is None
+            else one
+        )
     if is_last or not fillable or len({len(shape) for shape in shapes}) > 1:
         raise MismatchError(
             f"encode returned {key} with different shapes {sorted(shapes)}"
@@ -218,26 +222,13 @@ def _join(key: str, tensors: Sequence[Tensor], is_last: bool, fillable: bool) ->
             " must agree in it"
         )
     largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
-    joined = _empty((rows, *largest), tensors).zero_()
+    joined = empty((rows, *largest), dtype).zero_()
     at = 0
     for tensor in tensors:
         inside = tuple(slice(size) for size in tensor.shape[1:])
         joined[(slice(at, at + tensor.shape[0]), *inside)] = tensor
         at += tensor.shape[0]
     return joined
-
-
-def _empty(shape: tuple[int, ...], tensors: Sequence[Tensor]) -> Tensor:
-    """An uninitialised tensor for all of `tensors`.
-
-    What glibc gives out above 32 MB is new every time, and the kernel takes longer to hand it over
-    in pages of 4 KB than the copying takes. NumPy asks for huge pages; joining 100 MB of pixels was
-    three times as fast in them.
-    """
-    dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
-    if dtype == torch.float32 and math.prod(shape) * 4 > _MAPPED_ANEW:
-        return torch.from_numpy(np.empty(shape, np.float32))
-    return torch.empty(shape, dtype=dtype)
 
 
 def pair_ids(pack: Pack, kept: Collection[int]) -> Tensor | None:

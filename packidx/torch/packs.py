@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from packidx.errors import MismatchError
 from packidx.torch.events import Happened
-from packidx.torch.joining import Rules, fills, join_media
+from packidx.torch.joining import Rules, fills, is_integer, join_media
+from packidx.torch.pixels import TABLE, adjacent
 from packidx.torch.sample import Sample, between, length_of, media_of
 
 _NONE = torch.zeros(0, dtype=torch.int64)
@@ -56,6 +59,8 @@ class Pack:
         rules: how `encode` says that its own tensors are joined.
         events: what went otherwise than planned, a list of dicts, as in `events`.
         stream: of a stream's, what `StreamLoader` keeps of it.
+        pixel_table: float32 [frames, 256, channels], where pixels are bytes: what a value of a
+            channel becomes (`normalise_pixels`).
     """
 
     pack_id: int
@@ -68,6 +73,7 @@ class Pack:
     rules: Rules | None = None
     events: Happened = field(default_factory=list)
     stream: dict[str, Any] | None = None
+    pixel_table: NDArray[np.float32] | None = None
 
     @property
     def samples(self) -> list[Sample]:
@@ -91,6 +97,7 @@ class Pack:
                 [Segment(sample, length_of(sample))],
                 self.shifted,
                 rules=self.rules,
+                pixel_table=self.pixel_table,
             )
             for at, sample in enumerate(self.samples)
         ]
@@ -107,8 +114,8 @@ class Pack:
         - every other per-token tensor, [T]
         - every tensor of media, joined in order: on dimension 0, but for those of which `joining`
           knows another way
-        - ``pack_id``, ``sample_ids``, ``source_ids``, and ``pair_ids`` and ``shifted`` where they
-          say something
+        - ``pack_id``, ``sample_ids``, ``source_ids``, and ``pair_ids``, ``shifted`` and
+          ``pixel_table`` where they say something
         """
         joined: dict[str, Any] = dict(join_segments([self.segments], self.rules))
         for key in ("position_ids", *fills(self.rules)):
@@ -125,36 +132,50 @@ class Pack:
             joined["pair_ids"] = self.pair_ids
         if self.shifted:
             joined["shifted"] = True
+        if self.pixel_table is not None:
+            joined[TABLE] = torch.from_numpy(self.pixel_table)
         return joined
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Of each type one tensor: a worker hands every tensor over as a file that stays open."""
-        tensors = [value for each in self.segments for value in each.tensors.values()]
-        joined = {
-            dtype: torch.cat([value.flatten() for value in tensors if value.dtype == dtype])
-            for dtype in dict.fromkeys(value.dtype for value in tensors)
-        }
-        shapes = [
-            [(key, value.dtype, value.shape) for key, value in each.tensors.items()]
-            for each in self.segments
-        ]
+        """Of each type one tensor, and of pixels: a worker hands every tensor over as a file that
+        stays open."""
+        grouped: dict[Group, list[Tensor]] = {}
+        shapes = []
+        for each in self.segments:
+            for key, value in each.tensors.items():
+                grouped.setdefault(_group_of(key, value), []).append(value)
+            shapes.append([(key, _group_of(key, v), v.shape) for key, v in each.tensors.items()])
+        joined = {group: _flat(tensors) for group, tensors in grouped.items()}
         others = [(each.slot, each.pad_token_id) for each in self.segments]
         return _split, ({**vars(self), "segments": []}, joined, shapes, others)
 
 
+Group = tuple[str, torch.dtype]
+"""Of tensors that are sent as one: floats and bytes by their name, the rest by their type alone."""
+
+
+def _group_of(key: str, value: Tensor) -> Group:
+    return "" if is_integer(value) else key, value.dtype
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    whole = adjacent(tensors) if tensors[0].ndim else None
+    return torch.cat([value.flatten() for value in tensors]) if whole is None else whole.flatten()
+
+
 def _split(
     fields: dict[str, Any],
-    joined: dict[torch.dtype, Tensor],
-    shapes: list[list[tuple[str, torch.dtype, torch.Size]]],
+    joined: dict[Group, Tensor],
+    shapes: list[list[tuple[str, Group, torch.Size]]],
     others: list[tuple[int, int]],
 ) -> Pack:
     pack, taken = Pack(**fields), dict.fromkeys(joined, 0)
     for named, other in zip(shapes, others, strict=True):
         tensors = {}
-        for key, dtype, shape in named:
-            begin = taken[dtype]
-            taken[dtype] = begin + shape.numel()
-            tensors[key] = joined[dtype][begin : taken[dtype]].view(shape)
+        for key, group, shape in named:
+            begin = taken[group]
+            taken[group] = begin + shape.numel()
+            tensors[key] = joined[group][begin : taken[group]].view(shape)
         pack.segments.append(Segment(tensors, *other))
     return pack
 

@@ -24,6 +24,7 @@ from packidx.io.stores import is_transient
 from packidx.records.fetch import Fetcher
 from packidx.torch.events import Happened, event
 from packidx.torch.joining import IGNORE, rules_of
+from packidx.torch.pixels import PackBuffer
 from packidx.torch.sample import (
     ADVICE,
     PlanMismatch,
@@ -40,8 +41,8 @@ from packidx.torch.sample import Sample as Tensors
 if TYPE_CHECKING:
     from packidx.user_code import Transform
 
-Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
-"""A raw record -> one sample's tensors."""
+Encode = Callable[..., Mapping[str, Any]]
+"""A raw record -> one sample's tensors; given a `PackBuffer`, too, if it ``takes_allocate``."""
 
 
 def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
@@ -149,6 +150,7 @@ class SampleReader:
         self._on_mismatch, self._on_bad, self._retries = on_mismatch, on_bad, retries
         self.room = room_of(index.snapshot) if on_mismatch == "fit" else None
         self._index, self._encode = index, encode
+        self._takes_room = bool(getattr(encode, "takes_allocate", False))
         self._rules = rules_of(encode)
         self._media_ids: Mapping[str, int] | None = getattr(encode, "media_token_ids", None)
         self._fetcher = Fetcher(index, transform)
@@ -176,7 +178,9 @@ class SampleReader:
             for slot in ready:
                 self._ready.pop(slot, None)
 
-    def read(self, sample: Sample, epoch: int, events: Happened) -> Tensors | None:
+    def read(
+        self, sample: Sample, epoch: int, events: Happened, room: PackBuffer
+    ) -> Tensors | None:
         """The piece of `sample` that its pack holds, of exactly the planned length; by
         ``on_mismatch="truncate"`` not longer, by ``"fit"`` as long as it is. None where it is left
         out.
@@ -185,13 +189,16 @@ class SampleReader:
             sample: as planned.
             epoch: of its pack.
             events: what happens is added here.
+            room: of its pack, for the pixels of an encoder that ``takes_allocate``.
 
         Raises:
             MismatchError: shard or encoded sample differ from the plan.
             BadRecord, SourceError: record, media or shard cannot be read.
         """
         try:
-            encoded, failed = with_retries(lambda: self._encoded(sample, epoch), self._retries)
+            encoded, failed = with_retries(
+                lambda: self._encoded(sample, epoch, room), self._retries
+            )
         except Exception as error:
             self._note_changes(sample, events)
             if self._on_bad == "error" or not is_of_the_sample(error):
@@ -219,12 +226,13 @@ class SampleReader:
             warnings.warn(change, stacklevel=4)
             events.append(event("changed", "read", sample, ChangedSource(change)))
 
-    def _encoded(self, sample: Sample, epoch: int) -> Tensors:
+    def _encoded(self, sample: Sample, epoch: int, room: PackBuffer) -> Tensors:
         """The whole sample, as long as it may be."""
         record = self._ready.pop((sample.pack_id, sample.position), None)
         if record is None:
             record = self._fetcher.read(sample, epoch)
-        encoded = normalise(self._encode(record), self._rules)
+        made = self._encode(record, room) if self._takes_room else self._encode(record)
+        encoded = normalise(made, self._rules)
         return shift(encoded, self._rules) if self._shift and length_of(encoded) else encoded
 
     def _fit(self, encoded: Tensors, sample: Sample) -> Tensors:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import family_talks
+import image_modes
 import pytest
 import release_processors as release
 import torch
@@ -319,3 +320,9 @@ def load_class(folder: Path) -> str | None:
     names = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
     stated = [read_json(folder / one).get("processor_class") for one in names]
     return next(filter(None, stated), None)
+
+
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl", "glm4v"])
+def test_patches_of_images_of_every_mode(name: str, folders: dict[str, Path]) -> None:
+    encode = ProcessorEncoder(folders[name])
+    image_modes.assert_equal_pixels(folders[name], encode._part("image"), image_modes.images(5, 84))
