@@ -19,7 +19,6 @@ from PIL import Image, ImageOps
 
 from bench_tools import heading, line, ratio
 from packidx import open_index, plan_packs
-from packidx.encode import ProcessorEncoder
 from packidx.encode.imports import allow_cuda_torchvision
 from packidx.index import Index, Sample
 from packidx.records.conversation import to_messages
@@ -40,7 +39,7 @@ def main(data: Path) -> None:
     with tempfile.TemporaryDirectory() as output:
         plan_packs(data / "lengths", output, capacity=8192)
         index = open_index(output)
-        dataset = PackedDataset(index, ProcessorEncoder(folder))
+        dataset = PackedDataset(index, folder)
         packs = np.random.default_rng(0).permutation(index.num_packs)[: PACKS + 2].tolist()
         ours, theirs = np.array([_times(dataset, index, processor, k) for k in packs])[2:].T
         samples = sum(len(index.pack(k).samples) for k in packs[2:])
