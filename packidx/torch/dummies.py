@@ -110,7 +110,9 @@ class DummyImages:
     def _learn(self) -> None:
         """Find out how many pixels a patch has, and how many patches are a token."""
         images = [self._encoded(size) for size in (_PROBE, (_PROBE[0], _PROBE[0]))]
-        if self._record is not None or any("image_grid_thw" not in each for each in images):
+        longer = length_of(images[0]) - length_of(images[1])
+        has_grids = all("image_grid_thw" in each for each in images)
+        if self._record is not None or not has_grids or longer <= 0:
             raise OptionError(
                 "pad_vision_to is for encoders that return image_grid_thw, and without a"
                 " dummy_image of one's own"
@@ -118,7 +120,7 @@ class DummyImages:
         grids = [each["image_grid_thw"][0].tolist() for each in images]
         more = math.prod(grids[0]) - math.prod(grids[1])
         self._patch = _PROBE[0] // grids[0][1]
-        self._square = more // (length_of(images[0]) - length_of(images[1]))
+        self._square = more // longer
         if self.multiple % self._square:
             raise OptionError(
                 f"pad_vision_to {self.multiple} is not a multiple of the {self._square} patches of"
