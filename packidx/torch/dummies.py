@@ -12,8 +12,7 @@ from packidx.torch.sample import Sample, length_of, media_of, normalise
 
 _SIDE = 32  # pixels; processors enlarge it to the least they take
 _PROBE = (224, 448)  # pixels: both sides are whole squares of 28 and of 32 pixels
-_LONGEST = 100  # a side, in times of the other; processors refuse 200
-_LEAST = 4  # tokens; processors enlarge smaller images
+_LONGEST = 190  # a side, in times of the other; processors refuse 200
 
 
 class DummyImages:
@@ -37,9 +36,9 @@ class DummyImages:
         multiple: int,
     ) -> None:
         self._encode, self._rules, self._record = encode, rules, record
-        self._made: dict[tuple[int, int], Sample] = {}
+        self._made: dict[tuple[tuple[int, int], ...], Sample] = {}
         self.multiple = multiple
-        self._patch = self._square = 0
+        self._patch = self._square = self._least = 0
         if multiple > 1:
             self._learn()
 
@@ -48,10 +47,10 @@ class DummyImages:
 
     def small(self) -> Sample:
         """The small image, or the user's own record."""
-        return self._of_size((_SIDE, _SIDE))
+        return self._of_sizes((_SIDE, _SIDE))
 
     def filling(self, patches: int) -> Sample | None:
-        """An image that brings so many patches to a multiple; None where they are one.
+        """An image, or two, that bring so many patches to a multiple; None where they are one.
 
         A pack without patches gets some: all packs then run the vision tower.
         """
@@ -65,17 +64,16 @@ class DummyImages:
         return length_of(self._of_tokens(max(map(self._tokens_for, every))))
 
     def _tokens_for(self, patches: int) -> int:
-        """Tokens of the smallest image that fills up and has sides a processor takes."""
+        """The fewest tokens that fill up, and that a processor makes of an image."""
         step = self.multiple // self._square
         tokens = -(patches // self._square) % step or step
-        while tokens < _LEAST or _sides(tokens)[1] > _LONGEST * _sides(tokens)[0]:
-            tokens += step
-        return tokens
+        return tokens + -(-max(0, self._least - tokens) // step) * step
 
     def _of_tokens(self, tokens: int) -> Sample:
         pixels = self._patch * math.isqrt(self._square)
-        rows, columns = _sides(tokens)
-        sample = self._of_size((rows * pixels, columns * pixels))
+        parts = [tokens] if _is_taken(tokens) else _halves(tokens)
+        sizes = [(rows * pixels, columns * pixels) for rows, columns in map(_sides, parts)]
+        sample = self._of_sizes(*sizes)
         made = int(sample["image_grid_thw"].prod(-1).sum())
         if made != tokens * self._square:
             raise OptionError(
@@ -84,19 +82,19 @@ class DummyImages:
             )
         return sample
 
-    def _of_size(self, size: tuple[int, int]) -> Sample:
-        if size not in self._made:
-            self._made[size] = self._encoded(size)
+    def _of_sizes(self, *sizes: tuple[int, int]) -> Sample:
+        if sizes not in self._made:
+            self._made[sizes] = self._encoded(*sizes)
         # Each pack has its own: what is changed in one is not changed in another.
-        return {key: value.clone() for key, value in self._made[size].items()}
+        return {key: value.clone() for key, value in self._made[sizes].items()}
 
-    def _encoded(self, size: tuple[int, int]) -> Sample:
+    def _encoded(self, *sizes: tuple[int, int]) -> Sample:
         record = self._record
         if record is None:
             from PIL import Image
 
-            image = Image.new("RGB", size[::-1], (127, 127, 127))
-            content = [{"type": "image", "image": image}]
+            grey = [Image.new("RGB", size[::-1], (127, 127, 127)) for size in sizes]
+            content = [{"type": "image", "image": image} for image in grey]
             record = {"messages": [{"role": "user", "content": content}]}
         sample = normalise(self._encode(dict(record)), self._rules)
         if not media_of(sample, self._rules):
@@ -121,11 +119,24 @@ class DummyImages:
         more = math.prod(grids[0]) - math.prod(grids[1])
         self._patch = _PROBE[0] // grids[0][1]
         self._square = more // longer
+        self._least = math.prod(self.small()["image_grid_thw"][0].tolist()) // self._square
         if self.multiple % self._square:
             raise OptionError(
                 f"pad_vision_to {self.multiple} is not a multiple of the {self._square} patches of"
                 " a token"
             )
+
+
+def _is_taken(tokens: int) -> bool:
+    """Return whether a processor takes the squarest image of so many tokens."""
+    rows, columns = _sides(tokens)
+    return columns <= _LONGEST * rows
+
+
+def _halves(tokens: int) -> list[int]:
+    """Return the tokens of two images of about one size that are so many together."""
+    firsts = (tokens // 2 + at for at in range(tokens // 2))
+    return next([n, tokens - n] for n in firsts if _is_taken(n) and _is_taken(tokens - n))
 
 
 def _sides(tokens: int) -> tuple[int, int]:
