@@ -22,7 +22,7 @@ from packidx.torch.events import Events, Happened, event
 from packidx.torch.joining import IGNORE, pair_ids, rules_of
 from packidx.torch.packs import NOTHING, Pack, Segment, emptied
 from packidx.torch.pixels import PackBuffer
-from packidx.torch.reader import Encode, SampleReader, encoder_of
+from packidx.torch.reader import Encode, SampleReader, encoder_of, kept_tokens
 from packidx.torch.sample import PlanMismatch, Sample, length_of, media_of, normalise, up_to
 from packidx.words import number_of
 
@@ -72,6 +72,9 @@ class PackedDataset(Dataset[Pack]):
         dummy_image: True: a pack without media gets one small image as a segment of its own, seen
             by no sample and without labels, for trainers that need every rank to run the vision
             tower; the plan must reserve its tokens (``--reserve``). A record with one image: that.
+        tokens: whether ids and labels are those that ``packidx estimate --keep-tokens`` has written
+            beside the lengths, and only media are read of records: None takes them where the table
+            is on this machine; True says in the log if there are none; False tokenizes.
 
     Attributes:
         index: the opened index.
@@ -94,6 +97,7 @@ class PackedDataset(Dataset[Pack]):
         on_bad: str = "error",
         retries: int = 3,
         dummy_image: bool | Mapping[str, Any] | None = None,
+        tokens: bool | None = None,
     ) -> None:
         self.index = open_index(index, roots)
         self.encode = encode = encoder_of(encode, self.index)
@@ -113,7 +117,7 @@ class PackedDataset(Dataset[Pack]):
         planned = self.index.snapshot.lengths.transform
         checked = planned_transform(planned, transform, str(self.index.path))
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
-        policies = (on_mismatch, on_bad, retries)
+        policies = (on_mismatch, on_bad, retries, kept_tokens(self.index, encode, tokens))
         self._reader = SampleReader(self.index, encode, checked, *policies)
         self._dummy_image = dummy_image
         self._like = NOTHING  # per-token tensors of the last first sample, for packs that keep none
