@@ -135,6 +135,7 @@ bench: $(VENV)/.dev plan $(OVERLAYS)/verl/.ready  ## measure speed as ratios, si
 	@$(BIN)/python bench/bench_streams.py
 	@PYTHONPATH=$(abspath $(OVERLAYS)/verl) $(BIN)/python bench/bench_now.py
 	@$(BIN)/python bench/bench_packs.py $(DATA)
+	@$(BIN)/python bench/bench_pixels.py $(DATA)
 	@$(BIN)/python bench/bench_log.py $(DATA)
 	@$(BIN)/python bench/bench_estimate.py $(DATA)
 	@$(BIN)/python bench/bench_again.py $(DATA)

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from bench_tools import heading, line, ratio
 from packidx import open_index
-from packidx.encode import ProcessorEncoder
 from packidx.torch import PackedDataset, PackSampler, StepLog, collate, prepare_model
 from packidx.torch.loss import LossWeights, label_positions, packed_loss
 
@@ -31,7 +30,7 @@ def main(data: Path) -> None:
     from train_tiny import build_model
 
     index = open_index(data / "index")
-    dataset = PackedDataset(index, ProcessorEncoder(data / "processors" / "qwen2.5-vl"))
+    dataset = PackedDataset(index, data / "processors" / "qwen2.5-vl")
     sampler, model = PackSampler(index), prepare_model(build_model())
     packs = [sampler.packs_of_step(step)[0] for step in range(STEPS)]
     steps, own = np.zeros(STEPS), np.zeros(STEPS)

@@ -19,7 +19,6 @@ from PIL import Image, ImageOps
 
 from bench_tools import heading, line, ratio
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.encode import ProcessorEncoder
 from packidx.encode.imports import allow_cuda_torchvision
 from packidx.index import Index, Sample
 from packidx.records.conversation import to_messages
@@ -40,7 +39,7 @@ def main(data: Path) -> None:
     with tempfile.TemporaryDirectory() as output:
         plan_packs(data / "lengths", output, capacity=8192)
         index = open_index(output)
-        dataset = PackedDataset(index, ProcessorEncoder(folder))
+        dataset = PackedDataset(index, folder)
         packs = np.random.default_rng(0).permutation(index.num_packs)[: PACKS + 2].tolist()
         ours, theirs = np.array([_times(dataset, index, processor, k) for k in packs])[2:].T
         samples = sum(len(index.pack(k).samples) for k in packs[2:])
@@ -59,8 +58,7 @@ def _kept_tokens(data: Path) -> None:
             str(data / "corpus" / "dialogues.jsonl"), lengths, processor=folder, keep_tokens=True
         )
         plan_packs(lengths, index, capacity=8192)
-        encode = ProcessorEncoder(folder)
-        readers = [PackedDataset(index, encode, tokens=tokens) for tokens in (True, False)]
+        readers = [PackedDataset(index, folder, tokens=tokens) for tokens in (True, False)]
         packs = np.random.default_rng(0).permutation(len(readers[0]))[: PACKS + 2].tolist()
         kept, made = np.array([[_seconds(each, k) for each in readers] for k in packs])[2:].T
         heading(
@@ -81,12 +79,17 @@ def _times(dataset: PackedDataset, index: Index, processor: Any, k: int) -> tupl
     pack = dataset[k].joined()
     ours = time.perf_counter() - begin
     begin = time.perf_counter()
-    calls = [_call(index, processor, sample) for sample in index.pack(k).samples]
+    calls = processor_calls(index, processor, k)
     theirs = time.perf_counter() - begin
     ids = np.concatenate([one["input_ids"][0].numpy() for one in calls])
     if not np.array_equal(pack["input_ids"].numpy(), ids):
         raise RuntimeError(f"pack {k} is not what its samples' processor calls make")
     return ours, theirs
+
+
+def processor_calls(index: Index, processor: Any, k: int) -> list[Any]:
+    """Return what a script without packs makes of pack `k`'s samples, one by one."""
+    return [_call(index, processor, sample) for sample in index.pack(k).samples]
 
 
 def _call(index: Index, processor: Any, sample: Sample) -> Any:

@@ -24,7 +24,6 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from packidx.encode import ProcessorEncoder
 from packidx.torch import (
     PackedDataset,
     PackSampler,
@@ -94,7 +93,7 @@ def train(args: argparse.Namespace, rank: int, world_size: int, device: torch.de
     sampler = PackSampler(
         args.index, rank=rank, world_size=world_size, global_batch=args.global_batch
     )
-    dataset = PackedDataset(args.index, ProcessorEncoder(args.processor))
+    dataset = PackedDataset(args.index, args.processor)
     bare = prepare_model(build_model()).to(device)  # refuses what cannot keep samples apart
     if rank == 0:
         off = check_isolation(bare, dataset)  # and this measures that it does

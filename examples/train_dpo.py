@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 from torch.utils.data import DataLoader
 
-from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError
 from packidx.index import Index, open_index
 from packidx.torch import Pack, PackedDataset, PackSampler, collate, prepare_model
@@ -93,7 +92,7 @@ def train(index: Index, processor: str, steps: int, workers: int) -> list[float]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     sampler = PackSampler(index)
     loader = DataLoader(
-        PackedDataset(index, ProcessorEncoder(processor)),
+        PackedDataset(index, processor),
         batch_size=1,
         sampler=sampler,
         num_workers=workers,

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from packidx.encode import ProcessorEncoder
 from packidx.encode.imports import allow_cuda_torchvision
 from packidx.torch import PackedDataset, prepare_model
 from train_tiny import build_model
@@ -77,7 +76,7 @@ def main() -> None:
     speed.trainer = PackedTrainer(
         prepare_model(build_model()),
         settings,
-        PackedDataset(args.index, ProcessorEncoder(args.processor)),
+        PackedDataset(args.index, args.processor),
         weight=args.loss_weight,
         callbacks=[speed],
     )

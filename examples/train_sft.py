@@ -13,7 +13,6 @@ import argparse
 
 import torch
 
-from packidx.encode import ProcessorEncoder
 from packidx.encode.imports import allow_cuda_torchvision
 from packidx.torch import OrderedPacks, as_hf_dataset, collate, prepare_model
 from train_tiny import build_model
@@ -53,7 +52,7 @@ def main() -> None:
         use_cpu=not torch.cuda.is_available(),
         bf16=False,
     )
-    packs = OrderedPacks(args.index, ProcessorEncoder(args.processor), args.global_batch)
+    packs = OrderedPacks(args.index, args.processor, args.global_batch)
     model = prepare_model(build_model())
     trainer = PackedSFTTrainer(
         model,

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from packidx.encode import ProcessorEncoder
 from packidx.encode.imports import allow_cuda_torchvision
 from packidx.index import Index, open_index
 from packidx.torch import PackedDataset, PackSampler, collate, prepare_model
@@ -75,7 +74,7 @@ def train(index: Index, processor: str, steps: int, workers: int) -> list[float]
     model = prepare_model(build_model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     sampler = PackSampler(index)
-    dataset = PackedDataset(index, ProcessorEncoder(processor))
+    dataset = PackedDataset(index, processor)
     loader = DataLoader(
         dataset, batch_size=1, sampler=sampler, num_workers=workers, collate_fn=collate
     )

@@ -202,7 +202,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_the_pages_are_no_longer_than_they_may_be() -> None:
-    assert len(text_of("README.md").splitlines()) <= 150
+    assert len(text_of("README.md").splitlines()) <= 120
     assert len(text_of("docs/architecture.md").splitlines()) <= 120
 
 

@@ -137,7 +137,7 @@ def xtuner(as_json: bool, **options: Any) -> None:
     """Write the packs of INDEX or INDEX@ID for XTuner v1, which tokenizes for itself.
 
     DIR gets boundaries.npy, samples.npy and paths.json for pack_level="preset", and order.npy for
-    its preset sampler. The records must be JSON Lines.
+    its preset sampler. The records must be JSON Lines without a blank line.
     """
     from packidx.export.exchange import export_xtuner
 

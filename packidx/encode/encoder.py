@@ -76,7 +76,8 @@ class ProcessorEncoder:
         if pixels not in FORMS:
             raise OptionError(f"pixels is {pixels!r}: say one of {', '.join(FORMS)}")
         self.pixels = pixels
-        self._patches: ImagePatches | bool | None = None  # False: they are the processor's
+        # Which image processor it is proven for; None beside that: it makes the pixels itself.
+        self._patches: tuple[Any, ImagePatches | None] = (None, None)
         policy = LabelPolicy.parse(policy) if isinstance(policy, str) else policy
         self.tokens_per_second = tokens_per_second
         self._parts: dict[str, Any] = {}
@@ -101,7 +102,7 @@ class ProcessorEncoder:
     def __getstate__(self) -> dict[str, Any]:
         """Without what another process loads again: a pickle that names transformers' classes would
         import them before torchvision is dealt with."""
-        state = {**self.__dict__, "_patches": None}
+        state = {**self.__dict__, "_patches": (None, None)}
         if self.files.folder is not None:
             state["_parts"] = {}
         return state
@@ -217,11 +218,11 @@ class ProcessorEncoder:
         self, allocate: Allocate, vision: FamilyMedia, images: Sequence[Any], grids: np.ndarray
     ) -> dict[str, torch.Tensor] | None:
         """What makes the patches of images is found out when it is first needed."""
-        if self._patches is None:
-            self._patches = patches_of(self._part("image"), vision, self.pixels) or False
-        if isinstance(self._patches, ImagePatches):
-            return self._patches(images, grids, allocate)
-        return None
+        part = self._part("image")
+        if part is not self._patches[0]:
+            self._patches = part, patches_of(part, vision, self.pixels)
+        patches = self._patches[1]
+        return None if patches is None else patches(images, grids, allocate)
 
     def _rounded(self, name: str, value: torch.Tensor) -> torch.Tensor:
         is_float = name.startswith("pixel_values") and value.is_floating_point()
@@ -232,9 +233,8 @@ class ProcessorEncoder:
         """float32 ``[frames, 256, 3]``: what the processor makes of a value of a channel in each of
         the frames that a patch repeats; None before the first image, or where `pixels` are floats.
         """
-        if self.pixels == "uint8" and isinstance(self._patches, ImagePatches):
-            return self._patches.table
-        return None
+        patches = self._patches[1]
+        return patches.table if self.pixels == "uint8" and patches is not None else None
 
     def _encode_text(
         self, conversation: Conversation, media: MediaColumns, kept: KeptSample | None

@@ -43,6 +43,8 @@ _BLOCK = 16
 """Pixels per side of one value's square, of all 256 values."""
 _CHUNK = 512
 """Patches that are made floats of at a time: they stay in a core's cache."""
+_BAND = 4
+"""Rows of tokens that are cut at a time, for the same reason."""
 _MODES = {2: "bilinear", 3: "bicubic"}
 """Pillow's number of a filter → torch's name."""
 
@@ -142,11 +144,10 @@ class ImagePatches:
         if kind not in self._is_same:
             self._is_same[kind] = self._agrees(image)
         if self._is_same[kind]:
-            cut = self._cut(image, grid)
             if self._is_bytes:
-                out.numpy()[...] = cut.reshape(out.shape)
+                self._cut(image, grid, out.numpy())
             else:
-                self._fill(cut, out)
+                self._fill(self._cut(image, grid), out)
             return
         made, own = self._by_processor(image)
         if own != grid:
@@ -180,36 +181,45 @@ class ImagePatches:
 
     # -- the way of an image ----------------------------------------------------------------------
 
-    def _cut(self, image: Image.Image, grid: Sequence[int]) -> NDArray[np.uint8]:
+    def _cut(
+        self, image: Image.Image, grid: Sequence[int], out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
         """Return the bytes of an image's patches, uint8 ``[patches, 3, side²]``, in squares of
-        merged ones."""
+        merged ones.
+
+        Args:
+            out: uint8 ``[patches, 3 * side²]``, where they are written.
+        """
         side, merge = self._side, self._merge
         _, rows, columns = grid
         resized = self._resize(_as_rgb(image), rows * side, columns * side, self._resample)
+        cut = np.empty((rows * columns, 3 * side * side), np.uint8) if out is None else out
         # By the largest whole number that divides a patch's row: copying single bytes is slow.
         unit = next(size for size in (8, 4, 2, 1) if side % size == 0)
         words = resized.view(f"u{unit}").reshape(
             (3, rows // merge, merge, side, columns // merge, merge, side // unit)
         )
-        cut = np.empty((rows * columns, 3, side * side), np.uint8)
         shape = (rows // merge, columns // merge, merge, merge, 3, side, side // unit)
         into, ordered = cut.view(f"u{unit}").reshape(shape), words.transpose(1, 4, 2, 5, 0, 3, 6)
-        for column in range(side // unit):
-            into[..., column] = ordered[..., column]
-        return cut
+        for begin in range(0, rows // merge, _BAND):
+            band = slice(begin, begin + _BAND)
+            for column in range(side // unit):
+                into[band, ..., column] = ordered[band, ..., column]
+        return cut.reshape(len(cut), 3, -1)
 
     def _fill(self, cut: NDArray[np.uint8], out: torch.Tensor) -> None:
         """Write what the processor makes of a patch's bytes into each of its frames."""
         library = import_torch()
         frames = len(self.table)
-        into = out.view(len(cut), 3, frames, -1)
+        into = out.view(len(cut), 3, -1)
         for begin in range(0, len(cut), _CHUNK):
             some = cut[begin : begin + _CHUNK]
             if self._terms is not None:
                 values = library.from_numpy(some).float().sub_(self._terms[0]).div_(self._terms[1])
             else:
                 values = library.from_numpy(_looked_up(self.table[0], some))
-            into[begin : begin + _CHUNK].copy_(values[:, :, None].expand(-1, -1, frames, -1))
+            values = values.to(out.dtype)
+            library.cat([values] * frames, 2, out=into[begin : begin + _CHUNK])
 
     def _bytes_of(self, made: torch.Tensor) -> torch.Tensor:
         """Return the bytes that the processor's floats were made of.

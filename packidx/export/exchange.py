@@ -30,9 +30,10 @@ from packidx.format.outputs import ExchangeManifest, ExportedFile
 from packidx.format.parquet import open_writer
 from packidx.index import Index
 from packidx.index.order import Dealing, Epochs, check_global_batch
-from packidx.io import files
+from packidx.io import files, urls
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind
+from packidx.records.containers.base import file_blocks, file_version
 from packidx.run.workers import Progress
 from packidx.words import number_of
 
@@ -54,7 +55,7 @@ def export_xtuner(
     seed: int = 0,
     roots: Mapping[str, str] | None = None,
 ) -> ExchangeManifest:
-    """Write a snapshot as the preset of XTuner v1 (``pack_level="preset"``): no record is read.
+    """Write a snapshot as the preset of XTuner v1 (``pack_level="preset"``): no record is parsed.
 
     ``order.npy`` has the packs of all epochs in the order of training, without the incomplete step
     at the end of each; a rank r of w trains on every w-th from r on, as with a `PackSampler`.
@@ -69,14 +70,19 @@ def export_xtuner(
         roots: ``{old: new}`` path prefixes; XTuner's data sets must have the paths that result.
 
     Raises:
-        OptionError: the samples are not lines of JSON Lines files, their lengths are guesses, or an
-            option or `output` cannot be used.
+        OptionError: the samples are not lines of JSON Lines files, or there are blank lines among
+            these; their lengths are guesses, or the plan was made with ``--shift``; or an option or
+            `output` cannot be used.
         PackidxError: as of `packidx.export.outputs.open_exported`.
     """
     opened = open_exported(index, os.fspath(output), KIND, roots)
     name = f"{opened.path}@{opened.id[:12]}"
     own_epochs = Epochs.of(opened.snapshot)
     check_global_batch(global_batch, 1, own_epochs, name)
+    if epochs < 1:
+        raise OptionError(f"epochs is {epochs}: it must be at least 1")
+    if opened.snapshot.options.shift:
+        raise OptionError(f"{name} was made with --shift, and XTuner shifts: plan without")
     if others := {shard.container for shard in opened.snapshot.shards} - {"jsonl"}:
         raise OptionError(
             f"{name} has samples in {', '.join(sorted(others))}, and XTuner numbers lines of JSON"
@@ -88,8 +94,15 @@ def export_xtuner(
             " estimate with --processor and plan again"
         )
 
+    paths = [opened.resolve(shard.uri) for shard in opened.snapshot.shards]
+    for path, shard in zip(paths, opened.snapshot.shards, strict=True):
+        if not urls.is_url(path) and _num_lines(path) != shard.rows:
+            raise OptionError(
+                f"{path} has blank lines, which XTuner counts and a plan does not: remove them,"
+                " estimate and plan again"
+            )
+
     def write(folder: str) -> None:
-        paths = [opened.resolve(shard.uri) for shard in opened.snapshot.shards]
         files.write_json(os.path.join(folder, "paths.json"), paths)
         _write_preset(folder, opened)
         dealings = [
@@ -110,6 +123,14 @@ def export_xtuner(
         " its counts with the plan's"
     )
     return _export(opened, output, "xtuner", write, lost, [global_batch, epochs, seed])
+
+
+def _num_lines(path: str) -> int:
+    """Lines of a file, blank ones too."""
+    newlines, last = 0, b"\n"
+    for block in file_blocks(path, 0, file_version(path)[0]):
+        newlines, last = newlines + block.count(b"\n"), block[-1:]
+    return newlines + (last != b"\n")
 
 
 def _write_preset(folder: str, index: Index) -> None:
@@ -162,7 +183,8 @@ def export_tokens(
 
     Raises:
         OptionError: the plan has media, or was made with ``--shift``.
-        MismatchError: `packs` are not all of the plan's, or a label is not the token itself.
+        MismatchError: `packs` are not all of the plan's, one has other tokens than planned, or a
+            label is not the token itself.
         PackidxError: as of `packidx.export.outputs.open_exported` and of reading packs.
     """
     opened = open_exported(index, os.fspath(output), KIND, roots)
@@ -197,13 +219,20 @@ Read = Iterator[tuple[list[Int64s], list[Int64s]]]
 
 def _read(index: Index, packs: Iterable[Any], progress: Progress | None) -> Read:
     number = 0
-    for number, pack in enumerate(packs, start=1):
-        if pack.pack_id != number - 1:
+    planned = index.packs(["length"]).column(0).to_pylist()
+    for pack in packs:
+        if pack.pack_id != number or number == len(planned):
+            number = -1
             break
         ids, labels = (
             [np.asarray(sample[key], np.int64) for sample in pack.samples]
             for key in ("input_ids", "labels")
         )
+        if (tokens := sum(map(len, ids))) != planned[number]:
+            raise MismatchError(
+                f"pack {number} has {tokens} tokens, planned as {planned[number]}: leave nothing"
+                ' out and cut nothing (on_bad="error", on_mismatch="error")'
+            )
         for own, wanted in zip(ids, labels, strict=True):
             if np.any((wanted != own) & (wanted >= 0)):
                 raise MismatchError(
@@ -211,11 +240,12 @@ def _read(index: Index, packs: Iterable[Any], progress: Progress | None) -> Read
                     " them of the tokens: read this plan with packidx.torch.PackedDataset"
                 )
         yield ids, labels
+        number += 1
         if progress is not None:
-            progress("packs", number, index.num_packs)
-    if number != index.num_packs:
+            progress("packs", number, len(planned))
+    if number != len(planned):
         raise MismatchError(
-            f"packs gave {number} packs in order and {index.path} has {index.num_packs}: give"
+            f"the packs given are not the {len(planned)} of {index.path} in order: give"
             " packidx.torch.PackedDataset(index, encode)"
         )
 

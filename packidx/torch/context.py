@@ -11,6 +11,7 @@ from packidx.errors import OptionError
 from packidx.torch.joining import IGNORE
 
 _BOUNDS = {"thd": "cu_seqlens_padded", "flash": "cu_seq_lens_q"}
+_FEATURES = ("pixel_values", "input_features", "input_values")
 _LOCAL = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
@@ -34,17 +35,17 @@ def shard_for_cp(batch: dict[str, Any], rank: int, size: int) -> dict[str, Any]:
         size: ranks of the group.
 
     Raises:
-        OptionError: another attention, samples that `size` does not divide, or pixels.
+        OptionError: another attention, samples that `size` does not divide, pixels or sounds.
     """
     if not 0 <= rank < size:
         raise OptionError(f"rank {rank} is outside [0, {size}), the ranks of the group")
     kind = next((kind for kind, name in _BOUNDS.items() if name in batch), None)
     if kind is None:
         raise OptionError("context parallelism needs collate(packs, attention='thd' or 'flash')")
-    if any(key.startswith("pixel_values") for key in batch) and "inputs_embeds" not in batch:
+    if any(key.startswith(_FEATURES) for key in batch) and "inputs_embeds" not in batch:
         raise OptionError(
-            "the batch has pixels, whose features no rank's part could hold: embed the images first"
-            " and give inputs_embeds in their place"
+            "the batch has pixels or sounds, whose features no rank's part could hold: embed them"
+            " first and give inputs_embeds in their place"
         )
     bounds: Tensor = batch[_BOUNDS[kind]]
     slots = bounds.diff()
@@ -97,4 +98,6 @@ def _is_of_tokens(key: str, value: Tensor, tokens: int) -> bool:
     """Return whether a tensor has a number, or a vector, for each token: [1, T], [R, 1, T]."""
     if value.ndim < 2 or key.startswith(("cu_", "image_", "video_")):
         return False
-    return value.shape[_token_dimension(key, value)] == tokens
+    # B is 1: pixels, one row for each patch, may have as many columns as there are tokens.
+    place = _token_dimension(key, value)
+    return value.shape[place] == tokens and value.shape[place - 1] == 1

@@ -18,12 +18,13 @@ from packidx.index import Index, open_index
 from packidx.index import Pack as PlannedPack
 from packidx.index import Sample as PlannedSample
 from packidx.index.described import short_name, untrained
+from packidx.torch.dummies import DummyImages
 from packidx.torch.events import Events, Happened, event
-from packidx.torch.joining import IGNORE, pair_ids, rules_of
+from packidx.torch.joining import pair_ids, rules_of
 from packidx.torch.packs import NOTHING, Pack, Segment, emptied
 from packidx.torch.pixels import PackBuffer
 from packidx.torch.reader import Encode, SampleReader, encoder_of, kept_tokens
-from packidx.torch.sample import PlanMismatch, Sample, length_of, media_of, normalise, up_to
+from packidx.torch.sample import PlanMismatch, Sample, length_of, media_of, up_to
 from packidx.words import number_of
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class PackedDataset(Dataset[Pack]):
         dummy_image: True: a pack without media gets one small image as a segment of its own, seen
             by no sample and without labels, for trainers that need every rank to run the vision
             tower; the plan must reserve its tokens (``--reserve``). A record with one image: that.
+        pad_vision_to: every pack gets an image that fills its patches up to a multiple of this, so
+            that vision towers see few shapes; the plan must reserve its tokens.
         tokens: whether ids and labels are those that ``packidx estimate --keep-tokens`` has written
             beside the lengths, and only media are read of records: None takes them where the table
             is on this machine; True says in the log if there are none; False tokenizes.
@@ -97,6 +100,7 @@ class PackedDataset(Dataset[Pack]):
         on_bad: str = "error",
         retries: int = 3,
         dummy_image: bool | Mapping[str, Any] | None = None,
+        pad_vision_to: int = 1,
         tokens: bool | None = None,
     ) -> None:
         self.index = open_index(index, roots)
@@ -119,10 +123,10 @@ class PackedDataset(Dataset[Pack]):
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
         policies = (on_mismatch, on_bad, retries, kept_tokens(self.index, encode, tokens))
         self._reader = SampleReader(self.index, encode, checked, *policies)
-        self._dummy_image = dummy_image
+        self._dummy_image, self._pad_vision_to = dummy_image, pad_vision_to
         self._like = NOTHING  # per-token tensors of the last first sample, for packs that keep none
-        if dummy_image and not self._options.reserve:
-            _ = self._encoded_dummy  # says how much the plan must reserve
+        if (dummy_image and not self._options.reserve) or pad_vision_to > 1:
+            _ = self._dummies  # says how much the plan must reserve
 
     def __len__(self) -> int:
         return self.index.num_packs
@@ -202,11 +206,8 @@ class PackedDataset(Dataset[Pack]):
         if self._reader.room is not None:
             slots = [up_to(length_of(sample), align) for sample in samples]
         segments = [Segment(*each, pad) for each in zip(samples, slots, strict=True)]
-        if self._needs_dummy(samples):
-            dummy = self._encoded_dummy
-            # Each pack has its own: what is changed in one is not changed in another.
-            own = {key: value.clone() for key, value in dummy.items()}
-            segments.append(Segment(own, up_to(length_of(dummy), align), pad))
+        if (dummy := self._dummy(samples)) is not None:
+            segments.append(Segment(dummy, up_to(length_of(dummy), align), pad))
         total = sum(segment.slot for segment in segments)
         padded = up_to(max(total, align), self._options.pad_pack_to)
         if self._reader.room is None:
@@ -218,52 +219,37 @@ class PackedDataset(Dataset[Pack]):
             segments.append(Segment(like.copy(), rest, pad))
         return segments
 
-    def _needs_dummy(self, samples: list[Sample]) -> bool:
-        return bool(self._dummy_image) and not any(
-            media_of(sample, self._rules) for sample in samples
-        )
+    def _dummy(self, samples: list[Sample]) -> Sample | None:
+        """The image that a pack of these samples needs besides; None where it needs none."""
+        if self._pad_vision_to > 1:
+            grids = [
+                sample[key]
+                for sample in samples
+                for key in ("image_grid_thw", "video_grid_thw")
+                if key in sample
+            ]
+            return self._dummies.filling(sum(int(grid.prod(-1).sum()) for grid in grids))
+        has_media = any(media_of(sample, self._rules) for sample in samples)
+        return self._dummies.small() if self._dummy_image and not has_media else None
 
     @cached_property
-    def _encoded_dummy(self) -> Sample:
+    def _dummies(self) -> DummyImages:
         record = self._dummy_image if isinstance(self._dummy_image, Mapping) else None
-        dummy = _encode_dummy(self.encode, record)
+        dummies = DummyImages(self.encode, self._rules, record, self._pad_vision_to)
+        is_filling = dummies.multiple > 1
+        length = dummies.largest() if is_filling else length_of(dummies.small())
         options = self._options
-        needed = up_to(up_to(length_of(dummy), options.align), options.pad_pack_to)
+        needed = up_to(up_to(length, options.align), options.pad_pack_to)
         if options.reserve < needed:
+            what = "image that fills up the patches" if is_filling else "dummy image"
             raise OptionError(
-                f"the dummy image takes {needed} tokens and the plan reserves {options.reserve} of"
+                f"the {what} takes {needed} tokens and the plan reserves {options.reserve} of"
                 f" each pack's {self.index.capacity}: plan with --reserve {needed}"
             )
-        return dummy
+        return dummies
 
     def __getstate__(self) -> dict[str, Any]:
-        small = {key: value for key, value in self.__dict__.items() if key != "_encoded_dummy"}
-        return {**small, "_like": NOTHING}
-
-
-_SIDE = 32  # pixels; processors enlarge it to the least they take
-
-
-def _encode_dummy(encode: Encode, record: Mapping[str, Any] | None) -> Sample:
-    """`record`, or a user's turn with a small grey image, as a sample without labels.
-
-    Raises:
-        OptionError: `encode` makes no media of it.
-    """
-    if record is None:
-        from PIL import Image
-
-        image = Image.new("RGB", (_SIDE, _SIDE), (127, 127, 127))
-        record = {"messages": [{"role": "user", "content": [{"type": "image", "image": image}]}]}
-    rules = rules_of(encode)
-    sample = normalise(encode(dict(record)), rules)
-    if not media_of(sample, rules):
-        raise OptionError(
-            "encode returned no media for the dummy image: give dummy_image= a record of its own"
-            " kind with one small image in it"
-        )
-    sample["labels"].fill_(IGNORE)
-    return sample
+        return {**self.__dict__, "_like": NOTHING}
 
 
 _SHOWN = 6  # settings that an error lists

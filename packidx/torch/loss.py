@@ -164,14 +164,20 @@ def loss_targets(batch: Batch, weights: LossWeights) -> tuple[Tensor, Tensor]:
 
 
 def segment_numbers(batch: Batch) -> Tensor:
-    """Number of each token's segment, int64 [B, T] below B · T; a segment starts at position 0.
+    """Number of each token's segment, int64 [B, T] below B · T, for any attention of `collate`.
 
     Segments are samples, the dummy image and padding, one after the other, row by row.
     """
-    positions, labels = batch["position_ids"], batch["labels"]
-    if positions.ndim > labels.ndim:
-        positions = positions[0]
-    starts = positions == 0
+    labels, mask = batch["labels"], batch.get("attention_mask")
+    bounds = batch.get("cu_seqlens_padded", batch.get("cu_seq_lens_q"))
+    if bounds is not None:
+        starts = torch.zeros_like(labels, dtype=torch.bool)
+        starts[..., bounds[:-1].long()] = True
+    elif isinstance(mask, Tensor) and mask.shape == labels.shape:  # numbers, 0 on padding
+        starts = mask.cummax(-1).values.diff(dim=-1, prepend=torch.zeros_like(mask[..., :1])) > 0
+    else:  # the row that restarts; mRoPE's own rows may have 0 in the middle of a sample
+        positions = batch["position_ids"]
+        starts = (positions[0] if positions.ndim > labels.ndim else positions) == 0
     starts[..., 0] = True
     numbers: Tensor = starts.flatten().cumsum(0) - 1
     return numbers.view_as(labels)

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from itertools import accumulate
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -47,7 +48,7 @@ class OrderedPacks(Dataset[Pack]):
     def __init__(
         self,
         index: str | Path | Index,
-        encode: Encode,
+        encode: Encode | str | PathLike[str],
         global_batch: int,
         epochs: int = 1,
         seed: int = 0,

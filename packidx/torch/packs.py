@@ -160,7 +160,10 @@ def _group_of(key: str, value: Tensor) -> Group:
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:
     whole = adjacent(tensors) if tensors[0].ndim else None
-    return torch.cat([value.flatten() for value in tensors]) if whole is None else whole.flatten()
+    # A tensor is pickled with all the memory that it is a part of.
+    if whole is None or whole.nbytes * 2 < whole.untyped_storage().nbytes():
+        return torch.cat([value.flatten() for value in tensors])
+    return whole.flatten()
 
 
 def _split(

@@ -13,6 +13,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from packidx.errors import MismatchError, OptionError
 from packidx.torch.masks import Between, PackBlockMask, block_mask, causal_within
+from packidx.torch.pixels import TABLE, normalise_pixels
 
 IMPLEMENTATIONS = ("sdpa", "eager", "flex_attention", "flash_attention_2")
 _SET = ("sdpa", "eager", "flex_attention")
@@ -35,8 +36,9 @@ def prepare_model(model: Model, *, attention: str | None = None) -> Model:
     Turns the cache off in every config it has: with a cache, transformers takes a pack for one long
     sample. Models whose own masks are wrong for packs get a forward hook that makes right ones
     (Gemma 3, sliding windows under flex_attention) or passes on where samples begin (linear
-    attention). Call it before the model is wrapped or compiled; calling it again changes nothing.
-    It refuses what is known not to work; `check_isolation` measures what your model does.
+    attention). Pixels that come as bytes become floats (`normalise_pixels`). Call it before the
+    model is wrapped or compiled; calling it again changes nothing. It refuses what is known not to
+    work; `check_isolation` measures what your model does.
 
     Args:
         attention: what the text model is to attend by from now on: ``'sdpa'``, ``'eager'`` or
@@ -64,6 +66,8 @@ def prepare_model(model: Model, *, attention: str | None = None) -> Model:
     config.use_cache = False
     for module, hook in _hooks(inner, config):
         install(module, hook)
+    if "image_grid_thw" in inspect.signature(inner.forward).parameters:
+        install(inner, normalised)
     return model
 
 
@@ -215,6 +219,15 @@ def install(module: nn.Module, hook: Hook) -> None:
     """Register `hook` before `module`'s forward, once however often it is asked for."""
     if hook not in module._forward_pre_hooks.values():
         module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def normalised(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments | None:
+    """Make floats of pixels that came as bytes, in the type of the model's parameters."""
+    if TABLE not in kwargs:
+        return None
+    return args, normalise_pixels(kwargs, next(module.parameters()).dtype)
 
 
 def bidirectional_images(

@@ -61,8 +61,10 @@ def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
     from packidx.encode import ProcessorEncoder
 
     counted = index.snapshot.lengths.encoder
-    if counted is None or counted.labels is None:
+    if counted is None:
         return ProcessorEncoder(encode)
+    if counted.labels is None:
+        return ProcessorEncoder(encode, settings=counted.overrides)
     return ProcessorEncoder(encode, counted.labels, settings=counted.overrides)
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
+from packidx.format.index import IndexManifest
 from packidx.format.schema import Pack
 from packidx.format.step_log import STEP_LOG, log_files, part_name
 from packidx.index import Index, open_index
@@ -120,7 +121,7 @@ class StepLog:
                 f" {list(chosen.shape)} with {len(mine)} label tokens: give one for each position"
             )
         sums = losses.new_zeros(3, segments.numel(), dtype=torch.float64)
-        sums[0].index_add_(0, segments.flatten(), torch.ones_like(sums[0]))
+        sums[0].index_add_(0, segments.flatten(), (~_padding(batch)).flatten().double())
         sums[1].index_add_(0, mine, torch.ones_like(mine, dtype=torch.float64))
         sums[2].index_add_(0, mine, losses.double())
         self._batches.append(sums)
@@ -215,7 +216,7 @@ class _Writer:
             "seconds": step.seconds,
             "grad_norm": None if step.grad_norm is None else float(step.grad_norm),
             **{name: None if None in each else sum(each) for name, each in sums.items()},
-            "samples": _samples(packs, step.batches, is_exact(index.snapshot)),
+            "samples": _samples(packs, step.batches, index.snapshot),
         }
 
     def _write(self, rows: list[dict[str, Any]]) -> None:
@@ -227,15 +228,28 @@ class _Writer:
         self._part += 1
 
 
-def _samples(packs: list[Pack], batches: list[Tensor], exact: bool) -> list[dict[str, Any]]:
+def _padding(batch: Batch) -> Tensor:
+    """Which tokens a batch says are padding, bool [B, T]: there it may belong to a sample's segment
+    (`segment_numbers`), also that at the end of a row."""
+    labels, mask = batch["labels"], batch.get("attention_mask")
+    if isinstance(mask, Tensor) and mask.shape == labels.shape:
+        return mask == 0
+    padding: Tensor = batch.get("padding_mask", torch.zeros_like(labels, dtype=torch.bool))
+    return padding
+
+
+def _samples(
+    packs: list[Pack], batches: list[Tensor], snapshot: IndexManifest
+) -> list[dict[str, Any]]:
     """A row's `samples`: those with label tokens of a step's batches, which hold `packs`."""
     seen = torch.cat([torch.zeros(3, 0, dtype=torch.float64), *(each.cpu() for each in batches)], 1)
     tokens, labels, losses = seen[:, seen[1] > 0].tolist()
+    slots = [snapshot.options.padded(int(number)) for number in tokens]
     planned = [sample for pack in packs for sample in pack.samples if sample.label_tokens != 0]
     places = certain_places(
-        list(zip(tokens, labels, strict=True)),
+        list(zip(slots, labels, strict=True)),
         [(sample.padded_length or sample.length, sample.label_tokens) for sample in planned],
-        may_lack=exact,
+        may_lack=is_exact(snapshot),
     )
     rows = []
     for place, number, loss in zip(places, labels, losses, strict=True):

@@ -260,13 +260,14 @@ class StreamLoader(DataLoader[Any]):
 
     def _begin(self) -> None:
         """Stand where the stream goes on."""
+        self._epoch = self.stream.epoch
         self._place, self._lanes = self.stream._start, dict(self.stream._lanes)
         self._rows: list[dict[str, Any]] = []
 
     @property
     def _log(self) -> Path | None:
         """The folder of this epoch's log."""
-        return None if self._home is None else self._home / f"epoch-{self.stream.epoch}"
+        return None if self._home is None else self._home / f"epoch-{self._epoch}"
 
     def __iter__(self) -> Any:
         stream = self.stream
@@ -307,19 +308,22 @@ class StreamLoader(DataLoader[Any]):
         return (batch, told) if has_one else None
 
     def _log_left_out(self) -> None:
-        """Write down the packs at the end of the epoch that fill no micro-batch of every rank."""
-        stream = self.stream
-        if self._log is None or stream.rank or not stream.index.is_counted:
-            return
-        for place in range(self._place, stream.index.num_packs):
-            rows = stream._told(stream.index.pack(place))["planned"]
-            self._rows += [{**row, "trained": False} for row in rows]
-        self._write_log(stream.index.num_packs)
+        """Write down what is left of the epoch: also, once, the packs at its end that fill no
+        micro-batch of every rank."""
+        stream, end = self.stream, self._place
+        if self._log is not None and stream.rank == 0 and stream.index.is_counted:
+            end = stream.index.num_packs
+            for place in range(self._place, end):
+                rows = stream._told(stream.index.pack(place))["planned"]
+                self._rows += [{**row, "trained": False} for row in rows]
+        self._write_log(end)
 
     def state_dict(self) -> dict[str, Any]:
         """The state behind the batches that were given out, to be merged with the other ranks'
         (`merge_states`); the log is then complete up to there."""
         self._write_log(self._place)
+        if self._epoch != self.stream.epoch:  # nothing of that epoch was given out yet
+            self._begin()
         return self.stream.state(self._place, self._lanes)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -352,7 +356,7 @@ class StreamLoader(DataLoader[Any]):
             "version": _VERSION,
             "recipe": index.recipe,
             "lengths": index.path if index.is_counted else None,
-            "epoch": index.epoch,
+            "epoch": self._epoch,
             "options": index.asked,
         }
 

@@ -91,16 +91,19 @@ def test_what_one_would_write_in_python(here: Path) -> None:
         pack_recipe("nowhere.yaml")
 
 
-def test_a_dataset_takes_a_processors_name(here: Path, processors: Path) -> None:
+@pytest.mark.parametrize("labels", [None, "last"])
+def test_a_dataset_takes_a_processors_name(
+    here: Path, processors: Path, labels: str | None
+) -> None:
     from packidx.encode import ProcessorEncoder
     from packidx.torch import PackedDataset
 
     settings = {"images.max_pixels": 602112}
     packidx.estimate_lengths(
-        "data", "lengths", processor="proc", processor_settings=settings, labels="last"
+        "data", "lengths", processor="proc", processor_settings=settings, labels=labels
     )
     packidx.plan_packs("lengths", "index", capacity=256)
-    ours = ProcessorEncoder("proc", "last", settings=settings)
+    ours = ProcessorEncoder("proc", labels or "all", settings=settings)
     named, made = PackedDataset("index", "proc"), PackedDataset("index", ours)
     assert len(named) > 3
     for k in range(len(named)):

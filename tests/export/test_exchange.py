@@ -123,6 +123,31 @@ def test_what_xtuner_would_not_train(pictures: Index, tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_lines_that_xtuner_numbers_otherwise(tmp_path: Path, end: str) -> None:
+    """A blank line has no row; nor is the end of the last line one."""
+    shard, lines = tmp_path / "a.jsonl", [json.dumps(record(n, [8])) for n in range(6)]
+    for name, text, says in (("plain", lines, None), ("blank", ["", *lines], "has blank lines")):
+        shard.write_text("\n".join(text) + end)
+        (tmp_path / name).mkdir()
+        estimate_lengths([str(shard)], tmp_path / name / "lengths", encode=SyntheticEncode())
+        plan_packs(tmp_path / name / "lengths", tmp_path / name / "index", capacity=CAPACITY)
+        if says is None:
+            export_xtuner(tmp_path / name / "index", tmp_path / name / "out", 1)
+            continue
+        with pytest.raises(OptionError, match=says):
+            export_xtuner(tmp_path / name / "index", tmp_path / name / "out", 1)
+
+
+def test_shifted_packs_and_no_epochs_are_refused(tmp_path: Path) -> None:
+    records = {"a": [record(n, [8]) for n in range(6)]}
+    index = make_index(tmp_path, records, capacity=CAPACITY, shift=True)
+    with pytest.raises(OptionError, match="XTuner shifts"):
+        export_xtuner(index, tmp_path / "out", 1)
+    with pytest.raises(OptionError, match="epochs is 0"):
+        export_xtuner(index, tmp_path / "out", 1, epochs=0)
+
+
 def indexed(prefix: Path) -> tuple[list[np.ndarray], list[int]]:
     """Sequences and documents of Megatron's indexed data set, by its header."""
     data, tokens = prefix.with_suffix(".idx").read_bytes(), prefix.with_suffix(".bin").read_bytes()
@@ -178,11 +203,20 @@ def shifted_label(packs: PackedDataset) -> list[Any]:
     return read
 
 
+def less_a_sample(packs: PackedDataset) -> list[Any]:
+    read = [packs[k] for k in range(len(packs))]
+    read[2].segments.pop()
+    return read
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (lambda packs: [packs[0], packs[1]], "packs gave 2 packs in order"),
-        (lambda packs: [packs[k] for k in reversed(range(len(packs)))], "packs in order"),
+        (lambda packs: [packs[0], packs[1]], "in order"),
+        (lambda packs: [packs[k] for k in reversed(range(len(packs)))], "in order"),
+        (lambda packs: [*map(packs.__getitem__, range(len(packs) - 1)), packs[0]], "in order"),
+        (lambda packs: [*map(packs.__getitem__, range(len(packs))), packs[0]], "in order"),
+        (less_a_sample, "pack 2 has [0-9]+ tokens, planned as"),
         (shifted_label, "pack 3 has labels that are not its tokens"),
     ],
 )

@@ -91,5 +91,5 @@ def test_a_log_of_something_else_is_refused(logged: tuple[Index, Path], tmp_path
     with pytest.raises(NotFoundInIndex):
         asked(str(Path(index.path).parent / "lengths.parquet"), {}, str(log))
     (tmp_path / part_name(1, 0, 0)).write_bytes(b"PAR1")
-    with pytest.raises(FormatError, match="is damaged, or no part of a log"):
+    with pytest.raises(FormatError, match="is damaged, or not part of a log"):
         asked(index.path, {}, str(tmp_path))

@@ -12,11 +12,12 @@ import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from processors import FEW_RANKS, qwen_folders
 from torch.utils.data import DataLoader
+from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import MismatchError
-from packidx.torch import Pack, PackedDataset, collate, normalise_pixels
+from packidx.torch import Pack, PackedDataset, collate, normalise_pixels, prepare_model
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +103,40 @@ def test_packs_of_two_processors(index: Path, folder: Path) -> None:
     packs[1].pixel_table = packs[1].pixel_table + 1
     with pytest.raises(MismatchError, match="two processors"):
         collate(packs)
+
+
+def test_a_sample_alone_is_pickled_without_its_pack(index: Path, folder: Path) -> None:
+    pack = PackedDataset(index, ProcessorEncoder(folder, pixels="uint8"))[0]
+    whole = sum(sample["pixel_values"].nbytes for sample in pack.samples)
+    alone = pack.alone()
+    assert len(alone) > 4
+    assert sum(len(pickle.dumps(each)) for each in alone) < 2 * whole
+
+
+def build_model(ids: dict[str, int]) -> Any:
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    text = {**sizes, **heads, "vocab_size": 30_000, "rope_parameters": rope}
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}
+    vision |= {"out_hidden_size": 64, "fullatt_block_indexes": []}
+    tokens = {f"{kind}_token_id": ids[kind] for kind in ("image", "video")}
+    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, **tokens)
+    torch.manual_seed(0)
+    return Qwen2_5_VLForConditionalGeneration._from_config(config, attn_implementation="sdpa")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_prepared_model_takes_bytes(index: Path, folder: Path, dtype: torch.dtype) -> None:
+    encode = ProcessorEncoder(folder)
+    model = build_model(encode.media_token_ids).eval().to(dtype)
+    losses = {}
+    for pixels in ("float32", "uint8"):
+        batch = collate(PackedDataset(index, ProcessorEncoder(folder, pixels=pixels))[0])
+        if pixels == "uint8":
+            with pytest.raises((IndexError, RuntimeError)):
+                model(**batch)
+            prepare_model(model)
+        with torch.no_grad():
+            losses[pixels] = model(**batch).loss
+    assert torch.equal(losses["float32"], losses["uint8"])

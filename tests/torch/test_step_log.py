@@ -60,6 +60,25 @@ def test_each_loss_is_the_sample_s_own(
     assert steps[0]["length"] == sum(lengths)
 
 
+@pytest.mark.parametrize("attention", ["thd", "indexed", "sdpa"])
+@pytest.mark.parametrize("align", [1, 8])
+def test_padding_hides_no_sample(tmp_path: Path, attention: str, align: int) -> None:
+    """Padding behind samples and at the ends of rows belongs to the sample before it."""
+    index = trained_index(tmp_path, 4, align=align, pad_pack_to=64, capacity=256)
+    dataset, log = PackedDataset(index, Encode()), StepLog(tmp_path / "log", sampler_of(index))
+    planned = set()
+    for step in range(log.sampler.num_steps):
+        packs = log.sampler.packs_of_step(step)
+        planned |= {s.sample_id for k in packs for s in index.pack(k).samples}
+        for start in (0, 2):
+            batch = collate([dataset[k] for k in packs[start : start + 2]], attention)
+            log.add(batch, torch.ones(batch["labels"].shape))
+        log.end_step(step)
+    log.close()
+    found = rows(index, tmp_path / "log", BY_SAMPLE)
+    assert planned and {row["sample_id"] for row in found} == planned
+
+
 def test_of_samples_that_are_left_out_nothing_is_guessed(tmp_path: Path, index: Index) -> None:
     """Those after it in its pack are as long as it is, or else told apart."""
 

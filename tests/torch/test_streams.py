@@ -113,6 +113,24 @@ def test_a_log_that_ends_early_is_the_plan_of_so_many_packs(lengths: Path, tmp_p
     assert frozen.snapshot.result.num_packs == 14
 
 
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_an_epoch_that_ended_is_logged_and_the_next_one_begins_at_its_beginning(
+    is_counted: bool, lengths: Path, tmp_path: Path
+) -> None:
+    """No state is saved in the epoch, and one after `set_epoch`."""
+    source, states = lengths if is_counted else lengths.parent / "talk.jsonl", []
+    ranks = 2 if is_counted else 1  # without a process group, ranks could not agree on the end
+    for rank in range(ranks):
+        stream = stream_of(source, rank, ranks)
+        loader = StreamLoader(stream, collate_fn=list, log=tmp_path / "log")
+        number = sum(1 for _ in loader)
+        loader.stream.set_epoch(1)
+        states.append(loader.state_dict())
+    state = merge_states(states)
+    assert number > 20 and (state["epoch"], state["place"], state["lanes"]) == (1, 0, {})
+    assert freeze_log(tmp_path / "log", tmp_path / "frozen", lengths=lengths).snapshot_id
+
+
 def test_files_that_nobody_counted_give_the_same_packs(lengths: Path, tmp_path: Path) -> None:
     counted, raw = lengths, lengths.parent / "talk.jsonl"
     _, of_table = train(counted, tmp_path / "one", 2, 0, None, 20)

@@ -98,7 +98,7 @@ def test_ids_and_media_equal_the_processors(name: str, folders: dict[str, Path],
         except ValueError:  # older releases' GLM-4V, of an image smaller than a token
             assert name == "glm4v"
             for encoder in encoders:
-                with pytest.raises(MismatchError, match="does not build images of .* 13x17"):
+                with pytest.raises(MismatchError, match="does not build images of (.* )?13x17"):
                     encoder(opened(record))
             continue
         for encoder in encoders:

@@ -190,3 +190,40 @@ def test_a_plan_of_one_pack(tmp_path: Path) -> None:
     plan_packs(lengths(tmp_path, 1), tmp_path / "index", capacity=4096)
     write_report(str(tmp_path / "index"), tmp_path / "r.html")
     assert len(cells((tmp_path / "r.html").read_text(), "A few packs")) == 1
+
+
+def test_what_is_lost_is_one_number(tmp_path: Path) -> None:
+    """The verdict, the figure and the facts say the same share of the same tokens."""
+    frame = pl.DataFrame({"length": [10] * 60 + [99] * 4, "source": ["a"] * 60 + ["b"] * 4})
+    frame.write_parquet(tmp_path / "l.parquet")
+    # Copies are no more tokens to be packed.
+    plan_packs(tmp_path / "l.parquet", tmp_path / "index", capacity=40, mix={"a": 3})
+    write_report(str(tmp_path / "index"), tmp_path / "r.html")
+    page = html.unescape((tmp_path / "r.html").read_text())
+    lost = f"{100 * 4 * 99 / (600 + 4 * 99):.1f} %"
+    shares = re.findall(r"(\d+\.\d) %[^<]{0,40}(?:in no pack|to be packed)", page)
+    assert len(shares) == 3 and set(shares) == {lost.removesuffix(" %")}
+
+
+def test_a_recipe_keeps_its_indentation(tmp_path: Path) -> None:
+    path = lengths(tmp_path, 40)
+    plan_packs(path, tmp_path / "index", capacity=500, recipe="plan:\n  capacity: 500\n")
+    write_report(str(tmp_path / "index"), tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert ">  capacity: 500</td>" in page
+    assert re.search(r"\.facts td \{[^}]*white-space: pre-wrap", page)
+
+
+def test_sources_and_what_samples_hold_have_colours_of_their_own(tmp_path: Path) -> None:
+    path = lengths(tmp_path, 90, num_images=[n % 3 for n in range(90)])
+    plan_packs(path, tmp_path / "index", capacity=500)
+    write_report(str(tmp_path / "index"), tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    drawn = {
+        title: set(
+            re.findall(r'<i class="box c(\d+)', page.split(f"<h3>{title}")[1].split("</fig")[0])
+        )
+        for title in ("Samples by length and source", "Tokens by length and what samples hold")
+    }
+    sources, kinds = drawn.values()
+    assert sources and len(kinds) == 2 and not sources & kinds

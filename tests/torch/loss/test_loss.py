@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from small_packs import bare_index
+from small_packs import bare_index, make_index, record
 from torch.nn import functional
+from torch_packs import SyntheticEncode
 from trained_packs import (
     Encode,
     gradients,
@@ -32,6 +33,7 @@ from packidx.torch.loss import (
     loss_targets,
     packed_loss,
     seen_denominator,
+    segment_numbers,
 )
 
 BATCH = 8
@@ -251,3 +253,25 @@ def test_bad_use(index: Index) -> None:
         packed_loss(torch.zeros(1, 2, 9), batch, LossWeights(), 1)
     with pytest.raises(MismatchError, match="at 1 kept positions"):
         packed_loss(torch.zeros(1, 1, 9), batch, LossWeights(), 1, kept=torch.tensor([0]))
+
+
+class BeginsWithAnImage(SyntheticEncode):
+    """mRoPE positions that are 0 more than once: the first tokens are an image's."""
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        encoded = super().__call__(record)
+        encoded["position_ids"][:, :4] = 0
+        return encoded
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "flash", "thd", "indexed"])
+def test_segments_are_samples_whatever_positions_say(tmp_path: Path, attention: str) -> None:
+    records = [record(seed, [6 + seed]) for seed in range(9)]
+    index = make_index(tmp_path, {"all": records}, capacity=40, align=4)
+    dataset = PackedDataset(index, BeginsWithAnImage(rope=True))
+    packs = [dataset[k] for k in range(len(dataset))]
+    batch = collate(packs, attention)
+    trained = batch["labels"] != -100
+    counts = torch.bincount(segment_numbers(batch)[trained])
+    planned = [sample.length - 1 for k in range(len(dataset)) for sample in index.pack(k).samples]
+    assert counts[counts > 0].tolist() == planned

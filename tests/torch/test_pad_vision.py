@@ -1,0 +1,70 @@
+"""`pad_vision_to`: packs of few shapes, for layers that are compiled."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torchvision_cpu  # noqa: F401  (before transformers)
+from small_packs import make_index, record
+from torch_packs import SyntheticEncode
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.errors import OptionError
+from packidx.index import Index
+from packidx.torch import PackedDataset, collate
+
+PATCHES, TOKENS = 256, 256
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory, corpus: Path, processors: Path) -> Index:
+    folder = tmp_path_factory.mktemp("padded")
+    kinds = {"photos": 60, "vqa_multi_image": 60, "dialogues": 40}
+    for name, number in kinds.items():
+        with open(corpus / f"{name}.jsonl") as lines, open(folder / f"{name}.jsonl", "w") as file:
+            file.writelines(itertools.islice(lines, number))
+    estimate_lengths(
+        str(folder),
+        folder / "lengths",
+        processor=processors / "qwen2.5-vl",
+        processor_settings={"images.max_pixels": 100352},
+        media_root=corpus,
+    )
+    options: dict[str, Any] = {"reserve": 512, "pad_pack_to": TOKENS, "on_long": "split"}
+    plan_packs(folder / "lengths", folder / "index", capacity=2048, **options)
+    return open_index(folder / "index")
+
+
+def packs(dataset: PackedDataset) -> Iterator[dict[str, Any]]:
+    for k in range(len(dataset)):
+        yield collate([dataset[k]])
+
+
+def test_patches_and_tokens_are_multiples(index: Index, processors: Path) -> None:
+    dataset = PackedDataset(index, processors / "qwen2.5-vl", pad_vision_to=PATCHES)
+    plain = PackedDataset(index, processors / "qwen2.5-vl")
+    assert any(not pack["num_images"] for pack in index.packs(["num_images"]).to_pylist())
+    for padded, bare in zip(packs(dataset), packs(plain), strict=True):
+        patches = len(padded["pixel_values"])
+        assert patches == int(padded["image_grid_thw"].prod(-1).sum())
+        assert patches % PATCHES == 0 < patches
+        assert padded["input_ids"].shape[1] % TOKENS == 0
+        assert padded["input_ids"].shape[1] <= 2048
+        # Nothing is trained on but what was: the image stands behind the samples, unlabelled.
+        trained = [each["labels"][each["labels"] != -100] for each in (padded, bare)]
+        assert trained[0].equal(trained[1])
+
+
+def test_what_cannot_be_padded_is_refused(tmp_path: Path, processors: Path, index: Index) -> None:
+    with pytest.raises(OptionError, match="2940 patches, and the processor makes 448"):
+        PackedDataset(index, processors / "qwen2.5-vl", pad_vision_to=1024)
+    with pytest.raises(OptionError, match="513 is not a multiple of the 4 patches"):
+        PackedDataset(index, processors / "qwen2.5-vl", pad_vision_to=513)
+    bare = make_index(tmp_path, {"all": [record(0, [9])]}, capacity=64)
+    encode = SyntheticEncode()
+    with pytest.raises(OptionError, match="encoders that return image_grid_thw"):
+        PackedDataset(bare, lambda r: encode(record(0, [9, (4, 4)])), pad_vision_to=8)
