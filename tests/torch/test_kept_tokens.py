@@ -75,7 +75,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(home: Path, out: Path, processor: Path, **options: Any) -> Path:
     sources = [str(home / f"{name}.jsonl") for name in ("chats", "ids", "documents")]
     given: dict[str, Any] = {"keep_tokens": True, "workers": 1, **options}
-    estimate_lengths(sources, out / "lengths", processor=processor, **given)
+    with pytest.MonkeyPatch.context() as patch:  # several parts
+        for module in (shards, tasks):
+            patch.setattr(module, "TASK_BYTES", 4000)
+        summary = estimate_lengths(sources, out / "lengths", processor=processor, **given)
+    assert summary.num_parts > 1
     plan_packs(out / "lengths", out / "index", capacity=CAPACITY, on_long="split")
     return out / "index"
 
@@ -185,6 +189,14 @@ def test_other_media_and_other_shards_are_noticed(
         with pytest.raises(MismatchError, match="planned as|a grid|grids"):
             packs(index, folder, tokens)
     shutil.copy(data / "a.png", home / "a.png")
+    chats = (home / "chats.jsonl").read_text()
+    (home / "chats.jsonl").write_text(
+        chats.replace("Describe it at length", "Describe at length it")
+    )
+    with pytest.warns(UserWarning, match="has changed|shard"):
+        read, expected = packs(index, folder, True), packs(index, folder, False)
+    same(read, expected)
+    (home / "chats.jsonl").write_text(chats)
     with open(home / "documents.jsonl", "a") as file:
         file.write("\n")
     with pytest.raises(ChangedSource, match=r"documents\.jsonl has"):
