@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from bench_tools import heading, line, ratio
-from packidx import open_index, plan_packs
+from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode.imports import allow_cuda_torchvision
 from packidx.index import Index, Sample
 from packidx.records.conversation import to_messages
@@ -46,6 +46,32 @@ def main(data: Path) -> None:
     heading(f"{PACKS} packs of 8,192 tokens, {samples} samples: one call a pack / one a sample")
     ratio("dataset[k] / its samples' processor calls", ours.sum(), theirs.sum(), at_most=1.05)
     line("    median pack", f"{np.median(ours / theirs):.3f}")
+    _kept_tokens(data)
+
+
+def _kept_tokens(data: Path) -> None:
+    """Print the ratio of packs of text whose tokens were kept to packs that are tokenized."""
+    folder = data / "processors" / MODEL
+    with tempfile.TemporaryDirectory() as output:
+        lengths, index = Path(output) / "lengths", Path(output) / "index"
+        estimate_lengths(
+            str(data / "corpus" / "dialogues.jsonl"), lengths, processor=folder, keep_tokens=True
+        )
+        plan_packs(lengths, index, capacity=8192)
+        readers = [PackedDataset(index, folder, tokens=tokens) for tokens in (True, False)]
+        packs = np.random.default_rng(0).permutation(len(readers[0]))[: PACKS + 2].tolist()
+        kept, made = np.array([[_seconds(each, k) for each in readers] for k in packs])[2:].T
+        heading(
+            f"{PACKS} packs of text, 8,192 tokens: kept by --keep-tokens / tokenized (CPU time)"
+        )
+        ratio("dataset[k]", kept.sum(), made.sum(), at_most=0.1)
+        line("    median pack", f"{1e3 * np.median(kept):.2f} ms, {1e3 * np.median(made):.1f} ms")
+
+
+def _seconds(dataset: PackedDataset, k: int) -> float:
+    begin = time.process_time()
+    dataset[k].joined()
+    return time.process_time() - begin
 
 
 def _times(dataset: PackedDataset, index: Index, processor: Any, k: int) -> tuple[float, float]:

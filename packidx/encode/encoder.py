@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from packidx.arrays import Bools, Int64s
 from packidx.encode.build import media_tensors
 from packidx.encode.imports import import_torch
 from packidx.encode.loading import files_of, load_part, load_processor
 from packidx.encode.media import info_of, refuse_unsupported
 from packidx.encode.patches import FORMS, Allocate, ImagePatches, patches_of
 from packidx.encode.positions import mrope_positions, positions_of
+from packidx.encode.probe import ProbedMedia
 from packidx.errors import OptionError
+from packidx.format.tokens import KeptSample
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
 from packidx.processor.families.base import FamilyMedia
@@ -147,14 +150,31 @@ class ProcessorEncoder:
     takes_allocate = True
     """Whether `PackedDataset` gives it the memory of its pack."""
 
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether `PackedDataset` gives it tokens that were kept: not one that does more, nor where
+        a processor of no family of ours builds every sample."""
+        is_ours = type(self).__call__ is ProcessorEncoder.__call__
+        return is_ours and not isinstance(self.files.vision, ProbedMedia)
+
+    def text_sample(self, kept: KeptSample) -> dict[str, torch.Tensor]:
+        """One sample's tensors, of text alone, made of its tokens."""
+        torch = import_torch()
+        arrays = self._arrays(kept.ids.astype(np.int64), kept.trained)
+        return {key: torch.from_numpy(value) for key, value in arrays.items()}
+
     def __call__(
-        self, record: Mapping[str, Any], allocate: Allocate | None = None
+        self,
+        record: Mapping[str, Any],
+        allocate: Allocate | None = None,
+        kept: KeptSample | None = None,
     ) -> dict[str, torch.Tensor]:
         """One sample's tensors.
 
         Args:
             record: a raw record of any dialect, images opened (`records.media.opener.open_media`).
             allocate: gives the tensor that patches of images are written into.
+            kept: its tokens as a lengths table has kept them, taken if they are of its very text.
 
         Returns:
             ``input_ids`` int64 ``[T]``; ``labels`` int64 ``[T]``, not shifted, -100 where not
@@ -175,7 +195,7 @@ class ProcessorEncoder:
         media = self._counter.count_media([conversation], [infos])
         for number in sorted(media.errors):
             raise media.errors[number]
-        arrays = self._encode_text(conversation, media)
+        arrays = self._encode_text(conversation, media, kept)
         sample = {key: torch.from_numpy(value) for key, value in arrays.items()}
         if conversation.input_ids is not None:
             return sample  # its own ids, and no media
@@ -217,23 +237,29 @@ class ProcessorEncoder:
         return patches.table if self.pixels == "uint8" and patches is not None else None
 
     def _encode_text(
-        self, conversation: Conversation, media: MediaColumns
+        self, conversation: Conversation, media: MediaColumns, kept: KeptSample | None
     ) -> dict[str, np.ndarray]:
         if conversation.input_ids is not None:
             return _given(conversation)
-        text, files = self._counter.text, self.files
+        text = self._counter.text
         assert text is not None  # see __init__
-        expanded, batch, runs = self._counter.tokenize(conversation, media)
+        expanded, batch, runs = self._counter.tokenize(conversation, media, kept)
         repeats = runs.repeats_of(batch)
         input_ids = np.repeat(batch.ids, repeats)
         trained = np.repeat(trained_tokens(batch, text, [expanded], runs), repeats)
+        ends = np.cumsum([len(medium) for medium in expanded.runs])[:-1]
+        starts = [own.tolist() for own in np.split(runs.at, ends)] if expanded.runs else []
+        grids = media.grid[list(expanded.order or range(len(starts)))].tolist()
+        return self._arrays(input_ids, trained, (starts, grids))
+
+    def _arrays(
+        self, input_ids: Int64s, trained: Bools, media: tuple[Any, Any] = ((), ())
+    ) -> dict[str, np.ndarray]:
+        """The arrays of a sample's tokens; `media` are where their runs start, and their grids."""
+        vision = self.files.vision
         positions = np.arange(len(input_ids))
-        merge_size = None if files.vision is None else files.vision.merge_size
-        if merge_size is not None:
-            ends = np.cumsum([len(medium) for medium in expanded.runs])[:-1]
-            starts = [own.tolist() for own in np.split(runs.at, ends)] if expanded.runs else []
-            grids = media.grid[list(expanded.order or range(len(starts)))].tolist()
-            positions = mrope_positions(len(input_ids), starts, grids, merge_size)
+        if vision is not None and vision.merge_size is not None:
+            positions = mrope_positions(len(input_ids), *media, vision.merge_size)
         return {
             "input_ids": input_ids,
             "labels": np.where(trained, input_ids, IGNORED),

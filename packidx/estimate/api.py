@@ -73,6 +73,7 @@ def estimate_lengths(
     seed: int = 0,
     method: str | None = None,
     text_engine: str | None = None,
+    keep_tokens: bool = False,
     media_root: str | os.PathLike[str] | None = None,
     remote_media: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
@@ -117,6 +118,9 @@ def estimate_lengths(
             chat template is an error.
         text_engine: ``'gigatoken'`` or ``'tokenizers'``; by default the faster one that agrees
             with `tokenizers` on the data.
+        keep_tokens: write the ids and labels of every sample beside the table, about as many bytes
+            as its text: a reader with this processor takes them and tokenizes nothing. Not with a
+            `transform`, whose records every epoch may have others of.
         media_root: folder of the media, or its URL: relative paths start there, and nothing outside
             it is read, links resolved. Otherwise it is the one that a mix states, or each shard's
             own folder.
@@ -172,6 +176,7 @@ def estimate_lengths(
         transform=transform,
         seed=seed,
         cheap=method is not None,
+        keep_tokens=keep_tokens,
     )
     forget_media()
     with open_workers(engine, workers) as counting:
@@ -243,7 +248,7 @@ def _make(
         parts = make_parts(job, tasks, built.table, workers, progress)
         refuse_changed_shards(job)
         manifest = make_manifest(job, parts)
-        built.keep([file.path for file in (*manifest.files, *(manifest.notes or ()))])
+        built.keep([*KIND.names(manifest.to_json())])
         files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
     return _summary(output, manifest, begun, taken, sum(task.is_resumed for task in tasks))
 

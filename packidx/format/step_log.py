@@ -45,10 +45,10 @@ STEP_LOG = pa.schema(
         pa.field("samples", pa.list_(_SAMPLE)),
     ]
 )
-"""`session` is when the process began to log, in nanoseconds since 1970; `seconds` are null of its
-first step. The four sums are the plan's, over the rank's packs of the step. `samples` are those
-with label tokens, in order; `loss` is the sum over their label tokens, and the first three are null
-where the log cannot tell which sample of the step it was."""
+"""`session` is when the process began to log, or last went back to an earlier step, in nanoseconds
+since 1970; `seconds` are null of a process's first step. The four sums are the plan's, over the
+rank's packs of the step. `samples` are those with label tokens, in order; `loss` is the sum over
+their label tokens, and the first three are null where the log cannot tell which sample it was."""
 
 LOG_VIEWS = ("losses", "outliers", "logged_steps")
 _PREFIX = "steps"
@@ -57,6 +57,15 @@ _PREFIX = "steps"
 def part_name(session: int, rank: int, number: int) -> str:
     """The file of a rank's part, which no other session or rank has."""
     return f"{_PREFIX}-{session}-{rank:05d}-{number:06d}.parquet"
+
+
+def has_log(folder: str) -> bool:
+    """Return whether `folder` has a part of a log, whatever else is in it."""
+    return bool(_parts(folder))
+
+
+def _parts(folder: str) -> list[str]:
+    return sorted(glob.glob(os.path.join(glob.escape(folder), f"{_PREFIX}-*.parquet")))
 
 
 def log_files(folder: str, snapshot_id: str | None = None) -> list[str]:
@@ -70,7 +79,7 @@ def log_files(folder: str, snapshot_id: str | None = None) -> list[str]:
         FormatError: one is damaged, or of something else.
     """
     parts: dict[str, list[str]] = {}
-    for file in sorted(glob.glob(os.path.join(glob.escape(folder), f"{_PREFIX}-*.parquet"))):
+    for file in _parts(folder):
         try:
             rows = pq.read_table(file, columns=["snapshot_id"], partitioning=None)
             parts.setdefault(rows.column(0)[0].as_py(), []).append(file)

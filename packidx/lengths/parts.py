@@ -25,7 +25,9 @@ KIND = Kind(
     what="lengths table",
     manifest="manifest.json",
     format=schema.LENGTHS_FORMAT,
-    names=lambda stated: [part["path"] for part in (*stated["files"], *stated.get("notes", ()))],
+    names=lambda stated: [
+        file["path"] for kind in ("files", "notes", "tokens") for file in stated.get(kind, ())
+    ],
 )
 
 

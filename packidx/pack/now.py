@@ -68,6 +68,8 @@ def pack_now(
     price = tokens.astype(np.float64) if cost is None else np.asarray(cost, np.float64)
     if tokens.ndim != 1 or price.shape != tokens.shape or not np.all(price >= 0):
         raise OptionError("lengths and cost are one number for each sample, none below 0")
+    if not np.array_equal(tokens, lengths) or not np.all(np.isfinite(price)):
+        raise OptionError("a length is not a whole number, or a cost is infinite: count tokens")
     if ranks < 1:
         raise OptionError(f"ranks is {ranks}: it must be at least 1")
     unit = np.arange(len(tokens))
@@ -97,10 +99,12 @@ def _check(tokens: Int64s, size: Int64s, capacity: int, least: int) -> None:
         raise OptionError(
             f"{len(size)} samples or groups are too few for {least} micro-batches: each needs one"
         )
-    if int(tokens.min()) < 1 or int(size.max()) > capacity:
+    if int(tokens.min()) < 1:
+        raise OptionError(f"sample {int(tokens.argmin())} has no token: leave it out")
+    if int(size.max()) > capacity:
         worst = int(size.argmax())
         raise OptionError(
-            f"sample or group {worst} has {int(size[worst])} tokens, and a micro-batch holds 1 to"
+            f"sample or group {worst} has {int(size[worst])} tokens, and a micro-batch holds"
             f" {capacity}: raise the capacity, or leave it out"
         )
 

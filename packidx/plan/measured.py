@@ -31,6 +31,10 @@ _CHANCE = 4.0
 """Error variances that a term must explain: two standard errors."""
 _OUTLIER = 6.0
 """Robust sigmas beyond which a step was held up by something else, such as a checkpoint."""
+_KNOWN = """QUALIFY bool_and(vision_patches + vision_cost IS NOT NULL)
+    OVER (PARTITION BY snapshot_id, epoch, step)
+    OR NOT bool_or(vision_patches + vision_cost IS NOT NULL) OVER ()"""
+"""Leaves out steps of which some pack's patches are not known, unless they are of none."""
 _UNCLEAR = 0.05
 """A share of a step's time, known to no less, that counts as not known."""
 
@@ -84,7 +88,8 @@ def measured_cost(folder: str) -> MeasuredCost:
     connection = duckdb.connect()
     found = connection.execute(
         "SELECT dense_rank() OVER (ORDER BY snapshot_id, epoch, step), seconds, "
-        f"{columns} FROM ({logged}) WHERE seconds > 0 ORDER BY 1, rank"
+        f"{columns} FROM ({logged}) WHERE seconds > 0 AND isfinite(seconds) {_KNOWN}"
+        " ORDER BY 1, rank"
     ).fetchnumpy()
     step, seconds, *counts = map(np.asarray, found.values())
     starts = np.flatnonzero(np.diff(step, prepend=-1))

@@ -19,7 +19,7 @@ from torch import Tensor
 from packidx.errors import MismatchError, OptionError
 from packidx.format.index import IndexManifest
 from packidx.format.schema import Pack
-from packidx.format.step_log import STEP_LOG, log_files, part_name
+from packidx.format.step_log import STEP_LOG, has_log, log_files, part_name
 from packidx.index import Index, open_index
 from packidx.index.order import Dealing, Epochs
 from packidx.io.files import atomic_file
@@ -160,7 +160,7 @@ def _finish(steps: queue.SimpleQueue[_Step | None], thread: threading.Thread) ->
 
 def _check_run(folder: str, run: dict[str, Any]) -> None:
     """Refuse a folder with another run of the same snapshot, whose steps are others."""
-    if not any(name.endswith(".parquet") for name in os.listdir(folder)):
+    if not has_log(folder):
         return
     [before] = pq.read_table(log_files(folder)[-1], columns=[*run]).slice(0, 1).to_pylist()
     differing = [name for name in run if before[name] != run[name]]
@@ -180,7 +180,7 @@ class _Writer:
         self._folder, self._run = folder, run
         self._opened = (f"{index.path}@{index.id}", index.roots)
         self._rank, self._world_size = sampler.rank, sampler.world_size
-        self._session, self._part = time.time_ns(), 0
+        self._session, self._part, self._last = time.time_ns(), 0, (-1, -1)
 
     def run(self, steps: queue.SimpleQueue[_Step | None], flush_steps: int) -> None:
         """Write what comes, until nothing comes any more."""
@@ -202,6 +202,9 @@ class _Writer:
         global_batch, epochs = self._run["global_batch"], Epochs.of(index.snapshot)
         dealing = Dealing(epochs.order(index.id, self._run["seed"], step.epoch), global_batch)
         first = step.step * global_batch
+        if (step.epoch, step.step) <= self._last:  # the run went back: what comes now holds
+            self._session = time.time_ns()
+        self._last = (step.epoch, step.step)
         numbers = dealing.packs_of_rank(first, first + global_batch, self._rank, self._world_size)
         read = {number: index.pack(number) for number in sorted(numbers.tolist())}
         packs = [read[number] for number in numbers.tolist()]

@@ -20,6 +20,7 @@ from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.format import parquet
 from packidx.format.stream import LOG_COLUMNS, LOG_RECIPE
 from packidx.index import Pack as PlannedPack
+from packidx.index.order import check_rank
 from packidx.io import files
 from packidx.pack.streams import check_lanes
 from packidx.torch.collate import collate
@@ -83,6 +84,9 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         options: Mapping[str, Any] | None = None,
         **reading: Any,
     ) -> None:
+        check_rank(rank, world_size)
+        if micro_batch < 1 or (lanes is not None and lanes < 1):
+            raise OptionError(f"micro_batch {micro_batch}, lanes {lanes}: each must be at least 1")
         asked = {**(options or {}), "capacity": capacity, "strategy": rule, "seed": seed}
         self._arguments = sources, encode, {**asked, "weights": dict(mix or {})}
         self._roots, self._reading = dict(roots or {}), reading
@@ -180,7 +184,7 @@ class StreamingPackedDataset(IterableDataset[Pack]):
             place, lanes = int(state["place"]), {int(n): own for n, own in state["lanes"].items()}
         except (KeyError, TypeError, ValueError, AttributeError):
             version = None
-        if version != _VERSION:
+        if version != _VERSION or place < 0:
             raise FormatError(
                 "this is not a state of a stream: give what StreamLoader.state_dict gave"
             )

@@ -388,6 +388,16 @@ def _options(
     if unknown := sorted(asked.keys() - known):
         raise OptionError(f"a stream has no option {unknown[0]}: plan for that")
     given = {"seed": 0, "align": 1, "pad_pack_to": 1, "reserve": 0, "shift": False, **asked}
+    least = {
+        "align": 1,
+        "pad_pack_to": 1,
+        "reserve": 0,
+        "margin": 0,
+        **dict.fromkeys(_CAPS_ASKED, 1),
+    }
+    for name, value in given.items():
+        if name in least and value is not None and Fraction(str(value)) < least[name]:
+            raise OptionError(f"{name} is {value}: it must be at least {least[name]}")
     if given.get("margin") is None and not is_exact:
         raise OptionError("not all of these lengths are exact: say how much a pack leaves free")
     margin = Fraction(str(given.get("margin") or 0))

@@ -106,12 +106,15 @@ def test_more_micro_batches_than_needed_balance_better(ranks: int) -> None:
     ("lengths", "options", "words"),
     [
         ([5, 9000], {}, "sample or group 1 has 9000 tokens"),
-        ([5, 0], {}, "a micro-batch holds 1 to 8192"),
+        ([5, 0], {}, "sample 1 has no token"),
         ([5], {"ranks": 2}, "1 samples or groups are too few for 2 micro-batches"),
         ([5, 5], {"at_least": 3}, "2 samples or groups are too few for 3 micro-batches"),
         ([5, 5], {"cost": [1.0]}, "one number for each sample"),
         ([5, 5], {"groups": ["a"]}, "2 lengths and 1 groups"),
         ([5, 5], {"ranks": 0}, "at least 1"),
+        ([0, 100], {}, "sample 0 has no token"),
+        ([10.5, 3], {}, "not a whole number"),
+        ([1, 2], {"cost": [1.0, float("inf")]}, "infinite"),
     ],
 )
 def test_what_cannot_be_dealt(lengths: list[int], options: dict[str, object], words: str) -> None:

@@ -75,6 +75,21 @@ def test_the_true_costs_come_back(tmp_path: Path, index: Index) -> None:
     assert 0.008 < fitted.num_outliers / fitted.num_steps < 0.015
 
 
+def test_steps_of_unknown_patches_are_left_out(tmp_path: Path, index: Index) -> None:
+    write_log(tmp_path, index)
+    [part] = tmp_path.iterdir()
+    rows = pq.read_table(part).to_pylist()
+    for row in rows:
+        if row["step"] % 3 == 0 and row["rank"] == 1:
+            row |= {"vision_patches": None, "vision_cost": None}
+    rows[6]["seconds"] = float("nan")
+    pq.write_table(pa.Table.from_pylist(rows, STEP_LOG), part)
+    fitted = measured_cost(str(tmp_path))
+    assert fitted.weights == pytest.approx(TRUTH, rel=0.05)
+    steps = len({row["step"] for row in rows})
+    assert fitted.num_steps + fitted.num_outliers == pytest.approx(steps * 2 / 3, abs=2)
+
+
 def test_full_packs_do_not_tell_tokens_from_the_constant(tmp_path: Path, index: Index) -> None:
     """All packs have as many tokens: the constant is of no use to a plan, and is said to be."""
     write_log(tmp_path, index, length=8000)

@@ -165,6 +165,23 @@ def test_the_later_of_two_rows_holds(tmp_path: Path, index: Index) -> None:
         assert row["loss"] == pytest.approx(losses[row["sample_id"]], rel=1e-5)
 
 
+@pytest.mark.parametrize("flush_steps", [1, 100])
+def test_a_run_that_goes_back_logs_what_it_did_last(
+    tmp_path: Path, index: Index, flush_steps: int
+) -> None:
+    """In one process, beside a table of the user's own."""
+    (tmp_path / "outliers.parquet").write_bytes(b"mine")
+    log = StepLog(tmp_path, sampler_of(index), flush_steps)
+    batches = [collate(PackedDataset(index, Encode())[k]) for k in log.sampler.packs_of_step(1)]
+    for time, step in enumerate([0, 1, 2, 1, 2, 0, 1, 0, 1]):
+        for batch in batches:
+            log.add(batch, torch.full(batch["labels"].shape, float(time)))
+        log.end_step(step)
+    log.close()
+    query = "SELECT step, max(loss / label_tokens) AS loss FROM losses GROUP BY 1 ORDER BY 1"
+    assert [row["loss"] for row in rows(index, tmp_path, query)] == [7.0, 8.0, 4.0]
+
+
 def _killed(folder: str, path: str) -> None:
     log = StepLog(folder, sampler_of(Index(*path.split("@"))), flush_steps=2)
     dataset = PackedDataset(log.sampler.index, Encode())

@@ -373,3 +373,21 @@ def test_all_ranks_have_as_many_packs(lengths: Path) -> None:
     for world_size in (1, 2, 4, 8):
         counts = {steps_of(iter(stream_of(lengths, r, world_size))) for r in range(world_size)}
         assert counts == {len(stream_of(lengths, 0, world_size))}
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"rank": 2, "world_size": 2}, r"rank 2 is outside \[0, 2\)"),
+        ({"world_size": 0}, "world_size is 0"),
+        ({"micro_batch": 0}, "at least 1"),
+        ({"lanes": 0}, "at least 1"),
+        ({"options": {"align": 0}}, "align is 0"),
+        ({"options": {"max_samples": 0}}, "max_samples is 0"),
+        ({"options": {"reserve": -8}}, "reserve is -8"),
+        ({"options": {"margin": -1}}, "margin is -1"),
+    ],
+)
+def test_numbers_of_no_stream(lengths: Path, asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        stream_of(lengths, **{"rank": 0, "world_size": 1, **asked})
