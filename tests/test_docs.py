@@ -128,7 +128,9 @@ def test_every_command_is_run_by_a_page() -> None:
 def test_the_example_output_is_what_the_example_gives(
     corpus: Path, processors: Path, tmp_path: Path
 ) -> None:
-    shown = re.search(r"What `make plan` ends with:\n\n((?:    .*\n)+)", text_of("README.md"))
+    shown = re.search(
+        r"What `make plan` says of its plan:\n\n((?:    .*\n)+)", text_of("README.md")
+    )
     assert shown
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "corpus").symlink_to(corpus)

@@ -141,7 +141,8 @@ def _changes(part: str, settings: Mapping[str, Any], known: Mapping[str, Known])
             every = [_full(each, own) for each in known for own in sorted(known[each][0])]
             near = [own for own in every if own.rpartition(".")[2] == name]
             near += get_close_matches(_full(part, path), every, 4)
-            raise OptionError(f"{label}: there is no such one, but {', '.join(near or every)}")
+            listed = ", ".join(dict.fromkeys(near or every))
+            raise OptionError(f"{label} does not exist; it may be one of {listed}")
         if key and (not isinstance(before, Mapping) or key not in before):
             raise OptionError(f"{label}: {name} is {json.dumps(before)}, give it as a whole")
         _check_type(label, key or name, value, before[key] if key else now.get(name))

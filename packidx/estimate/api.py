@@ -167,6 +167,9 @@ def estimate_lengths(
     shards = find_shards([sources] if isinstance(sources, str) else list(sources), layout, besides)
     left_out, mistakes = besides.not_read(shards)
 
+    if hasattr(processor, "save_pretrained"):
+        kind = type(processor).__name__
+        raise OptionError(f"processor is a {kind}: give the folder or name that it is loaded from")
     name = None if processor is None else os.fspath(processor)
     if method not in (None, "heuristic"):
         raise OptionError(f"method is {method!r}: give 'heuristic', or nothing")

@@ -219,7 +219,7 @@ def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
         )
         return
     why = "one micro-step per step leaves the schedule nothing to even out; planning with a larger "
-    why += "`--global-batch` and more `--micro-steps` gives it some"
+    why += "`--global-batch` gives it some"
     if without[0]["micro_steps"] > 1:
         random = percent(100 * (1 - without[0]["random"]["useful"]))
         why = f"the schedule makes it worse there: a random order loses {random}"

@@ -163,6 +163,8 @@ def _of_ours(folder: str) -> str | None:
     names = storage.names(folder)
     if "snapshots" in names:
         return "a pack index"
+    if "index" in names and "snapshots" in storage.names(urls.join(folder, "index")):
+        return "the lengths and index that packidx pack wrote"
     if "manifest.json" not in names:
         return None
     stated = str(read_json_object(urls.join(folder, "manifest.json")).get("format"))

@@ -353,7 +353,9 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...], plain: bool = True)
 
 
 def _within(name: str, value: int, low: int, high: int, what: str = "it must be") -> None:
-    if type(value) is not int or not low <= value <= high:
+    if type(value) is not int:
+        raise OptionError(f"{name} is {value!r}, which is not an integer")
+    if not low <= value <= high:
         joint = "" if what == "it must be" else ","
         raise OptionError(f"{name} is {value}: {what}{joint} {low} to {high}")
 

@@ -32,6 +32,7 @@ from packidx.torch.joining import IGNORE, rules_of
 from packidx.torch.pixels import PackBuffer
 from packidx.torch.sample import (
     ADVICE,
+    GUESSED,
     PlanMismatch,
     begins_medium,
     check_media,
@@ -54,13 +55,17 @@ the tokens that are kept of it, if it ``takes_tokens``."""
 
 
 def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
-    """Return `encode`, or the `ProcessorEncoder` of a processor's folder or name on the Hub, with
-    the label policy and the settings that the lengths of `index` were counted with."""
-    if not isinstance(encode, str | PathLike):
+    """Return `encode`, or the `ProcessorEncoder` of a processor, its folder or its name on the Hub,
+    with the label policy and the settings that the lengths of `index` were counted with."""
+    is_processor = hasattr(encode, "tokenizer") and hasattr(encode, "save_pretrained")
+    if not is_processor and not isinstance(encode, str | PathLike):
         return encode
     from packidx.encode import ProcessorEncoder
 
     counted = index.snapshot.lengths.encoder
+    if is_processor:  # it has its settings already
+        labels = None if counted is None else counted.labels
+        return ProcessorEncoder(encode) if labels is None else ProcessorEncoder(encode, labels)
     if counted is None:
         return ProcessorEncoder(encode)
     if counted.labels is None:
@@ -304,7 +309,7 @@ class SampleReader:
                 begin = f" from token {start}" if start else ""
                 raise PlanMismatch(
                     f"encoded to {length} tokens{after} but planned as {sample.length}{begin};"
-                    f" {ADVICE}"
+                    f" {ADVICE if is_exact(self._index.snapshot) else GUESSED}"
                 )
             piece = self._cut(encoded, start, start + sample.length)
         check_media(piece, sample.media)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torchvision_cpu  # noqa: F401  (before transformers)
 from packidx_cli.advice import _NAMED, _OPTION, _options, for_command
 from packidx_cli.main import _COMMANDS, cli, main
 
@@ -75,8 +76,8 @@ def test_copies_are_told_beside_the_share_that_is_lost(
 ) -> None:
     base = ["pack", "data", "--processor", "proc", "--capacity", "64", "-o", "data/packs"]
     assert main([*base, "--mix", "chats=2"]) == 0
-    lost = [line for line in capsys.readouterr().out.splitlines() if line.startswith("dropped")]
-    assert "to be packed, each sample counted once (" in lost[0]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "to be packed, each sample counted once (" in said
 
 
 def test_what_one_would_write_in_python(here: Path) -> None:
@@ -185,3 +186,31 @@ def test_no_advice_names_an_option_that_its_command_lacks() -> None:
     text = "give --max-images, or plan with --reserve 8; `tar --sort=name`"
     assert for_command(text, cli, "stats") == text.replace("--max", "packidx plan --max")
     assert for_command(text, cli, "plan") == text
+
+
+def test_a_processor_itself_and_guessed_lengths(
+    here: Path, processors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoProcessor
+
+    from packidx.torch import PackedDataset
+
+    processor = AutoProcessor.from_pretrained(processors / "qwen2.5-vl")
+    with pytest.raises(OptionError, match="give the folder or name that it is loaded from"):
+        packidx.estimate_lengths("data", "lengths", processor=processor)
+    packidx.estimate_lengths("data", "lengths", processor="proc")
+    packidx.plan_packs("lengths", "index", capacity=256)
+    ids = [
+        PackedDataset("index", encode)[0].samples[0]["input_ids"] for encode in (processor, "proc")
+    ]
+    assert ids[0].equal(ids[1])
+    packidx.estimate_lengths("data", "guessed")
+    packidx.plan_packs("guessed", "guesses", capacity=512)
+    with pytest.raises(MismatchError, match="guesses: read with on_mismatch='fit'"):
+        [*PackedDataset("guesses", "proc")]
+    with pytest.raises(OptionError, match="capacity is '2048', which is not an integer"):
+        packidx.plan_packs("lengths", "index", capacity="2048")
+    assert packed() == 0
+    capsys.readouterr()
+    assert main(["estimate", "data", "-o", "data/packs"]) == 1
+    assert "holds the lengths and index that packidx pack wrote" in capsys.readouterr().err
