@@ -147,15 +147,16 @@ class ProcessorEncoder:
             raise error
         return int(counts.length[0])
 
-    takes_allocate = True
-    """Whether `PackedDataset` gives it the memory of its pack."""
+    @property
+    def takes_allocate(self) -> bool:
+        """Whether `PackedDataset` gives it the memory of its pack: not one that does more."""
+        return type(self).__call__ is ProcessorEncoder.__call__
 
     @property
     def takes_tokens(self) -> bool:
         """Whether `PackedDataset` gives it tokens that were kept: not one that does more, nor where
         a processor of no family of ours builds every sample."""
-        is_ours = type(self).__call__ is ProcessorEncoder.__call__
-        return is_ours and not isinstance(self.files.vision, ProbedMedia)
+        return self.takes_allocate and not isinstance(self.files.vision, ProbedMedia)
 
     def text_sample(self, kept: KeptSample) -> dict[str, torch.Tensor]:
         """One sample's tensors, of text alone, made of its tokens."""

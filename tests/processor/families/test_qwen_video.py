@@ -78,7 +78,12 @@ def built_media(
     assert counter.files is not None
     media = counter.count_media([talk], [infos])
     return media_tensors(
-        counter.files, talk, media, [], lambda kind: getattr(processor, f"{kind}_processor")
+        counter.files,
+        talk,
+        media,
+        [],
+        lambda kind: getattr(processor, f"{kind}_processor"),
+        lambda *given: None,
     )
 
 
