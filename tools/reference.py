@@ -23,6 +23,7 @@ MODULES = (
     "packidx.torch",
     "packidx.torch.loss",
     "packidx.encode",
+    "packidx.trainers.huggingface",
     "packidx.recipe",
     "packidx.inspect.trace",
     "packidx.inspect.verify",

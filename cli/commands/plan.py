@@ -353,6 +353,8 @@ def print_plan(summary: PlanSummary) -> None:
     """Facts of the plan, where it lies, and a line to type."""
     output, ident = summary.path, summary.snapshot_id
     facts = result_facts(summary.snapshot)
+    if summary.existed:
+        facts.pop("compared", None)  # as it was then; the lengths may have been compared since
     seconds = f"written in {summary.seconds:.1f} s"
     state = "exists already, HEAD points at it" if summary.existed else seconds
     facts["index"] = f"{output}@{ident[:12]} ({state})"

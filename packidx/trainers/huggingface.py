@@ -34,6 +34,8 @@ from packidx.torch.loss import (
 allow_cuda_torchvision()  # a CPU build of torch beside PyPI's CUDA build of torchvision
 from transformers import PreTrainedModel, Trainer, TrainingArguments  # noqa: E402
 
+__all__ = ["PackedTrainer", "TrainsOnPacks"]
+
 _ORDER = "packs.json"  # in a checkpoint: the sampler's state
 
 
@@ -98,6 +100,8 @@ class PackedTrainer(TrainsOnPacks):
         log: str | None = None,
         **options: Any,
     ) -> None:
+        if "data_collator" in options:
+            raise OptionError("data_collator is packidx.torch.collate here: give attention= to it")
         _check(args, train_dataset)
         collator = partial(collate, attention=attention)
         super().__init__(

@@ -214,3 +214,11 @@ def test_a_processor_itself_and_guessed_lengths(
     capsys.readouterr()
     assert main(["estimate", "data", "-o", "data/packs"]) == 1
     assert "holds the lengths and index that packidx pack wrote" in capsys.readouterr().err
+
+
+def test_plan_takes_the_folder_that_pack_wrote(here: Path) -> None:
+    assert packed() == 0
+    options = ["--capacity", "128", "--quiet"]
+    assert main(["plan", "data/packs", "-o", "data/packs/index", *options]) == 0
+    index = packidx.open_index("data/packs")
+    assert (index.capacity, index.snapshot.lengths.num_samples) == (128, 40)
