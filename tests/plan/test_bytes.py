@@ -120,7 +120,7 @@ def test_shares_of_the_epoch_are_what_was_asked(lengths: Path, tmp_path: Path) -
         ({"exclude": "nowhere.parquet"}, "nowhere.parquet"),
         ({"seed": 1 << 70}, "seed is"),
         ({"on_long": None}, "on-long is None: choose one of drop, split, truncate, error"),
-        ({"align": None}, "align is None: it must be 1 to"),
+        ({"align": None}, "align is None, which is not an integer"),
     ],
 )
 def test_bad_options_get_one_sentence(

@@ -112,8 +112,13 @@ def test_defaults_that_the_help_puts_into_words_are_those_of_a_plan() -> None:
 def test_the_format_has_every_option_of_a_manifest() -> None:
     text = (Path(__file__).parents[3] / "FORMAT.md").read_text()
     table = text.split("| `options`, all resolved |")[1].split("\n\n")[0].splitlines()[2:]
-    rows = [[re.findall(r"`([^`]+)`", cell) for cell in row.split(" | ")] for row in table]
-    values = {name: words for names, words in rows for name in names}
+    quoted = re.compile(r"`([^`]+)`")
+    values: dict[str, list[str]] = {}
+    for row in table:
+        cells = row.split(" | ")
+        names, parts = quoted.findall(cells[0]), cells[1].split("; ")
+        said = parts if len(parts) == len(names) else [cells[1]] * len(names)
+        values |= {name: quoted.findall(part) for name, part in zip(names, said, strict=True)}
     stored = with_defaults(PlanOptions(8), "exact").to_json().keys()
     assert values.keys() == stored == set(Options.__struct_fields__)
     for name in stored & OPTIONS.keys():
