@@ -87,7 +87,7 @@ def test_settings_decide_lengths_and_are_in_the_options(
     for settings, words in (
         ([PLANNED[0]], "settings of a processor need the processor"),
         (["images.max_pixels=", "--processor", str(folder)], "write NAME=VALUE"),
-        (["images.max_pixel=5", "--processor", str(folder)], "but images.max_pixels"),
+        (["images.max_pixel=5", "--processor", str(folder)], "may be one of images.max_pixels"),
         (["images.do_resize=no", "--processor", str(folder)], "is 'no': give true or false"),
     ):
         assert main([*command, *settings]) == 1
