@@ -227,9 +227,10 @@ def read_lengths(uri: str) -> Lengths:
         OSError: a store cannot be asked.
     """
     uri = urls.local_path(uri)
-    below = urls.join(uri, "lengths")  # of a folder that `packidx pack` wrote
-    if not urls.is_url(uri) and storage.exists(urls.join(below, "manifest.json")):
-        uri = below
+    names = [] if urls.is_url(uri) else storage.names(uri)
+    is_packed = {"index", "lengths"} <= {*names}  # by `packidx pack`
+    if is_packed and not any(name.endswith((".parquet", "manifest.json")) for name in names):
+        uri = urls.join(uri, "lengths")
     table = known_table(uri)
     if table.manifest is not None and (wrong := unsound_file(table.files)):
         raise MismatchError(f"{wrong}: run `packidx estimate` again")

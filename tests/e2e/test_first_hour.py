@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torchvision_cpu  # noqa: F401  (before transformers)
 from packidx_cli.advice import _NAMED, _OPTION, _options, for_command
@@ -222,3 +223,7 @@ def test_plan_takes_the_folder_that_pack_wrote(here: Path) -> None:
     assert main(["plan", "data/packs", "-o", "data/packs/index", *options]) == 0
     index = packidx.open_index("data/packs")
     assert (index.capacity, index.snapshot.lengths.num_samples) == (128, 40)
+    # A folder that holds a table itself is that table, whatever lies below it.
+    pl.DataFrame({"length": [5, 6]}).write_parquet("data/packs/own.parquet")
+    assert main(["plan", "data/packs", "-o", "own", *options]) == 0
+    assert packidx.open_index("own").snapshot.lengths.num_samples == 2
