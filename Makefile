@@ -160,7 +160,7 @@ wheels: $(UV_VENV)/.ready  ## ask it for which Pythons there are wheels of what 
 clean:  ## remove the environment and all generated data
 	rm -rf $(VENV) $(PLANNER_VENV) $(ENERGON_VENV) $(UV_VENV) $(OVERLAYS) $(DATA) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
-$(VENV)/.base: pyproject.toml Makefile
+$(VENV)/.base: pyproject.toml setup.py Makefile
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing packidx and the corpus packages into $(VENV) (no torch) ..."
 	@$(PIP) "$(PYARROW)" -e ".[fast]"

@@ -30,7 +30,8 @@ from packidx.format.outputs import ExchangeManifest, ExportedFile
 from packidx.format.parquet import open_writer
 from packidx.index import Index
 from packidx.index.order import Dealing, Epochs, check_global_batch
-from packidx.io import files, urls
+from packidx.io import files
+from packidx.io.copies import StoredFile, local_copy
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind
 from packidx.records.containers.base import file_blocks, file_version
@@ -96,7 +97,9 @@ def export_xtuner(
 
     paths = [opened.resolve(shard.uri) for shard in opened.snapshot.shards]
     for path, shard in zip(paths, opened.snapshot.shards, strict=True):
-        if not urls.is_url(path) and _num_lines(path) != shard.rows:
+        with local_copy(StoredFile(path)) as copy:
+            num_lines = _num_lines(copy)
+        if num_lines != shard.rows:
             raise OptionError(
                 f"{path} has blank lines, which XTuner counts and a plan does not: remove them,"
                 " estimate and plan again"
