@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from click.testing import CliRunner
+from object_store import Store
 from packidx_cli.main import cli
 from small_packs import make_index, record
 from torch.utils.data import DataLoader
@@ -137,6 +138,17 @@ def test_lines_that_xtuner_numbers_otherwise(tmp_path: Path, end: str) -> None:
             continue
         with pytest.raises(OptionError, match=says):
             export_xtuner(tmp_path / name / "index", tmp_path / name / "out", 1)
+
+
+def test_lines_of_a_store_are_counted_too(store: Store, tmp_path: Path) -> None:
+    lines = [json.dumps(record(n, [8])) for n in range(6)]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.jsonl").write_text("\n\n".join(lines))
+    url = store.put_tree(tmp_path / "data", "blank")
+    estimate_lengths([f"{url}/a.jsonl"], tmp_path / "lengths", encode=SyntheticEncode(), workers=1)
+    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=CAPACITY)
+    with pytest.raises(OptionError, match="has blank lines"):
+        export_xtuner(tmp_path / "index", tmp_path / "out", 1)
 
 
 def test_shifted_packs_and_no_epochs_are_refused(tmp_path: Path) -> None:
