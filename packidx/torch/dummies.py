@@ -59,9 +59,11 @@ class DummyImages:
         return self._of_tokens(self._tokens_for(patches))
 
     def largest(self) -> int:
-        """Tokens of the longest sample that `filling` returns."""
-        every = range(0, self.multiple, self._square)
-        return length_of(self._of_tokens(max(map(self._tokens_for, every))))
+        """Tokens of the longest sample that `filling` returns: two images have more around them."""
+        every = {self._tokens_for(patches) for patches in range(0, self.multiple, self._square)}
+        single = {tokens for tokens in every if _is_taken(tokens)}
+        longest = [max(tokens) for tokens in (single, every - single) if tokens]
+        return max(length_of(self._of_tokens(tokens)) for tokens in longest)
 
     def _tokens_for(self, patches: int) -> int:
         """The fewest tokens that fill up, and that a processor makes of an image."""

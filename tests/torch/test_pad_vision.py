@@ -13,9 +13,12 @@ from small_packs import make_index, record
 from torch_packs import SyntheticEncode
 
 from packidx import estimate_lengths, open_index, plan_packs
+from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError
 from packidx.index import Index
 from packidx.torch import PackedDataset, collate
+from packidx.torch.dummies import DummyImages
+from packidx.torch.sample import length_of
 
 PATCHES, TOKENS = 256, 256
 
@@ -68,3 +71,12 @@ def test_what_cannot_be_padded_is_refused(tmp_path: Path, processors: Path, inde
     encode = SyntheticEncode()
     with pytest.raises(OptionError, match="encoders that return image_grid_thw"):
         PackedDataset(bare, lambda r: encode(record(0, [9, (4, 4)])), pad_vision_to=8)
+
+
+def test_two_images_are_not_longer_than_the_longest(processors: Path) -> None:
+    """Of 195 tokens a step, 197 are two images (a prime is too narrow for one), 198 are one."""
+    dummies = DummyImages(ProcessorEncoder(processors / "qwen2.5-vl"), None, None, 4 * 195)
+    made = [dummies.filling(4 * (195 - tokens)) for tokens in (2, 3, 100, 194)]
+    lengths = [length_of(sample) for sample in made if sample is not None]
+    assert [len(sample["image_grid_thw"]) for sample in made if sample is not None] == [2, 1, 1, 1]
+    assert dummies.largest() == max(lengths) == lengths[0] > lengths[1]
