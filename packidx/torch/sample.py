@@ -43,7 +43,10 @@ OF_A_PACK = frozenset(
 )
 
 ADVICE = "the data or the encoder is another: restore it, or estimate and plan again"
-GUESSED = "the plan's lengths are guesses: read with on_mismatch='fit', or count with the processor"
+GUESSED = (
+    "not all lengths of the plan are exact: read it with on_mismatch='fit', or count with the"
+    " processor"
+)
 
 
 class PlanMismatch(MismatchError):
