@@ -57,20 +57,15 @@ the tokens that are kept of it, if it ``takes_tokens``."""
 def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
     """Return `encode`, or the `ProcessorEncoder` of a processor, its folder or its name on the Hub,
     with the label policy and the settings that the lengths of `index` were counted with."""
-    is_processor = hasattr(encode, "tokenizer") and hasattr(encode, "save_pretrained")
-    if not is_processor and not isinstance(encode, str | PathLike):
+    is_object = hasattr(encode, "save_pretrained")  # and has its settings already
+    if not is_object and not isinstance(encode, str | PathLike):
         return encode
     from packidx.encode import ProcessorEncoder
 
     counted = index.snapshot.lengths.encoder
-    if is_processor:  # it has its settings already
-        labels = None if counted is None else counted.labels
-        return ProcessorEncoder(encode) if labels is None else ProcessorEncoder(encode, labels)
-    if counted is None:
-        return ProcessorEncoder(encode)
-    if counted.labels is None:
-        return ProcessorEncoder(encode, settings=counted.overrides)
-    return ProcessorEncoder(encode, counted.labels, settings=counted.overrides)
+    settings = None if is_object or counted is None else counted.overrides
+    policy = None if counted is None else counted.labels
+    return ProcessorEncoder(encode, policy or "all", settings=settings)
 
 
 def kept_tokens(index: Index, encode: Encode, wanted: bool | None) -> KeptTokens | None:
@@ -211,7 +206,7 @@ class SampleReader:
     @contextmanager
     def together(self, samples: Sequence[Sample], epoch: int) -> Iterator[None]:
         """While it lasts, `read` has the records of `samples` that a store must be asked for."""
-        samples = [s for s in samples if (kept := self._kept(s)) is None or kept.mark is not None]
+        samples = [sample for sample in samples if self._reads_record(sample)]
         records = self._fetcher.read_together(samples, epoch)
         ready = {(samples[n].pack_id, samples[n].position): read for n, read in records.items()}
         self._ready |= ready
@@ -262,6 +257,13 @@ class SampleReader:
             return None
         except MismatchError as error:
             raise _located(error, sample, self._index) from None
+
+    def _reads_record(self, sample: Sample) -> bool:
+        """Return whether a record waits for a store, and is more than text that was kept."""
+        if not self._fetcher.waits(sample):
+            return False
+        kept = self._kept(sample)
+        return kept is None or kept.mark is not None
 
     def _kept(self, sample: Sample) -> KeptSample | None:
         """The tokens of `sample`, where they were kept and still are."""

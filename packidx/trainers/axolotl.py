@@ -18,7 +18,6 @@ from axolotl.core.trainers.base import AxolotlTrainer
 from axolotl.integrations.base import BasePlugin
 from pydantic import BaseModel
 
-from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError
 from packidx.torch import OrderedPacks, as_hf_dataset, collate
 from packidx.trainers.huggingface import TrainsOnPacks
@@ -60,9 +59,9 @@ class PackedPlugin(BasePlugin):  # type: ignore[misc]  # axolotl is not type-che
         epochs = math.ceil(cfg.num_epochs)
         ranks = int(os.environ.get("WORLD_SIZE", "1"))
         batch = cfg.micro_batch_size * cfg.gradient_accumulation_steps * ranks
-        encode = ProcessorEncoder(cfg.packidx["processor"])
         seed = cfg.packidx.get("seed") or 0
-        packs = OrderedPacks(cfg.packidx["index"], encode, batch, epochs, seed)
+        own = cfg.packidx
+        packs = OrderedPacks(own["index"], own["processor"], batch, epochs, seed)
         cfg.num_epochs = cfg.num_epochs / epochs
         steps = cfg.max_steps or math.ceil(len(packs) * cfg.num_epochs / batch)
         return TrainDatasetMeta(as_hf_dataset(packs), None, steps)

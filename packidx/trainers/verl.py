@@ -40,10 +40,7 @@ class Packs(Dataset[dict[str, Any]]):
     ) -> None:
         path = parquet_files if isinstance(parquet_files, str) else parquet_files[0]
         given = dict(config.get("packidx") or {})
-        if "encode" not in given:
-            from packidx.encode import ProcessorEncoder
-
-            given["encode"] = ProcessorEncoder(processor or tokenizer)
+        given.setdefault("encode", processor or tokenizer)
         self.packs = OrderedPacks(path, global_batch=config["train_batch_size"], **given)
         if self.packs.index.snapshot.options.shift:
             raise OptionError(f"{path} was planned with --shift, and verl shifts: plan without")

@@ -22,14 +22,12 @@ def test_axolotl(tmp_path: Path) -> None:
         from axolotl.integrations.base import PluginManager
         from axolotl.utils.dict import DictDefault
 
-        import packidx.trainers.axolotl as adapter
         from packidx.torch import prepare_model
 
-        adapter.ProcessorEncoder = lambda _: real.Encode()  # type: ignore[assignment,misc]
         cfg = DictDefault(
             {
                 "plugins": ["packidx.trainers.axolotl.PackedPlugin"],
-                "packidx": {"index": str(index.path), "processor": "-"},
+                "packidx": {"index": str(index.path), "processor": real.Encode()},
                 "output_dir": folder,
                 "micro_batch_size": 1,
                 "gradient_accumulation_steps": real.BATCH,
