@@ -207,7 +207,9 @@ def test_a_processor_itself_and_guessed_lengths(
     assert ids[0].equal(ids[1])
     packidx.estimate_lengths("data", "guessed")
     packidx.plan_packs("guessed", "guesses", capacity=512)
-    with pytest.raises(MismatchError, match="not all lengths of the plan are exact: read it with on_mismatch='fit'"):
+    with pytest.raises(
+        MismatchError, match="not all lengths of the plan are exact: read it with on_mismatch='fit'"
+    ):
         [*PackedDataset("guesses", "proc")]
     with pytest.raises(OptionError, match="capacity is '2048', which is not an integer"):
         packidx.plan_packs("lengths", "index", capacity="2048")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import real_trainers as real
 import torchvision_cpu  # noqa: F401  (before transformers)
+import trainer_packs as real
 
 from packidx.index import Index
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import hf_runs
 import pytest
-import real_trainers as real
 import torchvision_cpu  # noqa: F401  (before transformers)
+import trainer_packs as real
 
 pytestmark = pytest.mark.filterwarnings("default")  # other people's
 pytest.importorskip("axolotl.core.builders.causal", exc_type=ImportError)

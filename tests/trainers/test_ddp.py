@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import real_trainers as real
 import torch
 import torch.distributed as dist
 import torchvision_cpu  # noqa: F401  (before transformers)
+import trainer_packs as real
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 

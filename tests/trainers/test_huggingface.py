@@ -6,7 +6,7 @@ from pathlib import Path
 
 import hf_runs
 import pytest
-import real_trainers as real
+import trainer_packs as real
 
 from packidx.index import Index
 from packidx.torch import PackedDataset, as_hf_dataset, collate, prepare_model
@@ -34,7 +34,7 @@ def test_packed_trainer(index: Index, tmp_path: Path) -> None:
 
 
 def test_sft_trainer(index: Index, tmp_path: Path) -> None:
-    real.needed("trl")
+    pytest.importorskip("trl", exc_type=ImportError)
 
     def train(folder: str, resume: bool) -> None:
         from trl import SFTConfig, SFTTrainer

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import real_trainers as real
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
+import trainer_packs as real
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from packidx.index import Index
