@@ -97,7 +97,7 @@ class ProcessorEncoder:
                 f"processor {self.files.name} cannot be used: {self.files.unknown}; "
                 "pass your own encode(record) callable instead"
             )
-        self._counter = ConversationCounter(self.files)
+        self._counter = ConversationCounter(self.files, backend=None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what another process loads again: a pickle that names transformers' classes would
