@@ -113,7 +113,7 @@ class ProcessorEncoder:
                 f"processor {self.files.name} cannot be used: {self.files.unknown}; "
                 "pass your own encode(record) callable instead"
             )
-        self._counter = ConversationCounter(self.files)
+        self._counter = ConversationCounter(self.files, backend=None)
         self._store = None if pixel_store is None else PixelStore(os.fspath(pixel_store))
         if self._store is not None:
             self.check_store(self._store)
