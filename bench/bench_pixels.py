@@ -26,6 +26,7 @@ from bench_tools import heading, line, ratio
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.encode.imports import allow_cuda_torchvision
+from packidx.precompute import keep_pixels
 from packidx.torch import Pack, PackedDataset, collate
 
 PACKS = 16
@@ -33,7 +34,11 @@ ROUNDS = 2
 PHOTOS = 300
 SENT = 40
 """How often a pack is sent."""
-PROMISED = {"example": {"float32": 1.3, "uint8": 2.5}, "photos": {"float32": 1.3, "uint8": 1.8}}
+PROMISED = {
+    "example": {"float32": 1.3, "uint8": 2.5, "kept": 4.0},
+    "photos": {"float32": 1.3, "uint8": 1.8, "kept": 4.0},
+}
+"""``kept``: bytes that ``packidx precompute --pixels`` has written."""
 
 
 def main(data: Path) -> None:
@@ -46,22 +51,25 @@ def main(data: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         output = Path(name)
         plan_packs(data / "lengths", output / "example", capacity=8192)
-        _compare("example", output / "example", folder, processor)
+        corpus = data / "corpus"
+        keep_pixels(str(corpus), output / "kept", folder, media_root=corpus)
+        _compare("example", output / "example", folder, processor, output / "kept")
         _write_photos(data / "corpus" / "images" / "photos", output)
         photos, lengths = output / "photos.jsonl", output / "lengths"
         estimate_lengths(str(photos), lengths, processor=str(folder))
         plan_packs(lengths, output / "photos", capacity=16384)
-        _compare("photos", output / "photos", folder, processor)
+        keep_pixels(str(photos), output / "kept", folder)
+        _compare("photos", output / "photos", folder, processor, output / "kept")
         for each in ("example", "photos"):
             _send(each, output / each, folder)
 
 
-def _compare(name: str, path: Path, folder: Path, processor: Any) -> None:
+def _compare(name: str, path: Path, folder: Path, processor: Any, kept: Path) -> None:
     index = open_index(path)
     promised = PROMISED[name]
-    datasets = {
-        form: PackedDataset(index, ProcessorEncoder(folder, pixels=form)) for form in promised
-    }
+    encoders = {form: ProcessorEncoder(folder, pixels=form) for form in ("float32", "uint8")}
+    encoders["kept"] = ProcessorEncoder(folder, pixels="uint8", pixel_store=kept)
+    datasets = {form: PackedDataset(index, encode) for form, encode in encoders.items()}
     packs = np.random.default_rng(0).permutation(index.num_packs)[:PACKS].tolist()
 
     def ours(form: str) -> None:

@@ -1,9 +1,11 @@
-"""`packidx precompute`: write a data set back with every record's counts in it."""
+"""`packidx precompute`: write a data set back with its counts in it, or its images' pixels."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from packidx.words import count
 
@@ -29,7 +31,7 @@ from ..sources import (
 )
 
 if TYPE_CHECKING:
-    from packidx.precompute import PrecomputeSummary
+    from packidx.precompute import KeptSummary, PrecomputeSummary
 
 
 @grouped_command(
@@ -49,7 +51,14 @@ if TYPE_CHECKING:
     worker_options("count"),
     OptionGroup("output", "-o counted/ --meta objects"),
     output_option(
-        "Folder of the new data set; one that precompute has written is replaced as a whole."
+        "Folder of the new data set; one that precompute has written is replaced as a whole. "
+        "With --pixels a folder of pixels, to which those that it lacks are added."
+    ),
+    click.option(
+        "--pixels",
+        is_flag=True,
+        help="Write the pixels of the images in place of the counts, decoded and resized: "
+        "ProcessorEncoder(pixel_store=DIR) takes them from there.",
     ),
     option(
         "--meta",
@@ -62,7 +71,9 @@ if TYPE_CHECKING:
     json_option,
     quiet_option,
 )
-def precompute(max_rejected: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
+def precompute(
+    max_rejected: str | None, quiet: bool, as_json: bool, pixels: bool, meta: str, **options: Any
+) -> None:
     """Write the SOURCEs back with _text_tokens and mm_inputs_meta in every record.
 
     For trainers that pack inside the job: the two sum to the record's exact length. JSON becomes
@@ -70,11 +81,18 @@ def precompute(max_rejected: str | None, quiet: bool, as_json: bool, **options: 
     left as it is. DIR/.packidx.json says what the counts were made with.
     """
     from packidx.estimate.summary import read_limit, rejection_warnings
+    from packidx.precompute import keep_pixels
     from packidx.precompute import precompute as run
 
     read_limit(max_rejected)  # before the work is done
     with progress_bar(quiet) as progress:
-        summary = run(progress=progress, **options)
+        if pixels:
+            kept = keep_pixels(progress=progress, **options)
+        else:
+            summary = run(progress=progress, meta=meta, **options)
+    if pixels:
+        _show_kept(kept, as_json)
+        return
     if as_json:
         told = [*summary.warnings, *rejection_warnings(summary.sources)]
         print_json(dataclasses.asdict(summary) | {"warnings": told})
@@ -83,6 +101,20 @@ def precompute(max_rejected: str | None, quiet: bool, as_json: bool, **options: 
         print_sources(summary.sources, {})
     warn(summary.warnings)
     warn_of_rejected(summary.sources, max_rejected, summary.path)
+
+
+def _show_kept(kept: KeptSummary, as_json: bool) -> None:
+    if as_json:
+        print_json(dataclasses.asdict(kept))
+        return
+    facts = {
+        "images": f"{count(kept.num_images)}, {count(kept.num_made)} of them new",
+        "named by records": f"{count(kept.num_references)} times",
+        "pixels": f"{kept.path}, {kept.nbytes / 1e6:,.1f} MB (in {kept.seconds:.1f} s)",
+    }
+    if kept.num_unreadable:
+        facts["left out"] = f"images of {count(kept.num_unreadable)} records that cannot be used"
+    print_facts("Kept", facts)
 
 
 def _print(summary: PrecomputeSummary) -> None:

@@ -32,11 +32,9 @@ _ADVICE = (
     " out, or pass your own encode(record) callable"
 )
 
-MakePatches = Callable[
-    [FamilyMedia, Sequence[Any], "NDArray[np.int64]"], "dict[str, torch.Tensor] | None"
-]
-"""(a family, images, their grids as counted) → what its image processor makes of them; None where
-that is left to the processor."""
+MakePatches = Callable[[Sequence[Any], "NDArray[np.int64]"], "dict[str, torch.Tensor] | None"]
+"""(images, their grids as counted) → what a family's image processor makes of them; None where that
+is left to the processor."""
 
 
 def media_tensors(
@@ -108,7 +106,7 @@ def _of_parts(
         made: Mapping[str, Any] | None = None
         if kind == "image":
             grids = counted.grid[counted.kind == KINDS.index(kind)]
-            made = patches(vision, [each.ref for each in own], grids)
+            made = patches([each.ref for each in own], grids)
         made = _features(vision, part, own) if made is None else made
         tensors |= {name: made[name] for name in vision.model_inputs if name in made}
     return tensors

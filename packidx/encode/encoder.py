@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,23 +14,31 @@ import numpy as np
 from packidx.arrays import Bools, Int64s
 from packidx.encode.build import media_tensors
 from packidx.encode.imports import import_torch
+from packidx.encode.kept import KeptImage
 from packidx.encode.loading import files_of, load_part, load_processor
-from packidx.encode.media import info_of, refuse_unsupported
+from packidx.encode.media import decoded_image, info_of, refuse_unsupported
 from packidx.encode.patches import FORMS, Allocate, ImagePatches, patches_of
 from packidx.encode.positions import mrope_positions, positions_of
 from packidx.encode.probe import ProbedMedia
-from packidx.errors import OptionError
+from packidx.encode.whole import NotBuilt
+from packidx.errors import BadRecord, FormatError, MismatchError, OptionError
+from packidx.format.manifest import setting_differences
+from packidx.format.pixels import PixelStore
 from packidx.format.tokens import KeptSample
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
 from packidx.processor.families.base import FamilyMedia
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.sequence import trained_tokens
-from packidx.records.conversation import Conversation
+from packidx.records.conversation import Conversation, Media
 from packidx.records.dialects.parse import parse
+from packidx.records.media.images import open_image, read_image
+from packidx.records.media.references import is_opened
 
 if TYPE_CHECKING:
     import torch
+
+_log = logging.getLogger("packidx.encode")
 
 IGNORED = -100
 """Label of a token that is not trained on."""
@@ -54,9 +64,14 @@ class ProcessorEncoder:
             ``"uint8"``, the bytes of the resized images, of which `packidx.torch.normalise_pixels`
             makes those floats on the device: an eighth of the memory where a patch repeats its
             frame. Videos stay floats, and so do images that are left to the processor.
+        pixel_store: folder that ``packidx precompute --pixels`` has written with this processor:
+            images that are in it are not decoded. They are known by the bytes of their files, and
+            the first of each kind is compared with what the processor makes of it.
 
     Raises:
         SourceError: the folder or model has nothing usable.
+        FormatError: `pixel_store` holds no pixels.
+        MismatchError: they were made with other settings.
         OptionError: the processor lacks a fast tokenizer or a chat template, or has no setting of
             a name; or `pixels` is none of the three.
         MissingExtraError: a package is missing (on first use: torch for tensors, transformers for
@@ -72,6 +87,7 @@ class ProcessorEncoder:
         trust_remote_code: bool = False,
         tokens_per_second: float = 2.0,
         pixels: str = "float32",
+        pixel_store: str | os.PathLike[str] | None = None,
     ) -> None:
         if pixels not in FORMS:
             raise OptionError(f"pixels is {pixels!r}: say one of {', '.join(FORMS)}")
@@ -97,7 +113,10 @@ class ProcessorEncoder:
                 f"processor {self.files.name} cannot be used: {self.files.unknown}; "
                 "pass your own encode(record) callable instead"
             )
-        self._counter = ConversationCounter(self.files)
+        self._counter = ConversationCounter(self.files, backend=None)
+        self._store = None if pixel_store is None else PixelStore(os.fspath(pixel_store))
+        if self._store is not None:
+            self.check_store(self._store)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what another process loads again: a pickle that names transformers' classes would
@@ -209,6 +228,82 @@ class ProcessorEncoder:
         positions = positions_of(sample, self.files, self.tokens_per_second)
         return sample if positions is None else {**sample, "position_ids": positions}
 
+    @property
+    def image_settings(self) -> dict[str, Any]:
+        """What decides an image's pixels, by name."""
+        parts = self.fingerprint_parts().items()
+        return {name: value for name, value in parts if name.startswith("images.")}
+
+    def check_store(self, store: PixelStore) -> None:
+        """
+        Raises:
+            MismatchError: its pixels were made with other settings.
+        """
+        made = store.manifest.settings
+        differences = setting_differences(made, self.image_settings, "there", "here")
+        if differences:
+            raise MismatchError(
+                f"the pixels in {store.folder} were made with other settings, so keep this "
+                "processor's in another folder:" + "".join(f"\n  {each}" for each in differences)
+            )
+
+    def open_image(self, source: Any, label: str | None = None) -> Any:
+        """Open an image of a record; one of which pixels are kept is not decoded.
+
+        Raises:
+            BadRecord, SourceError: as `records.media.images.open_image`.
+        """
+        if self._store is not None and self.image_patches() is None:
+            _log.warning("%s: no kept pixels: %s makes its own", self._store.folder, self.name)
+            self._store = None
+        if self._store is None or is_opened(source):
+            return open_image(source, label)
+        content = read_image(source, label)
+        try:
+            kept = self._store.find(content)
+        except (FormatError, OSError) as error:
+            _log.warning("images are decoded from now on: %s", error)
+            kept = self._store = None
+        return open_image(content, label) if kept is None else KeptImage(kept, content, label)
+
+    def image_bytes(self, image: Any) -> tuple[list[int], np.ndarray]:
+        """Return the grid of one image, and its patches in bytes, uint8 ``[patches, 3 * side²]``.
+
+        Raises:
+            BadRecord: it cannot be decoded or counted, or the processor does not take it.
+        """
+        processor = SimpleNamespace(image_processor=self._part("image"))
+        decoded = decoded_image(Media("image", image), processor)
+        try:
+            return self.own_patches().of_image(decoded)
+        except NotBuilt as error:
+            raise BadRecord("unsupported_media", f"{self.name} {error}") from None
+
+    def own_patches(self) -> ImagePatches:
+        """Return what makes the patches of images in the processor's place.
+
+        Raises:
+            OptionError: the processor makes the pixels itself.
+        """
+        patches = self.image_patches()
+        if patches is None:
+            raise OptionError(
+                f"processor {self.name} makes its pixels itself, so they cannot be kept: packidx "
+                "makes those of processors that cut images into patches, as Qwen-VL's and GLM-V's"
+            )
+        return patches
+
+    def image_patches(self) -> ImagePatches | None:
+        """Return what makes the patches of images in the processor's place, if that is proven; it
+        is found out when it is first needed."""
+        vision = self.files.vision
+        if not isinstance(vision, FamilyMedia):
+            return None
+        part = self._part("image")
+        if part is not self._patches[0]:
+            self._patches = part, patches_of(part, vision, self.pixels)
+        return self._patches[1]
+
     def _part(self, kind: str) -> Any:
         """The image or video processor, loaded when it is first needed."""
         if self._parts.get(kind) is None:
@@ -216,13 +311,9 @@ class ProcessorEncoder:
         return self._parts[kind]
 
     def _image_patches(
-        self, allocate: Allocate, vision: FamilyMedia, images: Sequence[Any], grids: np.ndarray
+        self, allocate: Allocate, images: Sequence[Any], grids: np.ndarray
     ) -> dict[str, torch.Tensor] | None:
-        """What makes the patches of images is found out when it is first needed."""
-        part = self._part("image")
-        if part is not self._patches[0]:
-            self._patches = part, patches_of(part, vision, self.pixels)
-        patches = self._patches[1]
+        patches = self.image_patches()
         return None if patches is None else patches(images, grids, allocate)
 
     def _rounded(self, name: str, value: torch.Tensor) -> torch.Tensor:

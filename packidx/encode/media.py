@@ -15,6 +15,7 @@ import numpy as np
 
 from packidx.encode.blanks import MadeUpVideo
 from packidx.encode.imports import allow_cuda_torchvision, import_torch
+from packidx.encode.kept import KeptImage
 from packidx.errors import BadRecord
 from packidx.processor.assemble import ProcessorFiles
 from packidx.records.conversation import Conversation, Media, MediaInfo
@@ -105,7 +106,7 @@ def opened(
             sound = medium.ref if isinstance(medium.ref, Audio) else Audio(medium.ref)
             refs.append(sound.waveform(sampling_rate_of(processor)))
         else:
-            refs.append(_decoded_image(medium, processor))
+            refs.append(decoded_image(medium, processor))
     options: dict[str, Any] = {"video_metadata": metadata} if metadata else {}
     if metadata and not samples:
         options["do_sample_frames"] = False
@@ -122,7 +123,7 @@ def _is_stated(info: MediaInfo) -> bool:
     return info.extracted or info.frame_indices is not None
 
 
-def _decoded_image(medium: Media, processor: Any) -> Any:
+def decoded_image(medium: Media, processor: Any) -> Any:
     """An image with its pixels decoded; in RGB, as transformers' `load_image` opens files, where
     the image processor does not see to that.
 
@@ -131,7 +132,8 @@ def _decoded_image(medium: Media, processor: Any) -> Any:
     """
     image = opened_image(medium)
     try:
-        image.load()
+        if not isinstance(image, KeptImage):
+            image.load()
     except (OSError, SyntaxError, ValueError) as cause:  # PIL, on decoding a broken file
         raise BadRecord("broken_media", f"an image cannot be decoded: {cause}") from cause
     part = getattr(processor, "image_processor", None)

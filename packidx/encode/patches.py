@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from packidx.encode.imports import import_torch
+from packidx.encode.kept import KeptImage
 from packidx.encode.whole import NotBuilt, quiet
-from packidx.errors import PackidxError
+from packidx.errors import FormatError, PackidxError
 from packidx.processor.families.base import FamilyMedia
 from packidx.records.conversation import MediaInfo
 
@@ -139,7 +140,42 @@ class ImagePatches:
             self._write(image, grids[number].tolist(), own)
         return {"pixel_values": pixels, "image_grid_thw": import_torch().from_numpy(grids)}
 
+    def of_image(self, image: Image.Image) -> tuple[list[int], NDArray[np.uint8]]:
+        """Return the grid of one image, and its patches in bytes, uint8 ``[patches, 3 * side²]``.
+
+        Raises:
+            BadRecord: it cannot be counted.
+            NotBuilt: as a call.
+        """
+        grids = self._grids(image.height, image.width)
+        made = self([image], grids, lambda shape, dtype: import_torch().empty(shape, dtype=dtype))
+        return grids[0].tolist(), made["pixel_values"].numpy()
+
+    def nbytes(self, height: int, width: int) -> int:
+        """Return how many bytes the patches of an image of so many pixels have.
+
+        Raises:
+            BadRecord: it cannot be counted.
+        """
+        return int(self._grids(height, width).prod()) * 3 * self._side**2
+
+    def _grids(self, height: int, width: int) -> NDArray[np.int64]:
+        """Return the grid of an image as it is counted, int64 ``[1, 3]``."""
+        counted = self._vision.expand("image", [MediaInfo(height, width)])
+        for error in counted.errors.values():
+            raise error
+        return counted.grids
+
     def _write(self, image: Image.Image, grid: list[int], out: torch.Tensor) -> None:
+        if isinstance(image, KeptImage):
+            cut = self._kept(image, grid)
+            if cut is not None:
+                if self._is_bytes:
+                    out.numpy()[:] = cut.reshape(len(cut), -1)
+                else:
+                    self._fill(cut, out)
+                return
+            image = image.decoded()
         kind = _kind(image, grid, self._side, self._side * self._merge)
         if kind not in self._is_same:
             self._is_same[kind] = self._agrees(image)
@@ -154,16 +190,31 @@ class ImagePatches:
             raise NotBuilt(f"makes an image of grid {own}, and {grid} were counted")
         out.copy_(self._bytes_of(made) if self._is_bytes else made)
 
-    def _agrees(self, image: Image.Image) -> bool:
-        """Return whether the processor makes an image as is done here."""
-        counted = self._vision.expand("image", [MediaInfo(image.height, image.width)])
-        if counted.errors:
-            return False
+    def _kept(self, image: KeptImage, grid: list[int]) -> NDArray[np.uint8] | None:
+        """Return the bytes that were kept of an image's patches, uint8 ``[patches, 3, side²]``;
+        None where they are damaged, or the processor makes others of the first such image."""
+        kept = image.kept
+        if kept.grid != grid:
+            return None
+        try:
+            cut = kept.read(3 * self._side**2).reshape(-1, 3, self._side**2)
+        except FormatError as error:
+            _log.warning("%s", error)
+            return None
+        kind = (kept.form, *_kind(image, grid, self._side, self._side * self._merge))
+        if kind not in self._is_same:
+            self._is_same[kind] = self._agrees(image.decoded(), cut)
+            if not self._is_same[kind]:
+                _log.warning("pixels that were kept of a %s are not the processor's", kept.form)
+        return cut if self._is_same[kind] else None
+
+    def _agrees(self, image: Image.Image, cut: NDArray[np.uint8] | None = None) -> bool:
+        """Return whether the processor makes an image as is done here, or as `cut` has it."""
         made, grid = self._by_processor(image)
-        if grid != counted.grids[0].tolist():
+        if grid != self._grids(image.height, image.width)[0].tolist():
             return False
         own = import_torch().empty_like(made)
-        self._fill(self._cut(image, grid), own)
+        self._fill(self._cut(image, grid) if cut is None else cut, own)
         return bool((own == made).all())
 
     def _by_processor(self, image: Image.Image) -> tuple[torch.Tensor, list[int]]:

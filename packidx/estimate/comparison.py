@@ -14,7 +14,7 @@ from packidx.estimate.counter import RecordCounter, ShardContext, examine, raw_r
 from packidx.estimate.job import JobShard
 from packidx.io import urls
 from packidx.processor.counts import TEXT, Compared, sample_kind
-from packidx.processor.text.encoder import choose_backend, reference_backend
+from packidx.processor.text.encoder import LITTLE, NUM_TEXTS, choose_backend, reference_backend
 from packidx.records.containers.base import RawRecord, RecordRange
 from packidx.records.conversation import Conversation, MediaInfo
 from packidx.records.dialects.parse import parse
@@ -23,12 +23,6 @@ from packidx.software import installed
 
 NUM_RECORDS = 16
 """Records of the data that are compared, at most half of them with media."""
-
-NUM_TEXTS = 512
-"""Texts that both backends tokenize before the faster one is trusted."""
-
-_LITTLE = 1 << 20
-"""Bytes of data that `tokenizers` has tokenized before `gigatoken` is loaded."""
 
 _TEXT_RANGES = 64
 _NUM_RANGES, _PER_RANGE = 16, 32
@@ -162,7 +156,7 @@ def choose_text_backend(
     text = counter.counter.text
     if text is None:
         return "tokenizers", None
-    if wanted is None and sum(shard.stated.bytes for shard in shards) < _LITTLE:
+    if wanted is None and sum(shard.stated.bytes for shard in shards) < LITTLE:
         return reference_backend("little data")
     texts: list[str] = []
     if wanted != "tokenizers":

@@ -154,14 +154,14 @@ class RecordCounter:
         return judged(self.files, [kind])
 
     @property
-    def decided(self) -> tuple[str, Compared]:
+    def decided(self) -> tuple[str | None, Compared]:
         """Return what the parent finds out and its workers take over: the text backend, and what
         came of comparing the processor with the real one."""
         text = self.counter.text
         return "tokenizers" if text is None else text.backend, self.counter.compared
 
     @decided.setter
-    def decided(self, decided: tuple[str, Compared]) -> None:
+    def decided(self, decided: tuple[str | None, Compared]) -> None:
         backend, self.counter.compared = decided
         is_compared = self.counter.compared.by is not None
         self.counter.judge = self._judge if is_compared else None

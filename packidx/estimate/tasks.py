@@ -274,7 +274,7 @@ def _counted(
     counter: RecordCounter,
     count: Callable[[Any, RecordCounter], Any],
     settings: CounterSettings,
-    known: tuple[tuple[str, Compared], tuple[str | None, ...]],
+    known: tuple[tuple[str | None, Compared], tuple[str | None, ...]],
 ) -> Any:
     counter.decided, identity = known
     if counter.identity() != identity:

@@ -66,7 +66,7 @@ class ConversationCounter:
     def __init__(
         self,
         files: ProcessorFiles | None,
-        backend: str = "tokenizers",
+        backend: str | None = "tokenizers",
         compared: Compared | None = None,
     ) -> None:
         self.files = files

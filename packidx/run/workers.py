@@ -34,9 +34,9 @@ class Progress(Protocol):
     """
 
     def __call__(self, doing: str, done: int, total: int, /) -> None:
-        """`done` of `total`: bytes where `doing` is ``'scan'``, records in ``'count'``,
-        packs in ``'packs'``, files in ``'upload'`` and ``'files'``, which are told by several
-        threads."""
+        """`done` of `total`: bytes where `doing` is ``'scan'``, records in ``'count'`` and
+        ``'look'``, images in ``'images'``, packs in ``'packs'``, files in ``'upload'`` and
+        ``'files'``, which are told by several threads."""
 
 
 def silent(doing: str, done: int, total: int) -> None:

@@ -278,7 +278,7 @@ def test_what_is_decided_on_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyP
     corpus.options["processor"] = str(qwen_folders(tmp_path / "p", FEW_RANKS)["qwen2.5-vl"])
     corpus.count()
     nbytes = sum(path.stat().st_size for path in corpus.data.iterdir())
-    monkeypatch.setattr("packidx.estimate.comparison._LITTLE", nbytes + 1)
+    monkeypatch.setattr("packidx.estimate.comparison.LITTLE", nbytes + 1)
     corpus.write("b", [*records("b"), chat("more")])
     taken = corpus.again()
     assert taken.num_samples == 0 and "its text engine has changed from tokenizers" in (

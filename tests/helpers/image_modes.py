@@ -37,6 +37,11 @@ _SIDES = (1, 13, 27, 28, 29, 56, 63, 97, 140, 201, 300)
 
 def images(seed: int, number: int) -> Iterator[Image.Image]:
     """Images of all modes and orientations and of odd sizes, opened as `packidx` opens them."""
+    return map(open_image, files(seed, number))
+
+
+def files(seed: int, number: int) -> Iterator[bytes | Image.Image]:
+    """The bytes of their files; of a mode that no file has, the image."""
     rng = random.Random(seed)
     modes = list(FORMATS)
     for at in range(number):
@@ -44,10 +49,10 @@ def images(seed: int, number: int) -> Iterator[Image.Image]:
         height, width = rng.choice(_SIDES), rng.choice(_SIDES)
         if max(height, width) > 150 * min(height, width):
             height = width
-        yield _image(mode, height, width, rng)
+        yield _file(mode, height, width, rng)
 
 
-def _image(mode: str, height: int, width: int, rng: random.Random) -> Image.Image:
+def _file(mode: str, height: int, width: int, rng: random.Random) -> bytes | Image.Image:
     noise = np.random.default_rng(rng.getrandbits(32))
     values = noise.integers(0, 256, (height, width, 4), np.uint8)
     if mode == "I;16":
@@ -68,7 +73,7 @@ def _image(mode: str, height: int, width: int, rng: random.Random) -> Image.Imag
         options["transparency"] = (3, 4, 5) if mode == "RGB" else 3
     file = io.BytesIO()
     image.save(file, form, **options)
-    return open_image(file.getvalue())
+    return file.getvalue()
 
 
 def record(*given: Image.Image) -> dict[str, Any]:

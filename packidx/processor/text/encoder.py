@@ -9,7 +9,9 @@ changed it), and borders are their running sum. Where they do not, `tokenizers` 
 from __future__ import annotations
 
 import contextlib
+import logging
 import unicodedata
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +26,14 @@ from packidx.arrays import Bools, Int64s
 from packidx.errors import MismatchError, OptionError
 from packidx.processor.chat_template.marks import Span
 from packidx.processor.text.vocabulary import Vocabulary, vocabulary_of
+
+_log = logging.getLogger("packidx.encode")
+
+LITTLE = 1 << 20
+"""Bytes or characters of text that `tokenizers` has tokenized before `gigatoken` is loaded."""
+
+NUM_TEXTS = 512
+"""Texts that both backends tokenize before the faster one is trusted."""
 
 _CHECK_EVERY = 1024
 """Texts of which one is tokenized by both backends, as long as `gigatoken` is used."""
@@ -58,12 +68,15 @@ class TextEncoder:
 
     Args:
         tokenizer: neither padding nor truncating.
-        backend: ``'gigatoken'`` or ``'tokenizers'``; see `choose_backend`.
+        backend: ``'gigatoken'`` or ``'tokenizers'``; see `choose_backend`. None is `tokenizers`
+            until so much text has come that loading the other one pays: the texts choose then.
     """
 
-    def __init__(self, tokenizer: Tokenizer, backend: str = "tokenizers") -> None:
+    def __init__(self, tokenizer: Tokenizer, backend: str | None = "tokenizers") -> None:
         self.tokenizer = tokenizer
         self.backend = backend
+        self._recent: deque[str] = deque(maxlen=NUM_TEXTS)
+        self._size = 0
         self._seen = 0
         self._located = 0
 
@@ -73,7 +86,7 @@ class TextEncoder:
         return vocabulary_of(self.tokenizer)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer, "backend": self.backend, "_seen": 0, "_located": 0}
+        return {**vars(TextEncoder(self.tokenizer, self.backend))}
 
     def warm(self) -> None:
         """Load both backends as far as they are there, and what ids spell."""
@@ -114,7 +127,9 @@ class TextEncoder:
         return TokenBatch(ids, offsets, num_prefix, num_suffix)
 
     def _encode(self, texts: list[str]) -> tuple[Int64s, Int64s]:
-        if self.backend == "tokenizers" or not texts:
+        if self.backend is None:
+            self._choose(texts)
+        if self.backend != "gigatoken" or not texts:
             return self._reference(texts)
         odd = self.vocabulary.odd_text
         if odd is not None and any(not text.isascii() and odd.search(text) for text in texts):
@@ -124,6 +139,15 @@ class TextEncoder:
         offsets = np.asarray(lists.offsets.data, np.int64)
         self._check(texts, ids, offsets)
         return ids, offsets
+
+    def _choose(self, texts: list[str]) -> None:
+        """Choose the backend once there was that much text."""
+        self._recent.extend(texts)
+        self._size += sum(map(len, texts))
+        if self._size >= LITTLE:
+            self.backend, record = choose_backend(self, self._recent)
+            _log.info("texts are tokenized by %s", record)
+            self._recent.clear()
 
     def _reference(self, texts: list[str]) -> tuple[Int64s, Int64s]:
         encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
@@ -141,7 +165,7 @@ class TextEncoder:
             if expected != ids[offsets[number] : offsets[number + 1]].tolist():
                 raise MismatchError(
                     f"gigatoken and tokenizers disagree on {texts[number][:80]!r}: "
-                    "use --text-engine tokenizers, and please report it"
+                    "use --text-engine tokenizers or uninstall gigatoken, and please report it"
                 )
 
     def borders(
@@ -273,7 +297,7 @@ def to_bytes(text: str, ranges: Sequence[Span]) -> list[Span]:
 
 
 _NEIGHBOURS = ("aTb", "1T2", " T  T ", ".T!", "\nT\r\n", "TT", "éT漢", "T", "_T-", "\u0301T\u0301")
-_MOST_ODD = 5000
+_MOST_ODD = 20_000
 BACKENDS = ("gigatoken", "tokenizers")
 
 
@@ -330,7 +354,7 @@ def _try_gigatoken(encoder: TextEncoder, texts: Sequence[str]) -> tuple[str, str
             and np.array_equal(lists.content.data, expected)
         ):
             return f"gigatoken gives other ids than tokenizers for {what}", name
-    if len(encoder.vocabulary.odd_characters) > _MOST_ODD:
+    if sum(last - first for first, last in encoder.vocabulary.odd_ranges) > _MOST_ODD:
         return "gigatoken gives other ids than tokenizers for many characters", name
     return "", name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 
 import numpy as np
@@ -164,6 +165,49 @@ def test_an_engine_that_disagrees_is_found(tokenizers: dict[str, Tokenizer]) -> 
     assert chosen == "tokenizers" and "other ids" in record["reason"]
     with pytest.raises(MismatchError, match="cannot be used"):
         choose_backend(encoder, ["the cat"], "gigatoken")
+
+
+@pytest.mark.parametrize(
+    "text", ["\U000330df'a", "\U00010946'a", "\u034c\u0d3b", "\U000105d2\u0307"]
+)
+def test_letters_and_marks_that_one_engine_does_not_know(
+    tokenizers: dict[str, Tokenizer], encoder: TextEncoder, text: str
+) -> None:
+    """Of Unicode 17, and a mark of Unicode 10 that changes places with the one before it."""
+    expected = tokenizers["qwen"].encode(text, add_special_tokens=False).ids
+    fast = encoder.vocabulary.gigatoken.encode_batch([text]).layout.content.data
+    assert np.asarray(fast).tolist() != expected
+    assert encoder.encode([text], [False]).ids.tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["qwen", "lower"])
+def test_the_texts_choose_the_engine_once_there_are_many(
+    tokenizers: dict[str, Tokenizer], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "LITTLE", 2000)
+    encoder = TextEncoder(tokenizers[name], None)
+    texts = texts_of(5, 200)
+    chosen = {}
+    for number, text in enumerate(texts):
+        ids = encoder.encode([text], [False]).ids.tolist()
+        assert ids == tokenizers[name].encode(text, add_special_tokens=False).ids
+        chosen[encoder.backend] = number
+    before = sum(map(len, texts[: chosen[None] + 1]))
+    assert before < 2000 <= before + len(texts[chosen[None] + 1])
+    assert encoder.backend == ("gigatoken" if name == "qwen" else "tokenizers")
+    assert pickle.loads(pickle.dumps(encoder)).backend == encoder.backend
+
+
+def test_the_texts_refuse_an_engine_that_disagrees(
+    tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "LITTLE", 10)
+    encoder = TextEncoder(tokenizers["qwen"], None)
+    encoder.vocabulary = Vocabulary(tokenizers["qwen"])
+    encoder.vocabulary.gigatoken = Vocabulary(tokenizers["spaced"]).gigatoken
+    expected = tokenizers["qwen"].encode("the cat sat", add_special_tokens=False).ids
+    assert encoder.encode(["the cat sat"], [False]).ids.tolist() == expected
+    assert encoder.backend == "tokenizers"
 
 
 def test_what_is_never_trained(tokenizers: dict[str, Tokenizer]) -> None:

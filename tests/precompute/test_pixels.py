@@ -1,0 +1,292 @@
+"""`precompute --pixels`: images come as if they were decoded, and are not."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import image_modes
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+from click.testing import CliRunner
+from family_processors import family_processor
+from packidx_cli.main import cli
+from PIL import Image
+from record_files import tar_of
+
+from packidx import estimate_lengths, plan_packs
+from packidx.encode import ProcessorEncoder
+from packidx.encode.kept import KeptImage
+from packidx.encode.patches import ImagePatches
+from packidx.errors import FormatError, MismatchError, OptionError
+from packidx.format import pixels as format_pixels
+from packidx.precompute import keep_pixels
+from packidx.precompute import pixels as making
+from packidx.records.media.images import open_image
+from packidx.torch import PackedDataset
+
+ASKED = {"role": "user", "content": "<image>\nWhat is it?"}
+TURNS = [ASKED, {"role": "assistant", "content": "Noise."}]
+
+
+@pytest.fixture(scope="module")
+def processor(processors: Path) -> str:
+    return str(processors / "qwen2.5-vl")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Images of all modes: as files that two records name, in a tar, in Parquet and as base64."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    files = [each for each in image_modes.files(3, 40) if isinstance(each, bytes)]
+    names = []
+    for number, content in enumerate(files[:12]):
+        names.append(f"{number}.img")
+        (folder / names[-1]).write_bytes(content)
+    records = [{"messages": TURNS, "images": [name]} for name in [*names, *names]]
+    coded = [base64.b64encode(content).decode() for content in files[12:15]]
+    records += [{"messages": TURNS, "images": [{"bytes": each}]} for each in coded]
+    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
+    members = []
+    for number, content in enumerate(files[15:24]):
+        text = json.dumps({"messages": TURNS}).encode()
+        members += [(f"{number}.json", text), (f"{number}.jpg", content)]
+    (folder / "b.tar").write_bytes(tar_of(members))
+    columns = {"messages": [TURNS] * 12, "images": [[{"bytes": each}] for each in files[20:32]]}
+    pq.write_table(pa.table(columns), folder / "c.parquet")
+    return folder
+
+
+def packs(folder: Path, encode: ProcessorEncoder) -> Iterator[dict[str, Any]]:
+    dataset = PackedDataset(folder / "index", encode)
+    for k in range(len(dataset)):
+        yield dataset[k].joined()
+
+
+@pytest.fixture
+def index(data: Path, processor: str) -> Path:
+    estimate_lengths(str(data), data.parent / "lengths", processor=processor, workers=1)
+    plan_packs(data.parent / "lengths", data.parent / "index", capacity=1024)
+    return data.parent
+
+
+# -- what a reader gets ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["float32", "uint8"])
+def test_packs_are_equal_and_nothing_is_decoded(
+    form: str, index: Path, processor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = keep_pixels(str(index / "data"), index / "pixels", processor, workers=1)
+    assert (kept.num_images, kept.num_references, kept.num_unreadable) == (32, 48, 0)
+    plain = list(packs(index, ProcessorEncoder(processor, pixels=form)))
+    # One of each kind is compared with the processor's; after that nothing is decoded.
+    encode = ProcessorEncoder(processor, pixels=form, pixel_store=index / "pixels")
+    list(packs(index, encode))
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr(KeptImage, "decoded", refuse)
+    monkeypatch.setattr(ImagePatches, "_cut", refuse)
+    for own, their in zip(packs(index, encode), plain, strict=True):
+        assert own.keys() == their.keys()
+        for key, value in their.items():
+            same = torch.equal if isinstance(value, torch.Tensor) else np.array_equal
+            assert same(own[key], value), key
+
+
+def test_an_image_is_its_bytes_not_its_path(data: Path, processor: str, tmp_path: Path) -> None:
+    keep_pixels(str(data / "a.jsonl"), tmp_path / "pixels", processor, workers=1)
+    store = ProcessorEncoder(processor, pixel_store=tmp_path / "pixels")
+    shutil.copy(data / "1.img", tmp_path / "elsewhere")
+    assert isinstance(store.open_image(str(tmp_path / "elsewhere")), KeptImage)
+    with Image.open(data / "1.img") as before:
+        size = before.size
+    Image.new("RGB", size).save(data / "1.img", "PNG")
+    edited = store.open_image(str(data / "1.img"))
+    assert not isinstance(edited, KeptImage)
+    assert edited.size == size
+
+
+def test_whoever_looks_sees_the_image(data: Path, processor: str, tmp_path: Path) -> None:
+    keep_pixels(str(data / "a.jsonl"), tmp_path / "pixels", processor, workers=1)
+    store = ProcessorEncoder(processor, pixel_store=tmp_path / "pixels")
+    for number in range(12):
+        path = str(data / f"{number}.img")
+        kept, opened = store.open_image(path), open_image(path)
+        assert isinstance(kept, KeptImage)
+        assert (kept.size, kept.mode) == (opened.size, opened.mode)
+        assert np.array_equal(np.asarray(kept), np.asarray(opened))
+        again = store.open_image(path)
+        assert again.convert("RGBA").tobytes() == opened.convert("RGBA").tobytes()
+
+
+def one_kept(tmp_path: Path, processor: str) -> tuple[Path, Path]:
+    """The path of an image, and of a folder with its pixels."""
+    noise = np.random.default_rng(0).integers(0, 256, (90, 120, 3), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "x.png")
+    record = {"messages": TURNS, "images": ["x.png"]}
+    (tmp_path / "x.jsonl").write_text(json.dumps(record))
+    keep_pixels(str(tmp_path / "x.jsonl"), tmp_path / "pixels", processor, workers=1)
+    return tmp_path / "x.png", tmp_path / "pixels"
+
+
+def encoded(encode: ProcessorEncoder, path: Path) -> torch.Tensor:
+    return encode(image_modes.record(encode.open_image(str(path))))["pixel_values"]
+
+
+def test_wrong_pixels_are_not_believed(
+    processor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    right = ImagePatches.of_image
+    monkeypatch.setattr(
+        ImagePatches, "of_image", lambda *args: (right(*args)[0], right(*args)[1] ^ 1)
+    )
+    path, store = one_kept(tmp_path, processor)
+    encode = ProcessorEncoder(processor, pixel_store=store)
+    assert torch.equal(encoded(encode, path), encoded(ProcessorEncoder(processor), path))
+    assert "pixels that were kept of a PNG are not the processor's" in caplog.text
+
+
+def test_damage_is_found(processor: str, tmp_path: Path, caplog: Any) -> None:
+    path, store = one_kept(tmp_path, processor)
+    plain = encoded(ProcessorEncoder(processor), path)
+    (file,) = store.glob("pixels-*.arrow")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 4
+    file.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert torch.equal(encoded(ProcessorEncoder(processor, pixel_store=store), path), plain)
+    assert "damaged: keep them anew" in caplog.text
+    (keys,) = store.glob("keys-*.arrow")
+    keys.write_bytes(keys.read_bytes()[:-8] + bytes(8))
+    caplog.clear()
+    assert torch.equal(encoded(ProcessorEncoder(processor, pixel_store=store), path), plain)
+    assert "images are decoded from now on" in caplog.text
+    with pytest.raises(FormatError, match=r"nowhere/pixels\.json is not a valid pixels manifest"):
+        ProcessorEncoder(processor, pixel_store=tmp_path / "nowhere")
+
+
+def test_other_settings_are_refused(processor: str, tmp_path: Path) -> None:
+    _, store = one_kept(tmp_path, processor)
+    settings = {"images.max_pixels": 3136}
+    said = r"images\.max_pixels: 12845056 there, 3136 here"
+    with pytest.raises(MismatchError, match=said):
+        ProcessorEncoder(processor, settings=settings, pixel_store=store)
+    source = str(tmp_path / "x.jsonl")
+    with pytest.raises(MismatchError, match=said):
+        keep_pixels(source, store, processor, processor_settings=settings, workers=1)
+
+
+# -- what is written -------------------------------------------------------------------------------
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_only_what_is_missing_is_made(
+    data: Path, processor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making, "_FILE_BYTES", 100_000)
+    first = keep_pixels(str(data / "a.jsonl"), tmp_path / "pixels", processor, workers=1)
+    assert (first.num_images, first.num_made) == (15, 15)
+    every = keep_pixels(str(data), tmp_path / "pixels", processor, workers=1)
+    assert (every.num_images, every.num_made) == (32, 17)
+    assert len(list((tmp_path / "pixels").glob("pixels-*"))) > 3
+    monkeypatch.delattr(ProcessorEncoder, "image_bytes")
+    again = keep_pixels(str(data), tmp_path / "pixels", processor, workers=1)
+    assert (again.num_images, again.num_made) == (32, 0)
+
+
+def test_a_killed_run_goes_on(
+    data: Path, processor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making, "_FILE_BYTES", 100_000)
+    keep_pixels(str(data), tmp_path / "whole", processor, workers=1)
+    right, left = ProcessorEncoder.image_bytes, 20
+
+    def killed(self: ProcessorEncoder, image: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+        return right(self, image)
+
+    monkeypatch.setattr(ProcessorEncoder, "image_bytes", killed)
+    with pytest.raises(KeyboardInterrupt):
+        keep_pixels(str(data), tmp_path / "pixels", processor, workers=1)
+    assert ProcessorEncoder(processor, pixel_store=tmp_path / "pixels")  # of nothing yet
+    (tmp_path / "pixels" / ".pixels-0.arrow.x").write_bytes(b"half")
+    left = 32 - 8  # enough only if files that were finished are not made again
+    assert keep_pixels(str(data), tmp_path / "pixels", processor, workers=1).num_images == 32
+    assert content(tmp_path / "whole") == content(tmp_path / "pixels")
+
+
+@pytest.mark.slow
+def test_workers_write_the_same_bytes(data: Path, processor: str, tmp_path: Path) -> None:
+    for workers in (1, 2):
+        keep_pixels(str(data), tmp_path / str(workers), processor, workers=workers)
+    assert content(tmp_path / "1") == content(tmp_path / "2")
+
+
+def test_what_is_no_image_is_left_out_and_told(data: Path, processor: str, tmp_path: Path) -> None:
+    (data / "1.img").write_bytes(b"no image")
+    (data / "2.img").write_bytes((data / "3.img").read_bytes()[:60])
+    (data / "4.img").unlink()
+    kept = keep_pixels(str(data / "a.jsonl"), tmp_path / "pixels", processor, workers=1)
+    assert (kept.num_images, kept.num_unreadable) == (12, 6)
+    nothing = data / "nothing.jsonl"
+    nothing.write_text(json.dumps({"messages": TURNS[1:]}))
+    assert keep_pixels(str(nothing), tmp_path / "none", processor, workers=1).num_images == 0
+
+
+def test_what_cannot_be_kept_is_said(data: Path, processor: str, tmp_path: Path) -> None:
+    source = str(data / "a.jsonl")
+    _, tiles = family_processor("internvl", tmp_path / "internvl")
+    with pytest.raises(OptionError, match="makes its pixels itself"):
+        keep_pixels(source, tmp_path / "pixels", tiles, workers=1)
+    assert not (tmp_path / "pixels").exists()
+    with pytest.raises(OptionError, match="which packidx did not write"):
+        keep_pixels(source, data, processor, workers=1)
+    with pytest.raises(OptionError, match="pixels are kept on this machine"):
+        keep_pixels(source, "s3://bucket/pixels", processor, workers=1)
+
+
+def test_the_command_line(data: Path, processor: str, tmp_path: Path) -> None:
+    command = ["precompute", str(data), "--pixels", "-o", str(tmp_path / "out")]
+    done = CliRunner().invoke(cli, [*command, "--processor", processor, "--workers", "1"])
+    assert done.exit_code == 0, done.output
+    assert "32, 32 of them new" in done.output
+    assert "48 times" in done.output
+    done = CliRunner().invoke(cli, [*command, "--processor", processor, "--json"])
+    assert json.loads(done.stdout)["num_made"] == 0
+
+
+def test_keys_that_begin_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processor: str
+) -> None:
+    path, _ = one_kept(tmp_path, processor)
+    monkeypatch.setattr(
+        format_pixels, "key_of", lambda content: b"the same" + content[-12:-4].ljust(8, b"\0")
+    )
+    monkeypatch.setattr(making, "key_of", format_pixels.key_of)
+    Image.new("RGB", (64, 64)).save(tmp_path / "y.jpg")
+    records = [{"messages": TURNS, "images": [name]} for name in ("x.png", "y.jpg")]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, records)))
+    keep_pixels(str(tmp_path / "x.jsonl"), tmp_path / "alike", processor, workers=1)
+    encode = ProcessorEncoder(processor, pixel_store=tmp_path / "alike")
+    opened = [encode.open_image(str(tmp_path / name)) for name in ("x.png", "y.jpg")]
+    assert [image.size for image in opened if isinstance(image, KeptImage)] == [(120, 90), (64, 64)]
+    assert path.exists()
