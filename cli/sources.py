@@ -331,7 +331,7 @@ def print_mistaken(sources: Sequence[Mistaken], is_only_one: bool) -> None:
             say("  The others are read: what do these lack? An empty cell is none.", err=True)
             continue
         if source.nearest is None:
-            text = "No layout of docs/data.md fits: mend such records, or let a function make one"
+            text = "No --column or --tag reads them: mend such records, or let a function make one"
             say(f"  {text} of them:", err=True)
             for line in _SKETCH:
                 say(f"      {line}", err=True)
@@ -341,5 +341,8 @@ def print_mistaken(sources: Sequence[Mistaken], is_only_one: bool) -> None:
         if "--pair" in source.options:
             options += " (or rejected, or both)"
         where = "" if is_only_one else ", for this source alone or in its entry of a mix"
-        say(f"  It may be {source.nearest}. Add{where}: {options}", err=True)
+        add = f" Add{where}: {options}" if options else ""
+        say(f"  It may be {source.nearest}.{add}", err=True)
+        if source.wrong:
+            say(f"  Leave out{where}: {shlex.join(source.wrong)}", err=True)
         say(f"  Then it is read as {source.sample}", err=True)

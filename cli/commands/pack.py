@@ -205,11 +205,11 @@ def _show(made: PackSummary, recipe: str | None) -> None:
 
 
 def _warn(made: PackSummary, recipe: Recipe) -> None:
-    from packidx.index.described import untrained
+    from packidx.index.described import wasted
 
     if made.unchanged:
         return
-    warn(untrained(made.plan.snapshot))
+    warn(wasted(made.plan.snapshot))
     if made.plan.existed and made.plan.snapshot.recipe != recipe.text:
         say(
             f"note: {made.index} was planned before, and keeps the recipe that it was planned by",

@@ -151,7 +151,7 @@ def plan(
         line = command_line(lengths or "LENGTHS", output or "INDEX", given)
         say(f"note: {config} is the same as {line}", err=True)
     measured = _measured(given)
-    from packidx.index.described import untrained
+    from packidx.index.described import wasted
     from packidx.plan import PlanOptions, plan_packs
 
     capacities = _capacities(given.pop("capacity", None), several=dry_run)
@@ -178,7 +178,7 @@ def plan(
         summary = plan_packs(
             lengths, output, **earlier, **given, **_planners(workers), progress=doing
         )
-    warnings = untrained(summary.snapshot)
+    warnings = wasted(summary.snapshot)
     if as_json:
         facts = {"existed": summary.existed, "seconds": summary.seconds, "warnings": warnings}
         print_json({**summary.manifest, **facts})
@@ -351,11 +351,16 @@ def _places(lengths: str | None, output: str | None, earlier: dict[str, Any]) ->
 
 def print_plan(summary: PlanSummary) -> None:
     """Facts of the plan, where it lies, and a line to type."""
+    from packidx.index import open_index
+    from packidx.inspect.verdict import without_media
+
     output, ident = summary.path, summary.snapshot_id
     facts = result_facts(summary.snapshot)
     if summary.existed:
         facts.pop("compared", None)  # as it was then; the lengths may have been compared since
     seconds = f"written in {summary.seconds:.1f} s"
+    if idle := without_media(open_index(f"{output}@{ident}")):
+        facts["no media"] = idle
     state = "exists already, HEAD points at it" if summary.existed else seconds
     facts["index"] = f"{output}@{ident[:12]} ({state})"
     query = "SELECT num_samples, count(*) AS packs FROM packs GROUP BY 1 ORDER BY 1"

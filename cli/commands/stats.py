@@ -157,11 +157,11 @@ _SHORT: tuple[str, ...] = (
     "packs",
     "fill",
     "steps",
-    "dropped",
+    "lost",
     "left out",
     "no labels",
 )
-_SHORT += ("options", "continues", "appends to", "windows", "lengths")
+_SHORT += ("mix", "options", "continues", "appends to", "windows", "lengths")
 
 
 def print_verdict(sentences: Iterable[str]) -> None:

@@ -21,7 +21,13 @@ from packidx.estimate.job import (
     refuse_changed_shards,
 )
 from packidx.estimate.parts import OldParts, SourceSums
-from packidx.estimate.summary import CountSummary, check_rejected, mistaken_sources, read_limit
+from packidx.estimate.summary import (
+    CountSummary,
+    absent_columns,
+    check_rejected,
+    mistaken_sources,
+    read_limit,
+)
 from packidx.estimate.tasks import CounterSetup, make_parts, make_tasks
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
@@ -203,7 +209,7 @@ def estimate_lengths(
     summary = replace(
         summary,
         not_read=left_out,
-        warnings=mistakes,
+        warnings=[*mistakes, *absent_columns(job.layouts, summary.sources)],
         taken_from=besides.taken_from,
         mistaken=mistaken_sources(output, summary.sources),
     )

@@ -191,7 +191,7 @@ def _recipe(
     stated = compared or {}
     return {
         **options,
-        "encoder": encoder and encoder.to_json(),
+        "encoder": encoder and replace(encoder, name=None).to_json(),
         "transform": transform and transform.to_json(),
         "text_engine": (engine or {}).get("name"),
         # Kinds that came since were compared as they were then.
@@ -204,6 +204,8 @@ def difference(mine: Recipe, theirs: Recipe) -> str | None:
     """Return the first thing in which `theirs` is another recipe, in words."""
     for name in [*mine, *(theirs.keys() - mine.keys())]:
         was, now = theirs.get(name), mine.get(name)
+        if name == "processor" and mine["encoder"] == theirs["encoder"] is not None:
+            continue  # another spelling of its folder
         if was != now and name in ("encoder", "transform"):
             return f"its {name} has changed, or its settings or files have"
         if was != now:
@@ -224,7 +226,10 @@ class PlacedRange(NamedTuple):
 def placed_ranges(job: EstimateJob) -> Iterator[PlacedRange]:
     """Yield the ranges of a job, of which all is decided, in order."""
     versions = [schema.FORMAT_VERSION, str(schema.ALL_LENGTHS)]
-    head = digest(canonical_json([recipe(job), job.counter.fingerprints(), versions]))
+    shared = recipe(job)
+    if shared["encoder"] is not None:
+        del shared["processor"]  # its fingerprint names it, however its folder is spelt
+    head = digest(canonical_json([shared, job.counter.fingerprints(), versions]))
     first_id = 0
     for shard in job.shards:
         context = shard.context

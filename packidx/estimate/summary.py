@@ -10,11 +10,11 @@ from typing import Any
 
 from packidx.errors import OptionError, PackidxError, SourceError
 from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import DEFAULT, load
+from packidx.format.manifest import DEFAULT, Layout, load
 from packidx.io import urls
 from packidx.lengths.parts import KIND, rejected_rows
 from packidx.records.containers.registry import container
-from packidx.records.hints import described, suggested
+from packidx.records.hints import absent, described, suggested
 from packidx.records.shards import short_names
 
 WARNED = Fraction(1, 100)
@@ -148,8 +148,23 @@ class Mistaken:
     """The layout that fits, in words; None where none was found."""
     options: list[str]
     """Of `packidx estimate`, under which the records are conversations."""
+    wrong: list[str]
+    """Options that were given and must go."""
     sample: str | None
     """The example, as it would be read with these options."""
+
+
+def absent_columns(
+    layouts: Mapping[str, Layout], sources: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Return a sentence for each column that is stated of a source and that no record has."""
+    return [
+        f"no record of {source['name']} has a column {column!r}, which is stated to hold its {key}:"
+        f" they have {', '.join(source['columns'])}"
+        for source in sources
+        if source["columns"]
+        for key, column in absent(layouts[source["name"]], source["columns"].keys()).items()
+    ]
 
 
 def mistaken_sources(path: str, sources: Sequence[Mapping[str, Any]]) -> list[Mistaken]:
@@ -209,5 +224,6 @@ def _of_source(
         keys=described(records[0]),
         nearest=None if found is None else found.nearest,
         options=[] if found is None else found.options(layout),
+        wrong=[] if found is None else found.wrong(layout),
         sample=None if found is None else found.sample,
     )

@@ -29,7 +29,7 @@ from packidx.export.outputs import described, open_exported
 from packidx.format.outputs import ExchangeManifest
 from packidx.format.parquet import open_writer
 from packidx.index import Index
-from packidx.index.order import Dealing, Epochs, check_global_batch
+from packidx.index.order import Dealing, Epochs, check_global_batch, whole_number
 from packidx.io import files
 from packidx.io.copies import StoredFile, local_copy
 from packidx.io.output_folder import replacing
@@ -80,8 +80,7 @@ def export_xtuner(
     name = f"{opened.path}@{opened.id[:12]}"
     own_epochs = Epochs.of(opened.snapshot)
     check_global_batch(global_batch, 1, own_epochs, name)
-    if epochs < 1:
-        raise OptionError(f"epochs is {epochs}: it must be at least 1")
+    seed, epochs = whole_number("seed", seed), whole_number("epochs", epochs, 1)
     if opened.snapshot.options.shift:
         raise OptionError(f"{name} was made with --shift, and XTuner shifts: plan without")
     if others := {shard.container for shard in opened.snapshot.shards} - {"jsonl"}:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from packidx.format.index import IndexManifest
+from packidx.index.order import packs_per_step
 from packidx.words import number_of
+
+_MOST = 50  # percent of the tokens
 
 
 def short_name(path: str, snapshot: IndexManifest) -> str:
@@ -34,6 +37,25 @@ def untrained_sources(snapshot: IndexManifest) -> dict[str, int]:
         if source.num_label_tokens == 0
     }
     return {name: number for name, number in packed.items() if number}
+
+
+def too_large_step(snapshot: IndexManifest) -> str | None:
+    """A sentence about a planned global batch of which an epoch has no step."""
+    size, packs = packs_per_step(snapshot), snapshot.result.num_packs // snapshot.options.epochs
+    if size is None or packs >= size:
+        return None
+    said = f"an epoch has {number_of(packs, 'pack')}, fewer than the {size:,} of one step"
+    return f"{said}: plan more data, or smaller steps"
+
+
+def wasted(snapshot: IndexManifest) -> list[str]:
+    """A sentence for each reason for which a plan trains on little or nothing."""
+    told, lost = untrained(snapshot), snapshot.result.lost_percent
+    if snapshot.options.global_batch and (said := too_large_step(snapshot)):
+        told.append(said)
+    if lost > _MOST:
+        told.append(f"{lost:.1f} % of the tokens to be packed are in no pack")
+    return told
 
 
 def untrained(snapshot: IndexManifest) -> list[str]:

@@ -14,9 +14,10 @@ step is position S·G + m·W + r. The positions after the last whole step are le
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -308,6 +309,31 @@ class Dealing:
 
 STATE_VERSION = 1
 SEEDS = 1 << 63  # seeds and epochs are below
+
+
+def integer(name: str, value: SupportsIndex) -> int:
+    """`value` as a Python int, whatever integer it is: states must be plain JSON.
+
+    Raises:
+        OptionError: it is none.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        kind = type(value).__name__
+        raise OptionError(f"{name} is {value!r} ({kind}): it must be an integer") from None
+
+
+def whole_number(name: str, value: SupportsIndex, least: int = 0) -> int:
+    """`value`, a seed, an epoch or a number of epochs, as a Python int.
+
+    Raises:
+        OptionError: it is no integer, or outside [least, 2^63).
+    """
+    number = integer(name, value)
+    if not least <= number < SEEDS:
+        raise OptionError(f"{name} is {number}: it must be at least {least} and below 2^63")
+    return number
 
 
 @dataclass(frozen=True, slots=True)

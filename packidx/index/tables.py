@@ -17,6 +17,7 @@ from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceErro
 from packidx.format.index import OPTIONAL, TABLE_NAMES, TABLES, IndexManifest, PlacedWindow
 from packidx.format.lengths import KnownTable, known_table
 from packidx.format.schema import PACKS
+from packidx.format.step_log import LOG_VIEWS
 from packidx.index.order import SEEDS, Dealing, Epochs, check_global_batch, packs_per_step
 from packidx.index.row_groups import read_as_format
 from packidx.io import urls
@@ -312,6 +313,9 @@ def views_of_index(
         if name in wanted or not urls.is_url(index.path)
     }
     views = Views(tables=tables, sources=rows, steps=steps, log=[*log])
+    if not log:
+        for name in LOG_VIEWS:
+            views.absent[name] = f"there is no view {name}: name the run's log with --log DIR"
     is_asked = wanted & {"lengths", "rejected"}
     if is_asked or not urls.is_url(index.resolve(index.snapshot.lengths.uri)):
         try:

@@ -32,12 +32,14 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
         "strategy": _strategies(options.strategy, result.strategies),
         "schedule": _schedule(result),
         "steps": _steps(snapshot, epochs),
-        "dropped": _lost(result, num_in, bool(options.weights) or epochs > 1),
+        "lost": _lost(result, num_in, bool(options.weights) or epochs > 1),
     }
     if left_out := _reasons(result, by_choice=True):
         facts["left out"] = left_out
     if without := _without_labels(snapshot):
         facts["no labels"] = without
+    if mix := _mix(options):
+        facts["mix"] = mix
     if asked := asked_for(options):
         facts["options"] = asked
     if options.continues:
@@ -160,12 +162,20 @@ def _why_placed(options: Options) -> str:
 
 
 # Options that say themselves in other lines.
-_SAID = {"capacity", "strategy", "schedule", "margin", "global_batch", "cost"}
+_SAID = {"capacity", "strategy", "schedule", "margin", "global_batch", "cost", "mix"}
+
+
+def _mix(options: Options) -> str:
+    """How often samples are seen per epoch: a plan does not keep the shares that were given."""
+    weights = ", ".join(f"{name} × {weight}" for name, weight in options.weights.items())
+    return f"{weights} per epoch" if weights else ""
 
 
 def origin(options: Options) -> str:
     """All options of a plan that are not the usual ones, and what it goes on from, in a line."""
     words = [asked_for(options, _SAID - {"schedule", "global_batch"})]
+    if mix := _mix(options):
+        words.append(f"mix {mix}")
     if options.continues:
         last = options.continues[-1]
         words.append(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow.compute as pc
 
 from packidx.format.terms import BY_CHOICE, LOST
-from packidx.index.described import untrained, untrained_sources
+from packidx.index.described import too_large_step, untrained, untrained_sources
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.sql import Row, rows_of, tables_of
@@ -68,8 +68,9 @@ def verdict(index: Index, stats: Mapping[str, Any] | None = None) -> tuple[str, 
         *_waiting(index, stats["schedule"]),
         *_gap(index),
         *_fill(index),
-        *_without_media(index),
     ]
+    if said := without_media(index):
+        findings.append(Finding(0.5, said))
     ordered = sorted(findings, key=lambda finding: -finding.weight)  # equals as they stand here
     return tuple(finding.sentence for finding in ordered)
 
@@ -164,17 +165,18 @@ def _fill(index: Index) -> Iterator[Finding]:
     yield Finding(max(1.0, empty if result.fill < _FULL else 1.0), said)
 
 
-def _without_media(index: Index) -> Iterator[Finding]:
-    """Yield how many packs leave the vision tower idle, of a plan where others do not."""
+def without_media(index: Index) -> str | None:
+    """Return how many packs leave the vision tower idle, of a plan where others do not."""
     packs = index.packs(["num_images", "video_tokens"])
     media = pc.add(packs["num_images"], pc.coalesce(packs["video_tokens"], 0))
     number = int(pc.sum(pc.equal(media, 0)).as_py() or 0)
-    if number and pc.any(pc.greater(media, 0)).as_py():
-        have = "has" if number == 1 else "have"
-        said = f"{number:,} of {number_of(packs.num_rows, 'pack')} {have} no image and no video"
-        how = "" if index.snapshot.options.reserve else ", planned with `--reserve`"
-        cure = f"unless packs are read with `dummy_image=True`{how}"
-        yield Finding(0.5, f"{said}: FSDP waits for ranks that skip the vision tower, {cure}")
+    if not number or not pc.any(pc.greater(media, 0)).as_py():
+        return None
+    have = "has" if number == 1 else "have"
+    said = f"{number:,} of {number_of(packs.num_rows, 'pack')} {have} no image and no video"
+    how = "" if index.snapshot.options.reserve else ", planned with `--reserve`"
+    cure = f"unless packs are read with `dummy_image=True`{how}"
+    return f"{said}: DDP and FSDP wait for ranks that skip the vision tower, {cure}"
 
 
 def _at_caps(index: Index) -> dict[str, tuple[int, int]]:
@@ -197,10 +199,8 @@ def _at_caps(index: Index) -> dict[str, tuple[int, int]]:
 def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
     """Time that ranks lose waiting for the slowest, where the schedule has power and where not."""
     result, size = index.snapshot.result, packs_per_step(index.snapshot)
-    packs = result.num_packs // index.snapshot.options.epochs
-    if size is not None and packs < size:
-        said = f"an epoch has {number_of(packs, 'pack')}, fewer than the {size:,} of one step"
-        yield Finding(100, f"{said}: plan more data, or smaller steps")
+    if said := too_large_step(index.snapshot):
+        yield Finding(100, said)
     told = [each for each in schedule if each["planned"] and each["planned"]["useful"] is not None]
     if size is not None:  # more ranks than a step has packs are nobody's
         told = [each for each in told if each["ranks"] <= size]

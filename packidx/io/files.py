@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from packidx.errors import OptionError
+
 
 def fsync_path(path: str | Path) -> None:
     """Force a file's or a folder's content to disk."""
@@ -19,6 +21,18 @@ def fsync_path(path: str | Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def make_folder(path: str | Path) -> None:
+    """Make a folder if it is not there, and those above it.
+
+    Raises:
+        OptionError: it cannot be made.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise OptionError(f"the folder {path} cannot be made: {error}") from None
 
 
 @contextlib.contextmanager

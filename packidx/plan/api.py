@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from packidx.io.own_files import check_index
 from packidx.lengths.table import read_lengths
 from packidx.plan.job import prepare
 from packidx.plan.make import Progress, make_plan
-from packidx.plan.options import PlanOptions
+from packidx.plan.options import PlanOptions, mix_of
 from packidx.plan.resolved import changed, inherited, merged
 from packidx.run import open_workers
 
@@ -93,8 +92,8 @@ def plan_packs(
         SourceError, FormatError, MismatchError: `lengths` is not usable.
     """
     begin = time.perf_counter()
-    if isinstance(mix := changes.get("mix"), Mapping):
-        changes["mix"] = tuple(f"{name}={weight}" for name, weight in mix.items())
+    if "mix" in changes:
+        changes["mix"] = mix_of(changes["mix"])
     earlier = resume[0] if resume is not None else append
     if options is not None:
         asked = replace(options, **changes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any, get_args, get_type_hints
@@ -257,9 +257,10 @@ class PlanOptions:
     )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "mix", mix_of(self.mix))
         steps = self.micro_steps
         if steps is None:
-            steps = _micro_steps(self.global_batch)
+            steps = micro_steps_of(self.global_batch)
         object.__setattr__(self, "micro_steps", steps)
         _within(
             "capacity", self.capacity, 1, MAX_CAPACITY, "choose how many tokens a pack may hold"
@@ -301,8 +302,10 @@ class PlanOptions:
                 _within(dashed(name), value, said.minimum, MAX_CAPACITY)
 
     def _check_margin(self) -> None:
-        if self.margin is not None and not 0 <= self.margin < 1:
-            raise OptionError(f"margin is {self.margin}: it must be at least 0 and below 1")
+        if self.margin is not None:
+            margin = read_number(str(self.margin))
+            if margin is None or not 0 <= margin < 1:
+                raise OptionError(f"margin is {self.margin}: it must be at least 0 and below 1")
 
     def _check_padding(self) -> None:
         for name in ("align", "pad_pack_to"):
@@ -341,7 +344,16 @@ DEFAULTS = {each.name: each.default for each in fields(PlanOptions)} | {"micro_s
 """Field of `PlanOptions` -> what it is where nobody says otherwise."""
 
 
-def _micro_steps(global_batch: int | None) -> int:
+def mix_of(mix: Any) -> tuple[str, ...]:
+    """A mix as ``'source=weight'``, which may be given as a dict."""
+    if isinstance(mix, Mapping):
+        return tuple(f"{name}={weight}" for name, weight in mix.items())
+    if isinstance(mix, str) or not isinstance(mix, Sequence):
+        raise OptionError(f"mix is {mix!r}: write {{'SOURCE': WEIGHT}}, such as {{'photos': 2}}")
+    return tuple(mix)
+
+
+def micro_steps_of(global_batch: int | None) -> int:
     """Parts of a step that nobody has asked for a number of: 8, or the most that divide it."""
     size = MICRO_STEPS if global_batch is None else global_batch
     return max(n for n in range(1, MICRO_STEPS + 1) if size % n == 0)

@@ -11,7 +11,7 @@ from packidx.errors import OptionError
 from packidx.format.index import Options
 from packidx.format.manifest import decoded
 from packidx.plan.cost_model import DEFAULT_PRESET, parse_cost
-from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions
+from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, micro_steps_of
 
 # Kept free per pack when lengths are not exact and the user named no margin. Guesses of
 # chars // 3 and 500 per image missed by 9-27 % of samples; counts precomputed elsewhere miss little
@@ -88,6 +88,8 @@ def unusual(options: Options) -> dict[str, Any]:
         del values["cost"]
     if not options.margin:
         del values["margin"]
+    if options.micro_steps == micro_steps_of(options.global_batch):
+        del values["micro_steps"]
     return {
         name: value
         for name, value in values.items()

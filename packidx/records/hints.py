@@ -7,8 +7,9 @@ options under which the records are conversations are told.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from packidx.errors import BadRecord, OptionError
 from packidx.format.manifest import Layout
 from packidx.format.terms import PAIR_SIDES
 from packidx.records.conversation import Conversation
-from packidx.records.dialects.parse import parse
+from packidx.records.dialects.parse import ROLES, parse
 from packidx.records.dialects.standard import standard
 from packidx.records.ledger import Ledger, word_of
 from packidx.records.media.held import SPEAKERS, media_in, turns_in
@@ -36,6 +37,7 @@ _FORMS = (
     ("captions", ("caption",)),
     ("documents", ("text",)),
 )
+_ALIKE = 0.8  # of difflib: one letter too many, lacking or changed in a word
 _HIDDEN = re.compile("__.*__")  # what a tar's records hold besides what is in the file
 
 
@@ -63,6 +65,11 @@ class Suggestion:
             told += ["--pair", str(self.layout.pair)]
         return told
 
+    def wrong(self, given: Layout) -> list[str]:
+        """Return the options that `given` has and the layout has not."""
+        lacking = given.columns.items() - self.layout.columns.items()
+        return [word for key, name in sorted(lacking) for word in ("--column", f"{key}={name}")]
+
 
 def suggested(records: Sequence[Record], given: Layout, kind: str) -> Suggestion | None:
     """A layout under which most of `records` are conversations; None where none is found.
@@ -74,10 +81,13 @@ def suggested(records: Sequence[Record], given: Layout, kind: str) -> Suggestion
     """
     names = [n for n in dict.fromkeys(n for r in records for n in r) if not _HIDDEN.fullmatch(n)]
     values = {name: [r[name] for r in records if r.get(name) is not None] for name in names}
-    media = _media_columns(values, given)
-    for nearest, changes in _guesses(values):
+    lacking = absent(given, {*names})
+    kept = {key: name for key, name in given.columns.items() if key not in lacking}
+    media = _media_columns(values, replace(given, columns=kept))
+    as_it_is = [("read as it is", dict[str, Any]())] if lacking else []
+    for nearest, changes in [*as_it_is, *_guesses(values, given)]:
         for more in (media, {}) if media else ({},):
-            columns = {**given.columns, **changes.get("columns", {}), **more}
+            columns = {**kept, **changes.get("columns", {}), **more}
             try:
                 layout = replace(given, **{**changes, "columns": columns})
             except OptionError:
@@ -89,7 +99,18 @@ def suggested(records: Sequence[Record], given: Layout, kind: str) -> Suggestion
     return None
 
 
-def _guesses(values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+def absent(layout: Layout, names: Set[str]) -> dict[str, str]:
+    """The columns that `layout` states and that are none of `names`."""
+    return {
+        key: name
+        for key, name in layout.columns.items()
+        if names.isdisjoint((name, *name.split(",")))
+    }
+
+
+def _guesses(
+    values: Mapping[str, Sequence[Any]], given: Layout
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Layouts in words, and what they state; the likeliest first."""
     yield "preference pairs", {"pair": "chosen"}
     for name, held in values.items():
@@ -103,14 +124,29 @@ def _guesses(values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, dict[st
             others.sort(key=lambda key: -sum(len(str(turn.get(key))) for turn in turns))
             tags = {"role_tag": role, "content_tag": others[0]} if others else {}
             yield "turns with names of their own", {"columns": columns, "tags": tags}
+            if of_roles := _role_tags(turns, role):
+                own = {**given.tags, **of_roles}
+                yield "turns with roles of their own", {"columns": columns, "tags": own}
+                yield "turns with roles of their own", {"columns": columns, "tags": {**tags, **own}}
     texts = [name for name, held in values.items() if _are_texts(held)]
     for nearest, wanted in _FORMS:
         columns = {}
         for standard_name in wanted:
-            named_so = (n for word in _WORDS[standard_name] for n in texts if word_of(n) == word)
-            columns[standard_name] = next(named_so, "")
+            likely = _WORDS[standard_name]
+            named_so = [n for word in likely for n in texts if word_of(n) == word]
+            named_so += [n for word in likely for n in get_close_matches(word, texts, 1, _ALIKE)]
+            columns[standard_name] = next(iter(named_so), "")
         if all(columns.values()):
             yield nearest, {"columns": columns}
+
+
+def _role_tags(turns: Sequence[Mapping[str, Any]], key: str) -> dict[str, str]:
+    """Tags for roles of unknown names: who speaks first is the user."""
+    words = dict.fromkeys(str(turn.get(key)) for turn in turns)
+    known = {ROLES[word] for word in words if word in ROLES}
+    unknown = [word for word in words if word not in ROLES]
+    free = [role for role in ("user", "assistant") if role not in known]
+    return {f"{role}_tag": word for role, word in zip(free, unknown, strict=False)}
 
 
 def _are_texts(held: Sequence[Any]) -> bool:

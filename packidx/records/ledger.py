@@ -312,6 +312,11 @@ class Ledger:
         line = self._line(alike, what, record, unused)
         holds = "is, by its name," if what in (*_MEANT, _CHOICE, _ANSWER, _BY_ID) else "holds"
         text = f"the column {name!r} {holds} {_ARTICLES.get(what, what)}, and nothing reads it: "
+        meant = LIST_KEYS[what][0] if what in LIST_KEYS else "messages"
+        stated = self._layout.columns.get(meant)
+        if stated is not None and stated not in record:
+            told = f"the record has no column {stated!r}, which is stated to hold its {meant}"
+            return f"{text}{told}"
         if line is None:
             return f"{text}--ignore {name} leaves it out, a --transform puts it where it belongs"
         return f"{text}--column {line} takes it, --ignore {name} leaves it out"

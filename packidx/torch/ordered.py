@@ -15,7 +15,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from packidx.index import Index, open_index
-from packidx.index.order import Dealing, Epochs, check_global_batch
+from packidx.index.order import Dealing, Epochs, check_global_batch, integer, whole_number
 from packidx.torch.dataset import PackedDataset
 from packidx.torch.packs import Pack
 from packidx.torch.reader import Encode
@@ -41,7 +41,7 @@ class OrderedPacks(Dataset[Pack]):
         reading: further arguments of `PackedDataset`.
 
     Raises:
-        OptionError: a global batch of which an epoch has no step.
+        OptionError: a global batch of which an epoch has no step, or another number that is none.
         MismatchError: as of `PackedDataset`.
     """
 
@@ -57,15 +57,16 @@ class OrderedPacks(Dataset[Pack]):
     ) -> None:
         self.index = open_index(index, roots)
         self.dataset = PackedDataset(self.index, encode, **reading)
-        self.global_batch, self.seed = global_batch, seed
+        self.global_batch = integer("global_batch", global_batch)
+        self.seed, epochs = whole_number("seed", seed), whole_number("epochs", epochs, 1)
         self._epochs = Epochs.of(self.index.snapshot)
         name = f"{self.index.path}@{self.index.id[:12]}"
-        check_global_batch(global_batch, 1, self._epochs, name)
-        steps = (self._epochs.num_packs(epoch) // global_batch for epoch in range(epochs))
-        self._ends = list(accumulate(number * global_batch for number in steps))
+        check_global_batch(self.global_batch, 1, self._epochs, name)
+        steps = (self._epochs.num_packs(epoch) // self.global_batch for epoch in range(epochs))
+        self._ends = list(accumulate(number * self.global_batch for number in steps))
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return self._ends[-1]
 
     def pack_number(self, i: SupportsIndex) -> tuple[int, int]:
         """The epoch of item `i`, and its pack in the index.

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data._utils.collate import default_collate_fn_map
 
-from packidx.errors import MismatchError
+from packidx.errors import MismatchError, OptionError
 from packidx.torch.events import Happened
 from packidx.torch.joining import Rules, fills, is_integer, join_media
 from packidx.torch.pixels import TABLE, adjacent
@@ -148,6 +149,16 @@ class Pack:
         joined = {group: _flat(tensors) for group, tensors in grouped.items()}
         others = [(each.slot, each.pad_token_id) for each in self.segments]
         return _split, ({**vars(self), "segments": []}, joined, shapes, others)
+
+
+def _refuse(batch: Any, **_: Any) -> Any:
+    raise OptionError(
+        "torch's own collate does not join packs: give the DataLoader collate_fn=collate, of "
+        "packidx.torch"
+    )
+
+
+default_collate_fn_map[Pack] = _refuse
 
 
 Group = tuple[str, torch.dtype]

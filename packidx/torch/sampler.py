@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
 
 from torch.utils.data import Sampler
 
@@ -13,12 +12,13 @@ from packidx.errors import MismatchError, OptionError
 from packidx.index import Index, open_index
 from packidx.index.described import short_name
 from packidx.index.order import (
-    SEEDS,
     Dealing,
     Epochs,
     State,
     check_global_batch,
     check_rank,
+    integer,
+    whole_number,
 )
 from packidx.torch.loss import LossWeights
 
@@ -64,10 +64,10 @@ class PackSampler(Sampler[int]):
     ) -> None:
         super().__init__()
         self.index = open_index(index)
-        self.rank, self.world_size = _integer("rank", rank), _integer("world_size", world_size)
+        self.rank, self.world_size = integer("rank", rank), integer("world_size", world_size)
         given = world_size if global_batch is None else global_batch
-        self.global_batch = _integer("global_batch", given)
-        self.seed, self.epoch = _seed("seed", seed), _seed("epoch", epoch)
+        self.global_batch = integer("global_batch", given)
+        self.seed, self.epoch = whole_number("seed", seed), whole_number("epoch", epoch)
         self._epochs = Epochs.of(self.index.snapshot)
         check_rank(self.rank, self.world_size)
         name = f"{self.index.path}@{self.index.id[:12]}"
@@ -117,7 +117,7 @@ class PackSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Take `epoch`'s order; the cursor goes back to 0 only if that is another epoch."""
-        epoch = _seed("epoch", epoch)
+        epoch = whole_number("epoch", epoch)
         if epoch != self.epoch:
             self.epoch = epoch
             self._dealing = self._deal()
@@ -132,7 +132,7 @@ class PackSampler(Sampler[int]):
 
     def state_at(self, step: int) -> dict[str, Any]:
         """The state once `step` optimizer steps of this epoch are done, 0 ≤ step ≤ num_steps."""
-        step = _integer("step", step)
+        step = integer("step", step)
         if not 0 <= step <= self.num_steps:
             raise OptionError(f"step {step} is outside [0, {self.num_steps}], an epoch's steps")
         return self._state(step * self.global_batch)
@@ -165,7 +165,7 @@ class PackSampler(Sampler[int]):
 
     def packs_of_step(self, step: int) -> list[int]:
         """Pack ids of the global batch of optimizer step `step`, rank 0's first pack first."""
-        result: list[int] = self._dealing.packs_of_step(_integer("step", step)).tolist()
+        result: list[int] = self._dealing.packs_of_step(integer("step", step)).tolist()
         return result
 
     def denominator(self, step: int, weight: str = "token") -> float | None:
@@ -182,22 +182,6 @@ class PackSampler(Sampler[int]):
         counts = [sample.label_tokens for pack in packs for sample in pack.samples]
         known = [count for count in counts if count is not None]
         return LossWeights(weight).total(known) if len(known) == len(counts) else None
-
-
-def _integer(name: str, value: SupportsIndex) -> int:
-    """`value` as a Python int, whatever integer it is: states must be plain JSON."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        kind = type(value).__name__
-        raise OptionError(f"{name} is {value!r} ({kind}): it must be an integer") from None
-
-
-def _seed(name: str, value: SupportsIndex) -> int:
-    number = _integer(name, value)
-    if not 0 <= number < SEEDS:
-        raise OptionError(f"{name} is {number}: it must be at least 0 and below 2^63")
-    return number
 
 
 _MUST_AGREE = {

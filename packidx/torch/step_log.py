@@ -22,7 +22,7 @@ from packidx.format.schema import Pack
 from packidx.format.step_log import STEP_LOG, has_log, log_files, part_name
 from packidx.index import Index, open_index
 from packidx.index.order import Dealing, Epochs
-from packidx.io.files import atomic_file
+from packidx.io.files import atomic_file, make_folder
 from packidx.torch.joining import IGNORE
 from packidx.torch.loss import Batch, LossWeights, loss_targets, segment_numbers
 from packidx.torch.reader import is_exact
@@ -71,7 +71,7 @@ class StepLog:
 
     Raises:
         MismatchError: the folder has the log of a run with another seed or global batch.
-        OptionError: `flush_steps` is below 1.
+        OptionError: `flush_steps` is below 1, or the folder cannot be made.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class StepLog:
         if flush_steps < 1:
             raise OptionError(f"flush_steps is {flush_steps}: it must be at least 1")
         self.folder, self.sampler = os.fspath(folder), sampler
-        os.makedirs(self.folder, exist_ok=True)
+        make_folder(self.folder)
         run = {
             "snapshot_id": sampler.index.id,
             "seed": sampler.seed,

@@ -260,6 +260,8 @@ class StreamLoader(DataLoader[Any]):
         check_lanes(stream.index.lanes, stream.world_size, self.num_workers, stream.micro_batch)
         self.stream = stream
         self._home = None if log is None else Path(log)
+        if self._home is not None:
+            files.make_folder(self._home)
         self._begin()
 
     def _begin(self) -> None:

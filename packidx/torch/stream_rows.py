@@ -24,6 +24,7 @@ from packidx.format.stream import StreamRule
 from packidx.hashing import below, derive_key, hash_ints, hash_strings
 from packidx.index import Index
 from packidx.index import Pack as PlannedPack
+from packidx.index.order import whole_number
 from packidx.io.copies import local_copies
 from packidx.pack.streams import (
     Deal,
@@ -388,19 +389,16 @@ def _options(
     if unknown := sorted(asked.keys() - known):
         raise OptionError(f"a stream has no option {unknown[0]}: plan for that")
     given = {"seed": 0, "align": 1, "pad_pack_to": 1, "reserve": 0, "shift": False, **asked}
-    least = {
-        "align": 1,
-        "pad_pack_to": 1,
-        "reserve": 0,
-        "margin": 0,
-        **dict.fromkeys(_CAPS_ASKED, 1),
-    }
+    least = {"capacity": 1, "align": 1, "pad_pack_to": 1, "reserve": 0}
     for name, value in given.items():
-        if name in least and value is not None and Fraction(str(value)) < least[name]:
-            raise OptionError(f"{name} is {value}: it must be at least {least[name]}")
+        if value is not None and (name in least or name in _CAPS_ASKED):
+            whole_number(name, value, least.get(name, 1))
     if given.get("margin") is None and not is_exact:
         raise OptionError("not all of these lengths are exact: say how much a pack leaves free")
-    margin = Fraction(str(given.get("margin") or 0))
+    share = given.get("margin") or 0
+    if isinstance(share, str) or not 0 <= share < 1:
+        raise OptionError(f"margin is {share!r}: give a number from 0 to below 1")
+    margin = Fraction(str(share))
     planned = int((1 - margin) * given["capacity"]) - given["reserve"]
     planned = planned // given["pad_pack_to"] * given["pad_pack_to"]
     if planned < max(given["align"], given["pad_pack_to"]):

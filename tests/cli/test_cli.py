@@ -40,9 +40,10 @@ def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFi
     command = ["plan", str(tmp_path / "l.parquet"), "-o", str(tmp_path / "i"), "--capacity", "16"]
     command += ["--mix", "b=0", "--epochs", "3"]
     status, out, err = run(capsys, *command)
-    assert (status, err) == (0, "")
+    assert (status, err) == (0, "warning: 79.2 % of the tokens to be packed are in no pack\n")
     said = facts_of(out)
     for name, words in {
+        "mix": "b × 0 per epoch",
         "samples": "6 in, 4 packed",
         "tokens": "78",
         "packs": "6 of 16 tokens, 3 epochs of 2",
@@ -52,7 +53,7 @@ def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFi
         assert said[name].startswith(words), name
     # Each sample's tokens once, whatever the epochs; what was left out by choice is not a loss.
     assert (
-        said["dropped"]
+        said["lost"]
         == "99 tokens, 79.2 % of the 125 to be packed, each sample counted once (1 too_long)"
     )
     assert said["left out"] == "1 mix"
@@ -62,7 +63,7 @@ def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFi
     [_, out, _] = run(capsys, *command, "--json")
     assert json.loads(out)["existed"] is True
     again = facts_of(run(capsys, "stats", str(tmp_path / "i"))[1])
-    assert (again["dropped"], again["left out"]) == (said["dropped"], said["left out"])
+    assert (again["lost"], again["left out"]) == (said["lost"], said["left out"])
     told = json.loads(run(capsys, "stats", str(tmp_path / "i"), "--json")[1])
     assert told["result"]["lost_percent"] == 100 * 99 / 125
 
@@ -87,6 +88,14 @@ def test_log_says_order_and_origin(tmp_path: Path, capsys: pytest.CaptureFixture
     assert asked in said[first[:12]] and "--continue" not in said[first[:12]]
     assert said[rest[:12]].endswith(f"{asked} --continue @{first[:12]} after 8 packs")
     assert "--" not in said[usual[:12]]
+    status, out, err = run(capsys, *plan[:-1], "--global-batch", "36")
+    assert "warning: an epoch has 32 packs, fewer than the 36 of one step" in err
+    assert status == 0 and "options" not in facts_of(out)  # of micro-steps nobody said a word
+
+
+def test_sql_names_the_option_of_a_log(index: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, "sql", index, "FROM losses")
+    assert status == 1 and "there is no view losses: name the run's log with --log DIR" in err
 
 
 def test_sql_formats_agree(index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

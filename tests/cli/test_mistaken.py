@@ -137,9 +137,65 @@ def test_where_nothing_fits_a_function_is_sketched(
     told = capsys.readouterr().err
     assert "a.jsonl#0 holds data\\x1b[31m: an object, n: null, ok: a boolean" in told
     assert (
-        "No layout of docs/data.md fits: mend such records" in told
+        "No --column or --tag reads them: mend such records" in told
         and "--transform mymodule:known" in told
     )
+
+
+MISSPELT: dict[str, tuple[dict[str, Any], list[str], list[str], list[str]]] = {
+    "a stated column that is not there": (
+        {"messages": talk("role", "content", "user", "assistant")},
+        ["--column", "messages=turns"],
+        [],
+        ["--column", "messages=turns"],
+    ),
+    "another one, misspelt": (
+        {"chat": talk("role", "content", "user", "assistant")},
+        ["--column", "messages=caht"],
+        ["--column", "messages=chat"],
+        ["--column", "messages=caht"],
+    ),
+    "roles": (
+        {"messages": talk("role", "content", "hooman", "ai")},
+        [],
+        ["--tag", "assistant_tag=ai", "--tag", "user_tag=hooman"],
+        [],
+    ),
+    "question and answer": (
+        {"qestion": ASKED, "anwser": ANSWERED},
+        [],
+        ["--column", "prompt=qestion", "--column", "response=anwser"],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISSPELT)
+def test_the_nearest_line_is_told(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, given, add, wrong = MISSPELT[case]
+    command = ["estimate", str(tmp_path / jsonl(tmp_path, record)), "-o", str(tmp_path / "l")]
+    assert main([*command, *given]) == 1
+    told = capsys.readouterr().err
+    assert (f". Add: {shlex.join(add)}\n" in told) == bool(add)
+    assert (f"Leave out: {shlex.join(wrong)}\n" in told) == bool(wrong)
+    assert main([*command, *add]) == 0
+
+
+def test_a_stated_column_that_no_record_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns = talk("role", "content", "user", "assistant", "<image>")
+    name = jsonl(tmp_path, {"messages": turns, "images": ["a.png"]})
+    command = ["estimate", str(tmp_path / name), "-o", str(tmp_path / "l"), "--max-rejected", "1"]
+    assert main([*command, "--column", "images=photos", "--column", "system=rules"]) == 0
+    told = capsys.readouterr()
+    for column, use in (("photos", "images"), ("rules", "system")):
+        said = f"no record of a has a column '{column}', which is stated to hold its {use}: they"
+        assert f"warning: {said} have images, messages\n" in told.err
+    assert "--ignore" not in told.out
+    assert "the record has no column 'photos'" in " ".join(told.out.split())
 
 
 def test_less_than_one_in_a_hundred_says_nothing(tmp_path: Path) -> None:

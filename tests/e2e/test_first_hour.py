@@ -229,3 +229,42 @@ def test_plan_takes_the_folder_that_pack_wrote(here: Path) -> None:
     pl.DataFrame({"length": [5, 6]}).write_parquet("data/packs/own.parquet")
     assert main(["plan", "data/packs", "-o", "own", *options]) == 0
     assert packidx.open_index("own").snapshot.lengths.num_samples == 2
+
+
+def test_a_processors_folder_is_known_however_it_is_spelt(here: Path, processors: Path) -> None:
+    packidx.estimate_lengths("data", "lengths", processor="proc")
+    for spelt in ("./proc", "proc/", str(here / "proc"), str(processors / "qwen2.5-vl")):
+        taken = packidx.estimate_lengths("data", "lengths", processor=spelt).taken_over
+        assert taken is not None and (taken.num_samples, taken.reason) == (40, None)
+    other = str(processors / "qwen3-vl")
+    taken = packidx.estimate_lengths("data", "lengths", processor=other).taken_over
+    assert taken is not None and f"qwen2.5-vl to {other}" in (taken.reason or "")
+
+
+def test_options_that_make_no_sense_say_what_to_write(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packidx.estimate_lengths({"chats": "data/chats.jsonl"}, "lengths", processor="proc")
+    with pytest.raises(OptionError, match="write {'SOURCE': WEIGHT}, such as {'photos': 2}"):
+        packidx.plan_packs("lengths", "index", capacity=256, mix=2)
+    with pytest.raises(OptionError, match="margin is much: it must be at least 0"):
+        packidx.plan_packs("lengths", "index", capacity=256, margin="much")
+    plan = ["plan", "lengths", "-o", "index", "--capacity", "256", "--quiet"]
+    assert main([*plan, "--mix", "chats=100%", "--global-batch", "4"]) == 0
+    assert "options" not in capsys.readouterr().out  # what nobody gave
+    index = packidx.open_index("index")
+    state = {"version": 1, "snapshot_id": index.id, "seed": 0, "epoch": 0, "global_batch": 4}
+    Path("state.json").write_text(json.dumps({**state, "position": 4}))
+    packidx.estimate_lengths("data/chats.jsonl", "others", processor="proc", labels="last")
+    assert main(["plan", "others", "-o", "index", "--continue", "state.json"]) == 1
+    assert index.snapshot.lengths.fingerprint[:12] + ", others has" in capsys.readouterr().err
+
+
+def test_plan_tells_of_packs_without_media(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lengths, plan = str(tmp_path / "l.parquet"), ["-o", str(tmp_path / "i"), "--capacity", "8"]
+    pl.DataFrame({"length": [8, 8, 8], "num_images": [0, 0, 1]}).write_parquet(lengths)
+    assert main(["plan", lengths, *plan]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no media 2 of 3 packs have no image and no video: DDP and FSDP wait" in said

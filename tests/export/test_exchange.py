@@ -156,6 +156,8 @@ def test_shifted_packs_and_no_epochs_are_refused(tmp_path: Path) -> None:
     index = make_index(tmp_path, records, capacity=CAPACITY, shift=True)
     with pytest.raises(OptionError, match="XTuner shifts"):
         export_xtuner(index, tmp_path / "out", 1)
+    with pytest.raises(OptionError, match="seed is -1"):
+        export_xtuner(index, tmp_path / "out", 1, seed=-1)
     with pytest.raises(OptionError, match="epochs is 0"):
         export_xtuner(index, tmp_path / "out", 1, epochs=0)
 

@@ -10,6 +10,7 @@ import pytest
 from manifests import file_of
 from small_packs import make_index, record
 from tiny_models import fresh
+from torch.utils.data import default_collate
 from torch_packs import SyntheticEncode
 
 from packidx.errors import (
@@ -21,7 +22,15 @@ from packidx.errors import (
 )
 from packidx.index import Index, open_index
 from packidx.plan import plan_packs
-from packidx.torch import LossWeights, PackedDataset, PackSampler, collate, prepare_model
+from packidx.torch import (
+    LossWeights,
+    OrderedPacks,
+    PackedDataset,
+    PackSampler,
+    StepLog,
+    collate,
+    prepare_model,
+)
 
 RECORDS = [record(n, [3 + n % 5, (4, 4), 2]) for n in range(12)]
 
@@ -38,6 +47,10 @@ def index(tmp_path: Path) -> Index:
 
 def read(index: Index, **policy: Any) -> Any:
     return PackedDataset(index, SyntheticEncode(), **policy)[0]
+
+
+def ordered(index: Index, **options: Any) -> OrderedPacks:
+    return OrderedPacks(index, SyntheticEncode(), 1, **options)
 
 
 def with_fewer_labels(index: Index) -> Any:
@@ -136,6 +149,10 @@ def model_of(attention: str) -> Any:
         (lambda i: read(i, on_bad="hole"), OptionError, "on_bad 'hole' is not one of"),
         (lambda i: read(i, retries=-1), OptionError, "retries is -1"),
         (lambda i: PackedDataset(i, SyntheticEncode())[10**6], IndexError, "pack 1000000 is outs"),
+        (lambda i: default_collate([read(i)]), OptionError, "give the DataLoader collate_fn=coll"),
+        (lambda i: ordered(i, seed=-1), OptionError, "seed is -1: it must be at least 0"),
+        (lambda i: ordered(i, epochs=0), OptionError, "epochs is 0: it must be at least 1"),
+        (lambda i: StepLog(__file__, PackSampler(i)), OptionError, "folder .* cannot be made"),
     ],
 )
 def test_one_sentence(

@@ -330,6 +330,8 @@ def test_what_does_not_go_is_said(lengths: Path, tmp_path: Path) -> None:
         list(stream_of(lengths, 0, 1, rule="internvl:8"))
     with pytest.raises(OptionError, match="lanes=64"):
         stream_of(lengths.parent / "talk.jsonl", 0, 1, lanes=None)
+    with pytest.raises(OptionError, match="cannot be made"):
+        StreamLoader(stream_of(lengths, 0, 1), log=__file__)
     with pytest.raises(OptionError, match="no option holdout"):
         stream_of(lengths, 0, 1, options={"holdout": "0.1"})
     with pytest.raises(OptionError, match="choose from talk"):
@@ -386,6 +388,8 @@ def test_all_ranks_have_as_many_packs(lengths: Path) -> None:
         ({"options": {"max_samples": 0}}, "max_samples is 0"),
         ({"options": {"reserve": -8}}, "reserve is -8"),
         ({"options": {"margin": -1}}, "margin is -1"),
+        ({"options": {"margin": "0.1"}}, "margin is '0.1': give a number"),
+        ({"options": {"align": "8"}}, r"align is '8' .str.: it must be an integer"),
     ],
 )
 def test_numbers_of_no_stream(lengths: Path, asked: dict[str, Any], says: str) -> None:

@@ -52,8 +52,8 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
     planned, given = index.snapshot.lengths.fingerprint, table.fingerprint()
     if planned != given:
         raise MismatchError(
-            f"{index.path}@{index.id[:12]} was planned of lengths with fingerprint {planned}, "
-            f"{table.uri} has {given}: continue with the lengths that were planned"
+            f"{index.path}@{index.id[:12]} was planned of lengths with fingerprint {planned[:12]}, "
+            f"{table.uri} has {given[:12]}: continue with the lengths that were planned"
         )
     trained, left = pl.DataFrame(schema=_TRAINED), pl.DataFrame(schema=_LEFT)
     for entry in lineage(index, state):

@@ -49,7 +49,7 @@ from packidx.records.media.references import (
 
 OF_TEMPLATES = {"developer": "system", "function": "tool", "ipython": "tool"}
 """Words for roles that templates may know themselves: these get the word, others the role."""
-_ROLES = {
+ROLES = {
     "system": "system",
     "user": "user",
     "human": "user",
@@ -163,10 +163,10 @@ def _turn(turn: Any, number: int, lists: MediaLists) -> Turn:
     if not isinstance(turn, OBJECT):
         raise BadRecord("bad_turn", f"turn {number} is {named(turn)}, not an object")
     stated = turn["role"] if "role" in turn else turn.get("from")
-    role = _ROLES.get(stated) if isinstance(stated, str) else None
+    role = ROLES.get(stated) if isinstance(stated, str) else None
     if role is None:
         has = "no role" if stated is None else f"the role {cut(stated)}"
-        text = f"turn {number} has {has}: known are {', '.join(_ROLES)}"
+        text = f"turn {number} has {has}: known are {', '.join(ROLES)}"
         raise BadRecord("unknown_role", text)
     content = turn["content"] if "content" in turn else turn.get("value")
     if len(turn) == 2 and type(content) is str and stated not in _SPECIAL:  # as nearly all are
