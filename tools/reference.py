@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import textwrap
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import click
 from packidx_cli.main import cli
 
-WIDTH = 100
+WIDTH = 140
 MODULES = (
     "packidx",
     "packidx.torch",
@@ -110,7 +111,8 @@ def _defined(module: Any) -> list[str]:
 
 def _described(name: str, value: Any) -> str:
     signature = _signature(name, value)
-    text = f"```text\n{signature}\n```\n\n{_first(value)}\n"
+    shown = "" if signature == name else textwrap.indent(signature, "    ") + "\n\n"
+    text = f"{shown}{_first(value)}\n"
     if not inspect.isclass(value):
         return text
     rows = [
@@ -137,7 +139,7 @@ def _signature(name: str, value: Any) -> str:
         return_annotation=inspect.Signature.empty if inspect.isclass(value) else back,
     )
     line = f"{name}{signature}"
-    if len(line) <= WIDTH:
+    if len(line) <= WIDTH - 4:
         return line
     parameters, star = [], False
     for parameter in signature.parameters.values():
@@ -150,7 +152,9 @@ def _signature(name: str, value: Any) -> str:
         parameters.append(str(parameter))
     back = signature.return_annotation
     end = "" if back is inspect.Signature.empty else f" -> {back!r}"
-    return f"{name}(\n    " + ",\n    ".join(parameters) + f",\n){end}"
+    whole = ", ".join(parameter.replace(" ", "\0") for parameter in parameters)
+    filled = textwrap.wrap(whole, WIDTH - 8, break_long_words=False)
+    return f"{name}(\n    " + "\n    ".join(filled).replace("\0", " ") + f"\n){end}"
 
 
 class _Words:
