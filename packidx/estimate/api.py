@@ -166,7 +166,8 @@ def estimate_lengths(
     output = urls.local_path(os.fspath(output))
     root, remote = check_folder(media_root), check_remote(remote_media)
     existing, wrong = existing_manifest(output)
-    layout = Layout(columns or {}, tags or {}, delimiter=delimiter, pair=pair, ignore=tuple(ignore))
+    ignored = (ignore,) if isinstance(ignore, str) else tuple(ignore)
+    layout = Layout(columns or {}, tags or {}, delimiter=delimiter, pair=pair, ignore=ignored)
     besides = Told()
     if isinstance(sources, Mapping):
         sources = [f"{name}={place}" for name, place in sources.items()]

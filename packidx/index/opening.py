@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
 
-from packidx.errors import FormatError, NotFoundInIndex
+from packidx.errors import FormatError, NotFoundInIndex, OptionError
 from packidx.format.index import is_snapshot_id
 from packidx.format.schema import LENGTHS_FORMAT
 from packidx.index.reader import Index
@@ -43,10 +44,15 @@ def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None)
     `roots` are as `Index` has them.
 
     Raises:
+        OptionError: `path` is something else.
         NotFoundInIndex: no index, no such snapshot, or the beginning is not unique.
         FormatError: a manifest that is broken or of a newer version.
         OSError: the store cannot be asked.
     """
+    given: object = path  # anything, where nobody checks types
+    if not isinstance(given, str | PathLike | Index):
+        kind = type(given).__name__
+        raise OptionError(f"index is a {kind}: give a path, or what open_index returned")
     if isinstance(path, Index):
         return Index(path.path, path.id, {**path.roots, **(roots or {})}) if roots else path
     folder, wanted = _split(urls.local_path(str(path)))

@@ -258,6 +258,7 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mix", mix_of(self.mix))
+        self._check_types()
         steps = self.micro_steps
         if steps is None:
             steps = micro_steps_of(self.global_batch)
@@ -291,6 +292,13 @@ class PlanOptions:
         if self.rows_of_window is None:
             self.memory_bytes()
 
+    def _check_types(self) -> None:
+        for name, declared in TYPES.items():
+            value, kinds = getattr(self, name), get_args(declared) or (declared,)
+            taken = (*kinds, int) if float in kinds else kinds
+            if name != "mix" and not isinstance(value, taken):
+                raise OptionError(f"{dashed(name)} is {value!r}, which is not {_KINDS[kinds[0]]}")
+
     def _check_choices_and_counts(self) -> None:
         for name, said in OPTIONS.items():
             value = getattr(self, name)
@@ -302,10 +310,8 @@ class PlanOptions:
                 _within(dashed(name), value, said.minimum, MAX_CAPACITY)
 
     def _check_margin(self) -> None:
-        if self.margin is not None:
-            margin = read_number(str(self.margin))
-            if margin is None or not 0 <= margin < 1:
-                raise OptionError(f"margin is {self.margin}: it must be at least 0 and below 1")
+        if self.margin is not None and not 0 <= self.margin < 1:
+            raise OptionError(f"margin is {self.margin}: it must be at least 0 and below 1")
 
     def _check_padding(self) -> None:
         for name in ("align", "pad_pack_to"):
@@ -337,6 +343,8 @@ class PlanOptions:
         return limit
 
 
+_KINDS = {int: "an integer", float: "a number", str: "text", bool: "true or false"}
+
 OPTIONS: dict[str, Option] = {each.name: each.metadata["option"] for each in fields(PlanOptions)}
 """Field of `PlanOptions` -> what is said of it, in the order of the help."""
 
@@ -348,7 +356,8 @@ def mix_of(mix: Any) -> tuple[str, ...]:
     """A mix as ``'source=weight'``, which may be given as a dict."""
     if isinstance(mix, Mapping):
         return tuple(f"{name}={weight}" for name, weight in mix.items())
-    if isinstance(mix, str) or not isinstance(mix, Sequence):
+    is_listed = isinstance(mix, Sequence) and not isinstance(mix, str)
+    if not is_listed or not all(isinstance(each, str) for each in mix):
         raise OptionError(f"mix is {mix!r}: write {{'SOURCE': WEIGHT}}, such as {{'photos': 2}}")
     return tuple(mix)
 

@@ -59,6 +59,8 @@ def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
     with the label policy and the settings that the lengths of `index` were counted with."""
     is_object = hasattr(encode, "save_pretrained")  # and has its settings already
     if not is_object and not isinstance(encode, str | PathLike):
+        if not callable(encode):
+            raise OptionError(f"encode is {encode!r}: give a processor's folder, or a callable")
         return encode
     from packidx.encode import ProcessorEncoder
 

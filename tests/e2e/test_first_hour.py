@@ -247,8 +247,16 @@ def test_options_that_make_no_sense_say_what_to_write(
     packidx.estimate_lengths({"chats": "data/chats.jsonl"}, "lengths", processor="proc")
     with pytest.raises(OptionError, match="write {'SOURCE': WEIGHT}, such as {'photos': 2}"):
         packidx.plan_packs("lengths", "index", capacity=256, mix=2)
-    with pytest.raises(OptionError, match="margin is much: it must be at least 0"):
-        packidx.plan_packs("lengths", "index", capacity=256, margin="much")
+    for name, value, says in (
+        ("margin", "0.1", "margin is '0.1', which is not a number"),
+        ("seed", None, "seed is None, which is not an integer"),
+        ("cost", {"vit_linear": 1}, "which is not text"),
+        ("mix", [("chats", 2)], "such as {'photos': 2}"),
+    ):
+        with pytest.raises(OptionError, match=says):
+            packidx.plan_packs("lengths", "index", capacity=256, **{name: value})
+    ignored = packidx.estimate_lengths("data", "no", processor="proc", ignore="messages")
+    assert ignored.num_rejected == 40
     plan = ["plan", "lengths", "-o", "index", "--capacity", "256", "--quiet"]
     assert main([*plan, "--mix", "chats=100%", "--global-batch", "4"]) == 0
     assert "options" not in capsys.readouterr().out  # what nobody gave

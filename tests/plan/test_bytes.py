@@ -119,7 +119,7 @@ def test_shares_of_the_epoch_are_what_was_asked(lengths: Path, tmp_path: Path) -
         ({"window": "lots"}, "window is 'lots': say it like 64, or 4GB"),
         ({"exclude": "nowhere.parquet"}, "nowhere.parquet"),
         ({"seed": 1 << 70}, "seed is"),
-        ({"on_long": None}, "on-long is None: choose one of drop, split, truncate, error"),
+        ({"on_long": None}, "on-long is None, which is not text"),
         ({"align": None}, "align is None, which is not an integer"),
     ],
 )

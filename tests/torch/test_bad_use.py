@@ -150,6 +150,16 @@ def model_of(attention: str) -> Any:
         (lambda i: read(i, retries=-1), OptionError, "retries is -1"),
         (lambda i: PackedDataset(i, SyntheticEncode())[10**6], IndexError, "pack 1000000 is outs"),
         (lambda i: default_collate([read(i)]), OptionError, "give the DataLoader collate_fn=coll"),
+        (
+            lambda i: PackedDataset(i, None),
+            OptionError,
+            "encode is None: give a processor's folder",
+        ),
+        (
+            lambda i: PackSampler(PackedDataset(i, SyntheticEncode())),
+            OptionError,
+            "index is a Packed",
+        ),
         (lambda i: ordered(i, seed=-1), OptionError, "seed is -1: it must be at least 0"),
         (lambda i: ordered(i, epochs=0), OptionError, "epochs is 0: it must be at least 1"),
         (lambda i: StepLog(__file__, PackSampler(i)), OptionError, "folder .* cannot be made"),
