@@ -34,13 +34,7 @@ Row = Mapping[str, Any]
 @quiet_option
 @json_option
 def diff(
-    a: str,
-    b: str,
-    examples: int,
-    exit_code: bool,
-    roots: dict[str, str],
-    quiet: bool,
-    as_json: bool,
+    a: str, b: str, examples: int, exit_code: bool, roots: Any, quiet: bool, as_json: bool
 ) -> None:
     """Show what plan B differs in from plan A, each an INDEX or INDEX@ID.
 
