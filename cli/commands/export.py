@@ -38,12 +38,6 @@ def export() -> None:
 @export.command(short_help="Packs for Megatron-Energon, no media copied.")
 @click.argument("index")
 @output_option("Folder of the export; one that is there already is replaced as a whole.")
-@click.option(
-    "--relative",
-    is_flag=True,
-    help="Name the tars' folders relative to DIR, for data that moves along with it.  "
-    "[default: absolute]",
-)
 @root_option
 @roots_option(
     "--energon-root",

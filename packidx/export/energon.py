@@ -13,11 +13,9 @@ metadataset/metadataset_v2.py, `CrudeJsonlDatasetFactory` in flavors/jsonl).
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,22 +26,22 @@ import yaml
 from packidx import digests
 from packidx.errors import BadRecord, OptionError, PackidxError, SourceError
 from packidx.export.energon_folders import Sources, as_energon_names
-from packidx.export.outputs import open_exported
-from packidx.format.manifest import Layout, Shard
-from packidx.format.outputs import EnergonManifest, ExportedFile
+from packidx.export.outputs import described, open_exported, packs_in_order
+from packidx.format.manifest import Shard
+from packidx.format.outputs import EnergonManifest
 from packidx.index import Index, Pack, Sample
-from packidx.io import files, ranges, storage, urls
+from packidx.io import files, storage
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind
-from packidx.io.ranges import ReadAhead
-from packidx.records.containers import tar
-from packidx.records.containers.base import BrokenFile
-from packidx.records.conversation import Media, Turn, content_of, to_record
+from packidx.io.ranges import Extent
+from packidx.records.containers.base import RecordRange
+from packidx.records.containers.registry import container
+from packidx.records.conversation import Media, message_of, stated_of, to_record
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
 from packidx.records.fetch import Fetcher, check_key
 from packidx.run import open_workers
-from packidx.run.workers import Progress, WorkerDied, Workers
+from packidx.run.workers import Progress, Workers
 
 PACKS, IDX, YAML = "packs.jsonl", "packs.jsonl.idx", "metadataset.yaml"
 KIND = Kind(
@@ -84,7 +82,6 @@ def export_energon(
     output: str | os.PathLike[str],
     *,
     roots: Mapping[str, str] | None = None,
-    relative: bool = False,
     energon_roots: Mapping[str, str] | None = None,
     workers: int | None = None,
     engine: str = "local",
@@ -98,8 +95,8 @@ def export_energon(
         index: the index, or ``INDEX@ID``.
         output: a folder; an export that is there is replaced.
         roots: ``{old: new}`` path prefixes of data that has moved since it was planned.
-        relative: name the tars' folders relative to `output`, not absolutely.
-        energon_roots: ``{old: new}`` prefixes of the tars' folders where Energon sees them.
+        energon_roots: ``{old: new}`` prefixes of the tars' folders where Energon sees them; a
+            relative one starts at `output`.
         workers: processes; the CPUs that this process may use by default.
         engine: ``'local'`` or ``'ray'``, as for `packidx.estimate_lengths`: who writes. The bytes
             are the same.
@@ -118,15 +115,11 @@ def export_energon(
     shards = _tars(opened)
     sources = Sources([opened.resolve(shard.uri) for shard in shards])
     _check_roots(energon_roots or {}, list(sources.folders.values()))
-    aux = {
-        name: _as_seen(folder, output, relative, energon_roots or {})
-        for name, folder in sources.folders.items()
-    }
+    aux = {name: _as_seen(at, energon_roots or {}) for name, at in sources.folders.items()}
     facts = [KIND.format, VERSION, opened.id, sources.folders]
     identity = digests.digest(digests.canonical_json(facts))
     with replacing(output, KIND, identity) as built, writers:
-        described, num_media = _write_packs(built.table, opened, sources, writers, progress)
-        files.write_atomic(os.path.join(built.table, YAML), _metadataset(aux))
+        num_media = _write_packs(built.table, opened, sources, writers, progress)
         manifest = EnergonManifest(
             snapshot_id=opened.id,
             capacity=opened.capacity,
@@ -135,11 +128,11 @@ def export_energon(
             num_media=num_media,
             encoder=opened.snapshot.lengths.encoder,
             transform=opened.snapshot.lengths.transform,
-            sources=dict(aux),
-            files=described,
+            sources=aux,
+            files=described(built.table, (PACKS, IDX)),
         )
-        text = json.dumps(manifest.to_json(), indent=2, ensure_ascii=False, sort_keys=True)
-        files.write_atomic(os.path.join(built.table, KIND.manifest), text.encode() + b"\n")
+        files.write_atomic(os.path.join(built.table, YAML), _metadataset(aux))
+        files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
     warnings, methods = [*sources.warnings], opened.snapshot.lengths.methods
     if guessed := methods.get("heuristic", 0):
         warnings.append(
@@ -185,24 +178,13 @@ def _tars(index: Index) -> list[Shard]:
     return shards
 
 
-def _as_seen(folder: str, output: str, relative: bool, roots: Mapping[str, str]) -> str:
+def _as_seen(folder: str, roots: Mapping[str, str]) -> str:
     """A folder of tars as `metadataset.yaml` names it."""
     for old in sorted(roots, key=len, reverse=True):
         prefix = old.rstrip("/")
         if folder in (prefix, old) or folder.startswith(f"{prefix}/"):
             return roots[old].rstrip("/") + folder[len(prefix) :]
-    if relative:
-        here, there = urls.absolute(output), urls.absolute(folder)
-        if _root_of(here) != _root_of(there):
-            raise OptionError(f"{folder} and {output} are not in one place: leave --relative out")
-        return os.path.relpath(there[len(_root_of(there)) :], here[len(_root_of(here)) :])
     return as_energon_names(folder)
-
-
-def _root_of(path: str) -> str:
-    """Scheme and bucket; nothing of a path of this machine."""
-    scheme, separator, rest = path.partition("://")
-    return f"{scheme}://{rest.partition('/')[0]}" if separator else ""
 
 
 def _check_roots(roots: Mapping[str, str], folders: Sequence[str]) -> None:
@@ -246,72 +228,64 @@ def _lines(packs: range, reader: _Reader) -> tuple[list[bytes], int]:
     for number in packs:
         pack = reader.index.pack(number)
         waits = any(map(reader.fetcher.waits, pack.samples))
-        found = storage.overlapped(
+        records = storage.overlapped(
             functools.partial(_record, reader), pack.samples, _REQUESTS if waits else 1
         )
-        for record, members, path in found:
-            reader.sources.check(path, members, record.media)
+        for record in records:
+            reader.sources.check(record.path, record.key, record.media)
             num_media += len(record.media)
-        lines.append(pack_line(pack, [record for record, *_ in found]))
+        lines.append(pack_line(pack, records, reader.sources))
     return lines, num_media
 
 
-def _record(reader: _Reader, sample: Sample) -> tuple[Record, TarMembers, str]:
-    """Return what a line says of a sample, and where that is read."""
+def _record(reader: _Reader, sample: Sample) -> Record:
+    """Return what a line says of a sample; its media are located, and not read."""
     if sample.shard is None or sample.offset is None or sample.nbytes is None:
         raise PackidxError(
             f"sample {sample.key!r} of snapshot {reader.index.id[:12]} has no place in a tar: plan "
             "from a table that `packidx estimate` wrote"
         )
     path = reader.fetcher.shard(sample.shard)
-    members = read_members(path, sample.offset, sample.nbytes)
-    check_key(path, sample, members.key)
-    record = energon_record(members, path, reader.fetcher.layout(sample.source))
-    return record._replace(aux=reader.sources.name_of(path)), members, path
+    place = RecordRange(sample.offset, sample.offset + sample.nbytes, sample.row or 0, 1)
+    [raw, *others] = container("tar").read(path, place)
+    if others or raw.key is None:
+        raise SourceError(
+            f"{path} has no sample at bytes {place.start} to {place.end}: restore the shard, or "
+            "estimate and plan again"
+        )
+    check_key(path, sample, raw.key)
+    try:
+        if isinstance(raw.record, BadRecord):
+            raise raw.record
+        record = standard(raw.record, reader.fetcher.layout(sample.source))
+    except BadRecord as error:
+        raise BadRecord(error.reason, f"{error.detail} ({path})") from None
+    return record_in_words(raw.key, record, path)
 
 
 def _write_packs(
     folder: str, index: Index, sources: Sources, workers: Workers, progress: Progress | None
-) -> tuple[tuple[ExportedFile, ...], int]:
-    """Write `packs.jsonl` and its index; what they are, and how many media all lines name.
+) -> int:
+    """Write `packs.jsonl` and its index; return how many media all lines name.
 
     Raises:
         SourceError: a worker process died.
         PackidxError: a sample cannot be exported.
     """
-    num_packs, num_media = index.num_packs, 0
-    tasks = [
-        range(first, min(first + _TASK_PACKS, num_packs))
-        for first in range(0, num_packs, _TASK_PACKS)
-    ]
+    num_media = at = 0
     setup = functools.partial(_reader, index, sources.shards)
-    paths = [os.path.join(folder, name) for name in (PACKS, IDX)]
-    hashers, at = [hashlib.sha256(), hashlib.sha256()], 0
-    with open(paths[0], "wb") as packs, open(paths[1], "wb") as starts:
-
-        def put(number: int, data: bytes) -> None:
-            (packs, starts)[number].write(data)
-            hashers[number].update(data)
-
-        put(1, bytes(8))
-        try:
-            for number, (lines, named) in workers.run(_lines, tasks, setup, in_turn=True):
-                put(0, b"".join(lines))
-                ends = at + np.cumsum([len(line) for line in lines])
-                put(1, ends.astype("<u8").tobytes())
-                at, num_media = int(ends[-1]), num_media + named
-                if progress is not None:
-                    progress("packs", tasks[number].stop, num_packs)
-        except WorkerDied as died:
-            raise died.error("wrote packs") from None
-        for file in (packs, starts):
-            file.flush()
-            os.fsync(file.fileno())
-    described = tuple(
-        ExportedFile(path=name, bytes=os.path.getsize(path), sha256=hasher.hexdigest())
-        for name, path, hasher in zip((PACKS, IDX), paths, hashers, strict=True)
-    )
-    return described, num_media
+    with (
+        open(os.path.join(folder, PACKS), "wb") as packs,
+        open(os.path.join(folder, IDX), "wb") as starts,
+    ):
+        starts.write(bytes(8))
+        run = packs_in_order(index, _lines, setup, workers, progress, size=_TASK_PACKS)
+        for _, (lines, named) in run:
+            packs.write(b"".join(lines))
+            ends = at + np.cumsum([len(line) for line in lines])
+            starts.write(ends.astype("<u8").tobytes())
+            at, num_media = int(ends[-1]), num_media + named
+    return num_media
 
 
 def _metadataset(aux: Mapping[str, str]) -> bytes:
@@ -324,171 +298,73 @@ def _metadataset(aux: Mapping[str, str]) -> bytes:
     return str(text).encode()
 
 
-_FACTS = ("height", "width", "num_frames", "fps", "frame_indices")
-_LOCAL_BLOCK = 4096  # a header and a short record; a request to a store asks for more
-
-
-class MemberName(bytes):
-    """A member's name (UTF-8), where a record would have its content."""
-
-
-class TarMembers(NamedTuple):
-    """A sample of a tar, of which its JSON alone is read."""
-
-    key: str
-    sample: tar.Sample
-    ranges: dict[str, tuple[int, int]]
-    """First byte and size of each member's content, by name."""
-
-
-def read_members(path: str, offset: int, nbytes: int) -> TarMembers:
-    """A sample of the tar at `path`, by its place, without reading its media.
-
-    Raises:
-        SourceError: the shard cannot be read or has something else there.
-    """
-    block = ranges.BLOCK if urls.is_url(path) else _LOCAL_BLOCK
-    end = offset + nbytes
-    read = ReadAhead(path, end, block, block).read
-    try:
-        run = tar.members(read, offset, end, content=tar.is_record, is_archive=False)
-        samples = list(tar.samples_of(run))
-    except BrokenFile as error:
-        raise _changed(path, str(error)) from None
-    if len(samples) != 1 or "json" not in samples[0].extensions:
-        raise _changed(path, f"it has no sample at bytes {offset} to {end}")
-    [sample] = samples
-    held = sample.extensions.values()
-    return TarMembers(sample.key, sample, {each.name: (each.offset, each.nbytes) for each in held})
-
-
-def _changed(path: str, what: str) -> SourceError:
-    return SourceError(f"{path}: {what}; restore the shard, or estimate and plan again")
-
-
-def _name(path: str, name: str) -> MemberName:
-    try:
-        return MemberName(name.encode())
-    except UnicodeEncodeError:
-        raise SourceError(
-            f"{path}: the name of member {name!r} is not UTF-8, so nothing can look it up: rename "
-            "it"
-        ) from None
-
-
 class Record(NamedTuple):
     """A line's words of a sample."""
 
+    path: str
+    """Its tar."""
     key: str
     """In its tar."""
     json: dict[str, Any]
     """The record: ``messages`` (and ``tools``), or ``input_ids`` (and ``labels``)."""
-    media: list[str]
-    """Names of members, one for each placeholder in order; of a video given as frames, all."""
-    aux: str | None = None
-    """Which of several folders its shard is in."""
+    media: list[Extent]
+    """Members, one for each placeholder in order; of a video given as frames, all."""
 
 
-def energon_record(members: TarMembers, shard: str, layout: Layout) -> Record:
-    """A sample as a trainer needs it.
-
-    Args:
-        members: the sample; its media get names in the place of their contents.
-        shard: its path.
-        layout: its source's.
+def record_in_words(key: str, record: dict[str, Any], path: str) -> Record:
+    """A record of the tar at `path`, in the standard names, as a trainer needs it.
 
     Raises:
-        BadRecord: the record cannot be understood; it could when it was counted.
+        BadRecord: it cannot be understood; it could when it was counted.
         SourceError: it has a medium that is not a member of its tar.
     """
-    for extension, member in members.sample.extensions.items():
-        if extension != "json":
-            member.data = _name(shard, member.name)
-    try:
-        record = standard(tar.record_of(members.sample), layout)
-    except BadRecord as error:
-        raise BadRecord(error.reason, f"{error.detail} ({shard})") from None
-    return record_in_words(members.key, record, shard)
-
-
-def record_in_words(key: str, record: dict[str, Any], shard: str) -> Record:
-    """A record in the standard names, `MemberName` where its media are, as a trainer needs it.
-
-    Raises:
-        BadRecord, SourceError: as `energon_record`.
-    """
     conversation = parse(record)
-    media: list[str] = []
+    media: list[Extent] = []
     for medium in conversation.media:
         for ref in medium.ref if isinstance(medium.ref, list) else [medium.ref]:
-            if not isinstance(ref, MemberName):
+            if not isinstance(ref, Extent):
                 raise SourceError(
-                    f"sample {key!r} of {shard} has a medium that is not a member of its tar, "
-                    "where "
+                    f"sample {key!r} of {path} has a medium that is not a member of its tar, where "
                     "Energon could find it: `packidx export wds` writes tars that hold all"
                 )
-            media.append(ref.decode())
+            media.append(ref)
     ident = record.get("id")
     said = {} if ident in (None, key) else {"id": ident}
-    return Record(key, {**said, **to_record(conversation, _message)}, media)
+    words = to_record(conversation, lambda turn: message_of(turn, _placeholder))
+    return Record(path, key, {**said, **words}, media)
 
 
-def pack_line(pack: Pack, samples: Sequence[Record]) -> bytes:
+def pack_line(pack: Pack, records: Sequence[Record], sources: Sources) -> bytes:
     """A pack's line, the newline included.
 
     Args:
-        samples: the pack's, by position.
+        records: of its samples, by position.
 
     Raises:
-        SourceError: a record is nested too deeply.
+        SourceError: a record is nested too deeply, or a name is not UTF-8.
     """
     epoch = pack.stats["epoch"]
-    line = {
-        "pack_id": pack.pack_id,
-        **({"epoch": epoch} if epoch else {}),
-        "samples": [
-            _sample(sample, located) for sample, located in zip(samples, pack.samples, strict=True)
-        ],
-    }
+    line = {"pack_id": pack.pack_id} | ({"epoch": epoch} if epoch else {})
+    samples: list[dict[str, Any]] = []
+    for record, located in zip(records, pack.samples, strict=True):
+        said: dict[str, Any] = {"key": record.key, "json": record.json}
+        said |= {"media": [member.name for member in record.media], "token_len": located.length}
+        optional = {name: getattr(located, name) for name in ("copy", "piece", "token_start")}
+        optional["aux"] = sources.name_of(record.path)
+        samples.append(said | {name: value for name, value in optional.items() if value})
     try:
-        return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+        return orjson.dumps(line | {"samples": samples}, option=orjson.OPT_APPEND_NEWLINE)
     except orjson.JSONEncodeError as error:
-        keys = ", ".join(sample.key for sample in samples)
+        keys = ", ".join(record.key for record in records)
         raise SourceError(
             f"pack {pack.pack_id} cannot be written as JSON ({error}): leave out which of its "
             f"samples cannot, {keys[:300]}"
         ) from None
 
 
-def _sample(sample: Record, located: Sample) -> dict[str, Any]:
-    optional = {
-        "copy": located.copy,
-        "piece": located.piece,
-        "token_start": located.token_start,
-        "aux": sample.aux,
-    }
-    return {
-        "key": sample.key,
-        "json": sample.json,
-        "media": sample.media,
-        "token_len": located.length,
-        **{name: value for name, value in optional.items() if value},
-    }
-
-
-def _message(turn: Turn) -> dict[str, Any]:
-    flag = {} if turn.train is None else {"train": turn.train}
-    content = content_of(turn, lambda medium: dict(_placeholder(medium)))
-    return {"role": turn.role, "content": content, **turn.extra, **flag}
-
-
-def _placeholder(medium: Media) -> Iterator[tuple[str, Any]]:
-    yield "type", medium.kind
+def _placeholder(medium: Media) -> dict[str, Any]:
+    stated = stated_of(medium)
     if isinstance(medium.ref, list):
-        yield "frames", len(medium.ref)
-    for name in _FACTS:
-        value = getattr(medium, name)
-        if value is not None and not (name == "num_frames" and isinstance(medium.ref, list)):
-            yield name, list(value) if isinstance(value, tuple) else value
-    if medium.tokens is not None:
-        yield "n_tokens", medium.tokens
+        stated = {"frames": len(medium.ref)} | stated
+        stated.pop("num_frames", None)
+    return {"type": medium.kind} | stated

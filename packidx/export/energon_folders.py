@@ -13,15 +13,13 @@ import re
 import sqlite3
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packidx.errors import OptionError, SourceError
 from packidx.io import storage, urls
+from packidx.io.ranges import Extent
 from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.sources.energon import FOLDER
-
-if TYPE_CHECKING:
-    from packidx.export.energon import TarMembers
 
 _INFOS = (".info.json", ".info.yaml")  # of Energon 7, and of earlier ones
 _DATABASE = "index.sqlite"
@@ -59,7 +57,7 @@ class Sources:
         """Return what a pack calls the folder of a shard; None where there is only one."""
         return self._names[self._shards[path][0]] if len(self.folders) > 1 else None
 
-    def check(self, path: str, sample: TarMembers, media: Sequence[str]) -> None:
+    def check(self, path: str, key: str, media: Sequence[Extent]) -> None:
         """Look a sample's media up as Energon will; nothing where it is on another machine.
 
         Raises:
@@ -71,14 +69,14 @@ class Sources:
             return
         known = dict(enumerate(self._info(folder) or []))
         stated = {
-            f"{sample.key}.{part}": (known.get(tar), at, nbytes)
-            for part, tar, at, nbytes in _rows(database, folder, _MEMBERS, sample.key)
+            f"{key}.{part}": (known.get(tar), at, nbytes)
+            for part, tar, at, nbytes in _rows(database, folder, _MEMBERS, key)
         }
-        for member in dict.fromkeys(media):
-            if stated.get(member) != (name, *sample.ranges[member]):
+        for member in media:
+            if stated.get(member.name) != (name, member.offset, member.nbytes):
                 raise SourceError(
-                    f"{_database(folder)} does not say that {member!r} begins at byte "
-                    f"{sample.ranges[member][0]} of {name}, so Energon would read something else: "
+                    f"{_database(folder)} does not say that {member.name!r} begins at byte "
+                    f"{member.offset} of {name}, so Energon would read something else: "
                     "run `energon prepare` on the folder again"
                 )
 

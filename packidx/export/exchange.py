@@ -25,8 +25,8 @@ import pyarrow as pa
 from packidx import digests
 from packidx.arrays import Int64s
 from packidx.errors import MismatchError, OptionError
-from packidx.export.outputs import open_exported
-from packidx.format.outputs import ExchangeManifest, ExportedFile
+from packidx.export.outputs import described, open_exported
+from packidx.format.outputs import ExchangeManifest
 from packidx.format.parquet import open_writer
 from packidx.index import Index
 from packidx.index.order import Dealing, Epochs, check_global_batch
@@ -331,7 +331,6 @@ def _export(
     facts = [KIND.format, VERSION, layout, index.id, index.roots, *decides]
     with replacing(os.fspath(output), KIND, digests.digest(digests.canonical_json(facts))) as built:
         write(built.table)
-        paths = [os.path.join(built.table, name) for name in sorted(os.listdir(built.table))]
         manifest = ExchangeManifest(
             layout=layout,
             snapshot_id=index.id,
@@ -339,16 +338,7 @@ def _export(
             num_samples=result.num_pieces,
             num_tokens=result.num_tokens,
             lost=tuple(lost),
-            files=tuple(
-                ExportedFile(
-                    path=os.path.basename(path),
-                    bytes=os.path.getsize(path),
-                    sha256=digests.file_digest(path),
-                )
-                for path in paths
-            ),
+            files=described(built.table, sorted(os.listdir(built.table))),
         )
-        for path in paths:
-            files.fsync_path(path)
         files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
     return manifest

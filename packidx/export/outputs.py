@@ -1,16 +1,23 @@
-"""What every export opens, and what it refuses before it begins."""
+"""What exports have in common: the snapshot that they open, packs in order, files described."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
+from packidx.digests import file_digest
 from packidx.errors import ChangedSource, OptionError, PackidxError
+from packidx.format.outputs import ExportedFile
 from packidx.index import Index, open_index
-from packidx.io import storage
+from packidx.io import files, storage
 from packidx.io.own_files import Kind, check_free, is_within
 from packidx.records.fetch import Fetcher
+from packidx.run.workers import Progress, WorkerDied, Workers
+
+Reader = TypeVar("Reader")
+Made = TypeVar("Made")
 
 
 def open_exported(
@@ -83,3 +90,46 @@ def _check_shards(index: Index) -> None:
     storage.overlapped(look, range(len(index.snapshot.shards)))
     for change in fetcher.take_changes():
         raise ChangedSource(change)
+
+
+def packs_in_order(
+    index: Index,
+    read: Callable[[range, Reader], Made],
+    setup: Callable[[], Reader],
+    workers: Workers,
+    progress: Progress | None,
+    *,
+    first: int = 0,
+    size: int = 1,
+    cure: str = "use fewer workers",
+) -> Iterator[tuple[range, Made]]:
+    """Yield what `read` makes of all packs from `first` on, `size` at a time, in their order.
+
+    Args:
+        setup: makes what a process reads by.
+        cure: what to do where a process died.
+
+    Raises:
+        SourceError: a process died.
+        PackidxError: as of `read`.
+    """
+    stop = index.num_packs
+    tasks = [range(at, min(at + size, stop)) for at in range(first, stop, size)]
+    try:
+        for number, made in workers.run(read, tasks, setup, in_turn=True):
+            yield tasks[number], made
+            if progress is not None:
+                progress("packs", tasks[number].stop, stop)
+    except WorkerDied as died:
+        raise died.error("read packs", cure) from None
+
+
+def described(folder: str, names: Iterable[str]) -> tuple[ExportedFile, ...]:
+    """Return the size and digest of files of a folder, which are on disk then."""
+    paths = {name: os.path.join(folder, name) for name in names}
+    for path in paths.values():
+        files.fsync_path(path)
+    return tuple(
+        ExportedFile(path=name, bytes=os.path.getsize(path), sha256=file_digest(path))
+        for name, path in paths.items()
+    )

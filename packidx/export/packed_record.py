@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -19,7 +19,14 @@ from packidx.errors import BadRecord, PackidxError, SourceError
 from packidx.index import Pack, Sample
 from packidx.io import storage
 from packidx.io.ranges import Extent
-from packidx.records.conversation import Conversation, Media, Turn, content_of, to_record
+from packidx.records.conversation import (
+    Conversation,
+    Media,
+    Turn,
+    message_of,
+    stated_of,
+    to_record,
+)
 from packidx.records.dialects.parse import parse
 from packidx.records.fetch import Fetcher
 from packidx.records.media.held import ending_of
@@ -259,7 +266,14 @@ def is_pairs(conversation: Conversation) -> bool:
 def messages_of(conversation: Conversation, names: Names) -> dict[str, Any]:
     """A conversation as a record of OpenAI's dialect, or of tokens, its media by their `names`."""
     left = iter(names)
-    return to_record(conversation, lambda turn: _message(turn, left))
+
+    def named(medium: Media) -> dict[str, Any]:
+        return {"type": medium.kind, medium.kind: next(left), **stated_of(medium)}
+
+    def message(turn: Turn) -> dict[str, Any]:
+        return message_of(replace(turn, extra=_extra(turn)), named)
+
+    return to_record(conversation, message)
 
 
 def _said(turn: Turn) -> list[str]:
@@ -289,24 +303,3 @@ def _has_seams(turn: Turn) -> bool:
 def _has_frames(medium: Media) -> bool:
     stated = (medium.num_frames, medium.fps, medium.frame_indices)
     return isinstance(medium.ref, list | tuple) or any(value is not None for value in stated)
-
-
-def _message(turn: Turn, names: Iterator[str | list[str]]) -> dict[str, Any]:
-    content = content_of(turn, lambda medium: _named_texts(medium, next(names)))
-    message = {"role": turn.role, "content": content, **_extra(turn)}
-    return message if turn.train is None else {**message, "train": turn.train}
-
-
-def _named_texts(medium: Media, name: str | list[str]) -> dict[str, Any]:
-    facts = {
-        "height": medium.height,
-        "width": medium.width,
-        "n_tokens": medium.tokens,
-        "num_frames": medium.num_frames,
-        "fps": medium.fps,
-        "frame_indices": medium.frame_indices,
-        "num_samples": medium.num_samples,
-        "sampling_rate": medium.sampling_rate,
-    }
-    stated = {key: value for key, value in facts.items() if value is not None}
-    return {"type": medium.kind, medium.kind: name, **stated}

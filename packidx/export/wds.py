@@ -24,7 +24,7 @@ import numpy as np
 
 from packidx import digests
 from packidx.errors import OptionError
-from packidx.export.outputs import open_exported
+from packidx.export.outputs import open_exported, packs_in_order
 from packidx.export.packed_record import BLOCK, PackMembers, pack_members
 from packidx.format.outputs import ExportedTar, WdsManifest
 from packidx.index import Index
@@ -34,7 +34,7 @@ from packidx.io.own_files import Kind
 from packidx.io.sizes import parse_size
 from packidx.records.fetch import Fetcher
 from packidx.run import open_workers
-from packidx.run.workers import Progress, WorkerDied, Workers
+from packidx.run.workers import Progress
 from packidx.software import software
 
 KIND = Kind(
@@ -123,8 +123,14 @@ def export_wds(
     with replacing(output, KIND, identity, uploaded) as built:
         writer = ShardWriter(built, max_count, max_bytes)
         taken_over = len(writer.finished)
-        with readers:
-            _write_packs(opened, writer, readers, progress)
+        left, cure = writer.next_pack, "use fewer workers; what is written is kept"
+        setup = functools.partial(_reader, opened)
+        with readers, contextlib.closing(writer):
+            for packs, pack in packs_in_order(
+                opened, _read, setup, readers, progress, first=left, cure=cure
+            ):
+                writer.add(packs.start, pack)
+            writer.finish()
         manifest = _finish(built, writer.finished, opened, options, identity)
     return WdsSummary(
         path=output,
@@ -140,37 +146,14 @@ def export_wds(
 _TOTALS = ("num_packs", "num_samples", "num_tokens", "num_media", "num_kept")
 
 
-def _write_packs(
-    index: Index, writer: ShardWriter, workers: Workers, progress: Progress | None
-) -> None:
-    """All packs that no finished shard holds.
-
-    Raises:
-        SourceError: a sample cannot be read, or a process died.
-        FormatError: the index is damaged.
-    """
-    left = range(writer.next_pack, index.num_packs)
-    setup = functools.partial(_reader, index)
-    try:
-        for number, pack in workers.run(_read, left, setup, in_turn=True):
-            writer.add(left[number], pack)
-            if progress is not None:
-                progress("packs", left[number] + 1, index.num_packs)
-        writer.close()
-    except WorkerDied as died:
-        raise died.error("read packs", "use fewer workers; what is written is kept") from None
-    finally:
-        writer.abandon()
-
-
 def _reader(index: Index) -> tuple[Index, Fetcher]:
     return index, Fetcher(index)
 
 
-def _read(number: int, reader: tuple[Index, Fetcher]) -> PackMembers:
+def _read(packs: range, reader: tuple[Index, Fetcher]) -> PackMembers:
     index, fetcher = reader
-    key = f"pack{number:0{max(6, len(str(index.num_packs - 1)))}d}"
-    return pack_members(index.pack(number), fetcher, key)
+    key = f"pack{packs.start:0{max(6, len(str(index.num_packs - 1)))}d}"
+    return pack_members(index.pack(packs.start), fetcher, key)
 
 
 def _finish(
@@ -405,7 +388,7 @@ class ShardWriter:
             tar.num_packs == self._max_count
             or tar.nbytes + len(pack.data) + len(_END) > self._max_bytes
         ):
-            self.close()
+            self.finish()
         if self._tar is None:
             self._tar = _tar(len(self.finished), number)
             self._file = open(self._path(f".{self._tar.path}"), "wb", buffering=_BUFFER)  # noqa: SIM115
@@ -420,7 +403,7 @@ class ShardWriter:
         tar.num_tokens += pack.num_tokens
         tar.num_kept += pack.num_kept
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Finish the last shard: it and its ``.idx`` are on disk, then its note.
 
         Raises:
@@ -446,7 +429,7 @@ class ShardWriter:
         self.finished.append(tar)
         self._tar = self._file = None
 
-    def abandon(self) -> None:
+    def close(self) -> None:
         """Let go of a shard that is not finished."""
         if self._file is not None:
             self._file.close()

@@ -93,12 +93,12 @@ def read_source(path: str, offset: int, nbytes: int) -> bytes:
 
 
 class Extent:
-    """A medium that is a range of a file: `nbytes` from `offset` on."""
+    """A medium that is a range of a file: `nbytes` from `offset` on; `name` is the member's."""
 
-    __slots__ = ("nbytes", "offset", "read_ahead")
+    __slots__ = ("name", "nbytes", "offset", "read_ahead")
 
-    def __init__(self, read_ahead: ReadAhead, offset: int, nbytes: int) -> None:
-        self.read_ahead, self.offset, self.nbytes = read_ahead, offset, nbytes
+    def __init__(self, read_ahead: ReadAhead, offset: int, nbytes: int, name: str = "") -> None:
+        self.read_ahead, self.offset, self.nbytes, self.name = read_ahead, offset, nbytes, name
 
     def open(self) -> io.BufferedReader:
         """It as a file of its own, of which only what is looked at is read."""

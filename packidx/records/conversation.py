@@ -147,6 +147,25 @@ def _placeholder(medium: Media) -> dict[str, Any]:
     return {"type": medium.kind}
 
 
+_STATED = {
+    **{name: name for name in ("height", "width", "num_frames", "fps", "frame_indices")},
+    **{name: name for name in ("num_samples", "sampling_rate")},
+    "n_tokens": "tokens",
+}
+
+
+def stated_of(medium: Media) -> dict[str, Any]:
+    """Return what a record states of a medium, by the names that messages have for it."""
+    stated = {name: getattr(medium, field) for name, field in _STATED.items()}
+    return {name: value for name, value in stated.items() if value is not None}
+
+
+def message_of(turn: Turn, placeholder: Callable[[Media], dict[str, Any]]) -> dict[str, Any]:
+    """Return a turn as a message of a record, ``train`` included where the record says it."""
+    message = {"role": turn.role, "content": content_of(turn, placeholder), **turn.extra}
+    return message if turn.train is None else {**message, "train": turn.train}
+
+
 def to_record(
     conversation: Conversation, message: Callable[[Turn], dict[str, Any]]
 ) -> dict[str, Any]:

@@ -167,7 +167,7 @@ def test_several_folders_that_move_along(planned: Callable[..., Path], tmp_path:
     for number, name in enumerate(names):
         prepare(wds_folder.write_folder(home / name, 1, count, number * count))
     index = planned(home / "web", home / "books")
-    packidx("export", "energon", index, "-o", home / "packs", "--relative")
+    packidx("export", "energon", index, "-o", home / "packs", "--energon-root", f"{home}=..")
     home.rename(tmp_path / "there")
     packs = read(tmp_path / "there" / "packs")
     media = expected_media(0, 2 * count)

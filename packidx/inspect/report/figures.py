@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,17 +21,16 @@ from packidx.inspect.report.page import (
     Figure,
     Row,
     Series,
-    lying,
+    chart_of,
     share,
     short_name,
-    upright,
 )
 from packidx.plan.options import command_line
 from packidx.plan.resolved import unusual
 from packidx.records.ledger import by_use
 from packidx.words import count, number_of
 
-STEPS = 60
+STEPS = 30
 """Of an epoch, that are shown."""
 _FILL_EDGES = (0, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.9, 100)
 _MAX_ROWS = 12
@@ -58,23 +56,13 @@ def _table(connection: Any, title: str, says: str, query: str, **figure: Any) ->
     return Figure(title, says, columns, rows[:_MAX_ROWS], **figure) if rows else None
 
 
-def _lying(rows: Sequence[Row], whole: float, what: str, digits: int = 1) -> Chart:
+def _bars(rows: Sequence[Row], what: str, whole: float = 0, digits: int = 1) -> Chart:
     """A chart of name, value and whether it is red, with shares of `whole` in the labels."""
-    bars = [
-        (
-            short_name(name),
-            value,
-            f"{count(value)} ({share(value, whole, digits)})",
-            BAD if is_bad else GOOD,
-        )
-        for name, value, is_bad in rows
-    ]
-    return lying(bars, what)
-
-
-def _packs(rows: Sequence[tuple[str, int]]) -> Chart:
-    """Lying bars of numbers of packs."""
-    return lying([(name, number, count(number), GOOD) for name, number in rows], "packs")
+    bars = []
+    for name, value, is_bad in rows:
+        label = f"{count(value)} ({share(value, whole, digits)})" if whole else count(value)
+        bars.append((short_name(name), {BAD if is_bad else GOOD: value}, label))
+    return chart_of(bars, what)
 
 
 def tokens(index: Index, connection: Any) -> Figure:
@@ -102,7 +90,7 @@ def tokens(index: Index, connection: Any) -> Figure:
         "Samples that were left out by choice do not count. Packs hold every copy of a sample.",
         ("", "samples", "tokens"),
         [(name, number, tokens) for name, number, tokens, _ in parts],
-        lying([(name, n, count(n), BAD if bad else GOOD) for name, _, n, bad in parts], "tokens"),
+        _bars([(name, tokens, is_bad) for name, _, tokens, is_bad in parts], "tokens"),
     )
 
 
@@ -123,7 +111,7 @@ def fill(index: Index, connection: Any) -> Figure:
         f"{count(result.num_packs)}, {result.gap_percent:.3f} % more.",
         ("fill", "packs"),
         rows,
-        _packs(rows),
+        _bars([(*row, False) for row in rows], "packs"),
     )
 
 
@@ -140,7 +128,7 @@ def samples(connection: Any) -> Figure:
         "A wide spread is usual; packs of one sample alone gain nothing by packing.",
         ("samples", "packs"),
         rows,
-        _packs(rows),
+        _bars([(*row, False) for row in rows], "packs"),
     )
 
 
@@ -172,14 +160,14 @@ def waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
         return None
     drawn = sorted({number for _, number, _ in rows})
     words = [name for number, name in enumerate(orders.values()) if number <= drawn[-1]]
-    bars = [(ranks, useful, share(useful, 1), number) for ranks, number, useful in rows]
+    bars = [(ranks, {number: useful}, share(useful, 1)) for ranks, number, useful in rows]
     return Figure(
         "Time in which no rank waits",
         "Ranks × micro-steps. All ranks of a micro-step wait for its slowest pack, by the plan's "
         "cost model; the rest of the time is lost.",
         ("ranks × micro-steps", "order", "useful time"),
         [(ranks, words[number], share(useful, 1, 2)) for ranks, number, useful in rows],
-        lying(bars, "useful", *words),
+        chart_of(bars, "useful", words, shown=lambda useful: share(useful, 1)),
     )
 
 
@@ -202,75 +190,60 @@ def steps(connection: Any, series: Series) -> Iterator[Figure]:
             "SELECT step, source, CAST(sum(samples.length) AS BIGINT) FROM steps JOIN samples "
             f"USING (pack_id) {where} GROUP BY 1, 2 ORDER BY 1, 2",
         )
-        yield _sources_of_steps(rows, series, which)
+        yield _per_step(
+            "Sources of each step",
+            f"Shares of tokens, in the order of training with seed 0 ({which}). Even bands mean "
+            "that every step has the whole mix; blocks mean that sources come one after the other.",
+            [(step, series.of(source), tokens) for step, source, tokens in rows],
+            series.names,
+        )
     visual = _asked(
         connection,
         "SELECT step, CAST(sum(coalesce(image_tokens, 0) + coalesce(video_tokens, 0)) AS BIGINT), "
         f"CAST(sum(length) AS BIGINT) FROM steps {where} GROUP BY 1 ORDER BY 1",
     )
     if any(row[1] for row in visual):
-        yield _visual_of_steps(visual, which)
+        kinds = ("text", "images and videos")
+        parts = [(step, kinds[1], number) for step, number, _ in visual]
+        parts += [(step, kinds[0], of - number) for step, number, of in visual]
+        yield _per_step(
+            "Visual tokens of each step",
+            f"In the order of training with seed 0 ({which}). An uneven edge means that some steps "
+            "are for the vision tower and others for the language model.",
+            parts,
+            kinds,
+            MODALITIES,
+        )
 
 
-def _stacked(rows: Sequence[Row], names: Sequence[str]) -> dict[Any, list[int]]:
-    """Sums by the first column and the name in the second, in the order of `names`."""
-    stacks: dict[Any, list[int]] = {}
+def _stacked(
+    rows: Sequence[Row], names: Sequence[str], first_colour: int = 0
+) -> dict[Any, dict[int, int]]:
+    """Sums by the first column, and by the colour of the name in the second, in its order."""
+    stacks: dict[Any, dict[int, int]] = {}
     for key, name, value in rows:
-        stacks.setdefault(key, [0] * len(names))[names.index(name)] += value
+        own = stacks.setdefault(
+            key, dict.fromkeys(range(first_colour, first_colour + len(names)), 0)
+        )
+        own[first_colour + names.index(name)] += value
     return stacks
 
 
-def _shares(
-    stacks: Mapping[Any, Sequence[int]], names: Sequence[str], first_colour: int = 0
-) -> tuple[Chart, list[Row]]:
-    """A chart of each step's tokens in shares, and its rows: step, name, share."""
-    said = {
-        (step, name): share(value, sum(values), 2)
+def _per_step(
+    title: str, says: str, rows: Sequence[Row], names: Sequence[str], first_colour: int = 0
+) -> Figure:
+    """Shares of each step's tokens, of rows of step, name and tokens."""
+    stacks = _stacked(rows, names, first_colour)
+    table = [
+        (step, names[colour - first_colour], share(value, sum(values.values()), 2))
         for step, values in stacks.items()
-        for name, value in zip(names, values, strict=True)
+        for colour, value in values.items()
         if value
-    }
-    chart = upright(
-        stacks,
-        names,
-        lambda step, name, _: f"step {step}, {name}: {said[step, name]} of its tokens",
-        is_shares=True,
-        first_colour=first_colour,
-        x=_marks([(at + 0.5, str(step)) for at, step in enumerate(stacks)], len(stacks)),
-        what="step",
-    )
-    return chart, [(*key, words) for key, words in said.items()]
-
-
-def _marks(places: Sequence[tuple[float, str]], width: int) -> list[tuple[float, str]]:
-    """At most eight of some places of an axis that is `width` wide, in percent."""
-    return [(100 * at / width, name) for at, name in places[:: max(1, -(-len(places) // 8))]]
-
-
-def _sources_of_steps(rows: Sequence[Any], series: Series, which: str) -> Figure:
-    parts = [(step, series.of(source), tokens) for step, source, tokens in rows]
-    chart, table = _shares(_stacked(parts, series.names), series.names)
-    return Figure(
-        "Sources of each step",
-        f"Shares of tokens, in the order of training with seed 0 ({which}). Even bands mean that "
-        "every step has the whole mix; blocks mean that sources come one after the other.",
-        ("step", "source", "share"),
-        table,
-        chart,
-    )
-
-
-def _visual_of_steps(rows: Sequence[Any], which: str) -> Figure:
-    stacks = {step: (tokens - visual, visual) for step, visual, tokens in rows}
-    chart, _ = _shares(stacks, ("text", "images and videos"), MODALITIES)
-    return Figure(
-        "Visual tokens of each step",
-        f"In the order of training with seed 0 ({which}). An uneven edge means that some steps "
-        "are for the vision tower and others for the language model.",
-        ("step", "visual tokens", "tokens"),
-        rows,
-        chart,
-    )
+    ]
+    bars = [(f"step {step}", values, "") for step, values in stacks.items()]
+    how: Any = {"is_shares": True, "first_colour": first_colour}
+    chart = chart_of(bars, "its tokens", names, **how)
+    return Figure(title, says, ("step", "holds", "share"), table, chart)
 
 
 def losses(connection: Any, series: Series) -> Figure:
@@ -288,28 +261,19 @@ def losses(connection: Any, series: Series) -> Figure:
         before, summed, number = sums.get((part, name), (step, 0.0, 0))
         sums[part, name] = (min(before, step), summed + loss * tokens, number + tokens)
     told = [(*key, step, loss / tokens, tokens) for key, (step, loss, tokens) in sums.items()]
-    top = 1.05 * max((loss for *_, loss, _ in told), default=1.0) or 1.0
-    bars: dict[int, list[Box]] = {}
+    top = max((loss for *_, loss, _ in told), default=1.0) or 1.0
+    bars: dict[int, Bar] = {}
     for part, name, step, loss, _ in told:
-        says = f"from step {step}, {name}: {loss:.3f}"
-        box = Box(series.names.index(name), 100 * loss / top, 1.5, says)
-        bars.setdefault(part, []).append(box)
-    starts = {part: str(step) for part, _, step, *_ in reversed(told)}
-    places = [(at + 0.5, starts[part]) for at, part in enumerate(bars)]
+        bar = bars.setdefault(part, Bar(f"from step {step}", []))
+        says = f"{bar.name}, {name}: {loss:.3f}"
+        bar.boxes.append(Box(series.names.index(name), 98.5 * loss / top, 1.5, says))
     return Figure(
         "Loss of each source",
-        "Mean loss per label token of the steps that were logged, in the order of training. A "
-        "sample that the log cannot tell counts as of no source.",
+        "Mean loss per label token of the steps that were logged, in the order of training, from 0 "
+        f"to {top:.2f}. A sample that the log cannot tell counts as of no source.",
         ("from step", "source", "loss", "label tokens"),
         [(step, name, f"{loss:.4f}", tokens) for _, name, step, loss, tokens in told],
-        Chart(
-            [Bar(starts[part], boxes) for part, boxes in bars.items()],
-            series.names,
-            True,
-            x=_marks(places, len(bars)),
-            y=[(100 * at / 4 / 1.05, f"{top * at / 4 / 1.05:.2f}") for at in range(5)],
-            what="step",
-        ),
+        Chart(list(bars.values()), series.names),
         is_wide=True,
     )
 
@@ -370,7 +334,7 @@ def packs_closely(index: Index, connection: Any, series: Series) -> list[Figure]
 
 # -- lengths, planned or not -----------------------------------------------------------------------
 
-_PER_OCTAVE = 4
+_PER_OCTAVE = 2
 _MODALITIES = ("text", "images", "video", "audio")
 _MODALITY = (
     "CASE WHEN coalesce(audio_tokens, 0) > 0 THEN 'audio' WHEN coalesce(num_videos, 0) > 0 "
@@ -425,38 +389,26 @@ def _distribution(
     if series is not None:
         what, names = "samples", series.names
         rows = [(number, series.of(name), value) for number, name, value in rows]
-    held = _stacked(rows, names)
-    total, first, last = sum(map(sum, held.values())), min(held, default=0), max(held, default=0)
-    stacks = {number: held.get(number, [0] * len(names)) for number in range(first, last + 1)}
-    mark = None
-    if capacity is not None and _edge(first) <= capacity < _edge(last + 1):
-        at = _PER_OCTAVE * math.log2(capacity) - first
-        mark = (100 * at / len(stacks), "capacity")
-
-    def told(number: int, name: str, value: int) -> str:
-        return f"{_edge(number):,.0f} to {_edge(number + 1):,.0f} tokens, {name}: {value:,} {what}"
-
-    octaves = (number for number in stacks if number % _PER_OCTAVE == 0)
-    edges = [(number - first, count(round(_edge(number)))) for number in octaves]
+    first_colour = 0 if series is not None else MODALITIES
+    held = _stacked(rows, names, first_colour)
+    ends = {number: (round(_edge(number)), round(_edge(number + 1))) for number in sorted(held)}
+    totals = {number: sum(held[number].values()) for number in ends}
+    bars = [
+        (f"{low:,}–{high:,}", held[number], count(totals[number]))
+        for number, (low, high) in ends.items()
+    ]
+    says = f"{count(sum(totals.values()))} {what} in all, by tokens per sample."
     return Figure(
         title,
-        f"{count(total)} {what} in all. Four bars stand for each doubling of the length.",
+        says if capacity is None else f"{says} A pack holds {count(capacity)}.",
         ("from", "to", "series", what),
         [
-            (round(_edge(number)), round(_edge(number + 1)), name, value)
-            for number, values in stacks.items()
-            for name, value in zip(names, values, strict=True)
+            (*ends[number], names[colour - first_colour], value)
+            for number in ends
+            for colour, value in held[number].items()
             if value
         ],
-        upright(
-            stacks,
-            names,
-            told,
-            x=_marks(edges, len(stacks)),
-            what=f"tokens per sample; upwards: {what}",
-            mark=mark,
-            first_colour=0 if series is not None else MODALITIES,
-        ),
+        chart_of(bars, what, names, first_colour=first_colour),
     )
 
 
@@ -491,7 +443,7 @@ def _methods(connection: Any) -> Figure | None:
         "SELECT source, coalesce(method, 'given') AS method, count(*) AS samples, "
         f"CAST(sum(length) AS BIGINT) AS tokens FROM counted WHERE {_USABLE} "
         "GROUP BY 1, 2 ORDER BY samples DESC, 1, 2",
-        chart=_lying(bars, sum(totals.values()), "samples"),
+        chart=_bars(bars, "samples", sum(totals.values())),
     )
 
 
@@ -512,7 +464,7 @@ def rejected(connection: Any) -> Figure | None:
         "SELECT reason, count(*) AS records, arg_min(source, sample_id) AS "
         '"for example: source", arg_min(key, sample_id) AS key, arg_min(detail, sample_id) AS '
         "detail FROM counted WHERE status = 'rejected' GROUP BY 1 ORDER BY records DESC, reason",
-        chart=_lying(reasons, whole, "records", 2),
+        chart=_bars(reasons, "records", whole, 2),
         is_open=True,
     )
 

@@ -73,90 +73,54 @@ class Bar(NamedTuple):
     """A bar of boxes, with a name before it and a label behind it."""
 
     name: str
-    boxes: Sequence[Box]
+    boxes: list[Box]
     label: str = ""
 
 
-Ticks = Sequence[tuple[float, str]]
-"""Percent of an axis, and what stands there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Bars, lying beneath each other or upright beside each other."""
+class Chart(NamedTuple):
+    """Bars beneath each other."""
 
     bars: Sequence[Bar]
     names: Sequence[str] = ()
     """Of the colours, in their order; the legend, where there are several."""
-    is_upright: bool = False
-    x: Ticks = ()
-    y: Ticks = ()
-    what: str = ""
-    """Title of the axis on which bars lie or stand."""
-    mark: tuple[float, str] | None = None
-    """A line across the bars."""
     first_colour: int = 0
     """Of `names`."""
 
 
-def lying(rows: Sequence[tuple[str, float, str, int]], what: str, *names: str) -> Chart:
-    """Lying bars; rows are name, value, label, and colour."""
-    end = max((value for _, value, *_ in rows), default=1) or 1
-    bars = [
-        Bar(name, [Box(colour, 0, 100 * value / end, f"{name}: {label} {what}")], label)
-        for name, value, label, colour in rows
-    ]
-    return Chart(bars, names)
+Drawn = tuple[str, Mapping[int, float], str]
+"""A bar: its name, its values by colour, its label."""
 
 
-def upright(
-    stacks: Mapping[Any, Sequence[int]],
-    names: Sequence[str],
-    told: Callable[[Any, str, int], str],
+def chart_of(
+    bars: Sequence[Drawn],
+    what: str,
+    names: Sequence[str] = (),
     *,
+    shown: Callable[[float], str] = count,
     is_shares: bool = False,
     first_colour: int = 0,
-    **chart: Any,
 ) -> Chart:
-    """Bars beside each other, each a stack of one value per name.
+    """Bars of values end to end.
 
     Args:
-        stacks: by what stands beneath the bar.
-        names: of the values.
-        told: what a box tells: of its bar, its name, and its value.
-        is_shares: let all bars be as high, and show shares.
-        first_colour: of the names.
+        what: the unit.
+        names: of the colours from `first_colour` on.
+        shown: a value as the pointer tells it.
+        is_shares: let all bars be as long, and show shares.
     """
-    totals = [sum(values) for values in stacks.values()]
-    top = 1.05 * max(totals, default=1) or 1
-    bars = []
-    for (key, values), total in zip(stacks.items(), totals, strict=True):
-        whole, bottom, boxes = (total or 1) if is_shares else top, 0, []
-        for colour, (name, value) in enumerate(zip(names, values, strict=True), first_colour):
-            if value:
-                size = 100 * value / whole
-                boxes.append(Box(colour, 100 * bottom / whole, size, told(key, name, value)))
-                bottom += value
-        bars.append(Bar(str(key), boxes))
-    y: Ticks = [(at, f"{at} %") for at in (0, 25, 50, 75, 100)]
-    if not is_shares:
-        y = [(100 * value / top, shortly(value)) for value in _round_values(top)]
-    return Chart(bars, names, True, y=y, first_colour=first_colour, **chart)
-
-
-def shortly(value: float) -> str:
-    """A number for an axis: ``1.5k``."""
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
-
-
-def _round_values(top: float) -> list[int]:
-    """A few round whole numbers up to `top`."""
-    power = 10 ** max(len(str(int(top))) - 2, 0)
-    step = next(power * part for part in (1, 2, 5, 10, 20, 50) if top <= 5 * power * part)
-    return list(range(0, int(top) + 1, step))
+    end = max((sum(values.values()) for _, values, _ in bars), default=0) or 1
+    drawn = []
+    for name, values, label in bars:
+        whole, start, boxes = (sum(values.values()) or 1) if is_shares else end, 0.0, []
+        for colour, value in values.items():
+            if value or len(values) == 1:
+                told = f"{share(value, whole, 2)} of {what}" if is_shares else shown(value)
+                told = told if is_shares or not what else f"{told} {what}"
+                own = f", {names[colour - first_colour]}" if names else ""
+                boxes.append(Box(colour, 100 * start, 100 * value / whole, f"{name}{own}: {told}"))
+                start += value / whole
+        drawn.append(Bar(name, boxes, label))
+    return Chart(drawn, names, first_colour)
 
 
 Row = tuple[Any, ...]

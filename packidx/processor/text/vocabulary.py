@@ -26,6 +26,11 @@ from packidx.recent import Recent
 from packidx.software import installed
 
 _METASPACE = "\u2581"
+_TRIAL = "TT\u0307T\u0316T's"
+"""Shows a character (T) that composes or changes places with a mark, or is a letter, for one of two
+libraries alone."""
+_GAP = 32
+"""Code points between two odd characters that are odd, too: pairs of a script are not tried."""
 _SET = ("dropout", "unk_token", "fuse_unk", "byte_fallback", "ignore_merges")  # of a model
 
 
@@ -69,36 +74,41 @@ class Vocabulary:
         return gigatoken.Tokenizer.from_json(self.tokenizer.to_str())
 
     @cached_property
-    def odd_characters(self) -> str:
-        """Characters of which `gigatoken` makes other tokens: the two know letters of other
-        versions of Unicode. Tried are all that came after its version 3.2, or may come."""
+    def odd_ranges(self) -> list[list[int]]:
+        """First and last code points of runs of characters of which `gigatoken` makes other tokens:
+        the two know letters and marks of other versions of Unicode. Tried are all that came after
+        its version 3.2, or may come."""
         if self._content is None:
-            return self._odd_characters()["characters"]
+            return self._odd_ranges()["ranges"]
         parts = [self._content, str(installed("gigatoken"))]
-        odd: str = _kept(__file__, parts, self._odd_characters)["characters"]
+        odd: list[list[int]] = _kept(__file__, parts, self._odd_ranges)["ranges"]
         return odd
 
-    def _odd_characters(self) -> dict[str, str]:
+    def _odd_ranges(self) -> dict[str, list[list[int]]]:
         points = itertools.chain(range(0x80, 0xD800), range(0xE000, 0x33500))
         known = unicodedata.ucd_3_2_0.category
         tried = [char for char in map(chr, points) if known(char) == "Cn"]
-        odd = []
+        odd: list[list[int]] = []
         for first in range(0, len(tried), 1 << 14):
             run = tried[first : first + (1 << 14)]
-            texts = [f"a{char}b 1{char}2{char}{char}" for char in run]
+            texts = [_TRIAL.replace("T", char) for char in run]
             ours = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
             lists = self.gigatoken.encode_batch(texts).layout
             ids, ends = lists.content.data, lists.offsets.data
             for number, encoding in enumerate(ours):
                 if encoding.ids != ids[ends[number] : ends[number + 1]].tolist():
-                    odd.append(run[number])
-        return {"characters": "".join(odd)}
+                    point = ord(run[number])
+                    if odd and point - odd[-1][1] <= _GAP:
+                        odd[-1][1] = point
+                    else:
+                        odd.append([point, point])
+        return {"ranges": odd}
 
     @cached_property
     def odd_text(self) -> re.Pattern[str] | None:
         """Return a pattern that finds one of them in a text; None where there are none."""
-        odd = self.odd_characters
-        return re.compile(f"[{re.escape(odd)}]") if odd else None
+        odd = "".join(f"{chr(first)}-{chr(last)}" for first, last in self.odd_ranges)
+        return re.compile(f"[{odd}]") if odd else None
 
     @cached_property
     def affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

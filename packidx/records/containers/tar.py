@@ -157,7 +157,8 @@ class Tar(Container):
             for sample in samples_of(run):
                 for member in sample.extensions.values():
                     if member.data is None:
-                        member.data = Extent(read_ahead, member.offset, member.nbytes)
+                        place = member.offset, member.nbytes
+                        member.data = Extent(read_ahead, *place, member.name)
                 record = _duplicate(sample) if row in repeated else attempted(record_of, sample)
                 key = sample.key if _is_text(sample.key) else None
                 yield RawRecord(row, sample.start, sample.end - sample.start, record, key)

@@ -167,6 +167,19 @@ def test_an_engine_that_disagrees_is_found(tokenizers: dict[str, Tokenizer]) -> 
         choose_backend(encoder, ["the cat"], "gigatoken")
 
 
+@pytest.mark.parametrize(
+    "text", ["\U000330df'a", "\U00010946'a", "\u034c\u0d3b", "\U000105d2\u0307"]
+)
+def test_letters_and_marks_that_one_engine_does_not_know(
+    tokenizers: dict[str, Tokenizer], encoder: TextEncoder, text: str
+) -> None:
+    """Of Unicode 17, and a mark of Unicode 10 that changes places with the one before it."""
+    expected = tokenizers["qwen"].encode(text, add_special_tokens=False).ids
+    fast = encoder.vocabulary.gigatoken.encode_batch([text]).layout.content.data
+    assert np.asarray(fast).tolist() != expected
+    assert encoder.encode([text], [False]).ids.tolist() == expected
+
+
 @pytest.mark.parametrize("name", ["qwen", "lower"])
 def test_the_texts_choose_the_engine_once_there_are_many(
     tokenizers: dict[str, Tokenizer], name: str, monkeypatch: pytest.MonkeyPatch
