@@ -12,15 +12,15 @@ import functools
 import hashlib
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from packidx import digests
 from packidx.errors import OptionError
 from packidx.export.outputs import open_exported, packs_in_order
-from packidx.export.packed_record import BLOCK, PackMembers, pack_members
+from packidx.export.packed_record import BLOCK, TOTALS, PackMembers, pack_members
 from packidx.format.outputs import ExportedTar, WdsManifest
 from packidx.index import Index
 from packidx.io import files
@@ -29,7 +29,7 @@ from packidx.io.own_files import Kind
 from packidx.io.sizes import parse_size
 from packidx.records.fetch import Fetcher
 from packidx.run import open_workers
-from packidx.run.workers import Progress
+from packidx.run.workers import Progress, Workers
 from packidx.software import software
 
 KIND = Kind(
@@ -112,30 +112,26 @@ def export_wds(
     head = {"format": KIND.format, "version": VERSION, "snapshot_id": opened.id, "options": options}
     identity = digests.digest(digests.canonical_json({**head, "software": software()}))
     uploaded = None if progress is None else functools.partial(progress, "files")
-    with replacing(output, KIND, identity, uploaded) as built:
-        writer = ShardWriter(built, max_count, max_bytes)
-        taken_over = len(writer.finished)
-        left, cure = writer.next_pack, "use fewer workers; what is written is kept"
-        setup = functools.partial(_reader, opened)
-        with readers, contextlib.closing(writer):
-            for packs, pack in packs_in_order(
-                opened, _read, setup, readers, progress, first=left, cure=cure
-            ):
-                writer.add(packs.start, pack)
-            writer.finish()
-        manifest = _finish(built.table, writer.finished, opened, options)
+    with replacing(output, KIND, identity, uploaded) as built, readers:
+        finished = _taken_over(built)
+        built.keep({tar.path for tar, _ in finished})
+        taken_over = len(finished)
+        finished += _written(opened, built, finished, readers, progress, max_count, max_bytes)
+        tars = [tar for tar, _ in finished]
+        totals: dict[str, Any] = {n: sum(own[n] for _, own in finished) for n in TOTALS}
+        manifest = WdsManifest(
+            snapshot_id=opened.id, options=options, **totals, shards=(*tars,), software=software()
+        )
+        files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
     return WdsSummary(
         path=output,
         snapshot_id=opened.id,
-        num_shards=len(manifest.shards),
-        num_bytes=sum(tar.bytes for tar in manifest.shards),
+        num_shards=len(tars),
+        num_bytes=sum(tar.bytes for tar in tars),
         num_shards_taken_over=taken_over,
         seconds=time.monotonic() - begun,
-        **{name: getattr(manifest, name) for name in _TOTALS},
+        **totals,
     )
-
-
-_TOTALS = ("num_packs", "num_samples", "num_tokens", "num_media", "num_kept")
 
 
 def _reader(index: Index) -> tuple[Index, Fetcher]:
@@ -148,26 +144,45 @@ def _read(packs: range, reader: tuple[Index, Fetcher]) -> PackMembers:
     return pack_members(index.pack(packs.start), fetcher, key)
 
 
-def _finish(
-    folder: str, tars: list[WrittenTar], index: Index, options: dict[str, int]
-) -> WdsManifest:
-    """Write the manifest beside the tars."""
-    totals: dict[str, Any] = {name: sum(getattr(tar, name) for tar in tars) for name in _TOTALS}
-    shards = tuple(
-        ExportedTar(
-            path=tar.path,
-            bytes=tar.nbytes,
-            sha256=tar.sha256,
-            first_pack=tar.first_pack,
-            num_packs=tar.num_packs,
-        )
-        for tar in tars
-    )
-    manifest = WdsManifest(
-        snapshot_id=index.id, options=options, **totals, shards=shards, software=software()
-    )
-    files.write_json(os.path.join(folder, KIND.manifest), manifest.to_json())
-    return manifest
+Finished = tuple[ExportedTar, dict[str, int]]
+"""A tar on disk, and what it holds, by `TOTALS`."""
+
+
+def _written(
+    index: Index,
+    output: OutputFolder,
+    before: Sequence[Finished],
+    readers: Workers,
+    progress: Progress | None,
+    max_count: int,
+    max_bytes: int,
+) -> Iterator[Finished]:
+    """Write all packs that no tar of `before` holds; a tar is full when the next pack would be over
+    its bounds.
+
+    Raises:
+        SourceError: a sample cannot be read, or a process died.
+        FormatError: the index is damaged.
+    """
+    first, number = sum(tar.num_packs for tar, _ in before), len(before)
+    setup = functools.partial(_reader, index)
+    cure = "use fewer workers; what is written is kept"
+    packs = packs_in_order(index, _read, setup, readers, progress, first=first, cure=cure)
+    with contextlib.ExitStack() as opened:
+        tar: _Tar | None = None
+        for at, pack in packs:
+            if tar is not None and (
+                tar.totals["num_packs"] == max_count
+                or tar.nbytes + len(pack.data) + len(_END) > max_bytes
+            ):
+                yield tar.finish(output)
+                tar, number = None, number + 1
+            if tar is None:
+                tar = _Tar(output.table, number, at.start)
+                opened.callback(tar.file.close)
+            tar.add(pack)
+        if tar is not None:
+            yield tar.finish(output)
 
 
 def _check_whole(index: Index) -> None:
@@ -200,130 +215,73 @@ _END = bytes(2 * BLOCK)
 _BUFFER = 1 << 20
 
 
-@dataclass(slots=True)
-class WrittenTar:
-    """A tar of packs."""
-
-    number: int
-    path: str
-    first_pack: int
-    num_packs: int = 0
-    nbytes: int = 0
-    sha256: str = ""
-    num_samples: int = 0
-    num_media: int = 0
-    num_tokens: int = 0
-    num_kept: int = 0
-    """Samples whose messages are under ``_meta``."""
-
-    @property
-    def name(self) -> str:
-        """Return the name of its note."""
-        return self.path.removesuffix(".tar")
-
-
-def _tar(number: int, first_pack: int) -> WrittenTar:
-    return WrittenTar(number, f"packs-{number:06d}.tar", first_pack)
-
-
-class ShardWriter:
-    """Writes packs in order; a shard is full when the next pack would be over its bounds.
-
-    Args:
-        max_count: packs of a shard.
-        max_bytes: bytes of a shard's file; one pack alone may have more.
+class _Tar:
+    """A tar that is being written.
 
     Attributes:
-        finished: the shards on disk, those that were taken over included.
+        totals: what it holds, by `TOTALS`.
+        nbytes: of it so far.
     """
 
-    def __init__(self, output: OutputFolder, max_count: int, max_bytes: int) -> None:
-        self._output, self._max_count, self._max_bytes = output, max_count, max_bytes
-        self.finished = _taken_over(output)
-        self._tar: WrittenTar | None = None
-        self._file: BinaryIO | None = None
+    def __init__(self, folder: str, number: int, first_pack: int) -> None:
+        self.name, self._folder, self._first_pack = _name(number), folder, first_pack
+        self.totals = dict.fromkeys(TOTALS, 0)
+        self.nbytes = 0
+        self.file = open(os.path.join(folder, f".{self.name}.tar"), "wb", buffering=_BUFFER)  # noqa: SIM115
         self._sha256 = hashlib.sha256()
-        output.keep({tar.path for tar in self.finished})
 
-    @property
-    def next_pack(self) -> int:
-        """Number of the first pack that no finished shard holds."""
-        last = self.finished[-1] if self.finished else None
-        return 0 if last is None else last.first_pack + last.num_packs
-
-    def add(self, number: int, pack: PackMembers) -> None:
-        """Write pack `number`, the one after the last.
+    def add(self, pack: PackMembers) -> None:
+        """Write the next pack.
 
         Raises:
             OSError: it cannot be written.
         """
-        tar = self._tar
-        if tar is not None and (
-            tar.num_packs == self._max_count
-            or tar.nbytes + len(pack.data) + len(_END) > self._max_bytes
-        ):
-            self.finish()
-        if self._tar is None:
-            self._tar = _tar(len(self.finished), number)
-            self._file = open(self._path(f".{self._tar.path}"), "wb", buffering=_BUFFER)  # noqa: SIM115
-            self._sha256 = hashlib.sha256()
-        tar = self._tar
         self._write(pack.data)
-        tar.num_packs += 1
-        tar.num_samples += pack.num_samples
-        tar.num_media += pack.num_media
-        tar.num_tokens += pack.num_tokens
-        tar.num_kept += pack.num_kept
+        self.totals = {name: total + pack.totals[name] for name, total in self.totals.items()}
 
-    def finish(self) -> None:
-        """Finish the last shard: it is on disk, then its note.
+    def finish(self, output: OutputFolder) -> Finished:
+        """Write its end: it is on disk, then its note.
 
         Raises:
             OSError: it cannot be written.
         """
-        tar, file = self._tar, self._file
-        if tar is None or file is None:
-            return
         self._write(_END)
-        file.flush()
-        os.fsync(file.fileno())
-        file.close()
-        tar.sha256 = self._sha256.hexdigest()
-        path = self._path(tar.path)
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
-        files.fsync_path(self._output.table)
-        self._output.finish(tar.name, {"tar": asdict(tar), "inode": os.stat(path).st_ino})
-        self.finished.append(tar)
-        self._tar = self._file = None
-
-    def close(self) -> None:
-        """Let go of a shard that is not finished."""
-        if self._file is not None:
-            self._file.close()
-
-    def _path(self, name: str) -> str:
-        return os.path.join(self._output.table, name)
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        path = os.path.join(self._folder, f"{self.name}.tar")
+        os.chmod(self.file.name, 0o644)
+        os.replace(self.file.name, path)
+        files.fsync_path(self._folder)
+        tar = ExportedTar(
+            path=f"{self.name}.tar",
+            bytes=self.nbytes,
+            sha256=self._sha256.hexdigest(),
+            first_pack=self._first_pack,
+            num_packs=self.totals["num_packs"],
+        )
+        note = {"tar": tar.to_json(), "totals": self.totals, "inode": os.stat(path).st_ino}
+        output.finish(self.name, note)
+        return tar, self.totals
 
     def _write(self, data: bytes) -> None:
-        assert self._tar is not None and self._file is not None
-        self._file.write(data)
+        self.file.write(data)
         self._sha256.update(data)
-        self._tar.nbytes += len(data)
+        self.nbytes += len(data)
 
 
-def _taken_over(output: OutputFolder) -> list[WrittenTar]:
-    """The shards that an earlier run of this very job has finished, from the first one on."""
-    tars: list[WrittenTar] = []
-    next_pack = 0
-    while True:
-        facts = output.finished(_tar(len(tars), next_pack).name)
-        if facts is None:
-            return tars
-        tar = WrittenTar(**facts["tar"])
+def _name(number: int) -> str:
+    return f"packs-{number:06d}"
+
+
+def _taken_over(output: OutputFolder) -> list[Finished]:
+    """The tars that an earlier run of this very job has finished, from the first one on."""
+    tars: list[Finished] = []
+    while (note := output.finished(_name(len(tars)))) is not None:
+        tar = ExportedTar(**note["tar"])
         path = os.path.join(output.table, tar.path)
         # A run that was killed right at its end leaves the tars that were there before it.
-        if not os.path.exists(path) or os.stat(path).st_ino != facts["inode"]:
-            return tars
-        tars.append(tar)
-        next_pack += tar.num_packs
+        if not os.path.exists(path) or os.stat(path).st_ino != note["inode"]:
+            break
+        tars.append((tar, note["totals"]))
+    return tars
