@@ -48,8 +48,10 @@ Files = list[tuple[str, bytes]]
 class PackMembers:
     """A pack as a run of bytes of a tar."""
 
+    key: str
     data: bytes
-    num_media: int
+    parts: list[tuple[str, int, int]]
+    """Name after the key, where its content begins in `data`, and its bytes."""
     num_samples: int
     num_tokens: int
     num_kept: int
@@ -76,14 +78,10 @@ def pack_members(pack: Pack, fetcher: Fetcher, key: str) -> PackMembers:
     written = _read_all(fetcher, pack.samples)
     text = orjson.dumps(_json(pack, written))
     files = [("json", text), *(file for entry in written for file in entry.files)]
-    pieces = (
-        piece
-        for name, content in files
-        for piece in (_header(f"{key}.{name}", len(content)), content, bytes(-len(content) % BLOCK))
-    )
+    data, parts = _tar_members(key, files)
     kept = sum(entry.kept is not None for entry in written)
     lengths = [sample.length for sample in pack.samples]
-    return PackMembers(b"".join(pieces), len(files) - 1, len(lengths), sum(lengths), kept)
+    return PackMembers(key, data, parts, len(lengths), sum(lengths), kept)
 
 
 def _read_all(fetcher: Fetcher, samples: Sequence[Sample]) -> list[_Written]:
@@ -156,6 +154,19 @@ def _json(pack: Pack, written: Sequence[_Written]) -> dict[str, Any]:
         "media_type": "+".join(sorted(kinds)) or "text",
         "_meta": meta,
     }
+
+
+def _tar_members(key: str, files: Files) -> tuple[bytes, list[tuple[str, int, int]]]:
+    pieces: list[bytes] = []
+    parts: list[tuple[str, int, int]] = []
+    at = 0
+    for name, data in files:
+        header = _header(f"{key}.{name}", len(data))
+        padding = bytes(-len(data) % BLOCK)
+        parts.append((name, at + len(header), len(data)))
+        pieces += header, data, padding
+        at += len(header) + len(data) + len(padding)
+    return b"".join(pieces), parts
 
 
 def _header(name: str, nbytes: int) -> bytes:

@@ -10,12 +10,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import json
 import os
+import sqlite3
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import numpy as np
 
 from packidx import digests
 from packidx.errors import OptionError
@@ -36,7 +41,10 @@ KIND = Kind(
     what="folder of packs as tars",
     manifest=".packidx.json",
     format="packidx-wds",
-    names=lambda stated: [shard["path"] for shard in stated["shards"]],
+    names=lambda stated: [
+        *(f"{shard['path']}{ending}" for shard in stated["shards"] for ending in ("", ".idx")),
+        *(f"{FOLDER}/{name}" for name in NAMES),
+    ],
 )
 VERSION = 1
 MAX_COUNT = 10_000
@@ -76,7 +84,7 @@ def export_wds(
     engine: str = "local",
     progress: Progress | None = None,
 ) -> WdsSummary:
-    """Write every pack, media included, as a sample of WebDataset tars.
+    """Write every pack, media included, as a sample of WebDataset tars that Energon can read.
 
     Packs stand in the order of their numbers, which is the schedule's; of a plan of several epochs,
     one epoch's behind the other's. The bytes do not depend on `workers`.
@@ -123,7 +131,7 @@ def export_wds(
             ):
                 writer.add(packs.start, pack)
             writer.finish()
-        manifest = _finish(built.table, writer.finished, opened, options)
+        manifest = _finish(built, writer.finished, opened, options, identity)
     return WdsSummary(
         path=output,
         snapshot_id=opened.id,
@@ -149,9 +157,15 @@ def _read(packs: range, reader: tuple[Index, Fetcher]) -> PackMembers:
 
 
 def _finish(
-    folder: str, tars: list[WrittenTar], index: Index, options: dict[str, int]
+    output: OutputFolder,
+    tars: list[WrittenTar],
+    index: Index,
+    options: dict[str, int],
+    identity: str,
 ) -> WdsManifest:
-    """Write the manifest beside the tars."""
+    """Write what stands beside the tars: for Energon, and for whoever comes after."""
+    entries = ((output.finished(tar.name) or {})["entries"] for tar in tars)
+    write_nv_meta(output.table, tars, entries, identity)
     totals: dict[str, Any] = {name: sum(getattr(tar, name) for tar in tars) for name in _TOTALS}
     shards = tuple(
         ExportedTar(
@@ -166,7 +180,7 @@ def _finish(
     manifest = WdsManifest(
         snapshot_id=index.id, options=options, **totals, shards=shards, software=software()
     )
-    files.write_json(os.path.join(folder, KIND.manifest), manifest.to_json())
+    files.write_json(os.path.join(output.table, KIND.manifest), manifest.to_json())
     return manifest
 
 
@@ -195,9 +209,115 @@ def _piece(index: Index) -> str | None:
     return None
 
 
+FOLDER = ".nv-meta"
+NAMES: tuple[str, ...] = (
+    ".info.json",
+    ".info.yaml",
+    "split.yaml",
+    "dataset.yaml",
+    "index.sqlite",
+    "index.uuid",
+)
+"""All files of the folder."""
+
+SAMPLE_TYPE = "packed_multi_mix_qa"
+"""Subflavor by which a cooker knows the samples (LoongForge's name)."""
+
+_DATASET = f"""\
+__module__: megatron.energon
+__class__: CrudeWebdataset
+subflavors:
+  sample_type: {SAMPLE_TYPE}
+"""
+
+_TABLES = (
+    """CREATE TABLE samples (tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL UNIQUE,
+       sample_index INTEGER NOT NULL, byte_offset INTEGER, byte_size INTEGER)""",
+    """CREATE TABLE sample_parts (tar_file_id INTEGER, sample_index INTEGER, part_name TEXT,
+       content_byte_offset INTEGER, content_byte_size INTEGER)""",
+)
+_INDICES = (
+    "idx_samples_by_tar_and_idx ON samples(tar_file_id, sample_index)",
+    "idx_sample_parts_seq ON sample_parts(tar_file_id, sample_index, content_byte_offset)",
+    "idx_sample_parts_full ON sample_parts(tar_file_id, sample_index, part_name, "
+    "content_byte_offset, content_byte_size)",
+)
+
+
+def write_nv_meta(
+    folder: str,
+    shards: Sequence[WrittenTar],
+    entries: Iterable[Sequence[IndexEntry]],
+    identity: str,
+) -> None:
+    """Write the folder ``.nv-meta`` beside the tars.
+
+    Args:
+        entries: the samples of each shard, in the same order.
+        identity: digest of everything that decides the tars; ``index.uuid`` follows from it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    meta = os.path.join(folder, FOLDER)
+    os.makedirs(meta, exist_ok=True)
+    counts = {"shard_counts": {shard.path: shard.num_packs for shard in shards}}
+    texts = {
+        ".info.json": json.dumps(counts, indent=2) + "\n",
+        # JSON is YAML; a line a shard, so that diff and grep serve.
+        ".info.yaml": "shard_counts:\n" + "".join(f"  {s.path}: {s.num_packs}\n" for s in shards),
+        "split.yaml": f"split_parts:\n  train:\n  - {_range(shards)}\n  val: []\n  test: []\n"
+        "exclude: []\n",
+        "dataset.yaml": _DATASET,
+        "index.uuid": str(uuid.uuid5(uuid.NAMESPACE_URL, f"packidx:{identity}")),
+    }
+    for name, text in texts.items():
+        files.write_atomic(os.path.join(meta, name), text.encode())
+    _write_index(os.path.join(meta, "index.sqlite"), entries)
+    files.fsync_path(meta)
+
+
+def _range(shards: Sequence[WrittenTar]) -> str:
+    """The shards' names in braces, as Energon expands them; in quotes, for YAML."""
+    first, last = (shard.path.removesuffix(".tar") for shard in (shards[0], shards[-1]))
+    stem, _, low = first.rpartition("-")
+    if first == last:
+        return f"{first}.tar"
+    return f'"{stem}-{{{low}..{last.rpartition("-")[2]}}}.tar"'
+
+
+def _write_index(path: str, entries: Iterable[Sequence[IndexEntry]]) -> None:
+    """Write where each sample and each part of it is in the tars."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA synchronous = OFF")  # it is written anew after a crash
+        for table in _TABLES:
+            database.execute(table)
+        for number, samples in enumerate(entries):
+            database.executemany(
+                "INSERT INTO samples VALUES (?, ?, ?, ?, ?)",
+                ((number, key, at, *span) for at, (key, *span, _) in enumerate(samples)),
+            )
+            database.executemany(
+                "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)",
+                (
+                    (number, at, *part)
+                    for at, (_, _, _, parts) in enumerate(samples)
+                    for part in parts
+                ),
+            )
+        for index in _INDICES:
+            database.execute(f"CREATE INDEX {index}")
+        database.commit()
+    os.chmod(path, 0o644)
+    files.fsync_path(path)
+
+
 _END = bytes(2 * BLOCK)
 """What a tar ends with (POSIX.1-2017, pax, ustar interchange format)."""
 _BUFFER = 1 << 20
+
+IndexEntry = tuple[str, int, int, list[tuple[str, int, int]]]
+"""A sample: key, first byte and bytes in its tar, and its parts as (name, first byte, bytes)."""
 
 
 @dataclass(slots=True)
@@ -221,6 +341,11 @@ class WrittenTar:
         """Return the name of its note."""
         return self.path.removesuffix(".tar")
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """Its file, and that with where each pack begins."""
+        return self.path, f"{self.path}.idx"
+
 
 def _tar(number: int, first_pack: int) -> WrittenTar:
     return WrittenTar(number, f"packs-{number:06d}.tar", first_pack)
@@ -242,8 +367,9 @@ class ShardWriter:
         self.finished = _taken_over(output)
         self._tar: WrittenTar | None = None
         self._file: BinaryIO | None = None
+        self._entries: list[IndexEntry] = []
         self._sha256 = hashlib.sha256()
-        output.keep({tar.path for tar in self.finished})
+        output.keep({name for tar in self.finished for name in tar.names})
 
     @property
     def next_pack(self) -> int:
@@ -266,17 +392,19 @@ class ShardWriter:
         if self._tar is None:
             self._tar = _tar(len(self.finished), number)
             self._file = open(self._path(f".{self._tar.path}"), "wb", buffering=_BUFFER)  # noqa: SIM115
-            self._sha256 = hashlib.sha256()
+            self._entries, self._sha256 = [], hashlib.sha256()
         tar = self._tar
+        parts = [(name, tar.nbytes + at, nbytes) for name, at, nbytes in pack.parts]
+        self._entries.append((pack.key, tar.nbytes, len(pack.data), parts))
         self._write(pack.data)
         tar.num_packs += 1
         tar.num_samples += pack.num_samples
-        tar.num_media += pack.num_media
+        tar.num_media += len(parts) - 1
         tar.num_tokens += pack.num_tokens
         tar.num_kept += pack.num_kept
 
     def finish(self) -> None:
-        """Finish the last shard: it is on disk, then its note.
+        """Finish the last shard: it and its ``.idx`` are on disk, then its note.
 
         Raises:
             OSError: it cannot be written.
@@ -284,16 +412,20 @@ class ShardWriter:
         tar, file = self._tar, self._file
         if tar is None or file is None:
             return
+        # The last one is where the tar's end begins.
+        offsets = np.array([*(row[1] for row in self._entries), tar.nbytes], "<u8")
         self._write(_END)
         file.flush()
         os.fsync(file.fileno())
         file.close()
         tar.sha256 = self._sha256.hexdigest()
-        path = self._path(tar.path)
+        paths = [self._path(name) for name in tar.names]
+        files.write_atomic(paths[1], offsets.tobytes())
         os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
+        os.replace(file.name, paths[0])
         files.fsync_path(self._output.table)
-        self._output.finish(tar.name, {"tar": asdict(tar), "inode": os.stat(path).st_ino})
+        facts = {"tar": asdict(tar), "inode": os.stat(paths[0]).st_ino, "entries": self._entries}
+        self._output.finish(tar.name, facts)
         self.finished.append(tar)
         self._tar = self._file = None
 
