@@ -23,7 +23,7 @@ from packidx.plan.options import (
     command_line,
     dashed,
 )
-from packidx.words import percent
+from packidx.words import number_of, percent
 
 from ..options import (
     Decorator,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
     from packidx.index import Index
     from packidx.plan import PlanSummary
+    from packidx.plan.measured import MeasuredCost
 
 
 def with_option(name: str, kind: type | None = None) -> Decorator:
@@ -149,7 +150,7 @@ def plan(
         given = _configured(config, given)
         line = command_line(lengths or "LENGTHS", output or "INDEX", given)
         say(f"note: {config} is the same as {line}", err=True)
-    _fit_cost(given)
+    measured = _measured(given)
     from packidx.index.described import untrained
     from packidx.plan import PlanOptions, plan_packs
 
@@ -184,6 +185,8 @@ def plan(
     else:
         print_plan(summary)
     warn(warnings)
+    if measured is not None:
+        _say_useful(summary, measured)
     snapshot = summary.snapshot
     if snapshot.options.excluded and "excluded" not in snapshot.result.dropped:
         say(f"note: none of the samples that are to be excluded is in {lengths}", err=True)
@@ -192,13 +195,13 @@ def plan(
 _HARDLY = 0.5  # of the variance of step times
 
 
-def _fit_cost(given: dict[str, Any]) -> None:
+def _measured(given: dict[str, Any]) -> MeasuredCost | None:
     """Fit the cost that ``measured:LOG`` asks for, say how well, and put its weights in `given`."""
     from packidx.plan.cost_model import MEASURED
 
     word = given.get("cost", "")
     if not word.startswith(MEASURED):
-        return
+        return None
     from packidx.plan.measured import measured_cost
 
     fitted = measured_cost(word.removeprefix(MEASURED))
@@ -217,6 +220,27 @@ def _fit_cost(given: dict[str, Any]) -> None:
         warn([f"these steps do not tell their terms apart, only a sum of them is known: {names}"])
     if fitted.explained < _HARDLY:
         warn(["these times hardly follow what the packs hold, so the fit says little"])
+    return fitted
+
+
+def _say_useful(summary: PlanSummary, fitted: MeasuredCost) -> None:
+    """Say how much of the time ranks do not wait, by the fitted cost: as was logged, and now."""
+    from packidx.errors import NotFoundInIndex
+    from packidx.index import open_index
+    from packidx.inspect.waiting import first_epoch, ranks_stats
+
+    said = []
+    for ident in (fitted.snapshot_id, summary.snapshot_id):
+        try:
+            index = open_index(f"{summary.path}@{ident}")
+        except NotFoundInIndex:
+            said.append("unknown (of a snapshot that is not in this index)")
+            continue
+        packs = first_epoch(index, summary.snapshot.options.cost_model)
+        planned = ranks_stats(packs, fitted.global_batch, [fitted.world_size])[0]["planned"]
+        said.append("unknown" if planned is None else percent(planned["useful"]))
+    ranks = f"{number_of(fitted.world_size, 'rank')}, steps of {fitted.global_batch} packs"
+    say(f"note: useful time by these costs ({ranks}): {said[0]} before, {said[1]} now", err=True)
 
 
 def _capacities(asked: str | int | None, *, several: bool) -> list[int]:

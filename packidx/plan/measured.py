@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import duckdb
 import numpy as np
@@ -23,6 +23,7 @@ _CONSTANT = "constant"
 _LLM = {"llm_linear": "length", "llm_attention": "attention_cost"}
 _VIT = {"vit_linear": "vision_patches", "vit_attention": "vision_cost"}
 
+_RUN = ("snapshot_id", "global_batch", "world_size")
 _LEAST = 20
 """Steps, below which nothing is fitted."""
 _ROUNDS = 20
@@ -49,6 +50,7 @@ class MeasuredCost:
         error: root of the mean squared relative error of a step's time.
         explained: R², the share of the variance of the times that is explained.
         num_steps, num_outliers: steps that were fitted, and that were left out as outliers.
+        snapshot_id, global_batch, world_size: of the last step.
     """
 
     weights: dict[str, float]
@@ -57,6 +59,9 @@ class MeasuredCost:
     explained: float
     num_steps: int
     num_outliers: int
+    snapshot_id: str = ""
+    global_batch: int = 0
+    world_size: int = 0
 
     @property
     def word(self) -> str:
@@ -103,7 +108,10 @@ def measured_cost(folder: str) -> MeasuredCost:
             f"cost measured:{folder}: the steps' times do not depend on the tokens of their"
             " packs, so there is nothing to fit: name a preset"
         )
-    return best
+    last = connection.execute(
+        f"SELECT snapshot_id, global_batch, world_size FROM ({logged}) ORDER BY session DESC"
+    ).fetchone()
+    return replace(best, **dict(zip(_RUN, last or (), strict=True)))
 
 
 def _fit(
