@@ -248,8 +248,7 @@ def with_parts(total: int, parts: dict[str, int]) -> str:
 _WORK = {
     "scan": ("reading shards", "B"),
     "count": ("counting tokens", "records"),
-    "look": ("looking for images", "records"),
-    "images": ("decoding", "images"),
+    "images": ("decoding images", "records"),
     "packs": ("writing packs", "packs"),
     "upload": ("uploading", "files"),
     "files": ("uploading", "files"),

@@ -23,7 +23,7 @@ from packidx.encode.probe import ProbedMedia
 from packidx.encode.whole import NotBuilt
 from packidx.errors import BadRecord, FormatError, MismatchError, OptionError
 from packidx.format.manifest import setting_differences
-from packidx.format.pixels import PixelStore
+from packidx.format.pixels import PixelStore, key_of
 from packidx.format.tokens import KeptSample
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
@@ -239,8 +239,7 @@ class ProcessorEncoder:
         Raises:
             MismatchError: its pixels were made with other settings.
         """
-        made = store.manifest.settings
-        differences = setting_differences(made, self.image_settings, "there", "here")
+        differences = setting_differences(store.settings, self.image_settings, "there", "here")
         if differences:
             raise MismatchError(
                 f"the pixels in {store.folder} were made with other settings, so keep this "
@@ -260,8 +259,8 @@ class ProcessorEncoder:
             return open_image(source, label)
         content = read_image(source, label)
         try:
-            kept = self._store.find(content)
-        except (FormatError, OSError) as error:
+            kept = self._store.find(key_of(content))
+        except FormatError as error:
             _log.warning("images are decoded from now on: %s", error)
             kept = self._store = None
         return open_image(content, label) if kept is None else KeptImage(kept, content, label)

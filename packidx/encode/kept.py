@@ -23,7 +23,7 @@ class KeptImage(Image.Image):
         super().__init__()
         self.kept = kept
         self._content, self._label = content, label
-        self._size, self._mode = kept.size, kept.mode
+        self._size, self._mode = (kept.width, kept.height), kept.mode
         self._is_decoded = False
 
     def load(self) -> Any:

@@ -194,7 +194,7 @@ class ImagePatches:
         """Return the bytes that were kept of an image's patches, uint8 ``[patches, 3, side²]``;
         None where they are damaged, or the processor makes others of the first such image."""
         kept = image.kept
-        if kept.grid != grid:
+        if [kept.t, kept.h, kept.w] != grid:
             return None
         try:
             cut = kept.read(3 * self._side**2).reshape(-1, 3, self._side**2)

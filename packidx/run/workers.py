@@ -35,7 +35,7 @@ class Progress(Protocol):
 
     def __call__(self, doing: str, done: int, total: int, /) -> None:
         """`done` of `total`: bytes where `doing` is ``'scan'``, records in ``'count'`` and
-        ``'look'``, images in ``'images'``, packs in ``'packs'``, files in ``'upload'`` and
+        ``'images'``, packs in ``'packs'``, files in ``'upload'`` and
         ``'files'``, which are told by several threads."""
 
 

@@ -77,8 +77,7 @@ def test_a_shard_of_the_same_size_but_other_content(planned: Index, tmp_path: Pa
     now = hashlib.sha256(shard.read_bytes()).hexdigest()
     before = planned.snapshot.shards[0].fingerprint
     assert failed(planned) == {
-        "shards": f"{shard} has changed since it was counted (SHA-256 {now[:12]}…, counted was "
-        f"{before[:12]}…)"
+        "shards": f"{shard} has SHA-256 {now[:12]}…, it had {before[:12]}… when it was counted"
     }
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import logging
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,6 @@ from packidx.encode import ProcessorEncoder
 from packidx.encode.kept import KeptImage
 from packidx.encode.patches import ImagePatches
 from packidx.errors import FormatError, MismatchError, OptionError
-from packidx.format import pixels as format_pixels
 from packidx.precompute import keep_pixels
 from packidx.precompute import pixels as making
 from packidx.records.media.images import open_image
@@ -162,20 +163,26 @@ def test_wrong_pixels_are_not_believed(
 def test_damage_is_found(processor: str, tmp_path: Path, caplog: Any) -> None:
     path, store = one_kept(tmp_path, processor)
     plain = encoded(ProcessorEncoder(processor), path)
-    (file,) = store.glob("pixels-*.arrow")
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 4
-    file.write_bytes(content)
+    file = store / "pixels.sqlite"
+    written, ((*_, patches),) = file.read_bytes(), content(store)
+    at = written.index(patches[5000:5040])
+    file.write_bytes(written[:at] + bytes([written[at] ^ 4]) + written[at + 1 :])
     with caplog.at_level(logging.WARNING):
         assert torch.equal(encoded(ProcessorEncoder(processor, pixel_store=store), path), plain)
     assert "damaged: keep them anew" in caplog.text
-    (keys,) = store.glob("keys-*.arrow")
-    keys.write_bytes(keys.read_bytes()[:-8] + bytes(8))
+    encode = ProcessorEncoder(processor, pixel_store=store)
+    file.write_bytes(written[:4096] + bytes(len(written) - 4096))
     caplog.clear()
-    assert torch.equal(encoded(ProcessorEncoder(processor, pixel_store=store), path), plain)
+    assert torch.equal(encoded(encode, path), plain)
     assert "images are decoded from now on" in caplog.text
-    with pytest.raises(FormatError, match=r"nowhere/pixels\.json is not a valid pixels manifest"):
-        ProcessorEncoder(processor, pixel_store=tmp_path / "nowhere")
+    file.write_bytes(b"SQLite format 3\0 no more")
+    for folder in (store, tmp_path / "nowhere"):
+        with pytest.raises(FormatError, match=r"pixels\.sqlite cannot be read"):
+            ProcessorEncoder(processor, pixel_store=folder)
+    with contextlib.closing(sqlite3.connect(tmp_path / "pixels.sqlite")) as other:
+        other.execute("CREATE TABLE images (key)")
+    with pytest.raises(FormatError, match="holds no pixels that this packidx reads"):
+        ProcessorEncoder(processor, pixel_store=tmp_path)
 
 
 def test_other_settings_are_refused(processor: str, tmp_path: Path) -> None:
@@ -192,19 +199,20 @@ def test_other_settings_are_refused(processor: str, tmp_path: Path) -> None:
 # -- what is written -------------------------------------------------------------------------------
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+def content(folder: Path) -> list[Any]:
+    """The rows of the only file."""
+    (path,) = folder.iterdir()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT * FROM images ORDER BY key").fetchall()
 
 
 def test_only_what_is_missing_is_made(
     data: Path, processor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(making, "_FILE_BYTES", 100_000)
     first = keep_pixels(str(data / "a.jsonl"), tmp_path / "pixels", processor, workers=1)
     assert (first.num_images, first.num_made) == (15, 15)
     every = keep_pixels(str(data), tmp_path / "pixels", processor, workers=1)
     assert (every.num_images, every.num_made) == (32, 17)
-    assert len(list((tmp_path / "pixels").glob("pixels-*"))) > 3
     monkeypatch.delattr(ProcessorEncoder, "image_bytes")
     again = keep_pixels(str(data), tmp_path / "pixels", processor, workers=1)
     assert (again.num_images, again.num_made) == (32, 0)
@@ -213,23 +221,22 @@ def test_only_what_is_missing_is_made(
 def test_a_killed_run_goes_on(
     data: Path, processor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(making, "_FILE_BYTES", 100_000)
-    keep_pixels(str(data), tmp_path / "whole", processor, workers=1)
-    right, left = ProcessorEncoder.image_bytes, 20
+    monkeypatch.setattr(making, "_RECORDS", 5)
+    whole = keep_pixels(str(data), tmp_path / "whole", processor, workers=1)
+    assert (whole.num_images, whole.num_references) == (32, 48)
+    right, left = ProcessorEncoder.image_bytes, [0]
 
     def killed(self: ProcessorEncoder, image: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if not left:
+        left[0] -= 1
+        if left[0] < 0:
             raise KeyboardInterrupt
         return right(self, image)
 
     monkeypatch.setattr(ProcessorEncoder, "image_bytes", killed)
-    with pytest.raises(KeyboardInterrupt):
-        keep_pixels(str(data), tmp_path / "pixels", processor, workers=1)
-    assert ProcessorEncoder(processor, pixel_store=tmp_path / "pixels")  # of nothing yet
-    (tmp_path / "pixels" / ".pixels-0.arrow.x").write_bytes(b"half")
-    left = 32 - 8  # enough only if files that were finished are not made again
+    for left[0] in (3, 12, 9):  # 32 in all, of which at most four are made anew each time
+        with pytest.raises(KeyboardInterrupt):
+            keep_pixels(str(data), tmp_path / "pixels", processor, workers=1)
+    left[0] = 16
     assert keep_pixels(str(data), tmp_path / "pixels", processor, workers=1).num_images == 32
     assert content(tmp_path / "whole") == content(tmp_path / "pixels")
 
@@ -260,8 +267,9 @@ def test_what_cannot_be_kept_is_said(data: Path, processor: str, tmp_path: Path)
     assert not (tmp_path / "pixels").exists()
     with pytest.raises(OptionError, match="which packidx did not write"):
         keep_pixels(source, data, processor, workers=1)
-    with pytest.raises(OptionError, match="pixels are kept on this machine"):
-        keep_pixels(source, "s3://bucket/pixels", processor, workers=1)
+    for output, engine in (("s3://bucket/pixels", "local"), (tmp_path / "pixels", "ray")):
+        with pytest.raises(OptionError, match="by processes of this machine, in a folder of it"):
+            keep_pixels(source, output, processor, engine=engine)
 
 
 def test_the_command_line(data: Path, processor: str, tmp_path: Path) -> None:
@@ -272,21 +280,3 @@ def test_the_command_line(data: Path, processor: str, tmp_path: Path) -> None:
     assert "48 times" in done.output
     done = CliRunner().invoke(cli, [*command, "--processor", processor, "--json"])
     assert json.loads(done.stdout)["num_made"] == 0
-
-
-def test_keys_that_begin_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processor: str
-) -> None:
-    path, _ = one_kept(tmp_path, processor)
-    monkeypatch.setattr(
-        format_pixels, "key_of", lambda content: b"the same" + content[-12:-4].ljust(8, b"\0")
-    )
-    monkeypatch.setattr(making, "key_of", format_pixels.key_of)
-    Image.new("RGB", (64, 64)).save(tmp_path / "y.jpg")
-    records = [{"messages": TURNS, "images": [name]} for name in ("x.png", "y.jpg")]
-    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, records)))
-    keep_pixels(str(tmp_path / "x.jsonl"), tmp_path / "alike", processor, workers=1)
-    encode = ProcessorEncoder(processor, pixel_store=tmp_path / "alike")
-    opened = [encode.open_image(str(tmp_path / name)) for name in ("x.png", "y.jpg")]
-    assert [image.size for image in opened if isinstance(image, KeptImage)] == [(120, 90), (64, 64)]
-    assert path.exists()

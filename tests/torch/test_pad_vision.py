@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from small_packs import make_index, record
 from torch_packs import SyntheticEncode
@@ -16,7 +18,7 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError
 from packidx.index import Index
-from packidx.torch import PackedDataset, collate
+from packidx.torch import PackedDataset, collate, prepare_model
 from packidx.torch.dummies import DummyImages
 from packidx.torch.sample import length_of
 
@@ -80,3 +82,51 @@ def test_two_images_are_not_longer_than_the_longest(processors: Path) -> None:
     lengths = [length_of(sample) for sample in made if sample is not None]
     assert [len(sample["image_grid_thw"]) for sample in made if sample is not None] == [2, 1, 1, 1]
     assert dummies.largest() == max(lengths) == lengths[0] > lengths[1]
+
+
+@torch.library.custom_op("packidx_test::varlen", mutates_args=())
+def varlen(query: torch.Tensor, bounds: torch.Tensor, longest: int) -> torch.Tensor:
+    """What `torch.compile` sees of flash-attn's kernel: one call, whatever the bounds."""
+    return query.transpose(1, 2).clone()
+
+
+@varlen.register_fake
+def _(query: torch.Tensor, bounds: torch.Tensor, longest: int) -> torch.Tensor:
+    return query.transpose(1, 2).clone()
+
+
+def flash(
+    module: Any, query: torch.Tensor, key: Any, value: Any, mask: Any = None, **given: Any
+) -> tuple[torch.Tensor, None]:
+    return varlen(query, given["cu_seq_lens_q"], given["max_length_q"]), None
+
+
+@pytest.mark.slow
+def test_compiled_layers_make_few_graphs(index: Index, processors: Path) -> None:
+    from torch._dynamo.testing import CompileCounter
+    from transformers import AttentionInterface
+
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "train_tiny.py"))
+    AttentionInterface.register("flash_attention_in_name", flash)
+    dataset = PackedDataset(index, processors / "qwen2.5-vl", pad_vision_to=PATCHES)
+    batches = [{**batch, "labels": None} for batch in packs(dataset)]
+    graphs = {}
+    for tower, steps in (("flash_attention_in_name", 50), ("sdpa", 6)):
+        torch._dynamo.reset()
+        model = prepare_model(example["build_model"]()).eval().model
+        model.visual.config._attn_implementation = tower
+        counters = []
+        for layers in (model.language_model.layers, model.visual.blocks):
+            counters.append(CompileCounter())
+            for layer in layers:
+                layer.compile(backend=counters[-1])
+        with torch.no_grad():
+            for batch in itertools.islice(itertools.cycle(batches), steps):
+                model(**batch)
+        graphs[tower] = [counter.frame_count for counter in counters]
+    text, vision = graphs["flash_attention_in_name"]
+    assert len({batch["input_ids"].shape[1] for batch in batches}) > 1
+    assert len({len(batch["pixel_values"]) for batch in batches}) > 4
+    assert 1 <= text <= 4 and 1 <= vision <= 4
+    # sdpa's towers go from image to image, a graph for each number of them (docs/training.md).
+    assert graphs["sdpa"][1] > 4
