@@ -38,11 +38,11 @@ def counted(
     request: pytest.FixtureRequest,
     shards: Path,
     corpus: Path,
-    processors: Path,
+    whole_processors: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Path, Path]:
     """(lengths table, the processor folder it was counted with)."""
-    folder = processors / request.param
+    folder = whole_processors / request.param
     lengths = tmp_path_factory.mktemp(request.param) / "lengths"
     summary = estimate_lengths(shards.as_posix(), lengths, processor=folder, media_root=corpus)
     assert summary.num_samples == 5 * PER_SHARD
@@ -126,7 +126,7 @@ def test_lengths_equal_the_real_processor(counted: tuple[Path, Path], corpus: Pa
 
 
 def test_packs_materialise_as_planned(
-    counted: tuple[Path, Path], processors: Path, tmp_path: Path
+    counted: tuple[Path, Path], whole_processors: Path, tmp_path: Path
 ) -> None:
     lengths, folder = counted
     plan_packs(lengths, tmp_path / "index", capacity=2048)
@@ -152,10 +152,10 @@ def test_packs_materialise_as_planned(
 
 
 def test_another_processor_is_refused(
-    counted: tuple[Path, Path], processors: Path, tmp_path: Path
+    counted: tuple[Path, Path], whole_processors: Path, tmp_path: Path
 ) -> None:
     lengths, folder = counted
-    other = next(processors / name for name in FAMILIES if name != folder.name)
+    other = next(whole_processors / name for name in FAMILIES if name != folder.name)
     plan_packs(lengths, tmp_path / "index", capacity=2048)
     with pytest.raises(MismatchError, match="were counted by"):
         PackedDataset(tmp_path / "index", ProcessorEncoder(other))

@@ -283,7 +283,7 @@ def test_media_of_another_size_at_the_same_length(index: Index, on_mismatch: str
 # -- seen everywhere -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_what_workers_meet_is_seen_in_the_process_that_trains(index: Index, context: str) -> None:
     keys = {"key-1", "key-3", "key-102"}
     dataset = PackedDataset(index, Failing(keys, BAD), on_bad="skip")
