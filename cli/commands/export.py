@@ -92,9 +92,9 @@ def _show_energon(summary: EnergonSummary) -> None:
 def wds(quiet: bool, as_json: bool, **options: Any) -> None:
     """Write the packs of INDEX or INDEX@ID as tars, media copied as they are.
 
-    One WebDataset sample per pack: LoongForge's packed JSON, and the media of its samples. For
-    Megatron-Energon, run `energon prepare DIR` then. Stopped or killed, the same command goes on
-    behind the last finished tar; the output appears when it is whole.
+    One WebDataset sample per pack: LoongForge's packed JSON, and the media of its samples. The
+    folder is ready for Megatron-Energon (.nv-meta) and for webdataset. Stopped or killed, the same
+    command goes on behind the last finished tar; the output appears when it is whole.
     """
     from packidx.export.wds import export_wds
 

@@ -10,7 +10,7 @@ import os
 import re
 import tarfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -44,16 +44,20 @@ Files = list[tuple[str, bytes]]
 """Name after the key, and content."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackMembers:
+TOTALS = ("num_packs", "num_samples", "num_tokens", "num_media", "num_kept")
+"""What a pack holds; samples are kept whose messages are under ``_meta``, as ``texts`` does not say
+all of them."""
+
+
+class PackMembers(NamedTuple):
     """A pack as a run of bytes of a tar."""
 
+    key: str
     data: bytes
-    num_media: int
-    num_samples: int
-    num_tokens: int
-    num_kept: int
-    """Samples that ``texts`` does not say all of: their messages are under ``_meta``."""
+    parts: list[tuple[str, int, int]]
+    """Name after the key, where its content begins in `data`, and its bytes."""
+    totals: dict[str, int]
+    """By `TOTALS`."""
 
 
 class _Written(NamedTuple):
@@ -76,14 +80,11 @@ def pack_members(pack: Pack, fetcher: Fetcher, key: str) -> PackMembers:
     written = _read_all(fetcher, pack.samples)
     text = orjson.dumps(_json(pack, written))
     files = [("json", text), *(file for entry in written for file in entry.files)]
-    pieces = (
-        piece
-        for name, content in files
-        for piece in (_header(f"{key}.{name}", len(content)), content, bytes(-len(content) % BLOCK))
-    )
+    data, parts = _tar_members(key, files)
     kept = sum(entry.kept is not None for entry in written)
     lengths = [sample.length for sample in pack.samples]
-    return PackMembers(b"".join(pieces), len(files) - 1, len(lengths), sum(lengths), kept)
+    numbers = (1, len(lengths), sum(lengths), len(parts) - 1, kept)
+    return PackMembers(key, data, parts, dict(zip(TOTALS, numbers, strict=True)))
 
 
 def _read_all(fetcher: Fetcher, samples: Sequence[Sample]) -> list[_Written]:
@@ -156,6 +157,19 @@ def _json(pack: Pack, written: Sequence[_Written]) -> dict[str, Any]:
         "media_type": "+".join(sorted(kinds)) or "text",
         "_meta": meta,
     }
+
+
+def _tar_members(key: str, files: Files) -> tuple[bytes, list[tuple[str, int, int]]]:
+    pieces: list[bytes] = []
+    parts: list[tuple[str, int, int]] = []
+    at = 0
+    for name, data in files:
+        header = _header(f"{key}.{name}", len(data))
+        padding = bytes(-len(data) % BLOCK)
+        parts.append((name, at + len(header), len(data)))
+        pieces += header, data, padding
+        at += len(header) + len(data) + len(padding)
+    return b"".join(pieces), parts
 
 
 def _header(name: str, nbytes: int) -> bytes:

@@ -16,7 +16,7 @@ from packidx.io import storage, urls
 from packidx.io.own_files import FORMAT, LIST, Kind, check_free, names_below
 
 # What a reader begins with, in the order in which it is written; all other files come before.
-_ENTRIES = ("metadataset.yaml", ".packidx.json", "manifest.json")
+_ENTRIES = (".nv-meta", "metadataset.yaml", ".packidx.json", "manifest.json")
 
 Uploaded = Callable[[int, int], None]
 """``uploaded(done, total)``: so many files are in the store."""
@@ -85,9 +85,10 @@ def upload(files: Mapping[str, str], uploaded: Uploaded | None = None) -> None:
 
 def _rank(name: str) -> int:
     """0 of a file that others lead to, else where it stands among those a reader begins with."""
-    return _ENTRIES.index(name) + 1 if name in _ENTRIES else 0
+    first = name.partition("/")[0]
+    return _ENTRIES.index(first) + 1 if first in _ENTRIES else 0
 
 
 def _in_order(names: Sequence[str]) -> list[str]:
-    """Return what a reader begins with, in the order of writing."""
-    return sorted(filter(_rank, names), key=_rank)
+    """Return what a reader begins with, in the order of writing: `.info` is `.nv-meta`'s last."""
+    return sorted(sorted(filter(_rank, names), reverse=True), key=_rank)

@@ -6,6 +6,9 @@ Energon logs errors and goes on without the sample, so everything is counted.
 from __future__ import annotations
 
 import io
+import json
+import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from megatron.energon import (
     get_train_dataset,
     stateless,
 )
+from megatron.energon.flavors.webdataset.itar import TarIndexReader
 from PIL import Image
 
 MAX_COUNT = 3
@@ -53,7 +57,7 @@ def cook(sample: CrudeSample) -> PackSample:
 class PackEncoder(TaskEncoder[PackSample, PackSample, list[PackSample], list[PackSample]]):
     """The packs as they come, none batched with another."""
 
-    cookers = [Cooker(cook)]
+    cookers = [Cooker(cook, has_subflavors={"sample_type": "packed_multi_mix_qa"})]
 
     @stateless
     def batch(self, samples: list[PackSample]) -> list[PackSample]:
@@ -80,7 +84,7 @@ def export(index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export") / "tars"
     packidx("export", "wds", index, "-o", folder, "--max-count", str(MAX_COUNT))
     assert len(list(folder.glob("*.tar"))) > 2
-    return prepare(folder)
+    return folder
 
 
 def read(export: Path, workers: int = 0, rank: int = 0, world_size: int = 1) -> list[PackSample]:
@@ -130,3 +134,34 @@ def test_every_pack_and_sample_and_medium(export: Path, index: Path, workers: in
         assert ids[::2] + ids[1::2] == sorted(ids)
     else:
         assert ids == sorted(ids)
+
+
+def test_the_index_is_the_one_that_energon_makes(export: Path, tmp_path: Path) -> None:
+    own, theirs = export / ".nv-meta", tmp_path / "tars" / ".nv-meta"
+    (tmp_path / "tars").mkdir()
+    for tar in export.glob("*.tar"):
+        shutil.copy(tar, tmp_path / "tars")
+    prepare(tmp_path / "tars")
+    for tar in sorted(export.glob("*.tar")):
+        other = tmp_path / "tars" / f"{tar.name}.idx"
+        assert Path(f"{tar}.idx").read_bytes() == other.read_bytes()
+        assert len(TarIndexReader(str(tar))) <= MAX_COUNT + 1
+    assert tables(own) == tables(theirs) and len(tables(own)["samples"]) > 10
+    assert schema(own) == schema(theirs)
+    info = json.loads((theirs / ".info.json").read_text())
+    assert json.loads((own / ".info.json").read_text())["shard_counts"] == info["shard_counts"]
+
+
+def tables(meta: Path) -> dict[str, list[Any]]:
+    database = sqlite3.connect(meta / "index.sqlite")
+    names = ("samples", "sample_parts")
+    found = {name: sorted(database.execute(f"SELECT * FROM {name}")) for name in names}
+    database.close()
+    return found
+
+
+def schema(meta: Path) -> list[str]:
+    database = sqlite3.connect(meta / "index.sqlite")
+    found = database.execute("SELECT coalesce(sql, name) FROM sqlite_master").fetchall()
+    database.close()
+    return sorted("".join(text.split()) for (text,) in found)
