@@ -218,6 +218,11 @@ CASES: dict[str, tuple[tuple[str, ...], Step | None, Step]] = {
         ),
         lambda h: link(h.here / "data/img/0.bmp", h.here / "data/deep/large.bmp"),
     ),
+    "what an image's link leads to": (
+        DATA,
+        lambda h: link(h.here / "data/img/0.bmp", h.here / "data/deep/img/0.bmp"),
+        edit("data/deep/img/0.bmp", large),
+    ),
     "a folder of images exchanged by rename": (DATA, None, lambda h: swap_folders(h, "data/img")),
     "an image in a database": (
         DATA,
