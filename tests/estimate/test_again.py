@@ -125,15 +125,11 @@ CHANGES: dict[str, tuple[Callable[[Corpus], Any], list[str]]] = {
         lambda c: c.write("b", [*records("b"), chat("more")]),
         ["b.jsonl"],
     ),
-    "shrunk": (lambda c: c.write("b", records("b", 20)), ["b.jsonl"]),
     "rewritten with equal size": (
         lambda c: replace(c, "c", b"c 1 word", b"c 1 wo d"),
         ["c.jsonl"],
     ),
     "in front": (lambda c: c.write("0", records("0")), ["0.jsonl"]),
-    "in the middle": (lambda c: c.write("bb", records("bb")), ["bb.jsonl"]),
-    "at the end": (lambda c: c.write("z", records("z")), ["z.jsonl"]),
-    "an empty one": (lambda c: c.write("bb", []), []),
     "one emptied": (lambda c: c.write("b", []), []),
     "removed": (lambda c: c.path("a").unlink(), []),
     "renamed": (
@@ -147,10 +143,6 @@ CHANGES: dict[str, tuple[Callable[[Corpus], Any], list[str]]] = {
     "names that collide": (
         lambda c: c.write("more/a", records("other a")),
         ["more/a.jsonl"],
-    ),
-    "two at once": (
-        lambda c: (c.write("a", records("a", 3)), c.path("d").unlink()),
-        ["a.jsonl"],
     ),
 }
 
