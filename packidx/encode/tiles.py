@@ -82,15 +82,14 @@ class BytePart:
         """
         name = "pixel_values" if "images" in given else "pixel_values_videos"
         images = [image for of_sample in given.get("images", ()) for image in of_sample]
-        kind = (name, *sorted({(image.mode, "transparency" in image.info) for image in images}))
-        if self._is_same.get(kind, True):
-            made = self._part(**given, **_LAST_STEP)
-            if kind in self._is_same:
-                return made
-            floats = self._part(**given)
+        modes = sorted({(image.mode, "transparency" in image.info) for image in images})
+        made = self._part(**given, **_LAST_STEP)
+        kind = (name, len(made[name]), *modes)
+        if self._is_same.get(kind):
+            return made
+        floats = self._part(**given)
+        if kind not in self._is_same:
             self._is_same[kind] = self._agrees(made[name], floats[name])
-        else:
-            floats = self._part(**given)
         values = floats[name].flatten(0, -4).flatten(2).numpy()
         cut = import_torch().from_numpy(bytes_of(self.table[0], values))
         floats[name] = cut.view(floats[name].shape)
