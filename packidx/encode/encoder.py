@@ -64,7 +64,8 @@ class ProcessorEncoder:
         pixels: ``"float32"``, as the processor makes them; ``"bfloat16"``, rounded to that; or
             ``"uint8"``, the bytes of the resized images, of which `packidx.torch.normalise_pixels`
             makes those floats on the device: an eighth of the memory where a patch repeats its
-            frame. Videos stay floats, and so do images that are left to the processor.
+            frame, a quarter of tiles (InternVL) and whole images (Gemma 3, LLaVA 1.5). Patches of
+            videos stay floats, and so does what other families make.
         pixel_store: folder that ``packidx precompute --pixels`` has written with this processor:
             images that are in it are not decoded. They are known by the bytes of their files, and
             the first of each kind is compared with what the processor makes of it.
