@@ -207,6 +207,9 @@ def test_damaged_tables(tmp_path: Path) -> None:
     part.unlink()
     taken = corpus.again()
     assert taken.num_counted and "missing" in taken.damaged[0]
+    (corpus.out / "note-00001.json.zst").unlink()  # its shard is cut into ranges anew
+    corpus.write("d", records("d", 20))
+    assert corpus.again().num_samples
     path = corpus.out / "manifest.json"
     path.write_text(path.read_text().replace('"rows": 60', '"rows": 61', 1))
     taken = corpus.again()
