@@ -246,6 +246,15 @@ def test_other_recipes(tmp_path: Path) -> None:
     assert corpus.again().num_samples == PER_SHARD
 
 
+def test_a_shard_that_is_read_otherwise_is_cut_anew(tmp_path: Path) -> None:
+    """A stated delimiter gives a TSV file quotes, and so other records."""
+    (tmp_path / "a.tsv").write_text('prompt\tresponse\n1\t"a\n2\tb"\n')
+    given: list[tuple[dict[str, Any], int]] = [({}, 2), ({"delimiter": "\t"}, 1)]
+    for options, rows in given:
+        found = estimate_lengths(str(tmp_path / "a.tsv"), tmp_path / "out", workers=1, **options)
+        assert (found.num_samples, found.num_rejected) == (rows, 0)
+
+
 def test_transforms_draw_by_sample_id(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path, names="")
     for name in "abcd":
