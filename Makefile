@@ -8,7 +8,16 @@ UV_VENV ?= .venv-uv
 DATA   := data
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-PLANNER_TESTS := $(addprefix tests/,records lengths pack plan index format io)
+# What fails without torch and not with it is an import, so these are the files that between them run
+# every import of the planner's code, and what tells that an optional package is missing.
+PLANNER_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index format/test_manifests \
+                   format/test_manifest_goldens io/test_storage lengths/test_survey pack/test_now \
+                   pack/test_solve pack/strategies/test_lp plan/test_continue plan/test_measured \
+                   plan/test_plan plan/test_windows plan/options/test_config plan/schedule/test_cost_model \
+                   plan/select/test_mixture records/test_fetch records/containers/test_bad_files \
+                   records/containers/test_large records/containers/test_webdataset \
+                   records/media/test_audio records/media/test_lmdb records/media/test_video \
+                   records/sources/test_hub records/sources/test_mixes records/sources/test_splits))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 MODEL := qwen2.5-vl
 
@@ -86,7 +95,7 @@ plan: $(DATA)/processors/.done $(DATA)/corpus/.done  ## build the corpus, count 
 test: $(VENV)/.dev  ## run the tests but the slow ones (installs torch and transformers)
 	@$(PYTEST) -m "not slow"
 
-test-planner: $(PLANNER_VENV)/.ready  ## of these, what must pass where neither torch nor transformers is installed
+test-planner: $(PLANNER_VENV)/.ready  ## of these, what runs every import of the planner where neither torch nor transformers is installed
 	@OMP_NUM_THREADS=1 $(PLANNER_VENV)/bin/python -m pytest -q -n auto --dist worksteal -m "not slow" $(PLANNER_TESTS)
 
 test-slow: $(VENV)/.dev  ## random kills, fuzzers, Ray, training on several ranks, limits of memory

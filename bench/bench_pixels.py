@@ -38,7 +38,8 @@ PROMISED = {
     "example": {"float32": 1.3, "uint8": 2.5, "kept": 4.0},
     "photos": {"float32": 1.3, "uint8": 1.8, "kept": 4.0},
 }
-"""``kept``: bytes that ``packidx precompute --pixels`` has written."""
+"""``kept``: bytes that ``packidx precompute --pixels`` has written, and tokens that ``packidx
+estimate --keep-tokens`` has."""
 
 
 def main(data: Path) -> None:
@@ -50,18 +51,24 @@ def main(data: Path) -> None:
     processor = AutoProcessor.from_pretrained(folder)
     with tempfile.TemporaryDirectory() as name:
         output = Path(name)
-        plan_packs(data / "lengths", output / "example", capacity=8192)
         corpus = data / "corpus"
+        _plan(str(corpus), output, "example", folder, 8192)
         keep_pixels(str(corpus), output / "kept", folder, media_root=corpus)
         _compare("example", output / "example", folder, processor, output / "kept")
         _write_photos(data / "corpus" / "images" / "photos", output)
-        photos, lengths = output / "photos.jsonl", output / "lengths"
-        estimate_lengths(str(photos), lengths, processor=str(folder))
-        plan_packs(lengths, output / "photos", capacity=16384)
+        photos = output / "photos.jsonl"
+        _plan(str(photos), output, "photos", folder, 16384)
         keep_pixels(str(photos), output / "kept", folder)
         _compare("photos", output / "photos", folder, processor, output / "kept")
         for each in ("example", "photos"):
             _send(each, output / each, folder)
+
+
+def _plan(source: str, output: Path, name: str, folder: Path, capacity: int) -> None:
+    lengths = output / f"{name}-lengths"
+    root = source if Path(source).is_dir() else None
+    estimate_lengths(source, lengths, processor=str(folder), media_root=root, keep_tokens=True)
+    plan_packs(lengths, output / name, capacity=capacity)
 
 
 def _compare(name: str, path: Path, folder: Path, processor: Any, kept: Path) -> None:
@@ -69,7 +76,10 @@ def _compare(name: str, path: Path, folder: Path, processor: Any, kept: Path) ->
     promised = PROMISED[name]
     encoders = {form: ProcessorEncoder(folder, pixels=form) for form in ("float32", "uint8")}
     encoders["kept"] = ProcessorEncoder(folder, pixels="uint8", pixel_store=kept)
-    datasets = {form: PackedDataset(index, encode) for form, encode in encoders.items()}
+    datasets = {
+        form: PackedDataset(index, encode, tokens=form == "kept")
+        for form, encode in encoders.items()
+    }
     packs = np.random.default_rng(0).permutation(index.num_packs)[:PACKS].tolist()
 
     def ours(form: str) -> None:

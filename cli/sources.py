@@ -10,7 +10,6 @@ import click
 
 from packidx.format.terms import COLUMNS, PAIRS, TAGS
 from packidx.inspect.facts import compared_fact
-from packidx.records.sources import MIX
 from packidx.words import count, number_of
 
 from .options import Decorator, flag, option, pairs_option, settings_option, together, trust_option
@@ -26,27 +25,12 @@ if TYPE_CHECKING:
 _Examples = Mapping[tuple[str, str], tuple[str, str]]
 
 
-def _with_mixes(context: Any, parameter: Any, given: tuple[str, ...]) -> tuple[str, ...]:
-    """The sources, with those of ``--mix-file`` behind them."""
-    sources = given + tuple(f"{MIX}{file}" for file in context.params.pop("mix_files", ()))
-    if not sources and context.command.name != "pack":  # which may do without
-        raise click.MissingParameter(ctx=context, param=parameter)
-    return sources
+_SOURCES = "SOURCE..."
 
 
-def sources_argument(metavar: str = "SOURCE...") -> Decorator:
-    """The sources of a command, and the files of `mix_file_option`."""
-    return click.argument("sources", metavar=metavar, nargs=-1, callback=_with_mixes)
-
-
-_mix_file = option(
-    "--mix-file mix_files",
-    "FILE",
-    "Read this file as a mix, whatever its name is. Files named *.yaml, mix.json, *.mix.json, "
-    "meta*.json or dataset_info.json are mixes anyway. Repeat for more.",
-    multiple=True,
-    is_eager=True,
-)
+def sources_argument(metavar: str = _SOURCES) -> Decorator:
+    """The sources of a command; `pack --from` does without."""
+    return click.argument("sources", metavar=metavar, nargs=-1, required=metavar == _SOURCES)
 
 
 def processor_option(required: bool = False) -> Decorator:
@@ -155,7 +139,7 @@ how_options = together(
 """How a table is counted."""
 record_options = together(
     *(_columns, _tags, _ignore, _delimiter),
-    *(_media_root, _remote_media, _mix_file, _max_rejected),
+    *(_media_root, _remote_media, _max_rejected),
 )
 """What the records of all sources look like."""
 

@@ -56,13 +56,13 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 @pytest.fixture(scope="session")
 def planned(
-    corpus: Path, processors: Path, tmp_path_factory: pytest.TempPathFactory
+    corpus: Path, whole_processors: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
     """A folder as `make plan` leaves it."""
     folder = tmp_path_factory.mktemp("planned")
     (folder / "data").mkdir()
     (folder / "data" / "corpus").symlink_to(corpus)
-    (folder / "data" / "processors").symlink_to(processors)
+    (folder / "data" / "processors").symlink_to(whole_processors)
     for command in re.findall(r"^packidx .*$", _block_of("docs/counting.md", "sh", 0), re.M):
         run(command, folder)
     run("packidx plan data/lengths -o data/index --capacity 8192", folder)
@@ -126,7 +126,7 @@ def test_every_command_is_run_by_a_page() -> None:
 
 @pytest.mark.slow
 def test_the_example_output_is_what_the_example_gives(
-    corpus: Path, processors: Path, tmp_path: Path
+    corpus: Path, whole_processors: Path, tmp_path: Path
 ) -> None:
     shown = re.search(
         r"What `make plan` says of its plan:\n\n((?:    .*\n)+)", text_of("README.md")
@@ -134,7 +134,7 @@ def test_the_example_output_is_what_the_example_gives(
     assert shown
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "corpus").symlink_to(corpus)
-    (tmp_path / "data" / "processors").symlink_to(processors)
+    (tmp_path / "data" / "processors").symlink_to(whole_processors)
     program = f"{WITHOUT_TRANSFORMERS}\nfrom packidx_cli.main import run\nrun()"
     # Python's readline tells all processes after it that a terminal has 80 columns.
     env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}

@@ -34,13 +34,7 @@ Row = Mapping[str, Any]
 @quiet_option
 @json_option
 def diff(
-    a: str,
-    b: str,
-    examples: int,
-    exit_code: bool,
-    roots: dict[str, str],
-    quiet: bool,
-    as_json: bool,
+    a: str, b: str, examples: int, exit_code: bool, roots: Any, quiet: bool, as_json: bool
 ) -> None:
     """Show what plan B differs in from plan A, each an INDEX or INDEX@ID.
 
@@ -167,9 +161,6 @@ def _print_samples(told: Row) -> None:
         "lost": _with_reasons(told["lost"], told["lost_to"], "in B"),
         "moved": f"{count(told['moved'])} ({share}) share their packs with others than before",
     }
-    if told["companions_kept"] is not None:
-        kept = percent(told["companions_kept"], 1)
-        facts["together"] = f"{kept} of the pairs that share a pack in A do in B"
     facts["tokens"] = f"{number_of(told['tokens_differ'], 'sample')} with another number of them"
     print_facts("Samples", facts)
     for kind, (words, in_a, in_b) in _KINDS.items():

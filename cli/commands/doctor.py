@@ -53,19 +53,12 @@ def _show(environment: Row) -> None:
     print_marked(
         "packages, and the versions that packidx asks for", map(_package, environment["packages"])
     )
-    print_marked("optional packages, and what they are for", map(_extra, environment["extras"]))
     say("marks: ok; NO: another version than packidx asks for; --: not installed")
 
 
 def _package(package: Row) -> tuple[str, str, str]:
     wanted = f"({package['wanted']})" if package["wanted"] else ""
     mark = "--" if package["version"] is None else "ok" if package["inside"] else "NO"
-    return mark, package["name"], f"{package['version'] or ''} {wanted}".strip()
-
-
-def _extra(extra: Row) -> tuple[str, str, str]:
-    if not extra["installed"]:
-        return "--", extra["name"], f"{extra['enables']}: {extra['install']}"
-    listed = ", ".join(" ".join(_package(package)[1:]) for package in extra["packages"])
-    is_sound = all(package["inside"] for package in extra["packages"])
-    return "ok" if is_sound else "NO", extra["name"], f"{extra['enables']}: {listed}"
+    extra = f"packidx[{package['extra']}]" if package["extra"] else ""
+    words = filter(None, (package["version"], wanted, extra))
+    return mark, package["name"], " ".join(words)

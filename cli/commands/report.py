@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ..options import log_option, quiet_option, ranks_option, root_option
@@ -22,14 +24,7 @@ from ..show.console import say, status
 @log_option
 @root_option
 @quiet_option
-def report(
-    path: str,
-    output: str,
-    ranks: tuple[int, ...],
-    log: str | None,
-    roots: dict[str, str],
-    quiet: bool,
-) -> None:
+def report(path: str, output: str, ranks: tuple[int, ...], quiet: bool, **options: Any) -> None:
     """Draw INDEX, INDEX@ID or LENGTHS on one page, a file that needs nothing else.
 
     It has how long samples are, how full packs are, what is in none and why, who waits, what steps
@@ -39,5 +34,5 @@ def report(
     from packidx.inspect.waiting import RANKS
 
     with status(quiet) as doing:
-        write_report(path, output, ranks=ranks or RANKS, roots=roots, log=log, progress=doing)
+        write_report(path, output, ranks=ranks or RANKS, progress=doing, **options)
     say(f"written: {output}")

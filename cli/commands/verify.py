@@ -45,19 +45,7 @@ if TYPE_CHECKING:
     json_option,
     quiet_option,
 )
-def verify(
-    index: str,
-    processor: str | None,
-    encode: str | None,
-    roots: dict[str, str],
-    quiet: bool,
-    as_json: bool,
-    num_sampled: int,
-    quick: bool,
-    seed: int,
-    transform: str | None,
-    **how: Any,
-) -> None:
+def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **options: Any) -> None:
     """Check INDEX or INDEX@ID: files, sums, every sample once, shards; exit 3 if anything is wrong.
 
     With --processor or --encode also its fingerprint, and with --sample N the lengths of N samples
@@ -66,23 +54,20 @@ def verify(
     from packidx.index import open_index
     from packidx.inspect.verify import verify as run
 
-    if num_sampled < 0:
-        raise OptionError(f"--sample is {num_sampled}: give the number of samples to encode")
-    if quick and (num_sampled or processor or encode):
+    asked = {name: options.pop(name) for name in ("num_sampled", "quick", "seed", "transform")}
+    names_encoder = options["processor"] is not None or options["encode"] is not None
+    if asked["num_sampled"] < 0:
+        raise OptionError(
+            f"--sample is {asked['num_sampled']}: give the number of samples to encode"
+        )
+    if asked["quick"] and (asked["num_sampled"] or names_encoder):
         raise OptionError("--quick reads nothing: leave --sample, --processor and --encode out")
     opened = open_index(index, roots)
-    encoder: Any = None
-    if processor is not None or encode is not None:
+    if names_encoder:
         from packidx.recipe.run import encoder_of_plan
 
-        encoder = encoder_of_plan(opened, {"processor": processor, "encode": encode, **how})
-    looked_at: dict[str, Any] = {
-        "num_sampled": num_sampled,
-        "quick": quick,
-        "seed": seed,
-        "transform": transform,
-    }
-    checks, lacking = _run_all(run(opened, encoder=encoder, **looked_at), quiet)
+        asked["encoder"] = encoder_of_plan(opened, options)
+    checks, lacking = _run_all(run(opened, **asked), quiet)
     failed = [check for check in checks if not check.ok]
     if as_json:
         print_json(
@@ -116,10 +101,5 @@ def _run_all(checks: Iterator[Check], quiet: bool) -> tuple[list[Check], Missing
 def print_verified(title: str, checks: Sequence[Check]) -> None:
     """Print the checks."""
     marks = {False: "FAILED", True: "ok", None: "-"}
-    print_marked(
-        title,
-        [
-            (marks[check.ok if check.checked else None], check.name, check.detail)
-            for check in checks
-        ],
-    )
+    rows = ((marks[c.ok if c.checked else None], c.name, c.detail) for c in checks)
+    print_marked(title, rows)

@@ -10,7 +10,7 @@ import os
 import re
 import tarfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -44,18 +44,20 @@ Files = list[tuple[str, bytes]]
 """Name after the key, and content."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackMembers:
+TOTALS = ("num_packs", "num_samples", "num_tokens", "num_media", "num_kept")
+"""What a pack holds; samples are kept whose messages are under ``_meta``, as ``texts`` does not say
+all of them."""
+
+
+class PackMembers(NamedTuple):
     """A pack as a run of bytes of a tar."""
 
     key: str
     data: bytes
     parts: list[tuple[str, int, int]]
     """Name after the key, where its content begins in `data`, and its bytes."""
-    num_samples: int
-    num_tokens: int
-    num_kept: int
-    """Samples that ``texts`` does not say all of: their messages are under ``_meta``."""
+    totals: dict[str, int]
+    """By `TOTALS`."""
 
 
 class _Written(NamedTuple):
@@ -81,7 +83,8 @@ def pack_members(pack: Pack, fetcher: Fetcher, key: str) -> PackMembers:
     data, parts = _tar_members(key, files)
     kept = sum(entry.kept is not None for entry in written)
     lengths = [sample.length for sample in pack.samples]
-    return PackMembers(key, data, parts, len(lengths), sum(lengths), kept)
+    numbers = (1, len(lengths), sum(lengths), len(parts) - 1, kept)
+    return PackMembers(key, data, parts, dict(zip(TOTALS, numbers, strict=True)))
 
 
 def _read_all(fetcher: Fetcher, samples: Sequence[Sample]) -> list[_Written]:

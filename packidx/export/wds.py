@@ -15,17 +15,17 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from packidx import digests
 from packidx.errors import OptionError
 from packidx.export.outputs import open_exported, packs_in_order
-from packidx.export.packed_record import BLOCK, PackMembers, pack_members
+from packidx.export.packed_record import BLOCK, TOTALS, PackMembers, pack_members
 from packidx.format.outputs import ExportedTar, WdsManifest
 from packidx.index import Index
 from packidx.io import files
@@ -34,7 +34,7 @@ from packidx.io.own_files import Kind
 from packidx.io.sizes import parse_size
 from packidx.records.fetch import Fetcher
 from packidx.run import open_workers
-from packidx.run.workers import Progress
+from packidx.run.workers import Progress, Workers
 from packidx.software import software
 
 KIND = Kind(
@@ -49,6 +49,8 @@ KIND = Kind(
 VERSION = 1
 MAX_COUNT = 10_000
 MAX_SIZE = "1GB"
+ENDINGS = (".tar", ".tar.idx")
+"""Of a tar, and of where each of its packs begins."""
 
 _PACKS_PER_PROCESS = 16
 """Fewer are read before another process has started."""
@@ -120,30 +122,28 @@ def export_wds(
     head = {"format": KIND.format, "version": VERSION, "snapshot_id": opened.id, "options": options}
     identity = digests.digest(digests.canonical_json({**head, "software": software()}))
     uploaded = None if progress is None else functools.partial(progress, "files")
-    with replacing(output, KIND, identity, uploaded) as built:
-        writer = ShardWriter(built, max_count, max_bytes)
-        taken_over = len(writer.finished)
-        left, cure = writer.next_pack, "use fewer workers; what is written is kept"
-        setup = functools.partial(_reader, opened)
-        with readers, contextlib.closing(writer):
-            for packs, pack in packs_in_order(
-                opened, _read, setup, readers, progress, first=left, cure=cure
-            ):
-                writer.add(packs.start, pack)
-            writer.finish()
-        manifest = _finish(built, writer.finished, opened, options, identity)
+    with replacing(output, KIND, identity, uploaded) as built, readers:
+        finished = _taken_over(built)
+        built.keep({f"{each.name}{ending}" for each in finished for ending in ENDINGS})
+        taken_over = len(finished)
+        finished += _written(opened, built, finished, readers, progress, options)
+        tars = [each.tar for each in finished]
+        totals: dict[str, Any] = {n: sum(each.totals[n] for each in finished) for n in TOTALS}
+        entries = ((built.finished(each.name) or {})["entries"] for each in finished)
+        write_nv_meta(built.table, tars, entries, identity)
+        manifest = WdsManifest(
+            snapshot_id=opened.id, options=options, **totals, shards=(*tars,), software=software()
+        )
+        files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
     return WdsSummary(
         path=output,
         snapshot_id=opened.id,
-        num_shards=len(manifest.shards),
-        num_bytes=sum(tar.bytes for tar in manifest.shards),
+        num_shards=len(tars),
+        num_bytes=sum(tar.bytes for tar in tars),
         num_shards_taken_over=taken_over,
         seconds=time.monotonic() - begun,
-        **{name: getattr(manifest, name) for name in _TOTALS},
+        **totals,
     )
-
-
-_TOTALS = ("num_packs", "num_samples", "num_tokens", "num_media", "num_kept")
 
 
 def _reader(index: Index) -> tuple[Index, Fetcher]:
@@ -156,32 +156,53 @@ def _read(packs: range, reader: tuple[Index, Fetcher]) -> PackMembers:
     return pack_members(index.pack(packs.start), fetcher, key)
 
 
-def _finish(
-    output: OutputFolder,
-    tars: list[WrittenTar],
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """A tar on disk, and what it holds; where each pack of it begins says its note."""
+
+    tar: ExportedTar
+    totals: dict[str, int]
+
+    @property
+    def name(self) -> str:
+        """The tar's name, without its ending."""
+        return self.tar.path.removesuffix(ENDINGS[0])
+
+
+def _written(
     index: Index,
-    options: dict[str, int],
-    identity: str,
-) -> WdsManifest:
-    """Write what stands beside the tars: for Energon, and for whoever comes after."""
-    entries = ((output.finished(tar.name) or {})["entries"] for tar in tars)
-    write_nv_meta(output.table, tars, entries, identity)
-    totals: dict[str, Any] = {name: sum(getattr(tar, name) for tar in tars) for name in _TOTALS}
-    shards = tuple(
-        ExportedTar(
-            path=tar.path,
-            bytes=tar.nbytes,
-            sha256=tar.sha256,
-            first_pack=tar.first_pack,
-            num_packs=tar.num_packs,
-        )
-        for tar in tars
-    )
-    manifest = WdsManifest(
-        snapshot_id=index.id, options=options, **totals, shards=shards, software=software()
-    )
-    files.write_json(os.path.join(output.table, KIND.manifest), manifest.to_json())
-    return manifest
+    output: OutputFolder,
+    before: Sequence[_Finished],
+    readers: Workers,
+    progress: Progress | None,
+    options: Mapping[str, int],
+) -> Iterator[_Finished]:
+    """Write all packs that no tar of `before` holds; a tar is full when the next pack would be over
+    its bounds.
+
+    Raises:
+        SourceError: a sample cannot be read, or a process died.
+        FormatError: the index is damaged.
+    """
+    first, number = sum(each.tar.num_packs for each in before), len(before)
+    setup = functools.partial(_reader, index)
+    cure = "use fewer workers; what is written is kept"
+    packs = packs_in_order(index, _read, setup, readers, progress, first=first, cure=cure)
+    with contextlib.ExitStack() as opened:
+        tar: _Tar | None = None
+        for at, pack in packs:
+            if tar is not None and (
+                len(tar.entries) == options["max_count"]
+                or tar.nbytes + len(pack.data) + len(_END) > options["max_bytes"]
+            ):
+                yield tar.finish(output)
+                tar, number = None, number + 1
+            if tar is None:
+                tar = _Tar(output.table, number, at.start)
+                opened.callback(tar.file.close)
+            tar.add(pack)
+        if tar is not None:
+            yield tar.finish(output)
 
 
 def _check_whole(index: Index) -> None:
@@ -246,7 +267,7 @@ _INDICES = (
 
 def write_nv_meta(
     folder: str,
-    shards: Sequence[WrittenTar],
+    shards: Sequence[ExportedTar],
     entries: Iterable[Sequence[IndexEntry]],
     identity: str,
 ) -> None:
@@ -277,7 +298,7 @@ def write_nv_meta(
     files.fsync_path(meta)
 
 
-def _range(shards: Sequence[WrittenTar]) -> str:
+def _range(shards: Sequence[ExportedTar]) -> str:
     """The shards' names in braces, as Energon expands them; in quotes, for YAML."""
     first, last = (shard.path.removesuffix(".tar") for shard in (shards[0], shards[-1]))
     stem, _, low = first.rpartition("-")
@@ -320,142 +341,80 @@ IndexEntry = tuple[str, int, int, list[tuple[str, int, int]]]
 """A sample: key, first byte and bytes in its tar, and its parts as (name, first byte, bytes)."""
 
 
-@dataclass(slots=True)
-class WrittenTar:
-    """A tar of packs."""
-
-    number: int
-    path: str
-    first_pack: int
-    num_packs: int = 0
-    nbytes: int = 0
-    sha256: str = ""
-    num_samples: int = 0
-    num_media: int = 0
-    num_tokens: int = 0
-    num_kept: int = 0
-    """Samples whose messages are under ``_meta``."""
-
-    @property
-    def name(self) -> str:
-        """Return the name of its note."""
-        return self.path.removesuffix(".tar")
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """Its file, and that with where each pack begins."""
-        return self.path, f"{self.path}.idx"
-
-
-def _tar(number: int, first_pack: int) -> WrittenTar:
-    return WrittenTar(number, f"packs-{number:06d}.tar", first_pack)
-
-
-class ShardWriter:
-    """Writes packs in order; a shard is full when the next pack would be over its bounds.
-
-    Args:
-        max_count: packs of a shard.
-        max_bytes: bytes of a shard's file; one pack alone may have more.
+class _Tar:
+    """A tar that is being written.
 
     Attributes:
-        finished: the shards on disk, those that were taken over included.
+        entries: its packs so far.
+        nbytes: of it so far.
     """
 
-    def __init__(self, output: OutputFolder, max_count: int, max_bytes: int) -> None:
-        self._output, self._max_count, self._max_bytes = output, max_count, max_bytes
-        self.finished = _taken_over(output)
-        self._tar: WrittenTar | None = None
-        self._file: BinaryIO | None = None
-        self._entries: list[IndexEntry] = []
+    def __init__(self, folder: str, number: int, first_pack: int) -> None:
+        self._name, self._folder, self._first_pack = _name(number), folder, first_pack
+        self.entries: list[IndexEntry] = []
+        self.nbytes = 0
+        path = os.path.join(folder, f".{self._name}{ENDINGS[0]}")
+        self.file = open(path, "wb", buffering=_BUFFER)  # noqa: SIM115
+        self._totals = dict.fromkeys(TOTALS, 0)
         self._sha256 = hashlib.sha256()
-        output.keep({name for tar in self.finished for name in tar.names})
 
-    @property
-    def next_pack(self) -> int:
-        """Number of the first pack that no finished shard holds."""
-        last = self.finished[-1] if self.finished else None
-        return 0 if last is None else last.first_pack + last.num_packs
-
-    def add(self, number: int, pack: PackMembers) -> None:
-        """Write pack `number`, the one after the last.
+    def add(self, pack: PackMembers) -> None:
+        """Write the next pack.
 
         Raises:
             OSError: it cannot be written.
         """
-        tar = self._tar
-        if tar is not None and (
-            tar.num_packs == self._max_count
-            or tar.nbytes + len(pack.data) + len(_END) > self._max_bytes
-        ):
-            self.finish()
-        if self._tar is None:
-            self._tar = _tar(len(self.finished), number)
-            self._file = open(self._path(f".{self._tar.path}"), "wb", buffering=_BUFFER)  # noqa: SIM115
-            self._entries, self._sha256 = [], hashlib.sha256()
-        tar = self._tar
-        parts = [(name, tar.nbytes + at, nbytes) for name, at, nbytes in pack.parts]
-        self._entries.append((pack.key, tar.nbytes, len(pack.data), parts))
+        parts = [(name, self.nbytes + at, nbytes) for name, at, nbytes in pack.parts]
+        self.entries.append((pack.key, self.nbytes, len(pack.data), parts))
         self._write(pack.data)
-        tar.num_packs += 1
-        tar.num_samples += pack.num_samples
-        tar.num_media += len(parts) - 1
-        tar.num_tokens += pack.num_tokens
-        tar.num_kept += pack.num_kept
+        self._totals = {name: total + pack.totals[name] for name, total in self._totals.items()}
 
-    def finish(self) -> None:
-        """Finish the last shard: it and its ``.idx`` are on disk, then its note.
+    def finish(self, output: OutputFolder) -> _Finished:
+        """Write its end: it and its ``.idx`` are on disk, then its note.
 
         Raises:
             OSError: it cannot be written.
         """
-        tar, file = self._tar, self._file
-        if tar is None or file is None:
-            return
         # The last one is where the tar's end begins.
-        offsets = np.array([*(row[1] for row in self._entries), tar.nbytes], "<u8")
+        offsets = np.array([*(start for _, start, *_ in self.entries), self.nbytes], "<u8")
         self._write(_END)
-        file.flush()
-        os.fsync(file.fileno())
-        file.close()
-        tar.sha256 = self._sha256.hexdigest()
-        paths = [self._path(name) for name in tar.names]
-        files.write_atomic(paths[1], offsets.tobytes())
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, paths[0])
-        files.fsync_path(self._output.table)
-        facts = {"tar": asdict(tar), "inode": os.stat(paths[0]).st_ino, "entries": self._entries}
-        self._output.finish(tar.name, facts)
-        self.finished.append(tar)
-        self._tar = self._file = None
-
-    def close(self) -> None:
-        """Let go of a shard that is not finished."""
-        if self._file is not None:
-            self._file.close()
-
-    def _path(self, name: str) -> str:
-        return os.path.join(self._output.table, name)
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        path, idx = (os.path.join(self._folder, f"{self._name}{ending}") for ending in ENDINGS)
+        files.write_atomic(idx, offsets.tobytes())
+        os.chmod(self.file.name, 0o644)
+        os.replace(self.file.name, path)
+        files.fsync_path(self._folder)
+        tar = ExportedTar(
+            path=os.path.basename(path),
+            bytes=self.nbytes,
+            sha256=self._sha256.hexdigest(),
+            first_pack=self._first_pack,
+            num_packs=len(self.entries),
+        )
+        facts = {"tar": tar.to_json(), "totals": self._totals, "entries": self.entries}
+        output.finish(self._name, facts | {"inode": os.stat(path).st_ino})
+        return _Finished(tar, self._totals)
 
     def _write(self, data: bytes) -> None:
-        assert self._tar is not None and self._file is not None
-        self._file.write(data)
+        self.file.write(data)
         self._sha256.update(data)
-        self._tar.nbytes += len(data)
+        self.nbytes += len(data)
 
 
-def _taken_over(output: OutputFolder) -> list[WrittenTar]:
-    """The shards that an earlier run of this very job has finished, from the first one on."""
-    tars: list[WrittenTar] = []
-    next_pack = 0
-    while True:
-        facts = output.finished(_tar(len(tars), next_pack).name)
-        if facts is None:
-            return tars
-        tar = WrittenTar(**facts["tar"])
+def _name(number: int) -> str:
+    return f"packs-{number:06d}"
+
+
+def _taken_over(output: OutputFolder) -> list[_Finished]:
+    """The tars that an earlier run of this very job has finished, from the first one on."""
+    tars: list[_Finished] = []
+    while (note := output.finished(_name(len(tars)))) is not None:
+        tar = ExportedTar(**note["tar"])
         path = os.path.join(output.table, tar.path)
         # A run that was killed right at its end leaves the tars that were there before it.
-        if not os.path.exists(path) or os.stat(path).st_ino != facts["inode"]:
-            return tars
-        tars.append(tar)
-        next_pack += tar.num_packs
+        if not os.path.exists(path) or os.stat(path).st_ino != note["inode"]:
+            break
+        tars.append(_Finished(tar, note["totals"]))
+    return tars

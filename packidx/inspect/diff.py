@@ -157,10 +157,9 @@ def sample_diff(connection: duckdb.DuckDBPyConnection, matched_by: str, num_exam
         ``in_both`` (samples that both plans pack),
         ``gained`` (only B packs them) and ``gained_from`` (of these by what they were in A: a
         reason of its drops, or ``absent``), ``lost`` and ``lost_to``, ``moved`` (samples in both
-        that share their packs with others of them than before), ``companions_kept`` (of the pairs
-        of samples in both that share a pack in A, the share that do in B; None where there is none;
-        a sample counts in its first pack), ``tokens_differ`` (samples in both with another number
-        of tokens in their packs, of the first copy in the first epoch, without what was cut off),
+        that share their packs with others of them than before), ``tokens_differ`` (samples in both
+        with another number of tokens in their packs, of the first copy in the first epoch, without
+        what was cut off),
         and ``examples`` of each kind: ``source``, ``key``, ``sample_id`` of both, and ``a`` and
         ``b``: why the plan has not packed it, its first pack, or its tokens.
     """
@@ -182,7 +181,6 @@ def sample_diff(connection: duckdb.DuckDBPyConnection, matched_by: str, num_exam
         "lost": sum(lost.values()),
         "lost_to": lost,
         "moved": _count(connection, moved),
-        "companions_kept": _companions_kept(connection),
         "tokens_differ": _count(connection, differ),
         "examples": {
             kind: _examples(connection, *each, num_examples) for kind, each in kinds.items()
@@ -214,17 +212,6 @@ def _find_moved(connection: duckdb.DuckDBPyConnection) -> None:
         """CREATE TEMP TABLE moved AS SELECT a.id FROM company_a AS a JOIN company_b AS b
         ON a.id = b.id WHERE a.h != b.h"""
     )
-
-
-def _companions_kept(connection: duckdb.DuckDBPyConnection) -> float | None:
-    """Return the share of the pairs in one first pack of A that share one in B."""
-    [(kept, of)] = connection.execute(
-        f"""WITH together AS (
-            SELECT home_a, home_b, count(*) AS n FROM matched WHERE {_BOTH} GROUP BY ALL),
-        before AS (SELECT home_a, sum(n) AS n FROM together GROUP BY home_a)
-        SELECT (SELECT sum(n * (n - 1)) FROM together), (SELECT sum(n * (n - 1)) FROM before)"""
-    ).fetchall()
-    return int(kept) / int(of) if of else None
 
 
 def _count(connection: duckdb.DuckDBPyConnection, where: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -19,17 +20,8 @@ from packidx.software import installed
 READING = ("numpy", "pyarrow", "orjson", "pillow")
 """Packages that an index is read with, besides torch (docs/training-image.md); others plan."""
 
-ENABLES = {
-    "transformers": "real processors: pixels, `exact` compared",
-    "torch": "packs for training: PackedDataset, PackSampler, collate",
-    "video": "videos and sound: their headers and content",
-    "fast": "text counted several times faster",
-    "lmdb": "images given as path.lmdb::key",
-    "ray": "--engine ray: many machines",
-    "s3": "s3:// sources, lengths, indexes",
-    "flash": "packs through flash-attention's kernels, on a GPU",
-}
-"""What each extra of pyproject.toml is for, in a few words; a test has one for each."""
+_DEVELOPING = ("dev", "test", "all")
+"""Extras of which nothing is told: the packages of the last one are those of the others."""
 
 Row = dict[str, Any]
 
@@ -40,11 +32,11 @@ def examine_environment() -> Row:
     Returns:
         ``packidx`` (its version) and ``folder``, ``python`` and ``executable``, ``platform``,
         ``cpus`` (cores for this process: by its affinity and its container's quota), ``packages``:
-        ``name``, ``wanted`` (the range that packidx's metadata asks for; empty: any), ``version``
-        (None where it is not installed) and ``inside`` (whether that is in the range); ``extras``:
-        ``name``, ``installed`` (all its packages are), ``enables``, ``install`` (the command) and
-        ``packages``; and ``torch`` (None where it cannot be imported): ``version``, ``cuda`` or
-        ``hip`` that it was built for, ``available`` and ``devices``.
+        ``name``, ``extra`` (of packidx, which asks for it; None where packidx itself does),
+        ``wanted`` (the range that packidx's metadata asks for; empty: any), ``version`` (None where
+        it is not installed) and ``inside`` (whether that is in the range); and ``torch`` (None
+        where it cannot be imported): ``version``, ``cuda`` or ``hip`` that it was built for,
+        ``available`` and ``devices``.
     """
     from packidx.run.workers import num_cpus
 
@@ -56,7 +48,6 @@ def examine_environment() -> Row:
         "platform": platform.platform(),
         "cpus": num_cpus(),
         "packages": _packages(),
-        "extras": [_extra(name, _packages(name)) for name in ENABLES if installed("packidx")],
         "torch": _torch(),
     }
 
@@ -70,12 +61,10 @@ def problems(environment: Row) -> Iterator[Row]:
     packages = environment["packages"]
     here = {package["name"] for package in packages if package["version"] is not None}
     reads = environment["torch"] is not None and here.issuperset(READING)
-    needed = READING if reads else [package["name"] for package in packages]
-    optional = [package for extra in environment["extras"] for package in extra["packages"]]
-    for package in (*packages, *optional):
-        name, version = package["name"], package["version"]
+    for package in packages:
+        name, version, extra = (package[key] for key in ("name", "version", "extra"))
         install = f'pip install "{name}{package["wanted"]}"'
-        if version is None and name in needed:
+        if version is None and extra is None and (name in READING or not reads):
             detail = f"{name} is not installed, which packidx needs"
             yield {"detail": detail, "do": install}
         elif package["inside"] is False:
@@ -95,33 +84,21 @@ def torch_in_words(torch: Row) -> str:
     return f"{built}: " + ", ".join(f"{number} x {name}" for name, number in names.items())
 
 
-def _packages(extra: str = "") -> list[Row]:
-    """The packages that an extra asks for besides; without one those that packidx needs."""
-    if not installed("packidx"):  # packidx is here, but not as a package
-        return []
-    stated = [Requirement(line) for line in requires("packidx") or []]
-    needed = [each for each in stated if each.marker is None or each.marker.evaluate({"extra": ""})]
-    if not extra:
-        return [_package(each) for each in needed]
-    asked = [each for each in stated if each.marker and each.marker.evaluate({"extra": extra})]
-    return [_package(each) for each in asked if each not in needed]
-
-
-def _extra(name: str, packages: list[Row]) -> Row:
-    return {
-        "name": name,
-        "installed": all(package["version"] is not None for package in packages),
-        "enables": ENABLES[name],
-        "install": f'pip install "packidx[{name}]"',
-        "packages": packages,
-    }
-
-
-def _package(requirement: Requirement) -> Row:
-    version, specifier = installed(requirement.name), requirement.specifier
-    inside = None if version is None else specifier.contains(version, prereleases=True)
-    known = {"name": requirement.name, "wanted": str(specifier)}
-    return {**known, "version": version, "inside": inside}
+def _packages() -> list[Row]:
+    """All packages that packidx and its extras ask for; none where packidx is no package."""
+    told = []
+    for line in requires("packidx") or [] if installed("packidx") else []:
+        asked = Requirement(line)
+        is_needed = asked.marker is None or asked.marker.evaluate({"extra": ""})
+        of_extra = re.search("""extra == ['"]([^'"]*)""", line)
+        extra = None if is_needed or of_extra is None else of_extra[1]
+        if extra in _DEVELOPING or not (is_needed or extra):
+            continue
+        version, specifier = installed(asked.name), asked.specifier
+        inside = None if version is None else specifier.contains(version, prereleases=True)
+        known = {"name": asked.name, "extra": extra, "wanted": str(specifier)}
+        told.append({**known, "version": version, "inside": inside})
+    return told
 
 
 def _torch() -> Row | None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import readline
-import stat
 import sys
 from pathlib import Path
 
 import pytest
 from packidx_cli.main import main
-from packidx_cli.prompt import completed
 
 from packidx import plan_packs
 
@@ -29,12 +26,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = {"margin": 0.0, "global_batch": 2, "micro_steps": 2}
     plan_packs(lengths, folder / "index", capacity=40, **options)
     return folder
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.mark.parametrize(
@@ -83,18 +74,16 @@ def typed(index: str, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None
         line = next(left)
         if line in ("^C", "^D"):
             raise KeyboardInterrupt if line == "^C" else EOFError
-        readline.add_history(line)
         return line
 
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)
     monkeypatch.setattr("builtins.input", read)
-    readline.clear_history()
     assert main(["sql", index, "--format", "csv", "--quiet"]) == 0
 
 
 def test_lines_are_typed_until_they_are_complete(
-    made: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = ["SELECT 1 + 1", "AS two", ";", "SELECT nosuch FROM packs;", ""]
     lines += ["SELECT 3 AS three; SELECT 4 AS four;", "^D"]
@@ -105,25 +94,3 @@ def test_lines_are_typed_until_they_are_complete(
     lines = ["SELECT 5 AS five", "^C", "SELECT 6 AS six;", "quit", "SELECT 7 AS seven;"]
     typed(str(made / "index"), lines, monkeypatch)
     assert capsys.readouterr().out.splitlines()[1:] == ["", "six", "6"]
-
-
-def test_history_is_kept_for_its_owner_alone(
-    made: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kept = cache / "sql_history"
-    for query in ("SELECT 1 AS one;", "SELECT 2 AS two;"):
-        typed(str(made / "index"), [query, "^D"], monkeypatch)
-        assert query in kept.read_text() and stat.S_IMODE(kept.stat().st_mode) == 0o600
-        kept.chmod(0o644)
-    assert "SELECT 1 AS one;" in kept.read_text()
-    kept.unlink()
-    kept.mkdir()
-    capsys.readouterr()
-    typed(str(made / "index"), ["SELECT 2 AS two;", "^D"], monkeypatch)
-    out, err = capsys.readouterr()
-    assert out.splitlines()[1:] == ["two", "2"] and "queries are not remembered" in err
-
-
-def test_words_are_completed() -> None:
-    assert completed(["packs", "pack_id", "SELECT"], "PACK", 1) == "pack_id"
-    assert completed(["packs"], "x", 0) is None

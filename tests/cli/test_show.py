@@ -94,10 +94,11 @@ def test_each_family_is_shown_as_it_is_counted(
 
 
 def test_in_a_file_brackets_mark_what_is_trained(
-    data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, whole_processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["estimate", str(data / "b.jsonl"), "-o", str(tmp_path / "l"), "--quiet"]
-    assert main([*command, "--processor", str(processors / "qwen2.5-vl"), "--show", "1"]) == 0
+    command += ["--processor", str(whole_processors / "qwen2.5-vl"), "--show", "1"]
+    assert main(command) == 0
     head, text = capsys.readouterr().out.split("── ")
     assert "rejected  1" in head
     assert text.startswith("b good: 23 tokens, 2 trained\n<|im_start|>system\n")

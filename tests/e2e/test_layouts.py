@@ -42,14 +42,14 @@ def test_every_layout_is_documented_and_every_row_is_run() -> None:
 
 
 @pytest.fixture(scope="module")
-def encoder(processors: Path) -> ProcessorEncoder:
-    return ProcessorEncoder(str(processors / "qwen2.5-vl"))
+def encoder(whole_processors: Path) -> ProcessorEncoder:
+    return ProcessorEncoder(str(whole_processors / "qwen2.5-vl"))
 
 
 @pytest.mark.parametrize("layout", ALL, ids=lambda layout: layout.name.replace(" ", "-"))
 def test_what_docs_say_is_what_is_read(
     layout: DataLayout,
-    processors: Path,
+    whole_processors: Path,
     encoder: ProcessorEncoder,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -59,7 +59,7 @@ def test_what_docs_say_is_what_is_read(
     layout.write(tmp_path)
     program, *command = shlex.split(documented()[layout.name])
     assert program == "packidx"
-    folder = str(processors / "qwen2.5-vl")
+    folder = str(whole_processors / "qwen2.5-vl")
     options = ["--processor", folder, "-o", "lengths", "--workers", "1", "--quiet"]
     assert main([*command, *options, "--show", "99", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["shown"]
@@ -106,13 +106,16 @@ def said(pack: dict[str, Any], encoder: ProcessorEncoder) -> dict[int, str]:
 
 
 def test_long_documents_are_split_and_exported(
-    processors: Path, encoder: ProcessorEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole_processors: Path,
+    encoder: ProcessorEncoder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pieces hold all tokens once; a document that was exported is a document."""
     monkeypatch.chdir(tmp_path)
     text = "It was a dark and stormy night, 漢字.\n" * 40
     lines(tmp_path, "docs.jsonl", {"text": text}, {"text": "Short."})
-    options = ["--processor", str(processors / "qwen2.5-vl"), "--workers", "1", "--quiet"]
+    options = ["--processor", str(whole_processors / "qwen2.5-vl"), "--workers", "1", "--quiet"]
     assert main(["estimate", "docs.jsonl", "-o", "lengths", *options]) == 0
     plan = ["plan", "lengths", "-o", "index", "--on-long", "split", "--capacity", "64", "--quiet"]
     assert main(plan) == 0

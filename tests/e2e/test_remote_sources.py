@@ -284,15 +284,3 @@ def test_a_reader_moves_what_it_uses(
         gets = sum(one.method == "GET" for one in store.requests)
         assert gets == {"files": 2 * images, "tar": images, "parquet": 4}[kind]
         assert sum(one.method == "HEAD" for one in store.requests) == 4
-
-
-def test_a_reader_waits_for_a_store_that_stumbles(
-    store: Store, index: Path, here: Path, there: str, encoder: ProcessorEncoder, tmp_path: Path
-) -> None:
-    dataset = PackedDataset(index, encoder)
-    store.cuts += ["data.jsonl", "data.tar", "jsonl/5.png"]
-    found = [pack.joined() for pack in dataset]
-    assert not store.cuts
-    theirs = PackedDataset(index, encoder, {there: str(here)})
-    for number, pack in enumerate(found):
-        assert_equal(pack, theirs[number].joined())

@@ -77,8 +77,7 @@ def test_a_shard_of_the_same_size_but_other_content(planned: Index, tmp_path: Pa
     now = hashlib.sha256(shard.read_bytes()).hexdigest()
     before = planned.snapshot.shards[0].fingerprint
     assert failed(planned) == {
-        "shards": f"{shard} has changed since it was counted (SHA-256 {now[:12]}…, counted was "
-        f"{before[:12]}…)"
+        "shards": f"{shard} has SHA-256 {now[:12]}…, it had {before[:12]}… when it was counted"
     }
 
 
@@ -244,6 +243,11 @@ BROKEN: list[tuple[Callable[[Index], None], str, str]] = [
     ),
     (rewrite("packs", lambda table: with_value(table, "first_row", 1, 0)), "order", r"pack 1"),
     (rewrite("packs", lambda table: with_value(table, "attention_cost", 0, 1)), "sums", r"pack 0"),
+    (
+        rewrite("samples", lambda table: with_value(table, "piece", 4, None)),
+        "every sample once",
+        r"sample \d+ has no id, copy or piece in its pack, or no reason to be in none \(1 sample\)",
+    ),
     (renamed(1000), "result", r"lower bound 1000 is above \d+ packs"),
 ]
 
@@ -336,6 +340,36 @@ def test_a_sample_that_leads_elsewhere_is_found(windows: Path, tmp_path: Path, c
     found = failed(open_index(tmp_path / "index"))
     assert set(found) == {"lengths table"}
     assert re.search(rf"has {column} {value}, in the lengths table ", found["lengths table"])
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of preference pairs."""
+    folder = tmp_path_factory.mktemp("pairs")
+    records = [{"prompt": "why?", "chosen": "yes " * n, "rejected": "no " * n} for n in range(1, 9)]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    estimate_lengths(str(folder / "pairs.jsonl"), folder / "lengths", pair="both", workers=1)
+    plan_packs(folder / "lengths", folder / "index", capacity=60)
+    assert not failed(open_index(folder / "index"))
+    return folder / "index"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("pair", None, r"the chosen side of a pair without the other one beside it \(1 side\)"),
+        ("row", 1_000, r"another value of row than the other side of its pair \(1 pair\)"),
+        ("copy", 1, r"another value of copy than the other side of its pair \(1 pair\)"),
+        ("token_start", 1, r", a side of a pair, is cut \(1 side\)"),
+    ],
+)
+def test_a_side_without_its_pair_is_found(
+    pairs: Path, tmp_path: Path, column: str, value: Any, told: str
+) -> None:
+    shutil.copytree(pairs, tmp_path / "index")
+    damage = forged(lambda table: with_value(table, column, 3, value))
+    damage(open_index(tmp_path / "index"), "samples")
+    assert re.search(told, failed(open_index(tmp_path / "index"))["pairs"])
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"format": "packidx-index"}'])

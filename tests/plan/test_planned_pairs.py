@@ -108,7 +108,7 @@ def chosen_options(draw: st.DrawFn) -> dict[str, Any]:
     return {name: value for name, value in drawn.items() if value is not None}
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), units=UNITS)
 def test_no_pair_is_ever_parted(data: st.DataObject, units: list[Unit]) -> None:
     options = data.draw(st.composite(chosen_options)())
@@ -122,7 +122,7 @@ def test_no_pair_is_ever_parted(data: st.DataObject, units: list[Unit]) -> None:
         check(open_index(Path(folder, "i")), units)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), units=UNITS)
 def test_training_has_had_both_sides_or_none(data: st.DataObject, units: list[Unit]) -> None:
     """Continued at any step, with other capacities and weights, again and again."""

@@ -130,7 +130,6 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=80)
 @given(ROWS, OPTIONS)
 def test_pieces_are_few_and_hold_all_that_fits(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Row], options: dict[str, Any]
@@ -169,7 +168,6 @@ def test_pieces_are_few_and_hold_all_that_fits(
         assert index.manifest["result"]["num_tokens_lost"] == lost
 
 
-@settings(max_examples=80)
 @given(ROWS, OPTIONS)
 def test_a_truncation_keeps_what_stands_before_a_medium(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Row], options: dict[str, Any]
@@ -190,7 +188,7 @@ def test_a_truncation_keeps_what_stands_before_a_medium(
         assert held == ([(0, stop)] if stop > 0 else [])
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     ROWS,
     st.integers(4, 30),

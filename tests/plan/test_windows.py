@@ -145,13 +145,13 @@ def test_appending_what_does_not_follow_says_so(tmp_path: Path) -> None:
 
 
 def test_a_window_without_packs_does_not_decide_the_schedule(tmp_path: Path) -> None:
-    lengths = [9000] * 100 + [100] * 20_000
+    lengths = [9000] * 100 + [100] * 2000
     pq.write_table(pa.table({"length": lengths}), tmp_path / "l.parquet")
     plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=1000, window=100)
     index = sound(open_index(tmp_path / "i"))
     result = index.manifest["result"]
     assert index.snapshot.windows[0].num_packs == (0,) and result["dropped"] == {"too_long": 100}
-    assert result["schedule_block"] == 128  # an eighth of 2,000 packs, as a power of two
+    assert result["schedule_block"] == 16  # an eighth of 200 packs, as a power of two
 
 
 def test_the_command_appends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from counting import count_row as count
 from counting import count_rows, is_row
-from processors import qwen_folders
+from processors import FEW_RANKS, qwen_folders
 
 from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord
@@ -21,7 +21,7 @@ IMAGE, VIDEO = Media("image"), Media("video")
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return qwen_folders(tmp_path_factory.getbasetemp() / "processors")
+    return qwen_folders(tmp_path_factory.getbasetemp() / "processors", FEW_RANKS)
 
 
 def chat(*parts: str | Media, answer: str = "Yes.", **more: Any) -> Conversation:

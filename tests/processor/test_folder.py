@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processors import qwen_folders
+from processors import FEW_RANKS, qwen_folders
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Lowercase
 
@@ -23,7 +23,7 @@ from packidx.processor.fingerprint import complete_settings, normalise_tokenizer
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return qwen_folders(tmp_path_factory.getbasetemp() / "processors")
+    return qwen_folders(tmp_path_factory.getbasetemp() / "processors", FEW_RANKS)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_what_a_folder_holds(folders: dict[str, Path]) -> None:
     assert isinstance(files.vision, FamilyMedia)
     assert files.vision.name == "qwen3_vl" and files.vision.video is not None
     assert files.vision.count_images([(10, 10)]).grids.tolist() == [[1, 16, 16]]  # min_pixels
-    assert files.tokenizer is not None and files.tokenizer.get_vocab_size() == 151_669
+    assert files.tokenizer is not None and files.tokenizer.get_vocab_size() == FEW_RANKS + 26
     assert files.template is not None and "<|im_end|>" in files.template.control_tokens
     assert "<tool_call>" not in files.template.control_tokens
     assert files.video_settings is not None and files.video_settings["fps"] == 2

@@ -21,7 +21,7 @@ from packidx.errors import (
 )
 from packidx.index import Index, open_index
 from packidx.plan import plan_packs
-from packidx.torch import LossWeights, PackedDataset, PackSampler, collate, prepare_model
+from packidx.torch import PackedDataset, PackSampler, collate, prepare_model
 
 RECORDS = [record(n, [3 + n % 5, (4, 4), 2]) for n in range(12)]
 
@@ -131,7 +131,6 @@ def model_of(attention: str) -> Any:
         ),
         (lambda i: prepare_model(model_of("nobodys")), MismatchError, "'nobodys', which is not kn"),
         (lambda i: prepare_model(None), OptionError, "give prepare_model a transformers model"),
-        (lambda i: LossWeights("tokens"), OptionError, "loss weight 'tokens' is not one of"),
         (lambda i: read(i, on_mismatch="pad"), OptionError, "on_mismatch 'pad' is not one of"),
         (lambda i: read(i, on_bad="hole"), OptionError, "on_bad 'hole' is not one of"),
         (lambda i: read(i, retries=-1), OptionError, "retries is -1"),

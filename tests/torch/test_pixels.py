@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def index(corpus: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("pixels")
-    source = corpus / "vqa_multi_image.jsonl"
-    estimate_lengths(str(source), out / "lengths", processor=str(folder))
+    with open(corpus / "vqa_multi_image.jsonl") as lines:
+        (out / "some.jsonl").write_text("".join(islice(lines, 200)))
+    given: dict[str, Any] = {"processor": str(folder), "media_root": corpus, "workers": 1}
+    estimate_lengths(str(out / "some.jsonl"), out / "lengths", **given)
     plan_packs(out / "lengths", out / "index", capacity=2048)
     return out / "index"
 

@@ -151,7 +151,7 @@ def _of_index(
         figures.dropped(index, connection),
     ]
     waiting = figures.waiting(stats["schedule"], result.schedule)
-    of_training = [waiting, *figures.steps(connection, series)]
+    of_training = [waiting, figures.steps(connection, series)]
     if has_log:
         of_training.append(figures.losses(connection, series))
     sections = [

@@ -171,49 +171,44 @@ def waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
     )
 
 
-def steps(connection: Any, series: Series) -> Iterator[Figure]:
-    """Yield what the steps of the first epoch hold: sources, and visual tokens; none without
-    steps."""
+def steps(connection: Any, series: Series) -> Figure | None:
+    """The sources of steps of the first epoch; None of one source, or without steps."""
     [(number,)] = _asked(
         connection,
         "SELECT coalesce(max(step) + 1, 0) FROM steps WHERE epoch = 0 AND step IS NOT NULL",
     )
-    if number < 2:
-        return
+    if number < 2 or len(series.names) < 2:
+        return None
     shown = min(number, STEPS)
     chosen = sorted({at * number // shown for at in range(shown)})
-    where = f"WHERE epoch = 0 AND step IN ({', '.join(map(str, chosen))})"
     which = "every step" if shown == number else f"{shown} of {count(number)} steps, evenly taken"
-    if len(series.names) > 1:
-        rows = _asked(
-            connection,
-            "SELECT step, source, CAST(sum(samples.length) AS BIGINT) FROM steps JOIN samples "
-            f"USING (pack_id) {where} GROUP BY 1, 2 ORDER BY 1, 2",
-        )
-        yield _per_step(
-            "Sources of each step",
-            f"Shares of tokens, in the order of training with seed 0 ({which}). Even bands mean "
-            "that every step has the whole mix; blocks mean that sources come one after the other.",
-            [(step, series.of(source), tokens) for step, source, tokens in rows],
-            series.names,
-        )
-    visual = _asked(
+    rows = _asked(
         connection,
-        "SELECT step, CAST(sum(coalesce(image_tokens, 0) + coalesce(video_tokens, 0)) AS BIGINT), "
-        f"CAST(sum(length) AS BIGINT) FROM steps {where} GROUP BY 1 ORDER BY 1",
+        "SELECT step, source, CAST(sum(samples.length) AS BIGINT) FROM steps JOIN samples USING "
+        f"(pack_id) WHERE epoch = 0 AND step IN ({', '.join(map(str, chosen))}) "
+        "GROUP BY 1, 2 ORDER BY 1, 2",
     )
-    if any(row[1] for row in visual):
-        kinds = ("text", "images and videos")
-        parts = [(step, kinds[1], number) for step, number, _ in visual]
-        parts += [(step, kinds[0], of - number) for step, number, of in visual]
-        yield _per_step(
-            "Visual tokens of each step",
-            f"In the order of training with seed 0 ({which}). An uneven edge means that some steps "
-            "are for the vision tower and others for the language model.",
-            parts,
-            kinds,
-            MODALITIES,
-        )
+    stacks = _stacked(
+        [(step, series.of(name), tokens) for step, name, tokens in rows], series.names
+    )
+    return Figure(
+        "Sources of each step",
+        f"Shares of tokens, in the order of training with seed 0 ({which}). Even bands mean that "
+        "every step has the whole mix; blocks mean that sources come one after the other.",
+        ("step", "source", "share"),
+        [
+            (step, series.names[colour], share(value, sum(values.values()), 2))
+            for step, values in stacks.items()
+            for colour, value in values.items()
+            if value
+        ],
+        chart_of(
+            [(f"step {step}", values, "") for step, values in stacks.items()],
+            "its tokens",
+            series.names,
+            is_shares=True,
+        ),
+    )
 
 
 def _stacked(
@@ -221,29 +216,11 @@ def _stacked(
 ) -> dict[Any, dict[int, int]]:
     """Sums by the first column, and by the colour of the name in the second, in its order."""
     stacks: dict[Any, dict[int, int]] = {}
+    colours = range(first_colour, first_colour + len(names))
     for key, name, value in rows:
-        own = stacks.setdefault(
-            key, dict.fromkeys(range(first_colour, first_colour + len(names)), 0)
-        )
-        own[first_colour + names.index(name)] += value
+        own = stacks.setdefault(key, dict.fromkeys(colours, 0))
+        own[colours[names.index(name)]] += value
     return stacks
-
-
-def _per_step(
-    title: str, says: str, rows: Sequence[Row], names: Sequence[str], first_colour: int = 0
-) -> Figure:
-    """Shares of each step's tokens, of rows of step, name and tokens."""
-    stacks = _stacked(rows, names, first_colour)
-    table = [
-        (step, names[colour - first_colour], share(value, sum(values.values()), 2))
-        for step, values in stacks.items()
-        for colour, value in values.items()
-        if value
-    ]
-    bars = [(f"step {step}", values, "") for step, values in stacks.items()]
-    how: Any = {"is_shares": True, "first_colour": first_colour}
-    chart = chart_of(bars, "its tokens", names, **how)
-    return Figure(title, says, ("step", "holds", "share"), table, chart)
 
 
 def losses(connection: Any, series: Series) -> Figure:

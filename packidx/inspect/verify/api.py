@@ -19,7 +19,6 @@ from packidx.errors import (
     missing_package,
 )
 from packidx.format.lengths import LengthsManifest, columns_digest
-from packidx.format.manifest import Shard
 from packidx.format.parquet import conform
 from packidx.format.schema import ALL_LENGTHS, LENGTHS
 from packidx.hashing import derive_key
@@ -122,10 +121,10 @@ def files_check(index: Index, quick: bool = False) -> Check:
     """Every file is there with the bytes, rows and SHA-256 that the manifest names; `quick`: with
     the bytes alone."""
     parts, files = index.files(), [file for _, file in index.snapshot.files()]
-    faults, hashed = _faults(parts, quick)
+    faults, hashed = _faults(parts, content_of, quick, "the manifest says {}")
     rows = 0
     for part, file in zip(parts, files, strict=True):
-        if quick or faults[part.path]:
+        if quick or part.path in faults:
             continue
         with local_copy(part) as copy:
             own: int = pq.read_metadata(copy).num_rows
@@ -136,85 +135,75 @@ def files_check(index: Index, quick: bool = False) -> Check:
     listed = f"{amount(len(files), 'files')}, {hashed:,} bytes hashed, {amount(rows, 'rows')}"
     if quick:
         listed = f"{amount(len(files), 'files')} of the sizes that the manifest states"
-    wrong = list(filter(None, faults.values()))
-    return Check("files", not wrong, few(wrong) or listed, numbers)
-
-
-def _faults(parts: Sequence[StoredFile], quick: bool = False) -> tuple[dict[str, str | None], int]:
-    """Return what is wrong with files by their paths, and how many bytes were hashed.
-
-    Args:
-        parts: with the bytes and SHA-256 that a manifest names.
-        quick: look at the sizes alone.
-    """
-    faults: dict[str, str | None] = {}
-    sound = []
-    sizes = storage.overlapped(storage.size_of, [part.path for part in parts])
-    for part, size in zip(parts, sizes, strict=True):
-        faults[part.path] = None
-        if size is None:
-            faults[part.path] = f"{part.path} is missing"
-        elif size != part.nbytes:
-            said = f"{size:,} bytes, the manifest says {part.nbytes:,}"
-            faults[part.path] = f"{part.path} has {said}"
-        elif not quick:
-            sound.append(part)
-    contents = storage.overlapped(content_of, [part.path for part in sound])
-    for part, content in zip(sound, contents, strict=True):
-        if part.sha256 is not None and content.sha256 != part.sha256:
-            said = f"{start_of(content.sha256)}…, the manifest says {start_of(part.sha256)}…"
-            faults[part.path] = f"{part.path} has SHA-256 {said}"
-    return faults, sum(content.nbytes for content in contents)
+    return Check("files", not faults, few(faults.values()) or listed, numbers)
 
 
 def shards_check(index: Index, quick: bool = False) -> Check:
     """Every shard is there with the bytes and the content that were counted; `quick`: with the
     bytes alone."""
-    shards = index.snapshot.shards
+    shards = {urls.local_path(index.resolve(each.uri)): each for each in index.snapshot.shards}
     if not shards:
         return not_checked("shards", BARE)
-    paths = [urls.local_path(index.resolve(shard.uri)) for shard in shards]
-    there_now = storage.overlapped(storage.size_of, paths)
-    sized = [
-        (path, shard)
-        for path, size, shard in zip(paths, there_now, shards, strict=True)
-        if size == shard.bytes
-    ]
-    contents = [] if quick else storage.overlapped(_content, sized)
-    wrong = [
-        f"{path} is missing (name its new place with --root OLD=NEW)"
-        if size is None
-        else f"{path} has {size:,} bytes, counted were {shard.bytes:,}"
-        for path, size, shard in zip(paths, there_now, shards, strict=True)
-        if size != shard.bytes
-    ]
-    for (path, shard), content in zip(sized, contents, strict=not quick):
-        if isinstance(content, SourceError):
-            wrong.append(str(content))
-        elif content.sha256 != shard.fingerprint:
-            said = (
-                f"SHA-256 {start_of(content.sha256)}…, counted was {start_of(shard.fingerprint)}…"
-            )
-            wrong.append(f"{path} has changed since it was counted ({said})")
-    hashed = sum(read.nbytes for read in contents if isinstance(read, Content))
-    numbers = {"shards": len(sized), "bytes_hashed": hashed}
-    parts = ", ".join([amount(len(sized), "shards"), f"{hashed:,} bytes hashed"])
+    stated = [StoredFile(path, each.bytes, each.fingerprint) for path, each in shards.items()]
+
+    def content(path: str) -> Content | SourceError:
+        return _scanned(path) if shards[path].container == TAR else content_of(path)
+
+    faults, hashed = _faults(stated, content, quick, "it had {} when it was counted")
+    numbers, listed = {"shards": len(shards)}, amount(len(shards), "shards")
     if quick:
-        said = f"{amount(len(sized), 'shards')} of the sizes that were counted"
-        return Check("shards", not wrong, few(wrong) or said, {"shards": len(sized)})
-    if any(shard.container == TAR for shard in shards):
-        size = sum(size or 0 for size in there_now)
-        numbers["bytes"] = size
-        parts += f" of {size:,} (of tars all but media)"
-    return Check("shards", not wrong, few(wrong) or f"{parts}: as they were counted", numbers)
+        listed += " of the sizes that were counted"
+    else:
+        numbers["bytes_hashed"], listed = hashed, f"{listed}, {hashed:,} bytes hashed"
+        if any(shard.container == TAR for shard in shards.values()):
+            numbers["bytes"] = sum(shard.bytes for shard in shards.values())
+            listed += f" of {numbers['bytes']:,} (of tars all but media)"
+        listed += ": as they were counted"
+    wrong = [f"{why}{_MOVED if why.endswith(_MISSING) else ''}" for why in faults.values()]
+    return Check("shards", not wrong, few(wrong) or listed, numbers)
 
 
-def _content(sized: tuple[str, Shard]) -> Content | SourceError:
-    """Return what a shard's fingerprint is of: of a tar what a scan reads, of another the whole
-    file."""
-    path, shard = sized
-    if shard.container != TAR:
-        return content_of(path)
+_MISSING, _MOVED = "is missing", " (name its new place with --root OLD=NEW)"
+
+
+def _faults(
+    parts: Sequence[StoredFile],
+    read: Callable[[str], Content | SourceError],
+    quick: bool,
+    stated: str,
+) -> tuple[dict[str, str], int]:
+    """Return what is wrong with files by their paths, and how many bytes were hashed.
+
+    Args:
+        parts: with the bytes and SHA-256 that were stated.
+        read: gives what a SHA-256 is of.
+        quick: look at the sizes alone.
+        stated: how a sentence goes on with what was stated.
+    """
+    faults: dict[str, str] = {}
+    sizes = storage.overlapped(storage.size_of, [part.path for part in parts])
+    for part, size in zip(parts, sizes, strict=True):
+        if size is None:
+            faults[part.path] = f"{part.path} {_MISSING}"
+        elif size != part.nbytes:
+            said = stated.format(f"{part.nbytes:,}")
+            faults[part.path] = f"{part.path} has {size:,} bytes, {said}"
+    sound = [] if quick else [part for part in parts if part.path not in faults]
+    hashed = 0
+    contents = storage.overlapped(read, [part.path for part in sound])
+    for part, content in zip(sound, contents, strict=True):
+        if isinstance(content, SourceError):
+            faults[part.path] = str(content)
+            continue
+        hashed += content.nbytes
+        if part.sha256 is not None and content.sha256 != part.sha256:
+            said = f"{start_of(content.sha256)}…, {stated.format(f'{start_of(part.sha256)}…')}"
+            faults[part.path] = f"{part.path} has SHA-256 {said}"
+    return faults, hashed
+
+
+def _scanned(path: str) -> Content | SourceError:
+    """Return what the fingerprint of a tar is of: all that a scan reads."""
     try:
         scanned = scan(path, kind=TAR)
     except SourceError as error:

@@ -139,16 +139,11 @@ _ONCE = [
         "HAVING count(*) > 1 ORDER BY sample_id LIMIT 1",
     ),
     Rule(
-        "sample {} is dropped without a reason or an id ({})",
+        "sample {} has no id, copy or piece in its pack, or no reason to be in none ({})",
         "samples",
-        "SELECT min(sample_id), count(*) AS n FROM dropped "
-        "WHERE reason IS NULL OR sample_id IS NULL HAVING n > 0",
-    ),
-    Rule(
-        "sample {} has no id, copy or piece ({})",
-        "samples",
-        "SELECT min(sample_id), count(*) AS n FROM samples "
-        "WHERE sample_id IS NULL OR copy IS NULL OR piece IS NULL HAVING n > 0",
+        "SELECT min(sample_id), count(*) AS n FROM (SELECT sample_id, copy + piece AS told "
+        "FROM samples UNION ALL SELECT sample_id, len(reason) FROM dropped) "
+        "WHERE sample_id IS NULL OR told IS NULL HAVING n > 0",
     ),
     Rule(
         "sample {} is packed more than once ({})",
@@ -177,30 +172,27 @@ _ONCE = [
         "WHERE packed + gone <> $num_rows",
     ),
 ]
+_TOGETHER = ("pack_id", "copy", "shard", "row")
+_OTHER = [f"lead({name}) OVER (ORDER BY place) AS other_{name}" for name in _TOGETHER]
 _SIDES = (
     "(SELECT *, lead(pair) OVER (ORDER BY place) AS following, "
-    "lag(pair) OVER (ORDER BY place) AS before, {leads} "
-    "FROM samples)"
+    f"lag(pair) OVER (ORDER BY place) AS before, {', '.join(_OTHER)} FROM samples)"
 )
-_TOGETHER = ("pack_id", "copy", "shard", "row")
+_DIFFER = " ".join(f"WHEN {name} IS DISTINCT FROM other_{name} THEN '{name}'" for name in _TOGETHER)
 _PAIRS = [
     Rule(
         "sample {} is the {} side of a pair without the other one beside it ({})",
         "sides",
-        f"SELECT sample_id, pair, count(*) OVER () AS n FROM {_SIDES.format(leads='1')} "
+        f"SELECT sample_id, pair, count(*) OVER () AS n FROM {_SIDES} "
         "WHERE (pair = 'chosen' AND following IS DISTINCT FROM 'rejected') "
         "OR (pair = 'rejected' AND before IS DISTINCT FROM 'chosen') ORDER BY place LIMIT 1",
     ),
-    *(
-        Rule(
-            f"sample {{}} has another value of {name} than the other side of its pair ({{}})",
-            "pairs",
-            "SELECT sample_id, count(*) OVER () AS n FROM "
-            + _SIDES.format(leads=f"lead({name}) OVER (ORDER BY place) AS other")
-            + " WHERE pair = 'chosen' AND following = 'rejected' "
-            f"AND {name} IS DISTINCT FROM other ORDER BY place LIMIT 1",
-        )
-        for name in _TOGETHER
+    Rule(
+        "sample {} has another value of {} than the other side of its pair ({})",
+        "pairs",
+        f"SELECT sample_id, CASE {_DIFFER} END AS name, count(*) OVER () AS n FROM {_SIDES} "
+        "WHERE pair = 'chosen' AND following = 'rejected' AND name IS NOT NULL "
+        "ORDER BY place LIMIT 1",
     ),
     Rule(
         "sample {}, a side of a pair, is cut ({})",
@@ -390,23 +382,21 @@ class Found:
             (SELECT count(*) AS num_packs, sum(length) AS num_tokens, {known} AS sums,
                 max(padded_length) AS fullest FROM packs),
             (SELECT count(*) AS num_pieces, count(DISTINCT sample_id) AS num_samples,
-                count(*) FILTER (pair = 'chosen') AS num_pairs,
-                min(sample_id) AS least, max(sample_id) AS most FROM samples),
+                count(*) FILTER (pair = 'chosen') AS num_pairs FROM samples),
             (SELECT count(*) AS num_dropped, sum(greatest(length, 0)) AS num_tokens_dropped,
                 sum(greatest(coalesce(length, 0), 0) - {int(self.options.shift)})
-                FILTER (reason IN ({lost})) AS lost,
-                min(sample_id) AS least_dropped, max(sample_id) AS most_dropped FROM dropped)"""
+                FILTER (reason IN ({lost})) AS lost FROM dropped),
+            (SELECT min(sample_id) AS least, max(sample_id) AS most FROM
+                (SELECT sample_id FROM samples UNION ALL SELECT sample_id FROM dropped))"""
         )
         names = [column[0] for column in counted.description]
         [row] = counted.fetchall()
         told = dict(zip(names, row, strict=True))
-        ends = [told.pop(name) for name in ("least", "least_dropped", "most", "most_dropped")]
-        least = min((end for end in ends[:2] if end is not None), default=None)
-        if least is not None:
-            if self._last is not None and least <= self._last:
-                said = f"the window from pack {first_pack} on has samples of the one before"
-                self.wrong["every sample once"].append(said)
-            self._last = max(end for end in ends[2:] if end is not None)
+        least, most = told.pop("least"), told.pop("most")
+        if least is not None and self._last is not None and least <= self._last:
+            said = f"the window from pack {first_pack} on has samples of the one before"
+            self.wrong["every sample once"].append(said)
+        self._last = self._last if most is None else most
         self.fullest = max(self.fullest, told.pop("fullest") or 0)
         self.totals.update({name: int(value or 0) for name, value in told.items()})
         reasons = connection.execute("SELECT reason, count(*) FROM dropped GROUP BY reason")

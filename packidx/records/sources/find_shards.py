@@ -198,7 +198,7 @@ def _mix_of(path: str) -> Any:
     if mix is not None and not mixes.is_named(path):
         raise SourceError(
             f"{path} names data sets, and may be a mix: if you trust it, say so by "
-            f"--mix-file {path}, or name it mix.json or *.mix.json"
+            f"the source mix:{path}, or name it mix.json or *.mix.json"
         )
     return mix
 

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from processors import qwen_folders
+from processors import FEW_RANKS, qwen_folders
 from random_records import record
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -199,7 +199,7 @@ def test_random_conversations(name: str, tmp_path_factory: pytest.TempPathFactor
 
 
 def _template(tmp_path_factory: pytest.TempPathFactory, name: str) -> ChatTemplate:
-    folders = qwen_folders(tmp_path_factory.getbasetemp() / "processors")
+    folders = qwen_folders(tmp_path_factory.getbasetemp() / "processors", FEW_RANKS)
     found = load_processor(folders[name]).template
     assert found is not None
     return found

@@ -89,14 +89,14 @@ def test_a_mix_is_one_by_its_name_or_by_the_users_word(tmp_path: Path) -> None:
     others = ["x.json", "metadata.json", "remix.json", "mixed.json", "info.json"]
     for name in others:
         (tmp_path / name).write_text(json.dumps(value))
-        with pytest.raises(SourceError, match=f"--mix-file {tmp_path / name}, or name it mix.json"):
+        with pytest.raises(SourceError, match=f"mix:{tmp_path / name}, or name it mix.json"):
             find_shards([str(tmp_path / name)])
     runner = CliRunner()
     for given, number in (("x.json", 2), ("x.json#b", 1)):
-        command = ["estimate", "--mix-file", f"{tmp_path / given}", "-o", str(tmp_path / "l")]
+        command = ["estimate", f"mix:{tmp_path / given}", "-o", str(tmp_path / "l")]
         done = runner.invoke(cli, [*command, "--json", "--quiet", "--fresh"])
         assert json.loads(done.stdout)["num_samples"] == number
-    command = ["pack", "--mix-file", f"{tmp_path / 'x.json'}", "--capacity", "64", "--quiet"]
+    command = ["pack", f"mix:{tmp_path / 'x.json'}", "--capacity", "64", "--quiet"]
     assert runner.invoke(cli, [*command, "-o", str(tmp_path / "p")]).exit_code == 0
     assert f"- mix:{tmp_path / 'x.json'}" in (tmp_path / "p" / "recipe.yaml").read_text()
     assert runner.invoke(cli, ["estimate", "-o", "l"]).exit_code == 2  # no source at all
