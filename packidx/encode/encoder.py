@@ -20,6 +20,7 @@ from packidx.encode.media import decoded_image, info_of, refuse_unsupported
 from packidx.encode.patches import FORMS, Allocate, ImagePatches, patches_of
 from packidx.encode.positions import mrope_positions, positions_of
 from packidx.encode.probe import ProbedMedia
+from packidx.encode.tiles import BytePart, byte_part
 from packidx.encode.whole import NotBuilt
 from packidx.errors import BadRecord, FormatError, MismatchError, OptionError
 from packidx.format.manifest import setting_differences
@@ -63,7 +64,8 @@ class ProcessorEncoder:
         pixels: ``"float32"``, as the processor makes them; ``"bfloat16"``, rounded to that; or
             ``"uint8"``, the bytes of the resized images, of which `packidx.torch.normalise_pixels`
             makes those floats on the device: an eighth of the memory where a patch repeats its
-            frame. Videos stay floats, and so do images that are left to the processor.
+            frame, a quarter of tiles (InternVL) and whole images (Gemma 3, LLaVA 1.5). Patches of
+            videos stay floats, and so does what other families make.
         pixel_store: folder that ``packidx precompute --pixels`` has written with this processor:
             images that are in it are not decoded. They are known by the bytes of their files, and
             the first of each kind is compared with what the processor makes of it.
@@ -94,6 +96,8 @@ class ProcessorEncoder:
         self.pixels = pixels
         # Which image processor it is proven for; None beside that: it makes the pixels itself.
         self._patches: tuple[Any, ImagePatches | None] = (None, None)
+        # By the kind of medium, once bytes are wanted of tiles.
+        self._tiles: dict[str, BytePart | None] | None = None
         policy = LabelPolicy.parse(policy) if isinstance(policy, str) else policy
         self.tokens_per_second = tokens_per_second
         self._parts: dict[str, Any] = {}
@@ -121,7 +125,7 @@ class ProcessorEncoder:
     def __getstate__(self) -> dict[str, Any]:
         """Without what another process loads again: a pickle that names transformers' classes would
         import them before torchvision is dealt with."""
-        state = {**self.__dict__, "_patches": (None, None)}
+        state = {**self.__dict__, "_patches": (None, None), "_tiles": None}
         if self.files.folder is not None:
             state["_parts"] = {}
         return state
@@ -221,7 +225,7 @@ class ProcessorEncoder:
             return sample  # its own ids, and no media
         ids = arrays["input_ids"].tolist()
         patches = partial(self._image_patches, allocate or _empty)
-        made = media_tensors(self.files, conversation, media, ids, self._part, patches)
+        made = media_tensors(self.files, conversation, media, ids, self._pixel_part, patches)
         if self.pixels != "float32":
             made = {name: self._rounded(name, value) for name, value in made.items()}
         sample |= made
@@ -309,6 +313,18 @@ class ProcessorEncoder:
             self._parts[kind] = load_part(self.files, kind)
         return self._parts[kind]
 
+    def _pixel_part(self, kind: str) -> Any:
+        """As `_part`; one that gives bytes, where these are wanted and proven."""
+        part, vision = self._part(kind), self.files.vision
+        if self.pixels != "uint8" or not isinstance(vision, FamilyMedia):
+            return part
+        if self._tiles is None:
+            self._tiles = {"image": byte_part(self._part("image"), vision)}
+        image = self._tiles["image"]
+        if kind == "video" and image is not None and vision.pixels_in_order:
+            self._tiles.setdefault("video", BytePart(part, image.table))
+        return self._tiles.get(kind) or part
+
     def _image_patches(
         self, allocate: Allocate, images: Sequence[Any], grids: np.ndarray
     ) -> dict[str, torch.Tensor] | None:
@@ -324,8 +340,8 @@ class ProcessorEncoder:
         """float32 ``[frames, 256, 3]``: what the processor makes of a value of a channel in each of
         the frames that a patch repeats; None before the first image, or where `pixels` are floats.
         """
-        patches = self._patches[1]
-        return patches.table if self.pixels == "uint8" and patches is not None else None
+        made = self._patches[1] or (self._tiles or {}).get("image")
+        return made.table if self.pixels == "uint8" and made is not None else None
 
     def _encode_text(
         self, conversation: Conversation, media: MediaColumns, kept: KeptSample | None

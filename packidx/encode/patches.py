@@ -38,7 +38,7 @@ FORMS = ("float32", "bfloat16", "uint8")
 Allocate = Callable[["tuple[int, ...]", "torch.dtype"], "torch.Tensor"]
 """(shape, dtype) → a tensor of any content."""
 
-_SIDES = ((333, 500), (48, 64), (29, 31), (97, 333))
+SIDES = ((333, 500), (48, 64), (29, 31), (97, 333))
 """Pixels (height, width) of the noise that a processor is tried with."""
 _BLOCK = 16
 """Pixels per side of one value's square, of all 256 values."""
@@ -46,6 +46,7 @@ _CHUNK = 512
 """Patches that are made floats of at a time: they stay in a core's cache."""
 _BAND = 4
 """Rows of tokens that are cut at a time, for the same reason."""
+_NO_BYTES = "makes pixels of an image that are of no bytes"
 _MODES = {2: "bilinear", 3: "bicubic"}
 """Pillow's number of a filter → torch's name."""
 
@@ -60,19 +61,26 @@ def patches_of(part: Any, vision: FamilyMedia, form: str) -> ImagePatches | None
     """
     if "image_grid_thw" not in vision.model_inputs or vision.pixels_in_order:
         return None
-    reason = "its results are others"
     for resize in (_resized_by_torch, _resized_by_pillow):
         patches = ImagePatches(part, vision, form, resize)
-        try:
-            with quiet():
-                if patches.learn():
-                    return patches
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            reason = f"{type(error).__name__}: {error}"
-        except (PackidxError, RuntimeError) as error:
-            reason = str(error)
-    _log.info("%s makes the pixels itself (%s)", type(part).__name__, reason)
+        if trial(part, patches.learn):
+            return patches
     return None
+
+
+def trial(part: Any, learn: Callable[[], bool]) -> bool:
+    """Return what came of trying a processor; one that fails is as one that makes other pixels."""
+    reason = "its results are others"
+    try:
+        with quiet():
+            if learn():
+                return True
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+    except (PackidxError, RuntimeError) as error:
+        reason = str(error)
+    _log.info("%s makes the pixels itself (%s)", type(part).__name__, reason)
+    return False
 
 
 Resize = Callable[[Image.Image, int, int, int], NDArray[np.uint8]]
@@ -100,20 +108,18 @@ class ImagePatches:
 
     def learn(self) -> bool:
         """Fill the table; return whether images are made as by the processor, to the last bit."""
-        squares = _every_value()
+        squares = every_value()
         made, grid = self._by_processor(squares)
         cut = self._cut(squares, grid)
         frames = made.shape[1] // cut[0].size
         values = made.numpy().reshape(len(cut), 3, frames, -1)
-        table = np.full((256, 3), np.nan, np.float32)
-        for channel in range(3):
-            table[cut[:, channel], channel] = values[:, channel, 0]
+        table = table_of(cut, values[:, :, 0])
         if np.isnan(table).any():
             return False
         self.table = np.repeat(table[None], frames, axis=0)
         self._terms = self._as_terms()
-        noise = [_noise(*sides) for sides in _SIDES]
-        return all(self._agrees(image) for image in (squares, *noise, noise[0].convert("L")))
+        noises = [noise(*sides) for sides in SIDES]
+        return all(self._agrees(image) for image in (squares, *noises, noises[0].convert("L")))
 
     def __call__(
         self, images: Sequence[Image.Image], grids: NDArray[np.int64], allocate: Allocate
@@ -268,7 +274,7 @@ class ImagePatches:
             if self._terms is not None:
                 values = library.from_numpy(some).float().sub_(self._terms[0]).div_(self._terms[1])
             else:
-                values = library.from_numpy(_looked_up(self.table[0], some))
+                values = library.from_numpy(looked_up(self.table[0], some))
             values = values.to(out.dtype)
             library.cat([values] * frames, 2, out=into[begin : begin + _CHUNK])
 
@@ -278,15 +284,10 @@ class ImagePatches:
         Raises:
             NotBuilt: they were made of something else.
         """
-        frames, _, channels = self.table.shape
-        values = made.numpy().reshape(len(made), channels, frames, -1)
-        found = np.empty((len(made), channels, values.shape[3]), np.uint8)
-        for channel in range(channels):
-            order = np.argsort(self.table[0, :, channel])
-            at = np.searchsorted(self.table[0, :, channel], values[:, channel, 0], sorter=order)
-            found[:, channel] = order[np.minimum(at, 255)]
-        if not (_looked_up(self.table[0], found)[:, :, None] == values).all():
-            raise NotBuilt("makes pixels of an image that are of no bytes")
+        values = made.numpy().reshape(len(made), 3, len(self.table), -1)
+        found = bytes_of(self.table[0], values[:, :, 0])
+        if not (values == values[:, :, :1]).all():
+            raise NotBuilt(_NO_BYTES)
         pixels: torch.Tensor = import_torch().from_numpy(found.reshape(len(made), -1))
         return pixels
 
@@ -301,7 +302,35 @@ class ImagePatches:
         return (mean[:, None], std[:, None]) if is_table else None
 
 
-def _looked_up(table: NDArray[np.float32], values: NDArray[np.uint8]) -> NDArray[np.float32]:
+def table_of(values: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return what each value of a channel has become, ``[256, 3]``, NaN where it does not occur.
+
+    Args:
+        values, floats: ``[patches, 3, n]``.
+    """
+    table = np.full((256, 3), np.nan, np.float32)
+    for channel in range(3):
+        table[values[:, channel], channel] = floats[:, channel]
+    return table
+
+
+def bytes_of(table: NDArray[np.float32], floats: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return the bytes that floats ``[patches, 3, n]`` were made of.
+
+    Raises:
+        NotBuilt: they were made of something else.
+    """
+    found = np.empty(floats.shape, np.uint8)
+    for channel in range(3):
+        order = np.argsort(table[:, channel])
+        at = np.searchsorted(table[:, channel], floats[:, channel], sorter=order)
+        found[:, channel] = order[np.minimum(at, 255)]
+    if not np.array_equal(looked_up(table, found), floats):
+        raise NotBuilt(_NO_BYTES)
+    return found
+
+
+def looked_up(table: NDArray[np.float32], values: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return ``table[v, c]``, float32 ``[patches, 3, n]``, of the values of three channels."""
     found = [table[values[:, channel], channel] for channel in range(3)]
     return np.stack(found, axis=1)
@@ -357,7 +386,7 @@ def _kind(image: Image.Image, grid: Sequence[int], side: int, square: int) -> tu
     return image.mode, "transparency" in image.info, is_narrow, scale
 
 
-def _every_value() -> Image.Image:
+def every_value() -> Image.Image:
     """An image of squares of all 256 values of each channel, in three orders."""
     rng = np.random.default_rng(0)
     orders = [rng.permutation(256).reshape(16, 16) for _ in range(3)]
@@ -365,6 +394,6 @@ def _every_value() -> Image.Image:
     return Image.fromarray(squares.repeat(_BLOCK, axis=0).repeat(_BLOCK, axis=1))
 
 
-def _noise(height: int, width: int) -> Image.Image:
+def noise(height: int, width: int) -> Image.Image:
     rng = np.random.default_rng(height)
     return Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))

@@ -31,7 +31,8 @@ def normalise_pixels(
         dtype: of the floats; they are rounded from float32.
 
     Returns:
-        The batch without ``pixel_table``, its ``pixel_values`` ``[patches, dim]`` in `dtype`.
+        The batch without ``pixel_table``, its ``pixel_values`` in `dtype`, ``[patches, dim]`` or
+        ``[tiles, 3, height, width]``.
 
     Raises:
         MismatchError: ``pixel_values`` are bytes, and no table is there.
@@ -49,7 +50,7 @@ def normalise_pixels(
         )
     table = batch[TABLE].to(pixels.device, dtype)
     frames, _, channels = table.shape
-    values = pixels.view(len(pixels), channels, -1)
+    values = pixels.reshape(len(pixels), channels, -1)
     floats = torch.empty(
         (len(pixels), channels, frames, values.shape[2]), dtype=dtype, device=pixels.device
     )
@@ -57,7 +58,8 @@ def normalise_pixels(
         numbers = values[:, channel].flatten().int()
         found = table[0, :, channel].index_select(0, numbers).view(len(pixels), 1, -1)
         floats[:, channel] = found
-    made["pixel_values"] = floats.flatten(1)
+    # Tiles keep their shape.
+    made["pixel_values"] = floats.flatten(1) if pixels.ndim == 2 else floats.view(pixels.shape)
     return made
 
 

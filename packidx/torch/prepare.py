@@ -66,7 +66,7 @@ def prepare_model(model: Model, *, attention: str | None = None) -> Model:
     config.use_cache = False
     for module, hook in _hooks(inner, config):
         install(module, hook)
-    if "image_grid_thw" in inspect.signature(inner.forward).parameters:
+    if "pixel_values" in inspect.signature(inner.forward).parameters:
         install(inner, normalised)
     return model
 

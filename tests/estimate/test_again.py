@@ -207,6 +207,9 @@ def test_damaged_tables(tmp_path: Path) -> None:
     part.unlink()
     taken = corpus.again()
     assert taken.num_counted and "missing" in taken.damaged[0]
+    (corpus.out / "note-00001.json.zst").unlink()  # its shard is cut into ranges anew
+    corpus.write("d", records("d", 20))
+    assert corpus.again().num_samples
     path = corpus.out / "manifest.json"
     path.write_text(path.read_text().replace('"rows": 60', '"rows": 61', 1))
     taken = corpus.again()
@@ -241,6 +244,15 @@ def test_other_recipes(tmp_path: Path) -> None:
         corpus.count(fresh=True)
     corpus.write("b", records("b", 10))
     assert corpus.again().num_samples == PER_SHARD
+
+
+def test_a_shard_that_is_read_otherwise_is_cut_anew(tmp_path: Path) -> None:
+    """A stated delimiter gives a TSV file quotes, and so other records."""
+    (tmp_path / "a.tsv").write_text('prompt\tresponse\n1\t"a\n2\tb"\n')
+    given: list[tuple[dict[str, Any], int]] = [({}, 2), ({"delimiter": "\t"}, 1)]
+    for options, rows in given:
+        found = estimate_lengths(str(tmp_path / "a.tsv"), tmp_path / "out", workers=1, **options)
+        assert (found.num_samples, found.num_rejected) == (rows, 0)
 
 
 def test_transforms_draw_by_sample_id(tmp_path: Path) -> None:

@@ -172,6 +172,13 @@ def a_folder_less(home: Home) -> None:
     shutil.copy(home.here / "data/images.lmdb", home.here / "data/deep/images.lmdb")
 
 
+def folder_of_frames(home: Home) -> None:
+    (home.here / "data/frames").mkdir()
+    for number in range(2):
+        (home.here / f"data/frames/{number}.bmp").write_bytes(bmp(SMALL))
+    (home.here / "data/folder.jsonl").write_bytes(as_lines(talk("<video>?", videos=["frames"])))
+
+
 def both(*steps: Callable[[Home], Any]) -> Callable[[Home], None]:
     def run(home: Home) -> None:
         for step in steps:
@@ -230,6 +237,11 @@ CASES: dict[str, tuple[tuple[str, ...], Step | None, Step]] = {
         lambda h: stored(h.here / "data/images.lmdb", LARGE),
     ),
     "a frame of a video": (("data/frames.jsonl",), None, edit("data/img/0.bmp", large)),
+    "a frame in a folder of frames": (
+        ("data/folder.jsonl",),
+        folder_of_frames,
+        edit("data/frames/1.bmp", large),
+    ),
     "an image by its file:// URL": (("urls.jsonl",), None, edit("outside/0.bmp", large)),
     "an image in the media root": (ROOT, None, edit("root/0.bmp", large)),
     "a media root exchanged by rename": (ROOT, None, lambda h: swap_folders(h, "root")),

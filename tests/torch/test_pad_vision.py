@@ -26,7 +26,7 @@ PATCHES, TOKENS = 256, 256
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory, corpus: Path, processors: Path) -> Index:
+def index(tmp_path_factory: pytest.TempPathFactory, corpus: Path, whole_processors: Path) -> Index:
     folder = tmp_path_factory.mktemp("padded")
     kinds = {"photos": 60, "vqa_multi_image": 60, "dialogues": 40}
     for name, number in kinds.items():
@@ -35,7 +35,7 @@ def index(tmp_path_factory: pytest.TempPathFactory, corpus: Path, processors: Pa
     estimate_lengths(
         str(folder),
         folder / "lengths",
-        processor=processors / "qwen2.5-vl",
+        processor=whole_processors / "qwen2.5-vl",
         processor_settings={"images.max_pixels": 100352},
         media_root=corpus,
     )
@@ -49,9 +49,9 @@ def packs(dataset: PackedDataset) -> Iterator[dict[str, Any]]:
         yield collate([dataset[k]])
 
 
-def test_patches_and_tokens_are_multiples(index: Index, processors: Path) -> None:
-    dataset = PackedDataset(index, processors / "qwen2.5-vl", pad_vision_to=PATCHES)
-    plain = PackedDataset(index, processors / "qwen2.5-vl")
+def test_patches_and_tokens_are_multiples(index: Index, whole_processors: Path) -> None:
+    dataset = PackedDataset(index, whole_processors / "qwen2.5-vl", pad_vision_to=PATCHES)
+    plain = PackedDataset(index, whole_processors / "qwen2.5-vl")
     assert any(not pack["num_images"] for pack in index.packs(["num_images"]).to_pylist())
     for padded, bare in zip(packs(dataset), packs(plain), strict=True):
         patches = len(padded["pixel_values"])
@@ -64,20 +64,22 @@ def test_patches_and_tokens_are_multiples(index: Index, processors: Path) -> Non
         assert trained[0].equal(trained[1])
 
 
-def test_what_cannot_be_padded_is_refused(tmp_path: Path, processors: Path, index: Index) -> None:
+def test_what_cannot_be_padded_is_refused(
+    tmp_path: Path, whole_processors: Path, index: Index
+) -> None:
     with pytest.raises(OptionError, match="1036 patches, and the processor makes"):
-        PackedDataset(index, processors / "qwen2.5-vl", pad_vision_to=1024)
+        PackedDataset(index, whole_processors / "qwen2.5-vl", pad_vision_to=1024)
     with pytest.raises(OptionError, match="513 is not a multiple of the 4 patches"):
-        PackedDataset(index, processors / "qwen2.5-vl", pad_vision_to=513)
+        PackedDataset(index, whole_processors / "qwen2.5-vl", pad_vision_to=513)
     bare = make_index(tmp_path, {"all": [record(0, [9])]}, capacity=64)
     encode = SyntheticEncode()
     with pytest.raises(OptionError, match="encoders that return image_grid_thw"):
         PackedDataset(bare, lambda r: encode(record(0, [9, (4, 4)])), pad_vision_to=8)
 
 
-def test_two_images_are_not_longer_than_the_longest(processors: Path) -> None:
+def test_two_images_are_not_longer_than_the_longest(whole_processors: Path) -> None:
     """Of 195 tokens a step, 197 are two images (a prime is too narrow for one), 198 are one."""
-    dummies = DummyImages(ProcessorEncoder(processors / "qwen2.5-vl"), None, None, 4 * 195)
+    dummies = DummyImages(ProcessorEncoder(whole_processors / "qwen2.5-vl"), None, None, 4 * 195)
     made = [dummies.filling(4 * (195 - tokens)) for tokens in (2, 3, 100, 194)]
     lengths = [length_of(sample) for sample in made if sample is not None]
     assert [len(sample["image_grid_thw"]) for sample in made if sample is not None] == [2, 1, 1, 1]
@@ -102,13 +104,13 @@ def flash(
 
 
 @pytest.mark.slow
-def test_compiled_layers_make_few_graphs(index: Index, processors: Path) -> None:
+def test_compiled_layers_make_few_graphs(index: Index, whole_processors: Path) -> None:
     from torch._dynamo.testing import CompileCounter
     from transformers import AttentionInterface
 
     example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "train_tiny.py"))
     AttentionInterface.register("flash_attention_in_name", flash)
-    dataset = PackedDataset(index, processors / "qwen2.5-vl", pad_vision_to=PATCHES)
+    dataset = PackedDataset(index, whole_processors / "qwen2.5-vl", pad_vision_to=PATCHES)
     batches = [{**batch, "labels": None} for batch in packs(dataset)]
     graphs = {}
     for tower, steps in (("flash_attention_in_name", 50), ("sdpa", 6)):

@@ -270,7 +270,14 @@ def test_a_stream_has_the_options_of_its_plan(
     stream = stream_of(lengths, 0, 1, rule="best-fit:3", options=options)
     assert len(stream) == index.num_packs
     for number in range(index.num_packs):
-        assert stream.index.pack(number).samples == index.pack(number).samples
+        pack, planned = stream.index.pack(number), index.pack(number)
+        assert pack.samples == planned.samples
+        assert pack.stats["padded_length"] == planned.stats["padded_length"]
+    files = stream_of(lengths.parent / "talk.jsonl", 0, 1, rule="best-fit:3", options=options)
+    for given, _ in zip(files, range(12), strict=False):
+        planned = index.pack(given.pack_id)
+        assert given.sample_ids.tolist() == [sample.sample_id for sample in planned.samples]
+        assert len(given.joined()["input_ids"]) == planned.stats["padded_length"]
 
 
 def test_a_record_that_is_left_out_does_not_change_the_order(tmp_path: Path) -> None:
