@@ -1,7 +1,7 @@
 """Training on a GPU: label tokens a second, packed, packed as a peer packs, and padded.
 
-    python bench/bench_gpu.py data             # Qwen2.5-VL-3B's shapes, where there is a CUDA device
-    python bench/bench_gpu.py data --tiny      # the same way on a CPU, to see that it runs
+    PYTHONPATH=. python bench/bench_gpu.py data         # Qwen2.5-VL-3B's shapes, on a CUDA device
+    PYTHONPATH=. python bench/bench_gpu.py data --tiny  # a tiny model on a CPU: it runs
 
 Weights are random: no number depends on them. Forward and backward of `STEPS` batches of one
 process, each of a pack or of as many padded samples as fit its tokens; no optimizer, which is the
@@ -14,6 +14,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -167,12 +168,11 @@ def main() -> None:
                     **({"batch_sampler": order} if way == "padded" else {"sampler": order}),
                     num_workers=given.workers,
                     pin_memory=device == "cuda",
-                    collate_fn=padded if way == "padded" else lambda packs: collate(packs, layout),
+                    collate_fn=padded if way == "padded" else partial(collate, attention=layout),
                 )
                 rate, waited = measure(model, iter(loader), device, steps)
-                line(
-                    way, f"{rate:,.0f} label tokens a second, {100 * waited:.1f} % waiting for data"
-                )
+                said = f"{rate:,.0f} label tokens a second, {100 * waited:.1f} % waiting for data"
+                line(way, said)
 
 
 if __name__ == "__main__":
