@@ -84,6 +84,8 @@ def precompute(
     from packidx.precompute import keep_pixels
     from packidx.precompute import precompute as run
 
+    if pixels and (max_rejected is not None or meta != "lists"):
+        raise click.UsageError("--max-rejected and --meta are of counts: leave them out.")
     read_limit(max_rejected)  # before the work is done
     with progress_bar(quiet) as progress:
         if pixels:

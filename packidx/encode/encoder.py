@@ -73,7 +73,7 @@ class ProcessorEncoder:
     Raises:
         SourceError: the folder or model has nothing usable.
         FormatError: `pixel_store` holds no pixels.
-        MismatchError: they were made with other settings.
+        MismatchError: they were made with other settings, or images were resized otherwise.
         OptionError: the processor lacks a fast tokenizer or a chat template, or has no setting of
             a name; or `pixels` is none of the three.
         MissingExtraError: a package is missing (on first use: torch for tensors, transformers for
@@ -234,9 +234,15 @@ class ProcessorEncoder:
 
     @property
     def image_settings(self) -> dict[str, Any]:
-        """What decides an image's pixels, by name."""
+        """What decides an image's pixels, by name; ``resized`` tells torchvision's way, Pillow's,
+        and those of other releases, from each other.
+
+        Raises:
+            OptionError: the processor makes the pixels itself.
+        """
         parts = self.fingerprint_parts().items()
-        return {name: value for name, value in parts if name.startswith("images.")}
+        settings = {name: value for name, value in parts if name.startswith("images.")}
+        return {**settings, "resized": self.own_patches().trial_digest()[:16]}
 
     def check_store(self, store: PixelStore) -> None:
         """
@@ -256,9 +262,6 @@ class ProcessorEncoder:
         Raises:
             BadRecord, SourceError: as `records.media.images.open_image`.
         """
-        if self._store is not None and self.image_patches() is None:
-            _log.warning("%s: no kept pixels: %s makes its own", self._store.folder, self.name)
-            self._store = None
         if self._store is None or is_opened(source):
             return open_image(source, label)
         content = read_image(source, label)

@@ -132,7 +132,7 @@ def decoded_image(medium: Media, processor: Any) -> Any:
     """
     image = opened_image(medium)
     try:
-        if not isinstance(image, KeptImage):
+        if not isinstance(image, KeptImage) or image.is_decoded:
             image.load()
     except (OSError, SyntaxError, ValueError) as cause:  # PIL, on decoding a broken file
         raise BadRecord("broken_media", f"an image cannot be decoded: {cause}") from cause

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from packidx.digests import digest
 from packidx.encode.imports import import_torch
 from packidx.encode.kept import KeptImage
 from packidx.encode.whole import NotBuilt, quiet
@@ -157,13 +158,11 @@ class ImagePatches:
         made = self([image], grids, lambda shape, dtype: import_torch().empty(shape, dtype=dtype))
         return grids[0].tolist(), made["pixel_values"].numpy()
 
-    def nbytes(self, height: int, width: int) -> int:
-        """Return how many bytes the patches of an image of so many pixels have.
-
-        Raises:
-            BadRecord: it cannot be counted.
-        """
-        return int(self._grids(height, width).prod()) * 3 * self._side**2
+    def trial_digest(self) -> str:
+        """Return a digest of the bytes of some made-up images: others where images are resized
+        otherwise."""
+        cuts = [self._cut(noise(*sides), self._grids(*sides)[0].tolist()) for sides in SIDES]
+        return digest(*(cut.tobytes() for cut in cuts))
 
     def _grids(self, height: int, width: int) -> NDArray[np.int64]:
         """Return the grid of an image as it is counted, int64 ``[1, 3]``."""
@@ -173,7 +172,7 @@ class ImagePatches:
         return counted.grids
 
     def _write(self, image: Image.Image, grid: list[int], out: torch.Tensor) -> None:
-        if isinstance(image, KeptImage):
+        if isinstance(image, KeptImage) and not image.is_decoded:
             cut = self._kept(image, grid)
             if cut is not None:
                 if self._is_bytes:
@@ -207,7 +206,7 @@ class ImagePatches:
         except FormatError as error:
             _log.warning("%s", error)
             return None
-        kind = (kept.form, *_kind(image, grid, self._side, self._side * self._merge))
+        kind = (kept.form, kept.mode, _scale(image, grid, self._side))
         if kind not in self._is_same:
             self._is_same[kind] = self._agrees(image.decoded(), cut)
             if not self._is_same[kind]:
@@ -381,9 +380,13 @@ def _kind(image: Image.Image, grid: Sequence[int], side: int, square: int) -> tu
         square: of a token, in pixels.
     """
     is_narrow = min(image.size) < square
+    return image.mode, "transparency" in image.info, is_narrow, _scale(image, grid, side)
+
+
+def _scale(image: Image.Image, grid: Sequence[int], side: int) -> int:
+    """Return whether an image is enlarged (above 0), shrunk, or about as large as it was."""
     ratio = math.prod(grid) * side**2 / (image.width * image.height)
-    scale = round(2 * math.tanh(math.log2(ratio)))
-    return image.mode, "transparency" in image.info, is_narrow, scale
+    return round(2 * math.tanh(math.log2(ratio)))
 
 
 def every_value() -> Image.Image:

@@ -1,8 +1,8 @@
 """Kept pixels: what images become for a vision tower, decoded and resized once, in an SQLite file.
 
 An image is known by the digest of its file's bytes, wherever it lies and however often: nothing is
-looked up by a path. Bytes of patches are compressed with Zstandard, and compared with their CRC-32
-when they are read.
+looked up by a path. Bytes of patches are compressed with Zstandard; all of a row is compared with
+its CRC-32 when it is read.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.errors import FormatError, OptionError
+from packidx.io.files import locked
 
 NAME = "pixels.sqlite"
 VERSION = 1
@@ -41,7 +42,9 @@ CREATE TABLE images (
 CREATE UNIQUE INDEX by_key ON images (key);
 """
 _ADD = "INSERT OR IGNORE INTO images VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_FIND = "SELECT height, width, mode, form, t, h, w, crc32, patches FROM images WHERE key = ?"
+_FIND = "SELECT * FROM images WHERE key = ?"
+OWN = {NAME, f"{NAME}-journal", f".{NAME}.new", f".{NAME}.new-journal", ".lock"}
+"""Files of a folder of pixels, those of a killed run among them."""
 _PATIENCE = 600.0  # seconds that a writer waits for another one
 _ZSTD = pa.Codec("zstd", 1)
 
@@ -49,6 +52,7 @@ _ZSTD = pa.Codec("zstd", 1)
 class KeptPixels(NamedTuple):
     """What is kept of one image."""
 
+    key: bytes
     height: int
     """In pixels, upright."""
     width: int
@@ -69,11 +73,18 @@ class KeptPixels(NamedTuple):
         Raises:
             FormatError: they are damaged.
         """
-        if zlib.crc32(self.patches) != self.crc32:
+        if self.sum() != self.crc32:
             raise FormatError("the pixels that were kept of an image are damaged: keep them anew")
         rows = self.t * self.h * self.w
         content = _ZSTD.decompress(self.patches, rows * row_bytes)
         return np.frombuffer(content, np.uint8).reshape(rows, row_bytes)
+
+    def sum(self) -> int:
+        """Return the CRC-32 of all but itself."""
+        head = repr(
+            (self.key, self.height, self.width, self.mode, self.form, self.t, self.h, self.w)
+        )
+        return zlib.crc32(self.patches, zlib.crc32(head.encode()))
 
 
 def key_of(content: bytes) -> bytes:
@@ -82,12 +93,19 @@ def key_of(content: bytes) -> bytes:
 
 
 def kept(
-    height: int, width: int, mode: str, form: str | None, grid: list[int], patches: NDArray[Any]
+    key: bytes,
+    height: int,
+    width: int,
+    mode: str,
+    form: str | None,
+    grid: list[int],
+    patches: NDArray[Any],
 ) -> KeptPixels:
     """Return what is kept of one image, whose patches are uint8 ``[patches, row_bytes]``."""
     content = _ZSTD.compress(np.ascontiguousarray(patches), asbytes=True)
     t, h, w = grid
-    return KeptPixels(height, width, mode, form, t, h, w, zlib.crc32(content), content)
+    bare = KeptPixels(key, height, width, mode, form, t, h, w, 0, content)
+    return bare._replace(crc32=bare.sum())
 
 
 class PixelStore:
@@ -110,22 +128,36 @@ class PixelStore:
         if stated != [[(_APPLICATION,)], [(VERSION,)]]:
             raise FormatError(f"{self._path} holds no pixels that this packidx reads")
         settings = self._rows("SELECT name, value FROM settings")
-        self.settings = {name: json.loads(value) for name, value in settings}
+        try:
+            self.settings = {name: json.loads(value) for name, value in settings}
+        except (TypeError, ValueError) as error:
+            raise FormatError(f"{self._path} has settings that are damaged ({error})") from None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_connections": {}}
 
     @classmethod
     def begin(cls, folder: str, settings: Mapping[str, Any]) -> PixelStore:
-        """Return the folder's store, made first where there is none."""
-        place = os.path.join(folder, NAME)
-        if not os.path.exists(place):
-            unfinished = f"{place}.{os.getpid()}"
-            with contextlib.closing(sqlite3.connect(unfinished)) as connection, connection:
-                connection.executescript(_TABLES)
-                rows = [(name, json.dumps(value)) for name, value in settings.items()]
-                connection.executemany("INSERT INTO settings VALUES (?, ?)", rows)
-            os.replace(unfinished, place)
+        """Return the folder's store, made first where there is none.
+
+        Raises:
+            FormatError: there is another file, or one that is damaged.
+            OptionError: it cannot be written.
+        """
+        place, unfinished = os.path.join(folder, NAME), os.path.join(folder, f".{NAME}.new")
+        try:
+            with locked(folder, wait=True):
+                if not os.path.exists(place):
+                    for left in (unfinished, f"{unfinished}-journal"):
+                        with contextlib.suppress(FileNotFoundError):
+                            os.unlink(left)
+                    with contextlib.closing(sqlite3.connect(unfinished)) as made, made:
+                        made.executescript(_TABLES)
+                        rows = [(name, json.dumps(value)) for name, value in settings.items()]
+                        made.executemany("INSERT INTO settings VALUES (?, ?)", rows)
+                    os.replace(unfinished, place)
+        except (OSError, sqlite3.Error) as error:
+            raise OptionError(f"{place} cannot be written: {error}") from None
         return cls(folder)
 
     def find(self, key: bytes) -> KeptPixels | None:
@@ -135,19 +167,22 @@ class PixelStore:
             FormatError: the file is damaged, or is not there any more.
         """
         rows = self._rows(_FIND, key)
-        return KeptPixels(*rows[0]) if rows else None
+        found = KeptPixels(*rows[0]) if rows else None
+        if found is not None and (found.key != key or not isinstance(found.patches, bytes)):
+            raise FormatError(f"{self._path} is damaged: its index leads to another image")
+        return found
 
     def holds(self, key: bytes) -> bool:
         """Return whether anything was kept of an image."""
         return bool(self._rows("SELECT 1 FROM images WHERE key = ?", key))
 
-    def add(self, images: Iterable[tuple[bytes, KeptPixels]]) -> int:
+    def add(self, images: Iterable[KeptPixels]) -> int:
         """Write images, all or none; return how many were not there.
 
         Raises:
             OptionError: the file cannot be written.
         """
-        rows = [(key, *each) for key, each in images]
+        rows = list(images)
         try:
             with (
                 contextlib.closing(sqlite3.connect(self._path, _PATIENCE)) as connection,
@@ -168,6 +203,10 @@ class PixelStore:
         process = os.getpid()  # a connection must not be used by a child that is forked
         try:
             if process not in self._connections:
+                if os.path.exists(f"{self._path}-journal") and os.access(self._path, os.W_OK):
+                    # What a killed writer has begun is rolled back by whoever may write.
+                    with contextlib.closing(sqlite3.connect(self._path, _PATIENCE)) as writer:
+                        writer.execute("SELECT count(*) FROM settings").fetchall()
                 place = f"{Path(self._path).absolute().as_uri()}?mode=ro"
                 self._connections = {
                     process: sqlite3.connect(place, _PATIENCE, uri=True, check_same_thread=False)

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from packidx.encode import ProcessorEncoder
-from packidx.errors import BadRecord, OptionError
+from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.estimate.counter import CounterSettings, RecordCounter, ShardContext, raw_records
 from packidx.estimate.job import job_shards
 from packidx.format.manifest import Layout
-from packidx.format.pixels import NAME, KeptPixels, PixelStore, kept, key_of
+from packidx.format.pixels import NAME, OWN, KeptPixels, PixelStore, kept, key_of
 from packidx.io import urls
 from packidx.io.own_files import Kind, check_free
 from packidx.io.ranges import Extent
@@ -122,6 +122,11 @@ def keep_pixels(
             total = _Done(*(sum(pair) for pair in zip(total, each, strict=True)))
             done += tasks[number].last - tasks[number].first
             progress("images", done, num_records)
+    if total.num_unreadable and not len(maker.store):
+        raise SourceError(
+            f"none of the images of {total.num_unreadable} records can be used, so nothing is kept:"
+            " packidx estimate says why, record by record"
+        )
     return KeptSummary(
         path=output,
         num_images=len(maker.store),
@@ -144,11 +149,11 @@ def _begin(output: str, settings: CounterSettings) -> _Maker:
         trust_remote_code=settings.trust_remote_code,
         pixels="uint8",
     )
-    encoder.own_patches()  # raises where there are none, before anything is written
-    if not os.path.exists(os.path.join(output, NAME)):
+    settings_here = encoder.image_settings  # raises where there are none to keep
+    if not os.path.isdir(output) or {*os.listdir(output)} - OWN:
         check_free(output, KIND)
-        os.makedirs(output, exist_ok=True)
-    store = PixelStore.begin(output, encoder.image_settings)
+    os.makedirs(output, exist_ok=True)
+    store = PixelStore.begin(output, settings_here)
     encoder.check_store(store)
     return _Maker(encoder, store)
 
@@ -187,9 +192,9 @@ def _keep(task: _Task, maker: _Maker) -> _Done:
             num_unreadable += 1
         num_references += len(images.read)
         if sum(len(each.patches) for each in new.values()) > _BATCH_BYTES:
-            num_made += maker.store.add(new.items())
+            num_made += maker.store.add(new.values())
             new.clear()
-    num_made += maker.store.add(new.items())
+    num_made += maker.store.add(new.values())
     return _Done(num_made, num_references, num_unreadable)
 
 
@@ -224,4 +229,5 @@ def _made(content: bytes, label: str | None, encoder: ProcessorEncoder) -> KeptP
     """
     image = open_image(content, label)
     form = Image.open(io.BytesIO(content)).format
-    return kept(image.height, image.width, image.mode, form, *encoder.image_bytes(image))
+    key = key_of(content)
+    return kept(key, image.height, image.width, image.mode, form, *encoder.image_bytes(image))

@@ -89,6 +89,18 @@ def test_moved_data_is_found_with_roots(planned: Index, tmp_path: Path) -> None:
     assert failed(moved, encoder=encode, num_sampled=50) == {}
 
 
+def test_two_shards_that_lead_to_one_file(tmp_path: Path) -> None:
+    for name, word in (("a", "alpha"), ("b", "bravo"), ("new", "bravo")):
+        (tmp_path / name).mkdir()
+        text = json.dumps({"messages": [{"role": "user", "content": word}]}) + "\n"
+        (tmp_path / name / "x.jsonl").write_text(text)
+    sources = [f"{name}={tmp_path / name / 'x.jsonl'}" for name in ("a", "b")]
+    estimate_lengths(sources, tmp_path / "lengths", workers=1)
+    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=100, margin=0)
+    roots = {str(tmp_path / name): str(tmp_path / "new") for name in ("a", "b")}
+    assert set(failed(open_index(tmp_path / "index", roots))) == {"shards"}
+
+
 def test_another_lengths_table_in_its_place(planned: Index, tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text('{"messages": [{"role": "user", "content": "abc"}]}\n')
     estimate_lengths(str(tmp_path / "other.jsonl"), tmp_path / "lengths", workers=1)

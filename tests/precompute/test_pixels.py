@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import copy
 import json
 import logging
+import pickle
 import shutil
 import sqlite3
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +27,15 @@ import torchvision_cpu  # noqa: F401  (before transformers)
 from click.testing import CliRunner
 from family_processors import family_processor
 from packidx_cli.main import cli
-from PIL import Image
+from PIL import Image, ImageDraw
 from record_files import tar_of
 
 from packidx import estimate_lengths, plan_packs
-from packidx.encode import ProcessorEncoder
+from packidx.encode import ProcessorEncoder, patches
 from packidx.encode.kept import KeptImage
 from packidx.encode.patches import ImagePatches
-from packidx.errors import FormatError, MismatchError, OptionError
+from packidx.errors import FormatError, MismatchError, OptionError, SourceError
+from packidx.format.pixels import PixelStore, kept
 from packidx.precompute import keep_pixels
 from packidx.precompute import pixels as making
 from packidx.records.media.images import open_image
@@ -133,6 +139,35 @@ def test_whoever_looks_sees_the_image(data: Path, processor: str, tmp_path: Path
         assert again.convert("RGBA").tobytes() == opened.convert("RGBA").tobytes()
 
 
+def masked(image: Image.Image) -> None:
+    ImageDraw.Draw(image).rectangle((0, 0, 60, 60), fill=0)
+
+
+CHANGES: list[Callable[[Image.Image], Any]] = [
+    masked,
+    lambda image: image.paste(7, (3, 3, 20, 20)),
+    lambda image: image.thumbnail((60, 60)),
+    lambda image: image.info,
+    lambda image: image.rotate(90),
+    copy.deepcopy,
+    lambda image: pickle.loads(pickle.dumps(image)),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_drawn_on_an_image_is_seen(
+    change: Callable[[Image.Image], Any], processor: str, tmp_path: Path
+) -> None:
+    path, store = one_kept(tmp_path, processor)
+    encode = ProcessorEncoder(processor, pixel_store=store)
+    made = []
+    for image in (encode.open_image(str(path)), open_image(str(path))):
+        changed = change(image)
+        image = changed if isinstance(changed, Image.Image) else image
+        made.append(encode(image_modes.record(image))["pixel_values"])
+    assert torch.equal(*made)
+
+
 def one_kept(tmp_path: Path, processor: str) -> tuple[Path, Path]:
     """The path of an image, and of a folder with its pixels."""
     noise = np.random.default_rng(0).integers(0, 256, (90, 120, 3), np.uint8)
@@ -185,6 +220,71 @@ def test_damage_is_found(processor: str, tmp_path: Path, caplog: Any) -> None:
         ProcessorEncoder(processor, pixel_store=tmp_path)
 
 
+def test_a_row_of_another_image_is_damage(processor: str, tmp_path: Path, caplog: Any) -> None:
+    path, store = one_kept(tmp_path, processor)
+    plain = encoded(ProcessorEncoder(processor), path)
+    with contextlib.closing(sqlite3.connect(store / "pixels.sqlite")) as connection, connection:
+        connection.execute("UPDATE images SET width = height, height = width")
+    encode = ProcessorEncoder(processor, pixel_store=store)
+    image = encode.open_image(str(path))
+    assert isinstance(image, KeptImage)
+    with pytest.raises(FormatError, match="damaged"):
+        image.kept.read(3 * 14**2)
+    with contextlib.closing(sqlite3.connect(store / "pixels.sqlite")) as connection, connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("DELETE FROM sqlite_master WHERE name = 'by_key'")
+    with contextlib.closing(sqlite3.connect(store / "pixels.sqlite")) as connection, connection:
+        connection.execute("UPDATE images SET key = zeroblob(16), width = 120, height = 90")
+    assert torch.equal(encoded(ProcessorEncoder(processor, pixel_store=store), path), plain)
+
+
+def test_another_way_of_resizing_is_refused(
+    processor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, store = one_kept(tmp_path, processor)
+    monkeypatch.setattr(patches, "_resized_by_torch", patches._resized_by_pillow)
+    real = ImagePatches._agrees
+    monkeypatch.setattr(ImagePatches, "_agrees", lambda *_: True)
+    with pytest.raises(MismatchError, match=r"resized: "):
+        ProcessorEncoder(processor, pixel_store=store)
+    monkeypatch.setattr(ImagePatches, "_agrees", real)
+
+
+def test_runs_that_begin_together_make_one_store(tmp_path: Path) -> None:
+    settings = {"images.max_pixels": 1}
+    with ThreadPoolExecutor(8) as pool:
+        stores = list(pool.map(lambda _: PixelStore.begin(str(tmp_path), settings), range(8)))
+        rows = [kept(bytes([n]) * 16, 1, 1, "L", None, [1, 1, 1], np.zeros(3)) for n in range(8)]
+        added = list(pool.map(lambda pair: pair[0].add([pair[1]]), zip(stores, rows, strict=True)))
+    assert added == [1] * 8
+    assert len(stores[0]) == 8
+    assert {str(store.settings) for store in stores} == {str(settings)}
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", "pixels.sqlite"}
+
+
+_KILLED = """
+import os, sqlite3, sys
+writer = sqlite3.connect(sys.argv[1])
+writer.execute("PRAGMA cache_spill = 1")
+writer.execute("PRAGMA cache_size = 1")
+writer.execute("UPDATE images SET patches = randomblob(500000), mode = 'XX'")
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_a_killed_writer_has_begun_is_rolled_back(processor: str, tmp_path: Path) -> None:
+    path, store = one_kept(tmp_path, processor)
+    before = content(store)
+    file = store / "pixels.sqlite"
+    subprocess.run([sys.executable, "-c", _KILLED, str(file)], check=False)
+    assert (store / "pixels.sqlite-journal").exists()
+    encode = ProcessorEncoder(processor, pixel_store=store)
+    assert isinstance(encode.open_image(str(path)), KeptImage)
+    assert content(store) == before
+    again = keep_pixels(str(tmp_path / "x.jsonl"), store, processor, workers=1)
+    assert (again.num_images, again.num_made) == (1, 0)
+
+
 def test_other_settings_are_refused(processor: str, tmp_path: Path) -> None:
     _, store = one_kept(tmp_path, processor)
     settings = {"images.max_pixels": 3136}
@@ -200,9 +300,8 @@ def test_other_settings_are_refused(processor: str, tmp_path: Path) -> None:
 
 
 def content(folder: Path) -> list[Any]:
-    """The rows of the only file."""
-    (path,) = folder.iterdir()
-    with contextlib.closing(sqlite3.connect(path)) as connection:
+    """The rows of a folder of pixels."""
+    with contextlib.closing(sqlite3.connect(folder / "pixels.sqlite")) as connection:
         return connection.execute("SELECT * FROM images ORDER BY key").fetchall()
 
 
@@ -254,6 +353,9 @@ def test_what_is_no_image_is_left_out_and_told(data: Path, processor: str, tmp_p
     (data / "4.img").unlink()
     kept = keep_pixels(str(data / "a.jsonl"), tmp_path / "pixels", processor, workers=1)
     assert (kept.num_images, kept.num_unreadable) == (12, 6)
+    with pytest.raises(SourceError, match="none of the images of 1 records can be used"):
+        (data / "b.jsonl").write_text(json.dumps({"messages": TURNS, "images": ["4.img"]}))
+        keep_pixels(str(data / "b.jsonl"), tmp_path / "other", processor, workers=1)
     nothing = data / "nothing.jsonl"
     nothing.write_text(json.dumps({"messages": TURNS[1:]}))
     assert keep_pixels(str(nothing), tmp_path / "none", processor, workers=1).num_images == 0
@@ -280,3 +382,5 @@ def test_the_command_line(data: Path, processor: str, tmp_path: Path) -> None:
     assert "48 times" in done.output
     done = CliRunner().invoke(cli, [*command, "--processor", processor, "--json"])
     assert json.loads(done.stdout)["num_made"] == 0
+    done = CliRunner().invoke(cli, [*command, "--processor", processor, "--max-rejected", "1%"])
+    assert (done.exit_code, "are of counts" in done.output) == (2, True)

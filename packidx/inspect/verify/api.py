@@ -141,13 +141,16 @@ def files_check(index: Index, quick: bool = False) -> Check:
 def shards_check(index: Index, quick: bool = False) -> Check:
     """Every shard is there with the bytes and the content that were counted; `quick`: with the
     bytes alone."""
-    shards = {urls.local_path(index.resolve(each.uri)): each for each in index.snapshot.shards}
+    shards = index.snapshot.shards
     if not shards:
         return not_checked("shards", BARE)
-    stated = [StoredFile(path, each.bytes, each.fingerprint) for path, each in shards.items()]
+    paths = [urls.local_path(index.resolve(each.uri)) for each in shards]
+    pairs = list(zip(paths, shards, strict=True))  # two may be one file now
+    stated = [StoredFile(path, each.bytes, each.fingerprint) for path, each in pairs]
+    tars = {path for path, each in pairs if each.container == TAR}
 
     def content(path: str) -> Content | SourceError:
-        return _scanned(path) if shards[path].container == TAR else content_of(path)
+        return _scanned(path) if path in tars else content_of(path)
 
     faults, hashed = _faults(stated, content, quick, "it had {} when it was counted")
     numbers, listed = {"shards": len(shards)}, amount(len(shards), "shards")
@@ -155,8 +158,8 @@ def shards_check(index: Index, quick: bool = False) -> Check:
         listed += " of the sizes that were counted"
     else:
         numbers["bytes_hashed"], listed = hashed, f"{listed}, {hashed:,} bytes hashed"
-        if any(shard.container == TAR for shard in shards.values()):
-            numbers["bytes"] = sum(shard.bytes for shard in shards.values())
+        if tars:
+            numbers["bytes"] = sum(shard.bytes for shard in shards)
             listed += f" of {numbers['bytes']:,} (of tars all but media)"
         listed += ": as they were counted"
     wrong = [f"{why}{_MOVED if why.endswith(_MISSING) else ''}" for why in faults.values()]
