@@ -253,7 +253,7 @@ class ProcessorEncoder:
         if differences:
             raise MismatchError(
                 f"the pixels in {store.folder} were made with other settings, so keep this "
-                "processor's in another folder:" + "".join(f"\n  {each}" for each in differences)
+                f"processor's in another folder: {'; '.join(differences)}"
             )
 
     def open_image(self, source: Any, label: str | None = None) -> Any:

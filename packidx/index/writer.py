@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -60,12 +61,13 @@ class SnapshotWriter:
         """Name the snapshot, put it into place, move HEAD to it.
 
         `planned` is the manifest but for what the writer knows: id, parent, time. Returns the
-        manifest, and whether this very plan was there already.
+        manifest, and whether this very plan was there already, of data at the same places.
         """
         ident = snapshot_id(planned.to_json())
-        existed = self._is_whole(ident)
-        if not existed:
-            head = read_head(self._location)
+        there = self._whole(ident)
+        existed = there is not None and _places(there) == _places(planned)
+        if not existed:  # or its data lie elsewhere now: paths are in no id
+            head = read_head(self._location) if there is None else there.parent
             manifest = sealed(
                 replace(
                     planned,
@@ -106,13 +108,19 @@ class SnapshotWriter:
         fsync_path(home)
         write_json(target, manifest.to_json())
 
-    def _is_whole(self, ident: str) -> bool:
-        """Return whether a snapshot is there with a sound manifest and all its files."""
+    def _whole(self, ident: str) -> IndexManifest | None:
+        """Return the manifest of a snapshot that is there with all its files."""
         try:
             manifest = read_manifest(self._location, ident)
         except (FormatError, FileNotFoundError):
-            return False
-        return _are_sound(manifest.stored(self._location))
+            return None
+        return manifest if _are_sound(manifest.stored(self._location)) else None
+
+
+def _places(manifest: IndexManifest) -> list[Any]:
+    """Return where the data of a plan lie."""
+    media = [(each.media_root, *each.remote_media) for each in manifest.sources]
+    return [*media, *((shard.uri, shard.container) for shard in manifest.shards)]
 
 
 @contextlib.contextmanager

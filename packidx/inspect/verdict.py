@@ -279,7 +279,14 @@ def _lost(index: Index, dropped: list[Row]) -> Iterator[Finding]:
             cap = f"`--{dashed(reason)} {getattr(options, reason)}`"
             whys.append(f"{number_of(number, 'sample')} alone {_are(number)} above {cap}")
     if cut := result.num_tokens_cut:
-        whys.append(f"{cut:,} tokens of packed samples are in none of their pieces")
+        why = f"{cut:,} tokens of packed samples are cut off"
+        if options.on_long == "split":
+            why = (
+                f"{cut:,} tokens are of images or videos longer than a pack, which their samples"
+                " are trained on without: a larger `--capacity` keeps them, and so do smaller ones"
+                " (`--processor-set images.max_pixels=N`)"
+            )
+        whys.append(why)
     said = f"{percent(result.lost_percent)} of the tokens to be packed are in no pack"
     yield Finding(result.lost_percent, f"{said}: {'; '.join(whys)}" if whys else said)
 

@@ -263,7 +263,13 @@ class WindowPlan:
         gone = np.setdiff1d(self.items.rows_of(np.flatnonzero(~stays)), items.row)
         rows, tokens = items.lost
         is_told = ~np.isin(rows, gone)
-        items = replace(items, lost=(rows[is_told], tokens[is_told]))
+        cut, of_every_copy = items.left_out
+        before, now = self.items.num_copies(cut), items.num_copies(cut)
+        items = replace(
+            items,
+            lost=(rows[is_told], tokens[is_told]),
+            left_out=(cut, of_every_copy * now // before),
+        )
         number = np.cumsum(stays, dtype=np.int32) - 1
         groups, solutions, base = [], [], 0
         for group, solution in zip(self.groups, self.solutions, strict=True):

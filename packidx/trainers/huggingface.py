@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from packidx.encode.imports import allow_cuda_torchvision
-from packidx.errors import OptionError
+from packidx.errors import MismatchError, OptionError
 from packidx.torch import PackedDataset, PackSampler, StepLog, check_ranks, collate, prepare_model
 from packidx.torch.loss import (
     LossWeights,
@@ -192,7 +192,13 @@ class PackedTrainer(TrainsOnPacks):
             (Path(output_dir) / _ORDER).write_text(json.dumps(state))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if checkpoint is not None and (order := Path(checkpoint) / _ORDER).exists():
+        if checkpoint is not None:
+            order = Path(checkpoint) / _ORDER
+            if not order.exists():
+                raise MismatchError(
+                    f"{checkpoint} has no {_ORDER}, so nobody knows which packs it was trained on:"
+                    " load the model from it, and train without resume_from_checkpoint"
+                )
             # Refuses another plan, seed or global batch; the Trainer itself counts the steps.
             self.order.epoch(0).load_state_dict(json.loads(order.read_text()))
         super()._load_optimizer_and_scheduler(checkpoint)

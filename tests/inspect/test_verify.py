@@ -89,6 +89,21 @@ def test_moved_data_is_found_with_roots(planned: Index, tmp_path: Path) -> None:
     assert failed(moved, encoder=encode, num_sampled=50) == {}
 
 
+def test_a_plan_of_renamed_data_names_where_they_are(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "why? " * 20}]
+    records = [json.dumps({"id": str(n), "messages": turns}) for n in range(30)]
+    idents = set()
+    for name in ("old.jsonl", "new.jsonl"):
+        (tmp_path / name).write_text("\n".join(records))
+        estimate_lengths({"talk": str(tmp_path / name)}, tmp_path / "lengths", workers=1)
+        plan = plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=100, margin=0)
+        assert not plan.existed
+        assert failed(open_index(tmp_path / "index")) == {}
+        idents.add(plan.snapshot_id)
+        (tmp_path / name).unlink()
+    assert len(idents) == 1
+
+
 def test_two_shards_that_lead_to_one_file(tmp_path: Path) -> None:
     for name, word in (("a", "alpha"), ("b", "bravo"), ("new", "bravo")):
         (tmp_path / name).mkdir()

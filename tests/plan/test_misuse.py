@@ -156,6 +156,18 @@ def test_what_was_left_out_by_choice_stays_out(tmp_path: Path) -> None:
         assert plan.manifest["options"]["excluded"] == first.manifest["options"]["excluded"]
 
 
+def test_tokens_that_are_cut_are_those_of_copies_that_stay(tmp_path: Path) -> None:
+    long, short = [700] * 20, [100] * 50
+    table(tmp_path / "l.parquet", length=[*long, *short], source=["a"] * 70)
+    options: dict[str, Any] = {"on_long": "truncate", "mix": {"a": 3}, "max_packs": 30}
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=512, **options)
+    index = open_index(tmp_path / "i")
+    packed = index.samples(["sample_id"])["sample_id"].to_pylist()
+    assert 20 < sum(ident < 20 for ident in packed) < 60
+    cut = sum(700 - 512 for ident in packed if ident < 20)
+    assert index.snapshot.result.num_tokens_cut == cut
+
+
 def test_what_continues_a_plan_goes_into_its_index(tmp_path: Path, index: Index) -> None:
     state = Training(index, global_batch=8).state_at(2)
     with pytest.raises(OptionError, match="goes into its index"):

@@ -68,6 +68,16 @@ class Items:
         """Rows of the samples table in one epoch."""
         return len(self.row)
 
+    def num_copies(self, rows: Int64s) -> Int64s:
+        """Return how many copies of each of some rows there are.
+
+        Args:
+            rows: ascending, each among the items.
+        """
+        copy = 0 if self.copy is None else self.copy.astype(np.int64)
+        own = np.unique(self.row.astype(np.int64) << 32 | copy) >> 32
+        return np.searchsorted(own, rows, "right") - np.searchsorted(own, rows, "left")
+
     @property
     def num_items(self) -> int:
         return len(self.row if self.first is None else self.first)
