@@ -69,7 +69,7 @@ def pairs(corpus: Path) -> list[dict[str, Any]]:
 def index(
     pairs: list[dict[str, Any]],
     corpus: Path,
-    processors: Path,
+    whole_processors: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     folder = tmp_path_factory.mktemp("dpo")
@@ -79,7 +79,7 @@ def index(
             file.write(json.dumps({**pair, "prompt": [{"role": "user", "content": question}]}))
             file.write("\n")
     shard, lengths = str(folder / "pairs.jsonl"), folder / "lengths"
-    processor = processors / "qwen2.5-vl"
+    processor = whole_processors / "qwen2.5-vl"
     estimate_lengths(
         shard, lengths, processor=processor, media_root=corpus, pair="both", max_rejected=0
     )
@@ -98,14 +98,19 @@ def different(model: Any, seed: int) -> Any:
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")  # TRL's own words
 def test_loss_and_gradients_are_those_of_trl(
-    dpo: ModuleType, pairs: list[Any], index: Path, corpus: Path, processors: Path, tmp_path: Path
+    dpo: ModuleType,
+    pairs: list[Any],
+    index: Path,
+    corpus: Path,
+    whole_processors: Path,
+    tmp_path: Path,
 ) -> None:
     reference = dpo.prepare_model(dpo.build_model())
     model = different(copy.deepcopy(reference), 1)
     theirs, batch = trl_batch(
-        copy.deepcopy(model), copy.deepcopy(reference), pairs, corpus, processors, tmp_path
+        copy.deepcopy(model), copy.deepcopy(reference), pairs, corpus, whole_processors, tmp_path
     )
-    packs = PackedDataset(index, ProcessorEncoder(processors / "qwen2.5-vl"))
+    packs = PackedDataset(index, ProcessorEncoder(whole_processors / "qwen2.5-vl"))
     samples = [sample for pack in packs for sample in samples_of(pack)]
     assert len(packs) > 4 and len(samples) == 2 * PAIRS
 
@@ -152,13 +157,13 @@ def opened(path: Path) -> Image.Image:
 
 
 def trl_batch(
-    model: Any, reference: Any, pairs: list[Any], corpus: Path, processors: Path, folder: Path
+    model: Any, reference: Any, pairs: list[Any], corpus: Path, whole_processors: Path, folder: Path
 ) -> tuple[Any, Any]:
     """TRL's trainer, and all pairs as its own collator makes one batch of them.
 
     The template's newline behind an answer is the only token that TRL trains and packidx does not.
     """
-    processor = AutoProcessor.from_pretrained(processors / "qwen2.5-vl")
+    processor = AutoProcessor.from_pretrained(whole_processors / "qwen2.5-vl")
     rows = [
         {**pair, "images": [opened(corpus / name) for name in pair["images"]]} for pair in pairs
     ]
@@ -182,9 +187,9 @@ def trl_batch(
     return trainer, batch
 
 
-def test_it_trains(index: Path, processors: Path) -> None:
+def test_it_trains(index: Path, whole_processors: Path) -> None:
     command = [sys.executable, str(EXAMPLES / "train_dpo.py"), "--index", str(index)]
-    command += ["--processor", str(processors / "qwen2.5-vl"), "--steps", "12"]
+    command += ["--processor", str(whole_processors / "qwen2.5-vl"), "--steps", "12"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

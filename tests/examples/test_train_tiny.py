@@ -19,10 +19,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(scope="module")
-def planned(corpus: Path, processors: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def planned(
+    corpus: Path, whole_processors: Path, tmp_path_factory: pytest.TempPathFactory
+) -> list[str]:
     """--index and --processor of 300 questions about images in packs of 1,024 tokens."""
     folder = tmp_path_factory.mktemp("example")
-    shard, processor = folder / "vqa.jsonl", processors / "qwen2.5-vl"
+    shard, processor = folder / "vqa.jsonl", whole_processors / "qwen2.5-vl"
     lines = (corpus / "vqa_single.jsonl").read_bytes().splitlines(keepends=True)
     shard.write_bytes(b"".join(lines[:300]))
     lengths = folder / "lengths"

@@ -32,12 +32,12 @@ def vqa() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def planned(
-    vqa: ModuleType, corpus: Path, processors: Path, tmp_path_factory: pytest.TempPathFactory
+    vqa: ModuleType, corpus: Path, whole_processors: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[Any], list[Any], Any]:
     """Folder of the plans, packs of both sides, vocabulary: of 100 drawings."""
     out = tmp_path_factory.mktemp("vqa")
-    vqa.plan(corpus, processors / "qwen2.5-vl", out, limit=100)
-    encode = ProcessorEncoder(processors / "qwen2.5-vl")
+    vqa.plan(corpus, whole_processors / "qwen2.5-vl", out, limit=100)
+    encode = ProcessorEncoder(whole_processors / "qwen2.5-vl")
     packs = vqa.read(out / "train", encode, workers=0)
     held_out = vqa.read(out / "holdout", encode, workers=0)
     return out, packs, held_out, vqa.Vocabulary(packs + held_out, encode)
