@@ -129,7 +129,7 @@ def test_the_example_output_is_what_the_example_gives(
     corpus: Path, whole_processors: Path, tmp_path: Path
 ) -> None:
     shown = re.search(
-        r"What `make plan` says of its plan:\n\n((?:    .*\n)+)", text_of("README.md")
+        r"What `make plan` prints about its plan:\n\n((?:    .*\n)+)", text_of("README.md")
     )
     assert shown
     (tmp_path / "data").mkdir()

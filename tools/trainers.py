@@ -168,10 +168,10 @@ def page(ours: list[str], tables: list[str]) -> str:
             "",
             "packidx asks for " + ", ".join(f"`{one}`" for one in asked) + ".",
             "",
-            "In an environment that has the trainer, so that none of its releases moves:",
+            "In the clone, in an environment that has the trainer, so that none of its releases moves:",
             "",
             "    pip freeze > pins.txt",
-            '    pip install "packidx[transformers,torch,s3]" -c pins.txt',
+            '    pip install ".[transformers,torch,s3]" -c pins.txt',
             "",
             "The extra `video` is not in the table: it needs PyAV 17.1 or later, which "
             "LLaMA-Factory 0.9.5 (`av<=16.0.0`) and VeOmni 0.1.12 (`av<15`) do not take.",
