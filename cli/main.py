@@ -19,6 +19,7 @@ except ModuleNotFoundError as _error:  # an image in which packs are only read
     sys.exit(f"packidx: {missing_package('the command line', _error)}")
 
 from .show.console import say
+from .version import print_version
 
 # command -> (module, one line of help); the order is the order of work.
 _COMMANDS = {
@@ -35,7 +36,6 @@ _COMMANDS = {
     "export": ("export", "Write packs for Megatron-Energon or as WebDataset tars."),
     "freeze": ("freeze", "Make a snapshot of the packs that a stream gave out."),
     "verify": ("verify", "Check a snapshot against its own promises and its data."),
-    "doctor": ("doctor", "Show the versions of what is installed here."),
 }
 
 
@@ -80,8 +80,15 @@ class LazyGroup(click.Group):
     lazy=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="packidx")
-def cli() -> None:
+@click.option("--verbose", is_flag=True, is_eager=True, help="With --version: the environment too.")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    callback=print_version,
+    help="Show the version and exit.",
+)
+def cli(verbose: bool) -> None:
     """Sequence packing for vision-language training, with the plan as a file.
 
     \b
@@ -129,7 +136,7 @@ def main(args: list[str] | None = None) -> Any:
         words = " ".join(str(error).split())[:300]
         return _failed(
             f"unexpected {type(error).__name__}: {words}; this is a defect of packidx,"
-            " please report it with what `packidx doctor` and PACKIDX_TRACEBACK=1 show"
+            " please report it with what `packidx --version --verbose` and PACKIDX_TRACEBACK=1 show"
         )
 
 

@@ -6,28 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packidx.errors import OptionError
 from packidx.words import count, number_of
 
 from ..options import (
-    OptionGroup,
-    grouped_command,
     json_option,
-    number,
-    option,
     output_option,
-    planned_encoder_options,
     quiet_option,
     root_option,
     roots_option,
     worker_options,
 )
-from ..show.console import print_facts, print_json, print_result, progress_bar, warn
+from ..show.console import print_facts, print_result, progress_bar, warn
 
 if TYPE_CHECKING:
     from packidx.export.energon import EnergonSummary
     from packidx.export.wds import WdsSummary
-    from packidx.format.outputs import ExchangeManifest
 
 
 @click.group()
@@ -117,89 +110,3 @@ def _show_wds(summary: WdsSummary) -> None:
     if summary.num_kept:
         facts["samples"] += f"; {count(summary.num_kept)} also as messages under _meta.records"
     print_facts("Exported", facts)
-
-
-@export.command(short_help="Which records make a pack, for XTuner's preset packing.")
-@click.argument("index", metavar="INDEX[@ID]")
-@output_option("Folder of the preset; an export that is there is replaced as a whole.")
-@number("--global-batch", "N", "Packs per optimizer step, over all ranks.", required=True)
-@number("--epochs", "N", "Epochs of the run, one after the other.", default=1, show_default=True)
-@number("--seed", "N", "Of the order of training.", 0, default=0, show_default=True)
-@root_option
-@json_option
-def xtuner(as_json: bool, **options: Any) -> None:
-    """Write the packs of INDEX or INDEX@ID for XTuner v1, which tokenizes for itself.
-
-    DIR gets boundaries.npy, samples.npy and paths.json for pack_level="preset", and order.npy for
-    its preset sampler. The records must be JSON Lines without a blank line.
-    """
-    from packidx.export.exchange import export_xtuner
-
-    _show_exchange(export_xtuner(**options), as_json)
-
-
-@grouped_command(
-    click.argument("index", metavar="INDEX[@ID]"),
-    OptionGroup("what is written", "-o tokens --to bridge"),
-    output_option("Folder of the files; an export that is there is replaced as a whole."),
-    option(
-        "--to layout",
-        None,
-        "packs.bin and packs.idx, a sequence per pack; or packs.idx.parquet of Megatron-Bridge, "
-        "which also says what is trained on and where samples begin.",
-        type=click.Choice(["megatron", "bridge"]),
-        default="megatron",
-        show_default=True,
-    ),
-    OptionGroup("how the lengths were counted", "--processor Qwen/Qwen2.5-VL-7B-Instruct"),
-    planned_encoder_options,
-    OptionGroup("how it runs", "--workers 8"),
-    number("--workers", "N", "Processes that read.", 0, default=0, show_default=True),
-    root_option,
-    quiet_option,
-    json_option,
-)
-def megatron(index: str, output: str, quiet: bool, as_json: bool, **options: Any) -> None:
-    """Write packs of text as tokens, for Megatron.
-
-    For Megatron-Bridge with --to bridge. A plan of samples with media is refused.
-    --processor or --encode names the encoder that the lengths were counted with.
-    """
-    from packidx.export.exchange import export_tokens
-    from packidx.index import open_index
-    from packidx.recipe.run import encoder_of_plan
-
-    opened = open_index(index, options["roots"])
-    encoder = encoder_of_plan(opened, options)
-    if encoder is None:
-        raise OptionError("tokens need what makes them: give --processor or --encode")
-    from torch.utils.data import DataLoader
-
-    from packidx.torch import PackedDataset
-
-    packs = DataLoader(
-        PackedDataset(opened, encoder), batch_size=None, num_workers=options["workers"]
-    )
-    pad = int(getattr(encoder, "pad_token_id", None) or 0)
-    with progress_bar(quiet) as progress:
-        manifest = export_tokens(
-            opened, packs, output, options["layout"], pad_token_id=pad, progress=progress
-        )
-    _show_exchange(manifest, as_json)
-
-
-export.add_command(megatron)
-
-
-def _show_exchange(manifest: ExchangeManifest, as_json: bool) -> None:
-    """Print what was written, and warn of what is lost."""
-    facts = {
-        "packs": f"{count(manifest.num_packs)} of snapshot {manifest.snapshot_id[:12]}",
-        "samples": f"{count(manifest.num_samples)} ({number_of(manifest.num_tokens, 'token')})",
-        "files": ", ".join(f"{file.path} ({count(file.bytes)})" for file in manifest.files),
-    }
-    if as_json:
-        print_json(manifest.to_json())
-    else:
-        print_facts(f"Exported for {manifest.layout}", facts)
-    warn(manifest.lost)

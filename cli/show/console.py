@@ -228,8 +228,7 @@ def status(quiet: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _progress_console() -> Any:
-    """Return where progress is shown; None without rich, of which `packidx doctor` says what it
-    lacks."""
+    """Return the console on stderr that shows progress, or None without rich."""
     try:
         from rich.console import Console
 

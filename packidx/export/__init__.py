@@ -4,5 +4,4 @@ Each module is one export; import what you need from it:
 
 - `packidx.export.energon`: packs as text beside the original shards, no media copied.
 - `packidx.export.wds`: packs as samples of new tars.
-- `packidx.export.exchange`: packs in the files of XTuner, Megatron and Megatron-Bridge.
 """

@@ -82,17 +82,3 @@ class WdsManifest(JsonObject, frozen=True, kw_only=True):
     num_kept: int
     shards: tuple[ExportedTar, ...]
     software: Mapping[str, str] = field(default_factory=dict)
-
-
-class ExchangeManifest(JsonObject, frozen=True, kw_only=True):
-    """The manifest of packs in another trainer's files; `lost` is what they do not carry."""
-
-    format: str = written("packidx-exchange")
-    version: int = written(1)
-    layout: str
-    snapshot_id: str
-    num_packs: int
-    num_samples: int
-    num_tokens: int
-    lost: tuple[str, ...]
-    files: tuple[ExportedFile, ...]

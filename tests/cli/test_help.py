@@ -33,7 +33,6 @@ NEEDED = {  # what else a line needs to be one
     "trace": "index/",
     "sql": "index/",
     "verify": "index/",
-    "export megatron": "index/ -o tokens/",
 }
 
 

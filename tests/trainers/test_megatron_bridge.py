@@ -16,7 +16,6 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
@@ -55,19 +54,13 @@ bridge.__path__ = list(spec.submodule_search_locations or ())
 sys.modules["megatron.bridge"] = bridge
 sys.meta_path.insert(0, StoodIn())
 
-import pyarrow.parquet as pq  # noqa: E402
 import trainer_packs as real  # noqa: E402
-from megatron.bridge.data.datasets.sft import GPTSFTPackedDataset  # noqa: E402
 from megatron.bridge.data.samplers import build_pretraining_data_loader  # noqa: E402
 from megatron.bridge.training.config import DatasetBuildContext  # noqa: E402
 from megatron.bridge.training.losses import masked_next_token_loss  # noqa: E402
 from megatron.bridge.training.vlm_step import get_batch  # noqa: E402
-from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig  # noqa: E402
-from megatron.core.datasets.indexed_dataset import IndexedDataset  # noqa: E402
-from megatron.core.datasets.utils import Split  # noqa: E402
 from tiny_models import fresh  # noqa: E402
 
-from packidx.export.exchange import export_tokens  # noqa: E402
 from packidx.index import Index  # noqa: E402
 from packidx.trainers.megatron_bridge import PackedProvider  # noqa: E402
 
@@ -195,70 +188,3 @@ def test_the_losses_of_its_batches_are_those_of_plain_pytorch(texts: Index) -> N
         optimizer.zero_grad()
     plain = real.plain_losses(texts, fresh("qwen3").train(), texts_only=True)
     assert losses == pytest.approx(plain, abs=1e-5)
-
-
-class FromParquet(GPTSFTPackedDataset):  # type: ignore[misc]
-    """Bridge's packed data set, of which 0.3.1 reads no Parquet yet."""
-
-    def _load_dataset(self) -> None:
-        rows = pq.read_table(self.file_path).to_pylist()
-        self.indexed_dataset = [
-            {name: np.array(row[name]) if name == "input_ids" else row[name] for name in row}
-            for row in rows
-        ]
-
-
-def test_its_collate_trains_on_the_exported_labels(texts: Index, tmp_path: Any) -> None:
-    packs = real.ordered(texts).dataset
-    export_tokens(texts, packs, tmp_path / "out", "bridge")
-    path = str(tmp_path / "out" / "packs.idx.parquet")
-    tokenizer = SimpleNamespace(eos_id=1)
-    data = FromParquet.__new__(FromParquet)
-    vars(data).update(
-        file_path=path,
-        tokenizer=tokenizer,
-        samples_mapping=None,
-        answer_only_loss=True,
-        pad_to_max_length=False,
-        max_seq_length=real.CAPACITY,
-        pad_seq_length_to_mult=1,
-        ceil_to_power_2=False,
-        return_cu_seqlen=True,
-        pad_cu_seqlens=False,
-        _pad_seq_to_mult=1,
-    )
-    data._load_dataset()
-    for number in range(len(packs)):
-        batch = data.collate_fn([data[number]])
-        kept = batch["loss_mask"][0].bool()
-        labels = [sample["labels"] for sample in packs[number].samples]
-        wanted = torch.cat([own[1:][own[1:] != -100] for own in labels])
-        assert torch.equal(batch["labels"][0][kept], wanted)
-        bounds = batch["cu_seqlens"][0]
-        assert bounds.diff()[: len(labels)].tolist() == [len(own) - 1 for own in labels]
-
-
-def test_megatrons_own_data_set_gives_the_exported_packs(texts: Index, tmp_path: Any) -> None:
-    packs = real.ordered(texts).dataset
-    export_tokens(texts, packs, tmp_path / "out", "megatron", pad_token_id=0)
-    prefix = str(tmp_path / "out" / "packs")
-    rows = IndexedDataset(prefix)
-    for row, pack in zip((rows[k] for k in range(len(rows))), packs, strict=True):
-        ids = pack.joined()["input_ids"].numpy()
-        assert row.tolist() == [*ids.tolist(), *[0] * (real.CAPACITY - len(ids))]
-    config = GPTDatasetConfig(
-        random_seed=1,
-        sequence_length=real.CAPACITY,
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        create_attention_mask=False,
-        tokenizer=SimpleNamespace(eod=1, pad=0, vocab_size=96, unique_identifiers={"name": "tiny"}),
-        blend=([prefix], None),
-        split="1,0,0",
-    )
-    numbers = np.arange(len(rows), dtype=np.int32)
-    data = GPTDataset(rows, prefix, numbers, None, Split.train, config)
-    known = {rows[k].astype(np.int64).tobytes(): k for k in range(len(rows))}
-    seen = [known[data[k]["tokens"].numpy().tobytes()] for k in range(len(data))]
-    assert len(set(seen)) == len(seen) == len(rows) - 1  # it wants a token behind the last one
