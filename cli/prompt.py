@@ -9,18 +9,28 @@ from packidx.errors import PackidxError
 
 from .show.console import say
 
-_ENDS = ("quit", "exit", ".quit")
+_ENDS = ("quit", "exit", ".quit", ".exit")
+_HELP = "a semicolon ends a query; .tables lists the views, .schema their columns, .quit ends"
 
 
-def prompt(run: Callable[[str], None], views: Iterable[str], title: str) -> None:
+def prompt(
+    run: Callable[[str], None], views: Iterable[str], title: str, schema: Callable[[], None]
+) -> None:
     """Ask for queries and `run` them, until Ctrl-D or ``quit``.
 
     Args:
-        run: prints what queries give.
-        views: that can be asked.
-        title: what is asked.
+        run: prints the rows of queries.
+        views: names of the views.
+        title: the name of the index or table.
+        schema: prints the columns of all views.
     """
-    say(f"{title}: views are {', '.join(views)}; a semicolon ends a query, Ctrl-D the prompt")
+    say(f"{title}: views are {', '.join(views)}; {_HELP}")
+    own = {
+        ".tables": lambda: say("  ".join(views)),
+        ".schema": schema,
+        "help": lambda: say(_HELP),
+        ".help": lambda: say(_HELP),
+    }
     text = ""
     while True:
         try:
@@ -33,10 +43,13 @@ def prompt(run: Callable[[str], None], views: Iterable[str], title: str) -> None
             break
         if text.strip().lower() in _ENDS:
             break
-        if text.strip() and not text.rstrip().endswith(";"):
+        command = own.get(text.strip().rstrip(";").lower())
+        if text.strip() and command is None and not text.rstrip().endswith(";"):
             continue
         try:
-            if text.strip():
+            if command is not None:
+                command()
+            elif text.strip():
                 run(text)
         except KeyboardInterrupt:
             say("stopped", err=True)

