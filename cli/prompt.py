@@ -25,7 +25,7 @@ def prompt(
         schema: prints the columns of all views.
     """
     say(f"{title}: views are {', '.join(views)}; {_HELP}")
-    own = {
+    own: dict[str, Callable[[], None]] = {
         ".tables": lambda: say("  ".join(views)),
         ".schema": schema,
         "help": lambda: say(_HELP),

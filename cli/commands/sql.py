@@ -244,7 +244,8 @@ def _table(relation: Any, is_terminal: bool) -> str:
 def _copy(result: str, target: Path | None, is_terminal: bool) -> None:
     """Copy a result to stdout, or into a pipe or device."""
     if target is None and is_terminal:
-        print_text(visible(Path(result).read_text(encoding="utf-8"), lines=True))
+        text = Path(result).read_text(encoding="utf-8").expandtabs(2)
+        print_text(visible(text, lines=True))
         return
     with open(result, "rb") as file, contextlib.ExitStack() as stack:
         out = sys.stdout.buffer if target is None else stack.enter_context(open(target, "wb"))

@@ -225,8 +225,10 @@ def write_result(
 
 def _without_semicolon(query: str) -> str:
     """Cut the last semicolon and the comments behind it, which a subquery cannot hold."""
+    text = query.encode()  # places of tokens count bytes
     tokens = [at for at, kind in duckdb.tokenize(query) if kind != duckdb.token_type.comment]
-    return query[: tokens[-1]] if tokens and query[tokens[-1]] == ";" else query
+    ends = tokens and text[tokens[-1] : tokens[-1] + 1] == b";"
+    return text[: tokens[-1]].decode() if ends else query
 
 
 @contextlib.contextmanager
