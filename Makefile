@@ -3,21 +3,10 @@
 PYTHON ?= python3
 VENV   ?= .venv
 ENERGON_VENV ?= .venv-energon
-PLANNER_VENV ?= .venv-planner
 UV_VENV ?= .venv-uv
 DATA   := data
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# What fails without torch and not with it is an import, so these are the files that between them run
-# every import of the planner's code, and what tells that an optional package is missing.
-PLANNER_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index format/test_manifests \
-                   format/test_manifest_goldens io/test_storage lengths/test_survey pack/test_now \
-                   pack/test_solve pack/strategies/test_lp plan/test_continue plan/test_measured \
-                   plan/test_plan plan/test_windows plan/options/test_config plan/schedule/test_cost_model \
-                   plan/select/test_mixture records/test_fetch records/containers/test_bad_files \
-                   records/containers/test_large records/containers/test_webdataset \
-                   records/media/test_audio records/media/test_lmdb records/media/test_video \
-                   records/sources/test_hub records/sources/test_mixes records/sources/test_splits))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 MODEL := qwen2.5-vl
 
@@ -41,16 +30,12 @@ ENERGON := 7.4.1
 # 5.24.0 does not run Llama 4.
 LATEST := 5.23.0
 
-# Releases of transformers that trainers pin. Each is a folder that goes before $(VENV) on Python's
-# path: the release, and beside it what it and its Trainer cannot use newer releases of.
+# The release of transformers between the lowest, which `make test-lowest` runs, and this environment's.
+# It goes before $(VENV) on Python's path, with what it cannot use newer releases of.
 OVERLAYS := .overlays
-TRANSFORMERS := 4.57.6 5.0.0 5.6.2 5.11.0 5.18.0 5.24.0
+BETWEEN := 5.6.2
 BESIDE_4 := huggingface-hub==0.36.2 tokenizers==0.22.2 datasets==4.4.1 httpx==0.28.1 httpcore==1.0.9
-BESIDE_5 := huggingface-hub==1.33.0 tokenizers==0.22.2 httpx==0.28.1 httpcore==1.0.9
-BESIDE_4.57.6 := $(BESIDE_4)
-BESIDE_5.0.0  := $(BESIDE_5)
-BESIDE_5.6.2  := $(BESIDE_5)
-BESIDE_5.11.0 := $(BESIDE_5)
+BESIDE_BETWEEN := huggingface-hub==1.33.0 tokenizers==0.22.2 httpx==0.28.1 httpcore==1.0.9
 
 # The floors of pyproject.toml, in a folder of the same kind, with a pandas that goes with that NumPy and
 # the `datasets` that goes with that huggingface-hub: the Trainer imports it.
@@ -61,7 +46,6 @@ LOWEST_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index cli/test_cli
                   torch/test_sampler torch/test_dataset torch/test_collate \
                   records/media/test_media records/media/test_video export/test_outputs \
                   inspect/test_sql_locked inspect/test_sql_views cli/test_prompt))
-PYARROWS := 21.0.0 23.0.1
 
 # Trainers that the tests of the adapters run, each in a folder of the same kind with what it imports
 # and $(VENV) has not: triton is for torchtitan alone, since NeMo's kernels ask for a release of it.
@@ -84,7 +68,7 @@ TRAINERS_NEED := absl-py==2.5.1 annotated-doc==0.0.7 antlr4-python3-runtime==4.9
                  werkzeug==3.1.9
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-planner test-slow test-energon test-lowest test-transformers test-trainers check lint bench train models docs trainers wheels clean
+.PHONY: help plan test test-slow test-energon test-lowest test-transformers test-trainers check lint bench train models docs trainers wheels clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 19
@@ -95,16 +79,13 @@ plan: $(DATA)/processors/.done $(DATA)/corpus/.done  ## build the corpus, count 
 test: $(VENV)/.dev  ## run the tests but the slow ones (installs torch and transformers)
 	@$(PYTEST) -m "not slow"
 
-test-planner: $(PLANNER_VENV)/.ready  ## of these, what runs every import of the planner where neither torch nor transformers is installed
-	@OMP_NUM_THREADS=1 $(PLANNER_VENV)/bin/python -m pytest -q -n auto --dist worksteal -m "not slow" $(PLANNER_TESTS)
-
 test-slow: $(VENV)/.dev  ## random kills, fuzzers, Ray, training on several ranks, limits of memory
 	@$(PYTEST) -m slow
 
 test-energon: $(ENERGON_VENV)/.ready $(VENV)/.base  ## load both exports with Megatron-Energon, in an environment of its own
 	@OMP_NUM_THREADS=1 PACKIDX=$(abspath $(BIN)/packidx) $(ENERGON_VENV)/bin/python -m pytest -q tests/energon
 
-test-lowest: $(OVERLAYS)/lowest/.ready $(PYARROWS:%=$(OVERLAYS)/pyarrow-%/.ready)  ## the lowest releases that pyproject.toml admits, and plans by three of pyarrow
+test-lowest: $(OVERLAYS)/lowest/.ready  ## the lowest releases that pyproject.toml admits
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) $(BIN)/python -m pytest -q tests/versions/test_lowest_releases.py
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) $(BIN)/python -m pytest -q -n auto -m "not slow" $(LOWEST_TESTS)
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) \
@@ -112,16 +93,12 @@ test-lowest: $(OVERLAYS)/lowest/.ready $(PYARROWS:%=$(OVERLAYS)/pyarrow-%/.ready
 	    $(BIN)/python -m pytest -q -n auto -k 'models or test_ids' tests/versions/test_transformers*.py
 	@OMP_NUM_THREADS=1 PACKIDX_OVERLAYS=$(abspath $(OVERLAYS)) $(BIN)/python -m pytest -q tests/versions/test_golden_ids.py
 
-test-transformers: $(VENV)/.dev  ## tiny models and processors under the releases of transformers that trainers pin
-	@$(MAKE) --no-print-directory -j2 -O $(TRANSFORMERS:%=test-transformers-%)
+# Made by the tests that need them, and kept.
+.SECONDARY: $(TRAINERS:%=$(OVERLAYS)/trainer-%/.ready)
 
-# Made by the tests that need them, two at a time, and kept.
-.SECONDARY: $(TRANSFORMERS:%=$(OVERLAYS)/transformers-%/.ready) $(TRAINERS:%=$(OVERLAYS)/trainer-%/.ready)
-
-test-transformers-%: $(OVERLAYS)/transformers-%/.ready
-	@echo "transformers $*"
-	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/transformers-$*) PACKIDX_TRANSFORMERS=$* \
-	    $(BIN)/python -m pytest -q tests/versions/test_transformers*.py
+test-transformers: $(OVERLAYS)/transformers/.ready  ## tiny models and processors under an older release of transformers
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/transformers) PACKIDX_TRANSFORMERS=$(BETWEEN) \
+	    $(BIN)/python -m pytest -q -n auto tests/versions/test_transformers*.py
 
 test-trainers: $(TRAINERS:%=test-trainers-%)  ## the adapters of trainers with the trainers' own packages
 
@@ -167,7 +144,7 @@ wheels: $(UV_VENV)/.ready  ## ask it for which Pythons there are wheels of what 
 	@$(UV_VENV)/bin/python tools/wheels.py docs/pythons.md
 
 clean:  ## remove the environment and all generated data
-	rm -rf $(VENV) $(PLANNER_VENV) $(ENERGON_VENV) $(UV_VENV) $(OVERLAYS) $(DATA) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(ENERGON_VENV) $(UV_VENV) $(OVERLAYS) $(DATA) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 $(VENV)/.base: pyproject.toml setup.py Makefile
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -181,18 +158,8 @@ $(VENV)/.dev: $(VENV)/.base
 	@echo "installing torch, transformers and the test tools into $(VENV) ..."
 	@$(PIP) torch==2.13.0
 	@$(PIP) --no-deps torchvision==0.28.0
-	@$(PIP) "$(PYARROW)" transformers==$(LATEST) -e ".[dev,transformers,torch,video,fast,lmdb,ray,s3]"
+	@$(PIP) "$(PYARROW)" transformers==$(LATEST) -e ".[dev,train,video,fast,lmdb,ray,s3]"
 	@$(PIP) --no-deps $(PEERS)
-	@touch $@
-
-# An environment of the planner's own, which has neither torch nor transformers.
-$(PLANNER_VENV)/.ready: pyproject.toml Makefile $(VENV)/.base
-	@test -x $(PLANNER_VENV)/bin/python || $(PYTHON) -m venv $(PLANNER_VENV)
-	@echo "installing packidx and the test tools into $(PLANNER_VENV) (no torch) ..."
-	@$(PLANNER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$(PYARROW)" \
-	    -e ".[test,video,fast,lmdb,ray,s3]"
-	@$(PLANNER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(PEERS)
-	@ln -sfn $(abspath $(VENV))/corpus-packages $(PLANNER_VENV)/corpus-packages
 	@touch $@
 
 # The resolver that `make trainers` and `make wheels` ask; they need the package index.
@@ -210,10 +177,10 @@ $(ENERGON_VENV)/.ready: Makefile
 	    megatron-energon==$(ENERGON) multi-storage-client==1.3.1 pytest==9.2.0
 	@touch $@
 
-$(OVERLAYS)/transformers-%/.ready: Makefile $(VENV)/.dev
-	@echo "installing transformers $* into $(@D) ..."
+$(OVERLAYS)/transformers/.ready: Makefile $(VENV)/.dev
+	@echo "installing transformers $(BETWEEN) into $(@D) ..."
 	@rm -rf $(@D)
-	@$(PIP) --no-deps --no-compile --target $(@D) transformers==$* $(BESIDE_$*)
+	@$(PIP) --no-deps --no-compile --target $(@D) transformers==$(BETWEEN) $(BESIDE_BETWEEN)
 	@touch $@
 
 $(OVERLAYS)/trainer-%/.ready: Makefile $(VENV)/.dev
@@ -232,12 +199,6 @@ $(OVERLAYS)/lowest/.ready: pyproject.toml tests/versions/floors.py Makefile $(VE
 	@rm -rf $(@D)
 	@$(PIP) --no-deps --no-compile --target $(@D) $(BESIDE_LOWEST) \
 	    $$($(BIN)/python tests/versions/floors.py pyproject.toml)
-	@touch $@
-
-$(OVERLAYS)/pyarrow-%/.ready: Makefile $(VENV)/.dev
-	@echo "installing pyarrow $* into $(@D) ..."
-	@rm -rf $(@D)
-	@$(PIP) --no-deps --no-compile --target $(@D) pyarrow==$*
 	@touch $@
 
 $(DATA)/processors/.done: tools/make_processors.py | $(VENV)/.base
