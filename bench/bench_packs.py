@@ -48,29 +48,26 @@ def main(data: Path) -> None:
     heading(f"{PACKS} packs of 8,192 tokens, {samples} samples: one call a pack / one a sample")
     ratio("dataset[k] / its samples' processor calls", ours.sum(), theirs.sum(), at_most=1.05)
     line("    median pack", f"{np.median(ours / theirs):.3f}")
-    _kept_tokens(data)
+    _engines(data)
 
 
-def _kept_tokens(data: Path) -> None:
-    """Print the ratios of packs of text whose tokens were kept, or are made by either engine."""
+def _engines(data: Path) -> None:
+    """Print the ratio of packs of text that either tokenizer library makes."""
     folder = data / "processors" / MODEL
     with tempfile.TemporaryDirectory() as output:
         lengths, index = Path(output) / "lengths", Path(output) / "index"
-        estimate_lengths(
-            str(data / "corpus" / "dialogues.jsonl"), lengths, processor=folder, keep_tokens=True
-        )
+        estimate_lengths(str(data / "corpus" / "dialogues.jsonl"), lengths, processor=folder)
         plan_packs(lengths, index, capacity=8192)
-        readers = [PackedDataset(index, folder)]
+        readers = []
         for engine in BACKENDS:
             encoder = ProcessorEncoder(folder)
             assert encoder._counter.text is not None
             encoder._counter.text.backend = engine
-            readers.append(PackedDataset(index, encoder, tokens=False))
+            readers.append(PackedDataset(index, encoder))
         packs = np.random.default_rng(0).permutation(len(readers[0]))[: PACKS + 4].tolist()
         times = np.array([[_seconds(each, k) for each in readers] for k in packs])[4:]
-        kept, fast, slow = times.sum(0)
+        fast, slow = times.sum(0)
         heading(f"{PACKS} packs of text, 8,192 tokens: dataset[k] (CPU time)")
-        ratio("kept by --keep-tokens / tokenized by tokenizers", kept, slow, at_most=0.1)
         ratio("tokenized by gigatoken / tokenized by tokenizers", fast, slow, at_most=0.6)
         line("    median pack", ", ".join(f"{1e3 * each:.2f} ms" for each in np.median(times, 0)))
 

@@ -38,8 +38,7 @@ PROMISED = {
     "example": {"float32": 1.3, "uint8": 2.5, "kept": 4.0},
     "photos": {"float32": 1.3, "uint8": 1.8, "kept": 4.0},
 }
-"""``kept``: bytes that ``packidx precompute --pixels`` has written, and tokens that ``packidx
-estimate --keep-tokens`` has."""
+"""``kept``: bytes that ``packidx precompute --pixels`` has written."""
 
 
 def main(data: Path) -> None:
@@ -67,7 +66,7 @@ def main(data: Path) -> None:
 def _plan(source: str, output: Path, name: str, folder: Path, capacity: int) -> None:
     lengths = output / f"{name}-lengths"
     root = source if Path(source).is_dir() else None
-    estimate_lengths(source, lengths, processor=str(folder), media_root=root, keep_tokens=True)
+    estimate_lengths(source, lengths, processor=str(folder), media_root=root)
     plan_packs(lengths, output / name, capacity=capacity)
 
 
@@ -76,10 +75,7 @@ def _compare(name: str, path: Path, folder: Path, processor: Any, kept: Path) ->
     promised = PROMISED[name]
     encoders = {form: ProcessorEncoder(folder, pixels=form) for form in ("float32", "uint8")}
     encoders["kept"] = ProcessorEncoder(folder, pixels="uint8", pixel_store=kept)
-    datasets = {
-        form: PackedDataset(index, encode, tokens=form == "kept")
-        for form, encode in encoders.items()
-    }
+    datasets = {form: PackedDataset(index, encode) for form, encode in encoders.items()}
     packs = np.random.default_rng(0).permutation(index.num_packs)[:PACKS].tolist()
 
     def ours(form: str) -> None:

@@ -12,7 +12,7 @@ from packidx.format.terms import COLUMNS, PAIRS, TAGS
 from packidx.inspect.facts import compared_fact
 from packidx.words import count, number_of
 
-from .options import Decorator, flag, option, pairs_option, settings_option, together, trust_option
+from .options import Decorator, option, pairs_option, settings_option, together, trust_option
 from .show.console import print_facts, print_rows, say, warn, with_parts
 
 if TYPE_CHECKING:
@@ -120,11 +120,6 @@ _text_engine = option(
     "The tokenizer library; auto takes the faster one if both agree on the data's text.  "
     "[default: auto]",
 )
-_keep_tokens = flag(
-    "--keep-tokens",
-    "Write every sample's ids and labels beside the table, for readers that then tokenize "
-    "nothing: about as many bytes as the text.",
-)
 _method = option(
     "--method",
     None,
@@ -134,7 +129,7 @@ _method = option(
 )
 how_options = together(
     *(processor_option(), settings_option(), trust_option, _encode, _labels),
-    *(_transform, _text_engine, _keep_tokens, _method),
+    *(_transform, _text_engine, _method),
 )
 """How a table is counted."""
 record_options = together(

@@ -168,7 +168,7 @@ def page(ours: list[str], tables: list[str]) -> str:
             "",
             "packidx asks for " + ", ".join(f"`{one}`" for one in asked) + ".",
             "",
-            "In the clone, in an environment that has the trainer, so that none of its releases moves:",
+            "In the clone and the trainer's environment, so that none of its releases moves:",
             "",
             "    pip freeze > pins.txt",
             '    pip install ".[transformers,torch,s3]" -c pins.txt',

@@ -139,9 +139,8 @@ def _recipe(
     from packidx.recipe.recipe import recipe_file, recipe_given
 
     given = {name: value for name, value in options.items() if value not in (None, (), {})}
-    for flag in ("trust_remote_code", "keep_tokens"):
-        if not given[flag]:
-            del given[flag]
+    if not given["trust_remote_code"]:
+        del given["trust_remote_code"]
     if not sources:
         raise click.UsageError("Missing argument 'RECIPE|SOURCE...'.")
     if len(sources) == 1 and (recipe := recipe_file(sources[0])) is not None:

@@ -19,13 +19,11 @@ from packidx.encode.loading import files_of, load_part, load_processor
 from packidx.encode.media import decoded_image, info_of, refuse_unsupported
 from packidx.encode.patches import FORMS, Allocate, ImagePatches, patches_of
 from packidx.encode.positions import mrope_positions, positions_of
-from packidx.encode.probe import ProbedMedia
 from packidx.encode.tiles import BytePart, byte_part
 from packidx.encode.whole import NotBuilt
 from packidx.errors import BadRecord, FormatError, MismatchError, OptionError
 from packidx.format.manifest import setting_differences
 from packidx.format.pixels import PixelStore, key_of
-from packidx.format.tokens import KeptSample
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
 from packidx.processor.families.base import FamilyMedia
@@ -175,30 +173,16 @@ class ProcessorEncoder:
         """Whether `PackedDataset` gives it the memory of its pack: not one that does more."""
         return type(self).__call__ is ProcessorEncoder.__call__
 
-    @property
-    def takes_tokens(self) -> bool:
-        """Whether `PackedDataset` gives it tokens that were kept: not one that does more, nor where
-        a processor of no family of ours builds every sample."""
-        return self.takes_allocate and not isinstance(self.files.vision, ProbedMedia)
-
-    def text_sample(self, kept: KeptSample) -> dict[str, torch.Tensor]:
-        """One sample's tensors, of text alone, made of its tokens."""
-        torch = import_torch()
-        arrays = self._arrays(kept.ids.astype(np.int64), kept.trained)
-        return {key: torch.from_numpy(value) for key, value in arrays.items()}
-
     def __call__(
         self,
         record: Mapping[str, Any],
         allocate: Allocate | None = None,
-        kept: KeptSample | None = None,
     ) -> dict[str, torch.Tensor]:
         """One sample's tensors.
 
         Args:
             record: a raw record of any dialect, images opened (`records.media.opener.open_media`).
             allocate: gives the tensor that patches of images are written into.
-            kept: its tokens as a lengths table has kept them, taken if they are of its very text.
 
         Returns:
             ``input_ids`` int64 ``[T]``; ``labels`` int64 ``[T]``, not shifted, -100 where not
@@ -219,7 +203,7 @@ class ProcessorEncoder:
         media = self._counter.count_media([conversation], [infos])
         for number in sorted(media.errors):
             raise media.errors[number]
-        arrays = self._encode_text(conversation, media, kept)
+        arrays = self._encode_text(conversation, media)
         sample = {key: torch.from_numpy(value) for key, value in arrays.items()}
         if conversation.input_ids is not None:
             return sample  # its own ids, and no media
@@ -347,13 +331,13 @@ class ProcessorEncoder:
         return made.table if self.pixels == "uint8" and made is not None else None
 
     def _encode_text(
-        self, conversation: Conversation, media: MediaColumns, kept: KeptSample | None
+        self, conversation: Conversation, media: MediaColumns
     ) -> dict[str, np.ndarray]:
         if conversation.input_ids is not None:
             return _given(conversation)
         text = self._counter.text
         assert text is not None  # see __init__
-        expanded, batch, runs = self._counter.tokenize(conversation, media, kept)
+        expanded, batch, runs = self._counter.tokenize(conversation, media)
         repeats = runs.repeats_of(batch)
         input_ids = np.repeat(batch.ids, repeats)
         trained = np.repeat(trained_tokens(batch, text, [expanded], runs), repeats)

@@ -79,7 +79,6 @@ def estimate_lengths(
     seed: int = 0,
     method: str | None = None,
     text_engine: str | None = None,
-    keep_tokens: bool = False,
     media_root: str | os.PathLike[str] | None = None,
     remote_media: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
@@ -124,9 +123,6 @@ def estimate_lengths(
             chat template is an error.
         text_engine: ``'gigatoken'`` or ``'tokenizers'``; by default the faster one that agrees
             with `tokenizers` on the data.
-        keep_tokens: write the ids and labels of every sample beside the table, about as many bytes
-            as its text: a reader with this processor takes them and tokenizes nothing. Not with a
-            `transform`, whose records every epoch may have others of.
         media_root: folder of the media, or its URL: relative paths start there, and nothing outside
             it is read, links resolved. Otherwise it is the one that a mix states, or each shard's
             own folder.
@@ -186,7 +182,6 @@ def estimate_lengths(
         transform=transform,
         seed=seed,
         cheap=method is not None,
-        keep_tokens=keep_tokens,
     )
     forget_media()
     with open_workers(engine, workers) as counting:

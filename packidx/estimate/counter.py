@@ -10,14 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord, LimitError, MismatchError, OptionError, SourceError
 from packidx.estimate.user_encoder import Encode, Measured, UserEncoder, counts_of
-from packidx.format import schema
 from packidx.format.manifest import DEFAULT, Layout
-from packidx.format.tokens import KEPT
 from packidx.io import storage
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import OUT_OF_MEMORY, ConversationCounter
@@ -61,8 +58,6 @@ class CounterSettings:
     """Of the transform."""
     cheap: bool = False
     """Estimate without tokenizing or encoding anything."""
-    keep_tokens: bool = False
-    """Whether the samples' tokens are written beside their counts."""
 
     def __post_init__(self) -> None:
         if self.encode is not None and self.processor is not None:
@@ -71,12 +66,6 @@ class CounterSettings:
             raise OptionError("a label policy needs a processor: without one no labels are counted")
         if self.processor_settings and self.processor is None:
             raise OptionError("settings of a processor need the processor: name its folder")
-        if self.keep_tokens and (self.processor is None or self.cheap):
-            raise OptionError("tokens are kept of what a processor tokenizes: give one, no method")
-        if self.keep_tokens and self.transform is not None:
-            raise OptionError(
-                "tokens cannot be kept of a transform's records: each epoch has others"
-            )
 
     def build(self) -> RecordCounter:
         """The counter.
@@ -93,7 +82,7 @@ class CounterSettings:
         encoder = None if self.encode is None else UserEncoder(self.encode)
         changes = self.transform
         transform = None if changes is None else Transform.load(changes, self.seed)
-        return RecordCounter(files, encoder, transform, self.cheap, self.keep_tokens)
+        return RecordCounter(files, encoder, transform, self.cheap)
 
 
 @dataclass(slots=True)
@@ -122,8 +111,6 @@ class RecordCounter:
         encoder: the user's encoder, None without one.
         transform: what changes the files' records, None without one.
         opens_media: whether records are handed over with their media opened.
-        keeps_tokens: whether the samples' tokens are in its tables, besides their counts.
-        columns: of these tables.
     """
 
     def __init__(
@@ -132,11 +119,8 @@ class RecordCounter:
         encoder: UserEncoder | None = None,
         transform: Transform | None = None,
         cheap: bool = False,
-        keeps_tokens: bool = False,
     ) -> None:
         self.files = files
-        self.keeps_tokens = keeps_tokens
-        self.columns = pa.schema([*schema.ALL_LENGTHS, *(KEPT if keeps_tokens else ())])
         self.encoder = encoder
         self.transform = transform
         self._measures = encoder is not None and not cheap

@@ -101,8 +101,6 @@ class EstimateJob:
             options["trust_remote_code"] = True
         if self.method is not None:
             options["method"] = self.method
-        if self.settings.keep_tokens:
-            options["keep_tokens"] = True
         return options
 
     @property
@@ -274,7 +272,6 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
         sources=_sources(job, totals, of_sources),
         files=tuple(part.file for part in parts),
         notes=tuple(part.note for part in parts if part.note is not None),
-        tokens=tuple(part.tokens for part in parts if part.tokens) or None,
         methods=total.methods,
         rejected=total.rejected,
         num_media=sum(part.num_media for part in parts),

@@ -29,7 +29,6 @@ from packidx.errors import FormatError
 from packidx.format import parquet, schema
 from packidx.format.manifest import File
 from packidx.format.parquet import as_arrow, conform
-from packidx.format.tokens import KEPT, read_tokens
 from packidx.io import files
 from packidx.io.copies import StoredFile, local_copy
 from packidx.records.containers.base import RecordRange
@@ -123,15 +122,13 @@ class Part(msgspec.Struct, frozen=True):
     num_media: int
     sources: dict[str, SourceSums]
     ranges: tuple[RangeRows, ...]
-    tokens: File | msgspec.UnsetType = msgspec.UNSET
-    """Of its samples, where they were to be kept."""
     note: File | None = None
     """That says all this; None in itself."""
 
 
-def part_name(number: int, tokens: bool = False) -> str:
-    """Return the name of part `number`, or of its tokens."""
-    return f"tokens-{number:05d}.arrow" if tokens else f"part-{number:05d}.parquet"
+def part_name(number: int) -> str:
+    """Return the name of part `number`."""
+    return f"part-{number:05d}.parquet"
 
 
 def note_name(number: int) -> str:
@@ -149,18 +146,12 @@ def write_part(
 
     Args:
         folder: where they belong.
-        table: of schema `ALL_LENGTHS`, of which a part has no more columns than it needs; and with
-            `KEPT` behind it, where the samples' tokens are kept.
+        table: of schema `ALL_LENGTHS`, of which a part has no more columns than it needs.
         ranges: what its rows are, in order; which of them are rejected is filled in.
 
     Raises:
         OSError: it cannot be written.
     """
-    tokens: File | msgspec.UnsetType = msgspec.UNSET
-    if KEPT.names[0] in table.column_names:
-        with pa.ipc.new_file(kept := begin_part(folder, number), KEPT) as stream:
-            stream.write_table(table.select(KEPT.names).combine_chunks())
-        tokens = _put(kept, folder, part_name(number, tokens=True), table.num_rows)
     table = _with_what_is_known(table)
     with parquet.open_writer(temporary, table.schema) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP)
@@ -170,7 +161,6 @@ def write_part(
         num_media=pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0,
         sources=_source_sums(table),
         ranges=tuple(_with_rejected(ranges, table["reason"])),
-        tokens=tokens,
     )
     temporary = begin_part(folder, number)
     with pa.output_stream(temporary, compression="zstd") as stream:
@@ -255,8 +245,8 @@ class OldRows(NamedTuple):
     note: StoredFile
     number: int
     """Of the range in its note."""
-    files: tuple[StoredFile, ...]
-    """The part, and its tokens where they were kept."""
+    file: StoredFile
+    """The part."""
     first: int
     """Row of the part that they begin with."""
     rows: RangeRows
@@ -325,11 +315,11 @@ class OldParts:
             except FormatError as error:
                 self.damaged.append(str(error).partition(":")[0])
                 continue
-            files, first = _beside(note, part), 0
+            file, first = _beside(note, part), 0
             for number, rows in enumerate(part.ranges):
                 rows = rows._replace(references=NOTHING, columns={})  # which the note has
                 if rows.key is not None:
-                    old = OldRows(note, number, files, first, rows, is_trusted)
+                    old = OldRows(note, number, file, first, rows, is_trusted)
                     self._rows[rows.key].append(old)
                 first += rows.range.num_records
 
@@ -342,11 +332,11 @@ class OldParts:
         )
 
     def _is_whole(self, old: OldRows) -> bool:
-        for file in old.files:
+        for file in (old.file,):
             if file not in self._states:
                 wrong = self._states[file] = _damage(file)
                 self.damaged += [] if wrong is None else [wrong]
-        return not any(self._states[file] for file in old.files)
+        return not self._states[old.file]
 
 
 def _damage(file: StoredFile) -> str | None:
@@ -371,33 +361,25 @@ def copy_part(
     if note is None or len((part := read_note(note)).ranges) != len(rows):
         return None
     copies = []
-    names = part_name(number), part_name(number, tokens=True)
-    files = *zip(_beside(note, part), names, strict=False), (note, note_name(number))
-    for file, name in files:
+    for file, name in ((_beside(note, part), part_name(number)), (note, note_name(number))):
         temporary = begin_part(folder, number)
         with local_copy(file) as copy:
             shutil.copyfile(copy, temporary)
         copies.append(_put(temporary, folder, name, part.file.rows))
     noted = structs.replace(copies[-1], rows=len(rows))
-    tokens = copies[1] if part.tokens else part.tokens
     bare = tuple(each._replace(references=NOTHING) for each in part.ranges)
-    return structs.replace(part, file=copies[0], tokens=tokens, note=noted, ranges=bare)
+    return structs.replace(part, file=copies[0], note=noted, ranges=bare)
 
 
-def _beside(note: StoredFile, part: Part) -> tuple[StoredFile, ...]:
-    """Return the file of the part that a note is of, and that of its tokens, if there is one."""
-    folder = note.path.rpartition("/")[0]
-    return tuple(file.within(folder) for file in (part.file, part.tokens) if file)
+def _beside(note: StoredFile, part: Part) -> StoredFile:
+    """Return the file of the part that a note describes."""
+    return part.file.within(note.path.rpartition("/")[0])
 
 
 @lru_cache(maxsize=1)
-def _read_part(file: StoredFile, *tokens: StoredFile) -> pa.Table:
+def _read_part(file: StoredFile) -> pa.Table:
     with local_copy(file) as copy, pq.ParquetFile(copy) as stored:
-        rows = conform(stored.read(use_threads=False), schema.ALL_LENGTHS)
-    for kept in map(read_tokens, tokens):
-        for name in KEPT.names:
-            rows = rows.append_column(name, kept[name])
-    return rows
+        return conform(stored.read(use_threads=False), schema.ALL_LENGTHS)
 
 
 def taken_rows(old: OldRows, place: Place) -> tuple[pa.Table, RangeRows]:
@@ -408,7 +390,7 @@ def taken_rows(old: OldRows, place: Place) -> tuple[pa.Table, RangeRows]:
         OSError: it cannot be read.
     """
     noted = read_note(old.note).ranges[old.number]
-    rows = _read_part(*old.files).slice(old.first, noted.range.num_records)
+    rows = _read_part(old.file).slice(old.first, noted.range.num_records)
     if noted.place == place:
         return rows, noted
     num = rows.num_rows

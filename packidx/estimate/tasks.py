@@ -41,7 +41,6 @@ from packidx.estimate.parts import (
 from packidx.format import schema
 from packidx.format.schema import METHODS
 from packidx.format.terms import PAIR_SIDES
-from packidx.format.tokens import KEPT
 from packidx.processor.counts import (
     KINDS,
     UNKNOWN,
@@ -49,7 +48,6 @@ from packidx.processor.counts import (
     Counts,
     MediaColumns,
     Spans,
-    Tokenized,
 )
 from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRange
 from packidx.records.media.opener import LookedAt, forget_media
@@ -181,7 +179,7 @@ def make_part(
             progress(part.file.rows)
         return part
     temporary = begin_part(folder, task.number)
-    tables, ranges = [counter.columns.empty_table()], []
+    tables, ranges = [schema.ALL_LENGTHS.empty_table()], []
     for placed, old in zip(task.ranges, task.old, strict=True):
         if old is None:
             table, rows = _count(placed, counter, progress)
@@ -204,7 +202,7 @@ def _count(
     placed: PlacedRange, counter: RecordCounter, progress: Callable[[int], None] | None
 ) -> tuple[pa.Table, RangeRows]:
     """Return the rows of a range, and what they are."""
-    tables, looked_at = [counter.columns.empty_table()], LookedAt()
+    tables, looked_at = [schema.ALL_LENGTHS.empty_table()], LookedAt()
     columns: dict[str, str] = {}
     shard, part = replace(placed.shard, looked_at=looked_at), placed.range
     try:
@@ -329,8 +327,6 @@ def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordC
     }
     columns.update(_content_columns(rows))
     columns.update(count_columns(counts, np.array(good, np.int64), num))
-    if counter.keeps_tokens:
-        columns.update(_kept(counts.tokenized, np.array(good, np.int64), num))
     if any(item.measured is not None and item.measured.kinds is None for item in rows):
         # Only the user's encoder knows what these records hold.
         known = [item.measured is not None and item.measured.kinds is not None for item in rows]
@@ -338,9 +334,8 @@ def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordC
         columns["media"] = pc.if_else(pa.array(known), columns["media"], nothing)
     columns.update(_status_columns(rows, counter))
     columns["pair"] = [item.pair for item in rows]
-    written = counter.columns
-    arrays = [_array(columns[field.name], field.type) for field in written]
-    return pa.Table.from_arrays(arrays, schema=written)
+    arrays = [_array(columns[field.name], field.type) for field in schema.ALL_LENGTHS]
+    return pa.Table.from_arrays(arrays, schema=schema.ALL_LENGTHS)
 
 
 def reject_together(rows: Sequence[ExaminedRecord], counts: Counts, good: Sequence[int]) -> None:
@@ -442,19 +437,6 @@ def _label_spans(spans: Spans, num_samples: int) -> pa.Array:
     ends = [pa.array(values.astype(np.int32)) for values in (spans.start, spans.stop)]
     structs = pa.StructArray.from_arrays(ends, fields=list(schema.LABEL_SPANS.value_type))
     return _lists(np.cumsum(sizes), structs, schema.LABEL_SPANS, mask=pa.array(sizes == 0))
-
-
-def _kept(made: Tokenized | None, rows: Int64s, num_rows: int) -> dict[str, pa.Array]:
-    """The columns `KEPT` of a table, null where nothing was tokenized; `rows` as above."""
-    sizes, marks = np.zeros(num_rows, np.int64), np.full(num_rows, None, object)
-    ids, trained = pa.array([], pa.int32()), pa.array([], pa.bool_())
-    if made is not None:
-        own, batch = rows[made.rows], made.batch
-        sizes[own], marks[own] = batch.lengths, [item.mark for item in made.expanded]
-        ids, trained = pa.array(batch.ids.astype(np.int32)), pa.array(batch.trained)
-    ends, absent = np.cumsum(sizes), pa.array(sizes == 0)
-    lists = [_lists(ends, of, pa.list_(of.type), mask=absent) for of in (ids, trained)]
-    return dict(zip(KEPT.names, [*lists, pa.array(marks, pa.binary())], strict=True))
 
 
 def _media(media: MediaColumns) -> pa.Array:

@@ -61,8 +61,6 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
     files: tuple[File, ...]
     notes: tuple[File, ...] | None = None
     """What the rows of each of the files are made of, for who counts again."""
-    tokens: tuple[File, ...] | None = None
-    """The tokens of each of the files' samples (`packidx.format.tokens`)."""
     methods: Mapping[str, Count]
     rejected: Mapping[str, Count]
     num_media: Count
@@ -76,9 +74,7 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
         return next(each.columns or {} for each in self.sources if each.name == shard.source)
 
     def check(self) -> None:
-        check_files((*self.files, *(self.notes or ()), *(self.tokens or ())))
-        if self.tokens and [each.rows for each in self.tokens] != [f.rows for f in self.files]:
-            raise Unfit("has tokens of other rows than its files have")
+        check_files((*self.files, *(self.notes or ())))
         unique([source.name for source in self.sources], "source")
         check_shards(self.shards, [source.name for source in self.sources])
         equal(sum(file.rows for file in self.files), self.num_samples, "rows of files")

@@ -10,13 +10,11 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from packidx.arrays import Bools, Int64s
 from packidx.errors import BadRecord, LimitError
-from packidx.format.tokens import KeptSample
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counts import (
     EXACT,
@@ -29,7 +27,6 @@ from packidx.processor.counts import (
     MediaColumns,
     Spans,
     Texts,
-    Tokenized,
     combine,
     fill,
     sample_kind,
@@ -219,23 +216,15 @@ class ConversationCounter:
         return expanded
 
     def tokenize(
-        self, conversation: Conversation, media: MediaColumns, kept: KeptSample | None = None
+        self, conversation: Conversation, media: MediaColumns
     ) -> tuple[Expanded, TokenBatch, FeatureRuns]:
-        """One conversation, that `media` is of: what is tokenized, its tokens, and their runs.
-
-        Args:
-            kept: its tokens; they are not made again, unless they are of another text.
+        """Return the expanded text of one conversation, its tokens and their runs.
 
         Raises:
             BadRecord: as `ChatTemplate.render`; ``media_token_in_text``; ``cut_off``.
         """
         expanded = self.expand(conversation, 0, media)
-        if kept is not None and kept.mark == expanded.mark and self.files is not None:
-            ids, none = kept.ids.astype(np.int64), np.zeros(1, np.int64)
-            batch = TokenBatch(ids, np.array([0, len(ids)]), none, none, kept.trained)
-            runs = locate_runs(batch, [expanded], self.files.feature_ids)
-        else:
-            batch, runs = self._encode([expanded])
+        batch, runs = self._encode([expanded])
         if runs.mismatched:
             raise media_token_in_text()
         if (tokens := int(batch.lengths[0] + runs.extra[0])) > self._limit:
@@ -272,7 +261,6 @@ class ConversationCounter:
             tokens = int(batch.lengths[number] + runs.extra[number])
             texts.errors[int(rows[number])] = cut_off(self.files, tokens)
         mask = trained_tokens(batch, self.text, expanded, runs)
-        texts.tokenized = Tokenized(rows, replace(batch, trained=mask), expanded)
         sums = np.concatenate([[0], np.cumsum(mask)])
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
         own = place_media(media, rows, expanded, runs)

@@ -16,7 +16,7 @@ from packidx.processor.families import Expansion, MediaCounts
 from packidx.records.conversation import Conversation
 
 if TYPE_CHECKING:
-    from packidx.processor.text.encoder import TokenBatch
+    pass
 
 EXACT, PRECOMPUTED, HEURISTIC = range(3)
 KINDS = ("image", "video", "audio")
@@ -96,17 +96,6 @@ class Spans(NamedTuple):
         return cls(*[np.empty(0, np.int64)] * 3)
 
 
-class Tokenized(NamedTuple):
-    """The tokens of those of some samples that have a text."""
-
-    rows: Int64s
-    """``[k]`` these samples' numbers, ascending."""
-    batch: TokenBatch
-    """Their tokens, and which contribute to the loss."""
-    expanded: Sequence[Any]
-    """``[k]`` what was tokenized (`packidx.processor.text.sequence.Expanded`)."""
-
-
 def are_told(length: Int64s, label_tokens: Int64s) -> Bools:
     """bool [n]: of which samples the lengths table has the spans of label tokens.
 
@@ -134,7 +123,6 @@ class Counts:
     """Why a sample has no counts, by its number."""
     spans: Spans = field(default_factory=Spans.none)
     """Of the samples for which `are_told` says so, as far as they are known."""
-    tokenized: Tokenized | None = None
 
 
 def stated(conversations: Sequence[Conversation]) -> MediaColumns:
@@ -172,7 +160,6 @@ class Texts:
     errors: dict[int, BadRecord] = field(default_factory=dict)
     spans: Spans = field(default_factory=Spans.none)
     """Of label tokens."""
-    tokenized: Tokenized | None = None
 
 
 def combine(texts: Texts, media: MediaColumns) -> Counts:
@@ -209,7 +196,6 @@ def combine(texts: Texts, media: MediaColumns) -> Counts:
         media=media,
         errors=errors,
         spans=spans,
-        tokenized=texts.tokenized,
     )
 
 

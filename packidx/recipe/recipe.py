@@ -59,7 +59,6 @@ class Estimate(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     seed: int | None = None
     method: Text | None = None
     text_engine: Text | None = None
-    keep_tokens: bool | None = None
     media_root: Text | None = None
     remote_media: list[Text] | None = None
     columns: dict[str, Text] | None = None

@@ -23,7 +23,7 @@ from packidx.torch.events import Events, Happened, event
 from packidx.torch.joining import pair_ids, rules_of
 from packidx.torch.packs import NOTHING, Pack, Segment, emptied
 from packidx.torch.pixels import PackBuffer
-from packidx.torch.reader import Encode, SampleReader, encoder_of, kept_tokens
+from packidx.torch.reader import Encode, SampleReader, encoder_of
 from packidx.torch.sample import PlanMismatch, Sample, length_of, media_of, up_to
 from packidx.words import number_of
 
@@ -75,9 +75,6 @@ class PackedDataset(Dataset[Pack]):
             tower; the plan must reserve its tokens (``--reserve``). A record with one image: that.
         pad_vision_to: every pack gets an image that fills its patches up to a multiple of this, so
             that vision towers see few shapes; the plan must reserve its tokens.
-        tokens: whether ids and labels are those that ``packidx estimate --keep-tokens`` has written
-            beside the lengths, and only media are read of records: None takes them where the table
-            is on this machine; True says in the log if there are none; False tokenizes.
 
     Attributes:
         index: the opened index.
@@ -101,7 +98,6 @@ class PackedDataset(Dataset[Pack]):
         retries: int = 3,
         dummy_image: bool | Mapping[str, Any] | None = None,
         pad_vision_to: int = 1,
-        tokens: bool | None = None,
     ) -> None:
         self.index = open_index(index, roots)
         self.encode = encode = encoder_of(encode, self.index)
@@ -121,7 +117,7 @@ class PackedDataset(Dataset[Pack]):
         planned = self.index.snapshot.lengths.transform
         checked = planned_transform(planned, transform, str(self.index.path))
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
-        policies = (on_mismatch, on_bad, retries, kept_tokens(self.index, encode, tokens))
+        policies = (on_mismatch, on_bad, retries)
         self._reader = SampleReader(self.index, encode, checked, *policies)
         self._dummy_image, self._pad_vision_to = dummy_image, pad_vision_to
         self._like = NOTHING  # per-token tensors of the last first sample, for packs that keep none

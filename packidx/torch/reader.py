@@ -14,17 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from packidx.errors import (
     BadRecord,
     ChangedSource,
-    FormatError,
     MismatchError,
     OptionError,
     PackidxError,
     SourceError,
 )
 from packidx.format.index import IndexManifest
-from packidx.format.lengths import known_table
-from packidx.format.tokens import KeptSample, KeptTokens
 from packidx.index import Index, Sample
-from packidx.io import urls
 from packidx.io.stores import is_transient
 from packidx.records.fetch import Fetcher
 from packidx.torch.events import Happened, event
@@ -50,8 +46,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("packidx.torch")
 
 Encode = Callable[..., Mapping[str, Any]]
-"""A raw record -> one sample's tensors; given a `PackBuffer`, too, if it ``takes_allocate``, and
-the tokens that are kept of it, if it ``takes_tokens``."""
+"""A raw record -> one sample's tensors; given a `PackBuffer`, too, if it ``takes_allocate``."""
 
 
 def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
@@ -68,30 +63,6 @@ def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
     settings = None if is_object or counted is None else counted.overrides
     policy = None if counted is None else counted.labels
     return ProcessorEncoder(encode, policy or "all", settings=settings)
-
-
-def kept_tokens(index: Index, encode: Encode, wanted: bool | None) -> KeptTokens | None:
-    """Return the tokens beside the lengths that `index` was planned of, where `encode` takes them.
-
-    Args:
-        wanted: None looks for them on this machine alone; True says in the log why there are none.
-    """
-    planned = index.snapshot.lengths
-    uri = urls.local_path(index.resolve(planned.uri))
-    if wanted is False or (wanted is None and urls.is_url(uri)):
-        return None
-    reason = "encode takes no tokens"
-    if getattr(encode, "takes_tokens", False):
-        try:
-            table = known_table(uri, planned.pattern, planned.fingerprint).manifest
-            if table is not None and table.tokens:
-                return KeptTokens(uri, table.tokens)
-            reason = f"{uri} has none: run `packidx estimate --keep-tokens`"
-        except (PackidxError, OSError) as error:
-            reason = str(error)
-    if wanted:
-        _log.warning("%s: no kept tokens, so text is tokenized: %s", index.path, reason)
-    return None
 
 
 T = TypeVar("T")
@@ -176,7 +147,6 @@ class SampleReader:
         on_mismatch: str,
         on_bad: str,
         retries: int,
-        tokens: KeptTokens | None = None,
     ) -> None:
         if on_mismatch not in ON_MISMATCH:
             raise OptionError(f"on_mismatch {on_mismatch!r} is not one of {', '.join(ON_MISMATCH)}")
@@ -188,7 +158,6 @@ class SampleReader:
         self.room = room_of(index.snapshot) if on_mismatch == "fit" else None
         self._index = index
         self._encode: Any = encode
-        self._tokens = tokens
         self._takes_room = bool(getattr(encode, "takes_allocate", False))
         self._rules = rules_of(encode)
         self._media_ids: Mapping[str, int] | None = getattr(encode, "media_token_ids", None)
@@ -208,7 +177,7 @@ class SampleReader:
     @contextmanager
     def together(self, samples: Sequence[Sample], epoch: int) -> Iterator[None]:
         """While it lasts, `read` has the records of `samples` that a store must be asked for."""
-        samples = [sample for sample in samples if self._reads_record(sample)]
+        samples = [sample for sample in samples if self._fetcher.waits(sample)]
         records = self._fetcher.read_together(samples, epoch)
         ready = {(samples[n].pack_id, samples[n].position): read for n, read in records.items()}
         self._ready |= ready
@@ -260,22 +229,6 @@ class SampleReader:
         except MismatchError as error:
             raise _located(error, sample, self._index) from None
 
-    def _reads_record(self, sample: Sample) -> bool:
-        """Return whether a record waits for a store, and is more than text that was kept."""
-        if not self._fetcher.waits(sample):
-            return False
-        kept = self._kept(sample)
-        return kept is None or kept.mark is not None
-
-    def _kept(self, sample: Sample) -> KeptSample | None:
-        """The tokens of `sample`, where they were kept and still are."""
-        try:
-            return None if self._tokens is None else self._tokens.of(sample.sample_id)
-        except (FormatError, OSError) as error:
-            _log.warning("%s: text is tokenized from now on: %s", self._index.path, error)
-            self._tokens = None
-            return None
-
     def _note_changes(self, sample: Sample, events: Happened) -> None:
         """Warn of shards that have changed, of which `sample` is the first to be read."""
         for change in self._fetcher.take_changes():
@@ -284,17 +237,11 @@ class SampleReader:
 
     def _encoded(self, sample: Sample, epoch: int, room: PackBuffer) -> Tensors:
         """The whole sample, as long as it may be."""
-        kept = self._kept(sample)
-        if kept is not None and kept.mark is None:
-            self._fetcher.shard(int(sample.shard or 0))  # is compared with the plan's as ever
-            made = self._encode.text_sample(kept)
-        else:
-            record = self._ready.pop((sample.pack_id, sample.position), None)
-            if record is None:
-                record = self._fetcher.read(sample, epoch)
-            given = [room] if self._takes_room else []
-            made = self._encode(record, *given, **({} if kept is None else {"kept": kept}))
-        encoded = normalise(made, self._rules)
+        record = self._ready.pop((sample.pack_id, sample.position), None)
+        if record is None:
+            record = self._fetcher.read(sample, epoch)
+        given = [room] if self._takes_room else []
+        encoded = normalise(self._encode(record, *given), self._rules)
         return shift(encoded, self._rules) if self._shift and length_of(encoded) else encoded
 
     def _fit(self, encoded: Tensors, sample: Sample) -> Tensors:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 from PIL import Image
 from random_records import MODES, text
 
-from packidx.encode import ProcessorEncoder, media
+from packidx.encode import ProcessorEncoder
 from packidx.encode.loading import load_processor
 from packidx.format.schema import METHODS
-from packidx.format.tokens import KeptSample
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import Counts
-from packidx.processor.text.encoder import TextEncoder
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn, to_messages
-from packidx.records.dialects.parse import parse
 
 CLEAN = [
     "\n",
@@ -215,22 +211,8 @@ def encoder_differences(
                 part["video"] = [Image.fromarray(frame) for frame in part["video"]]
         found = encoder({"messages": messages})
         same = found["input_ids"].equal(real["input_ids"][0])
-        same &= _is_the_same_kept(encoder, {"messages": messages}, found)
         for name in names:
             same &= (name in found) == (name in real)
             same &= name not in found or found[name].equal(real[name])
         wrong += not same
     return wrong
-
-
-def _is_the_same_kept(
-    encoder: ProcessorEncoder, record: dict[str, Any], sample: Mapping[str, Any]
-) -> bool:
-    """Return whether a record's kept tokens are not made again, and give the same `sample`."""
-    talk = parse(record)
-    made = encoder._counter.count([talk], [[media.info_of(each) for each in talk.media]]).tokenized
-    assert made is not None and made.batch.trained is not None
-    kept = KeptSample(made.batch.ids.astype(np.int32), made.batch.trained, made.expanded[0].mark)
-    with patch.object(TextEncoder, "encode", side_effect=AssertionError("tokenized again")):
-        found = encoder(record, kept=kept)
-    return found.keys() == sample.keys() and all(found[key].equal(sample[key]) for key in found)

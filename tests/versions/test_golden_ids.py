@@ -1,4 +1,4 @@
-"""The same lengths have the same snapshot id on any pyarrow, and each reads what the other wrote."""
+"""The same lengths have the same snapshot id on any pyarrow, and each reads the other's."""
 
 from __future__ import annotations
 

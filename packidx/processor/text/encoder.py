@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
-from packidx.arrays import Bools, Int64s
+from packidx.arrays import Int64s
 from packidx.errors import MismatchError, OptionError
 from packidx.processor.chat_template.marks import Span
 from packidx.processor.text.vocabulary import Vocabulary, vocabulary_of
@@ -54,8 +54,6 @@ class TokenBatch:
     """``[n]`` tokens before the text's own (``<s>``)."""
     suffix: Int64s
     """``[n]`` tokens after the text's own (``</s>``, and a document's end of text)."""
-    trained: Bools | None = None
-    """``[total]`` which contribute to the loss, where that is known."""
 
     @property
     def lengths(self) -> Int64s:

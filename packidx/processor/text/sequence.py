@@ -7,7 +7,6 @@ once. The counts of a plan and the tensors of a sample are both made of where th
 from __future__ import annotations
 
 import bisect
-import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,12 +46,6 @@ class Expanded:
     """The number of each of these media in the conversation; None where that is the same."""
     ending: Ending | None = None
     """Of a document, which gets the tokenizer's own special tokens too; None of any other."""
-
-    @property
-    def mark(self) -> bytes | None:
-        """What tells the text from any other one, where media are in it: other sizes are another
-        text, or other runs. None of text alone."""
-        return hashlib.sha256(self.text.encode()).digest()[:16] if self.runs else None
 
 
 def expand(
@@ -191,8 +184,6 @@ def trained_tokens(
     the first word), and the special tokens around a document, but no feature token and no sample's
     first token, which nothing predicts.
     """
-    if batch.trained is not None:
-        return batch.trained
     texts = [item.text for item in expanded]
     starts, ends = text.borders(batch, texts, [item.label_spans for item in expanded])
     spaces = [
