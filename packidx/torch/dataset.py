@@ -18,7 +18,7 @@ from packidx.index import Index, open_index
 from packidx.index import Pack as PlannedPack
 from packidx.index import Sample as PlannedSample
 from packidx.index.described import short_name, untrained
-from packidx.torch.dummies import DummyImages
+from packidx.torch.dummies import dummy_sample
 from packidx.torch.events import Events, Happened, event
 from packidx.torch.joining import pair_ids, rules_of
 from packidx.torch.packs import NOTHING, Pack, Segment, emptied
@@ -73,8 +73,6 @@ class PackedDataset(Dataset[Pack]):
         dummy_image: True: a pack without media gets one small image as a segment of its own, seen
             by no sample and without labels, for trainers that need every rank to run the vision
             tower; the plan must reserve its tokens (``--reserve``). A record with one image: that.
-        pad_vision_to: every pack gets an image that fills its patches up to a multiple of this, so
-            that vision towers see few shapes; the plan must reserve its tokens.
 
     Attributes:
         index: the opened index.
@@ -97,7 +95,6 @@ class PackedDataset(Dataset[Pack]):
         on_bad: str = "error",
         retries: int = 3,
         dummy_image: bool | Mapping[str, Any] | None = None,
-        pad_vision_to: int = 1,
     ) -> None:
         self.index = open_index(index, roots)
         self.encode = encode = encoder_of(encode, self.index)
@@ -119,10 +116,10 @@ class PackedDataset(Dataset[Pack]):
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
         policies = (on_mismatch, on_bad, retries)
         self._reader = SampleReader(self.index, encode, checked, *policies)
-        self._dummy_image, self._pad_vision_to = dummy_image, pad_vision_to
+        self._dummy_image = dummy_image
         self._like = NOTHING  # per-token tensors of the last first sample, for packs that keep none
-        if (dummy_image and not self._options.reserve) or pad_vision_to > 1:
-            _ = self._dummies  # says how much the plan must reserve
+        if dummy_image and not self._options.reserve:
+            _ = self._dummy_sample  # says how much the plan must reserve
 
     def __len__(self) -> int:
         return self.index.num_packs
@@ -217,35 +214,27 @@ class PackedDataset(Dataset[Pack]):
 
     def _dummy(self, samples: list[Sample]) -> Sample | None:
         """The image that a pack of these samples needs besides; None where it needs none."""
-        if self._pad_vision_to > 1:
-            grids = [
-                sample[key]
-                for sample in samples
-                for key in ("image_grid_thw", "video_grid_thw")
-                if key in sample
-            ]
-            return self._dummies.filling(sum(int(grid.prod(-1).sum()) for grid in grids))
-        has_media = any(media_of(sample, self._rules) for sample in samples)
-        return self._dummies.small() if self._dummy_image and not has_media else None
+        if not self._dummy_image or any(media_of(sample, self._rules) for sample in samples):
+            return None
+        return {key: value.clone() for key, value in self._dummy_sample.items()}
 
     @cached_property
-    def _dummies(self) -> DummyImages:
+    def _dummy_sample(self) -> Sample:
         record = self._dummy_image if isinstance(self._dummy_image, Mapping) else None
-        dummies = DummyImages(self.encode, self._rules, record, self._pad_vision_to)
-        is_filling = dummies.multiple > 1
-        length = dummies.largest() if is_filling else length_of(dummies.small())
+        sample = dummy_sample(self.encode, self._rules, record)
         options = self._options
-        needed = up_to(up_to(length, options.align), options.pad_pack_to)
+        needed = up_to(up_to(length_of(sample), options.align), options.pad_pack_to)
         if options.reserve < needed:
-            what = "image that fills up the patches" if is_filling else "dummy image"
             raise OptionError(
-                f"the {what} takes {needed} tokens and the plan reserves {options.reserve} of"
+                f"the dummy image takes {needed} tokens and the plan reserves {options.reserve} of"
                 f" each pack's {self.index.capacity}: plan with --reserve {needed}"
             )
-        return dummies
+        return sample
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_like": NOTHING}
+        state = {**self.__dict__, "_like": NOTHING}
+        state.pop("_dummy_sample", None)  # each worker encodes its own
+        return state
 
 
 _SHOWN = 6  # settings that an error lists

@@ -1,4 +1,4 @@
-"""`pad_vision_to`: packs of few shapes, for layers that are compiled."""
+"""Compiled layers see few shapes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,12 @@ from typing import Any
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
-from small_packs import make_index, record
-from torch_packs import SyntheticEncode
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.encode import ProcessorEncoder
-from packidx.errors import OptionError
 from packidx.index import Index
 from packidx.torch import PackedDataset, collate, prepare_model
-from packidx.torch.dummies import DummyImages
-from packidx.torch.sample import length_of
 
-PATCHES, TOKENS = 256, 256
+TOKENS = 256
 
 
 @pytest.fixture(scope="module")
@@ -49,43 +43,6 @@ def packs(dataset: PackedDataset) -> Iterator[dict[str, Any]]:
         yield collate([dataset[k]])
 
 
-def test_patches_and_tokens_are_multiples(index: Index, whole_processors: Path) -> None:
-    dataset = PackedDataset(index, whole_processors / "qwen2.5-vl", pad_vision_to=PATCHES)
-    plain = PackedDataset(index, whole_processors / "qwen2.5-vl")
-    assert any(not pack["num_images"] for pack in index.packs(["num_images"]).to_pylist())
-    for padded, bare in zip(packs(dataset), packs(plain), strict=True):
-        patches = len(padded["pixel_values"])
-        assert patches == int(padded["image_grid_thw"].prod(-1).sum())
-        assert patches % PATCHES == 0 < patches
-        assert padded["input_ids"].shape[1] % TOKENS == 0
-        assert padded["input_ids"].shape[1] <= 2048
-        # Nothing is trained on but what was: the image stands behind the samples, unlabelled.
-        trained = [each["labels"][each["labels"] != -100] for each in (padded, bare)]
-        assert trained[0].equal(trained[1])
-
-
-def test_what_cannot_be_padded_is_refused(
-    tmp_path: Path, whole_processors: Path, index: Index
-) -> None:
-    with pytest.raises(OptionError, match="1036 patches, and the processor makes"):
-        PackedDataset(index, whole_processors / "qwen2.5-vl", pad_vision_to=1024)
-    with pytest.raises(OptionError, match="513 is not a multiple of the 4 patches"):
-        PackedDataset(index, whole_processors / "qwen2.5-vl", pad_vision_to=513)
-    bare = make_index(tmp_path, {"all": [record(0, [9])]}, capacity=64)
-    encode = SyntheticEncode()
-    with pytest.raises(OptionError, match="encoders that return image_grid_thw"):
-        PackedDataset(bare, lambda r: encode(record(0, [9, (4, 4)])), pad_vision_to=8)
-
-
-def test_two_images_are_not_longer_than_the_longest(whole_processors: Path) -> None:
-    """Of 195 tokens a step, 197 are two images (a prime is too narrow for one), 198 are one."""
-    dummies = DummyImages(ProcessorEncoder(whole_processors / "qwen2.5-vl"), None, None, 4 * 195)
-    made = [dummies.filling(4 * (195 - tokens)) for tokens in (2, 3, 100, 194)]
-    lengths = [length_of(sample) for sample in made if sample is not None]
-    assert [len(sample["image_grid_thw"]) for sample in made if sample is not None] == [2, 1, 1, 1]
-    assert dummies.largest() == max(lengths) == lengths[0] > lengths[1]
-
-
 @torch.library.custom_op("packidx_test::varlen", mutates_args=())
 def varlen(query: torch.Tensor, bounds: torch.Tensor, longest: int) -> torch.Tensor:
     """What `torch.compile` sees of flash-attn's kernel: one call, whatever the bounds."""
@@ -110,7 +67,7 @@ def test_compiled_layers_make_few_graphs(index: Index, whole_processors: Path) -
 
     example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "train_tiny.py"))
     AttentionInterface.register("flash_attention_in_name", flash)
-    dataset = PackedDataset(index, whole_processors / "qwen2.5-vl", pad_vision_to=PATCHES)
+    dataset = PackedDataset(index, whole_processors / "qwen2.5-vl", dummy_image=True)
     batches = [{**batch, "labels": None} for batch in packs(dataset)]
     graphs = {}
     for tower, steps in (("flash_attention_in_name", 50), ("sdpa", 6)):
