@@ -1,8 +1,9 @@
-"""Do all ranks train on one plan, each on its own share? Asked once, before the first step."""
+"""Check before the first step that all ranks train on one plan, each on its own share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -12,8 +13,6 @@ from packidx.torch.dataset import PackedDataset
 from packidx.torch.sampler import PackSampler
 
 Facts = Mapping[str, Any]
-
-_SHOWN = 8  # values or ranks that an error lists
 
 # What must be the same on all ranks, and its name in the error.
 _SAME = {
@@ -32,14 +31,14 @@ def check_ranks(
 ) -> None:
     """Compare what the processes of a run are about to train on.
 
-    All processes of `group` (all processes if None) must call it, after the sampler has taken up
-    its state. They need the same snapshot, seed, epoch, position, global batch, world size and
-    encoder, and each data-parallel rank must be there, as often as the others: processes that share
-    a rank (tensor or pipeline parallel) share its packs. Without a process group only `dataset` and
-    `sampler` are compared with each other.
+    All processes of `group` (all processes if None) must call it, after the sampler has loaded its
+    state. They need the same snapshot, seed, epoch, position, global batch, world size and encoder,
+    and every data-parallel rank must occur equally often: processes that share a rank (tensor or
+    pipeline parallel) share its packs. Without a process group only `dataset` and `sampler` are
+    compared with each other.
 
     Raises:
-        MismatchError: something differs; on every rank, with the same words.
+        MismatchError: something differs; with the same words on every rank.
     """
     gathered: list[Any] = [_facts(dataset, sampler)]
     together = dist.is_available() and dist.is_initialized()
@@ -65,7 +64,8 @@ def _facts(dataset: PackedDataset, sampler: PackSampler) -> Facts:
     }
 
 
-def _faults(gathered: Sequence[Facts], together: bool) -> Iterable[str]:
+def _faults(gathered: Sequence[Facts], together: bool) -> Iterator[str]:
+    first = gathered[0]
     for number, facts in enumerate(gathered):
         if facts["order_of"] != facts["snapshot_id"]:
             yield (
@@ -73,27 +73,11 @@ def _faults(gathered: Sequence[Facts], together: bool) -> Iterable[str]:
                 f" {facts['snapshot_id']}"
             )
     for key, name in _SAME.items():
-        held = _grouped(gathered, key)
-        if len(held) > 1:
-            yield f"{name} " + _few([f"{value} on {_named(on)}" for value, on in held.items()])
-    world_size, held = gathered[0]["world_size"], _grouped(gathered, "rank")
-    if together and (len(held) != world_size or len({len(on) for on in held.values()}) > 1):
-        shares = [f"rank {rank} on {_named(held[rank])}" for rank in sorted(held)]
-        yield f"of {world_size} ranks there are {_few(shares)}"
-
-
-def _grouped(gathered: Sequence[Facts], key: str) -> dict[Any, list[str]]:
-    """Numbers of the processes by what they have under `key`."""
-    where: dict[Any, list[str]] = {}
-    for number, facts in enumerate(gathered):
-        where.setdefault(facts[key], []).append(str(number))
-    return where
-
-
-def _named(numbers: Sequence[str]) -> str:
-    return f"process{'es' * (len(numbers) > 1)} {_few(numbers)}"
-
-
-def _few(words: Sequence[str]) -> str:
-    more = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
-    return ", ".join(words[:_SHOWN]) + more
+        other = next((n for n, facts in enumerate(gathered) if facts[key] != first[key]), None)
+        if other is not None:
+            yield f"{name} {first[key]} on process 0, {gathered[other][key]} on process {other}"
+    times = Counter(facts["rank"] for facts in gathered)
+    every = {rank: times[rank] for rank in range(first["world_size"])}
+    if together and len({*every.values()}) > 1:
+        found = ", ".join(f"rank {rank} ({n} processes)" for rank, n in sorted(times.items()))
+        yield f"of {first['world_size']} ranks there are {found}"

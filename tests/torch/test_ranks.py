@@ -85,7 +85,7 @@ def test_every_rank_is_told_what_differs(tmp_path: Path) -> None:
         "position": "position 0 on process 0, 4 on process 1",
         "batch": "global_batch 4 on process 0, 6 on process 1",
         "worlds": "world_size 1 on process 0, 2 on process 1",
-        "ranks": "of 2 ranks there are rank 0 on processes 0, 1",
+        "ranks": "of 2 ranks there are rank 0 (2 processes)",
         "encode": "fingerprint encoder-0 on process 0, encoder-1 on process 1",
     }
     assert said.keys() == expected.keys()
