@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
+from packidx.format.schema import MEDIA_COUNTERS
 from packidx.format.terms import BY_CHOICE, LOST, WITH_MEDIA
 from packidx.index.described import too_large_step, untrained, untrained_sources
 from packidx.index.order import packs_per_step
@@ -64,6 +65,7 @@ def verdict(index: Index, stats: Mapping[str, Any] | None = None) -> tuple[str, 
         *_gone(index, dropped),
         *_labels(index),
         *_lengths(index),
+        *_taken_for_text(index),
         *_mixing(index, stats["length_correlation"]),
         *_waiting(index, stats["schedule"]),
         *_gap(index),
@@ -114,6 +116,18 @@ def _lengths(index: Index) -> Iterator[Finding]:
         said += "; `packidx estimate --processor` counts them exactly"
         # Guesses missed 9 to 27 % of samples where they were compared: more than a lost percent.
         yield Finding((30 if method == "heuristic" else 5) * number / total, said)
+
+
+def _taken_for_text(index: Index) -> Iterator[Finding]:
+    """Samples that are cut though nothing says that they have no media."""
+    result, options = index.snapshot.result, index.snapshot.options
+    is_cut = result.num_tokens_cut or result.num_pieces > result.num_samples * options.epochs
+    if options.on_long not in ("split", "truncate") or not is_cut:
+        return
+    counters = index.packs([name for names in MEDIA_COUNTERS for name in names])
+    if all(column.null_count == counters.num_rows for column in counters.columns):
+        said = "the lengths have no column that says whether samples have media: those that are "
+        yield Finding(2, f"{said}longer than a pack are cut as text")
 
 
 def _mixing(index: Index, correlation: float | None) -> Iterator[Finding]:

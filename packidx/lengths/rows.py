@@ -121,14 +121,14 @@ class LengthsRows:
     def may_hold_media(self, rows: Int64s) -> Bools:
         """bool [n]: True unless each of `rows` is known to hold no medium.
 
-        A row has none if its `media` are an empty list, or a counter of each kind is 0. A table
-        that lacks the columns of a kind has none of that kind; null is unknown.
+        A row has none if its `media` are an empty list, or a counter of each kind is 0; null is
+        unknown. A table that has neither `media` nor the columns of a kind has none of that kind.
         """
         has, unknown = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
         lists = self.lists("media", rows)
         for names in MEDIA_COUNTERS:
             present = [name for name in names if name in self.frame.columns]
-            unstated = np.full(len(rows), bool(present))
+            unstated = np.full(len(rows), bool(present) or lists is not None and len(names) > 1)
             for name in present:
                 values, null = self.ints(name, rows)
                 has |= values > 0

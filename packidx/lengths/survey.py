@@ -88,5 +88,7 @@ def _is_text(columns: Sequence[str]) -> str:
     is_zero = " AND ".join(["true", *(f"{value} = 0" for value in most)])
     has_none = " AND ".join(["true", *(f"coalesce({value}, 0) <= 0" for value in most)])
     if "media" in columns:
+        if not all(present[:2]):  # of images and videos
+            is_zero = "false"
         is_zero = f"CASE WHEN media IS NULL THEN {is_zero} ELSE len(media) = 0 END"
     return f"(coalesce({is_zero}, false) AND {has_none})"
