@@ -141,7 +141,9 @@ class PlanOptions:
     seed: int = option(0, "Same seed, same lengths: same bytes.")
     """Picks which of equal samples go together and the order of the packs."""
     on_long: str = option(
-        "drop", "What to do with a sample longer than a pack; split and truncate cut no media.", choices=get_args(OnLong)
+        "drop",
+        "What to do with a sample longer than a pack; split and truncate cut no media.",
+        choices=get_args(OnLong),
     )
     """``drop`` it with reason ``too_long``, ``split`` a text into pieces, ``truncate`` its tail, or
     ``error``."""

@@ -358,20 +358,20 @@ class StreamIndex(Index):
             copy=copy,
             length=(known or 0) - self.snapshot.options.shift,
             label_tokens=values.get("label_tokens"),
-            media=_of_piece(values.get("media")),
+            media=_planned_media(values.get("media")),
             **placed,
             **located,
         )
 
 
-_OF_PIECE = [field.name for field in PLANNED_MEDIA.value_type]
+_PLANNED = [field.name for field in PLANNED_MEDIA.value_type]
 
 
-def _of_piece(media: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+def _planned_media(media: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
     """The media of a sample as an index has them."""
     if media is None:
         return None
-    return [{name: medium[name] for name in _OF_PIECE} for medium in media]
+    return [{name: medium[name] for name in _PLANNED} for medium in media]
 
 
 def _opened(arguments: tuple[Any, ...], states: Mapping[int, list[Any]]) -> StreamIndex:
