@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
+from training import Training
 
 from packidx.format.schema import LENGTHS_WITH_SPANS
+from packidx.index import open_index
 
 LENGTH, CAPACITY = 100, 40
 EARLY, LATE, MIDDLE = (5, 20), (60, 100), (30, 90)  # label tokens
@@ -124,6 +126,34 @@ def test_what_becomes_of_long_samples(
     assert result["num_tokens_lost"] == sum(LENGTH - each for each in held)
     assert result["num_tokens_cut"] == copies * sum(LENGTH - each for each in held if each)
     assert len(samples) == copies * sum(len(each) for each in wanted if isinstance(each, list))
+
+
+@pytest.mark.parametrize("on_long", ["drop", "split", "truncate"])
+@pytest.mark.parametrize("capacity", [CAPACITY, 120])
+def test_going_on_keeps_to_the_same_rules(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], on_long: str, capacity: int
+) -> None:
+    rows = [given for given, _, _ in CASES.values()]
+    planned(tmp_path, rows, capsys, "--on-long", "split", "--mix", "long=2")
+    index, state = open_index(tmp_path / "i"), tmp_path / "state.json"
+    state.write_text(json.dumps(Training(index, global_batch=2).state_at(3)))
+    words = ["--capacity", str(capacity), "--on-long", on_long, "--quiet", "--json"]
+    assert main(["plan", "--continue", str(state), "-o", index.path, *words]) == 0
+    capsys.readouterr()
+    assert main(["verify", index.path, "--quiet"]) == 0
+    capsys.readouterr()
+    later = open_index(tmp_path / "i")
+    held = {name: set[tuple[int, int]]() for name in CASES}
+    for sample in later.samples().to_pylist():
+        if sample["source"] == "long":
+            piece = sample["token_start"], sample["length"]
+            held[[*CASES][sample["sample_id"]]].add(piece)
+    for name, (given, _, cut) in CASES.items():
+        if not name.startswith("text"):
+            wanted = {(0, given["length"])} if capacity > LENGTH else set()
+            if capacity < LENGTH and on_long == "truncate" and isinstance(cut, list):
+                wanted = set(cut)
+            assert held[name] == wanted
 
 
 @pytest.mark.parametrize("on_long", ["drop", "split", "truncate"])

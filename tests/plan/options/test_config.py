@@ -167,7 +167,10 @@ def test_the_command_line_wins(
         ("packed_sequence: {packing_ratio: much}", "got `str` - at `packing_ratio`"),
         ("packed_sequence: {drop_long_samples: 1}", "got `int` - at `drop_long_samples`"),
         ("packed_sequence: {max_packs: true}", "got `bool` - at `max_packs`"),
-        ("packed_sequence: {max_packs: 7}", "max_packs is 7, .* give the trainer max_steps"),
+        (
+            "packed_sequence: {max_packs: 7}",
+            "a plan keeps all packs: leave it out and give the trainer max_steps",
+        ),
         ("packed_sequence: {packing_format: bshd}", "Invalid enum value 'bshd' - at `packing_f"),
         ("packed_sequence: {prepacked: true}", "prepacked is true, which no plan can honour"),
         ("packed_sequence: {enabled: false}", "packing is off, so there is nothing to plan"),
