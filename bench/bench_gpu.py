@@ -97,7 +97,7 @@ def batches_of(index: Any, capacity: int) -> list[list[int]]:
     """Packs of one sample, in the order of training: as many as fit when they are padded."""
     batches: list[list[int]] = [[]]
     longest = 0
-    for number in PackSampler(index):
+    for number in PackSampler(index, global_batch=1):
         longest = max(longest, index.pack(number).samples[0].length)
         if batches[-1] and longest * (len(batches[-1]) + 1) > capacity:
             batches.append([])
@@ -162,7 +162,11 @@ def main() -> None:
             for way in ways:
                 index = open_index(folder / way)
                 encode = ProcessorEncoder(processor, settings=settings, pixels="bfloat16")
-                order = batches_of(index, capacity) if way == "padded" else PackSampler(index)
+                order = (
+                    batches_of(index, capacity)
+                    if way == "padded"
+                    else PackSampler(index, global_batch=1)
+                )
                 loader = DataLoader(
                     PackedDataset(index, encode),
                     **({"batch_sampler": order} if way == "padded" else {"sampler": order}),

@@ -31,7 +31,7 @@ def main(data: Path) -> None:
 
     index = open_index(data / "index")
     dataset = PackedDataset(index, data / "processors" / "qwen2.5-vl")
-    sampler, model = PackSampler(index), prepare_model(build_model())
+    sampler, model = PackSampler(index, global_batch=1), prepare_model(build_model())
     packs = [sampler.packs_of_step(step)[0] for step in range(STEPS)]
     steps, own = np.zeros(STEPS), np.zeros(STEPS)
     with tempfile.TemporaryDirectory() as folder:

@@ -132,7 +132,7 @@ def bench_reading(store: Store, kind: str, folder: Path) -> None:
     os.environ["PACKIDX_CACHE"] = str(folder / f"{kind}-cache")  # nothing of estimate's is in it
     store.forget()
     begun = time.monotonic()
-    for number in PackSampler(opened, seed=1):
+    for number in PackSampler(opened, global_batch=1, seed=1):
         for sample in opened.pack(number).samples:
             fetcher.read(sample)
     share, promised = store.read() / used, READ_WHOLE if kind == "parquet" else READ

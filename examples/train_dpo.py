@@ -90,7 +90,7 @@ def train(index: Index, processor: str, steps: int, workers: int) -> list[float]
     model = prepare_model(build_model())
     reference = copy.deepcopy(model).requires_grad_(False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    sampler = PackSampler(index)
+    sampler = PackSampler(index, global_batch=1)
     loader = DataLoader(
         PackedDataset(index, processor),
         batch_size=1,

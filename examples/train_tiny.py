@@ -73,7 +73,7 @@ def train(index: Index, processor: str, steps: int, workers: int) -> list[float]
     """Run `steps` optimizer steps of one pack each; returns their losses per label token."""
     model = prepare_model(build_model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    sampler = PackSampler(index)
+    sampler = PackSampler(index, global_batch=1)
     dataset = PackedDataset(index, processor)
     loader = DataLoader(
         dataset, batch_size=1, sampler=sampler, num_workers=workers, collate_fn=collate

@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -261,21 +260,18 @@ def _tried(
     workers: str | None,
     quiet: bool,
 ) -> list[IndexManifest]:
-    """Plan for each capacity into a folder that is gone afterwards."""
-    from packidx.plan import PlanOptions, plan_packs
+    """Plan for each capacity, and write nothing."""
+    from packidx.plan import PlanOptions, preview_plan
 
     if lengths is None:
         raise click.UsageError("Missing argument 'LENGTHS'.")
     if not capacities:
         raise click.UsageError("Missing option '--capacity': one, or several as 4096,8192.")
-    tried = []
-    with tempfile.TemporaryDirectory() as folder, status(quiet) as doing:
-        for capacity in capacities:
-            options = PlanOptions(**{**given, "capacity": capacity})
-            out = os.path.join(folder, str(capacity))
-            summary = plan_packs(lengths, out, options, **_planners(workers), progress=doing)
-            tried.append(summary.snapshot)
-    return tried
+    each = [PlanOptions(**{**given, "capacity": capacity}) for capacity in capacities]
+    with status(quiet) as doing:
+        return [
+            preview_plan(lengths, options, **_planners(workers), progress=doing) for options in each
+        ]
 
 
 def _of_try(snapshot: IndexManifest) -> dict[str, Any]:

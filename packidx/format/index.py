@@ -110,7 +110,6 @@ class Options(JsonObject, frozen=True, kw_only=True):
     align: _Tokens
     pad_pack_to: _Tokens
     reserve: Annotated[int, Meta(ge=0, le=MAX_CAPACITY)]
-    max_packs: _Tokens | None
     holdout: str | None
     side: Side
     epochs: _Tokens

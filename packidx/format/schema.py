@@ -25,8 +25,8 @@ MEDIA = pa.list_(
     )
 )
 
-# What a reader needs of a piece's media: `at` counts from the piece's first token.
-PIECE_MEDIA = pa.list_(
+# What a reader needs of a sample's media.
+PLANNED_MEDIA = pa.list_(
     pa.struct([field for field in MEDIA.value_type if field.name not in ("tokens", "patches")])
 )
 
@@ -71,6 +71,9 @@ PAIR = pa.field("pair", pa.string())
 ALL_LENGTHS = LENGTHS_WITH_SPANS.append(PAIR)
 """Every column that a lengths table may have."""
 
+MEDIA_COUNTERS = (("num_images", "image_tokens"), ("num_videos", "video_tokens"), ("audio_tokens",))
+"""By kind of medium, the counters either of which says whether a sample has any."""
+
 SUMMED = (
     "label_tokens",
     "image_tokens",
@@ -81,7 +84,7 @@ SUMMED = (
     "vision_patches",
     "vision_cost",
 )
-"""Counters of a sample that its pieces share out among them, and that packs sum up."""
+"""Counters of a sample that packs sum up."""
 
 PACKS = pa.schema(
     [
@@ -111,7 +114,7 @@ SAMPLES = pa.schema(
         pa.field("padded_length", pa.int32()),
         pa.field("label_tokens", pa.int32()),
         *LOCATOR,
-        pa.field("media", PIECE_MEDIA),
+        pa.field("media", PLANNED_MEDIA),
         PAIR,
     ]
 )

@@ -35,15 +35,18 @@ PAIRS = (*PAIR_SIDES, BOTH)
 """What `packidx.format.manifest.Layout.pair` may be: which answer of preference pairs is taken."""
 MAX_CAPACITY = 1 << 30
 
-BY_CHOICE = ("excluded", "consumed", "holdout", "train", "mix", "max_packs")
+BY_CHOICE = ("excluded", "consumed", "holdout", "train", "mix")
 """The plan was asked to leave these out, or training has had them."""
 
-LOST = ("too_long", "max_images", "max_vision_patches", "max_samples")
+LOST = ("too_long", "no_labels", "max_images", "max_vision_patches", "max_samples")
 """These were to be packed, and do not fit."""
+
+WITH_MEDIA = "; a sample that has media, or may have some, is not split"
+"""How the `detail` of such a sample that is too long ends."""
 
 NOT_ELIGIBLE = ("rejected", "invalid_length", "empty", "excluded", "holdout", "train", "mix")
 """Samples that hold nothing, and those that the plan is not about. The others are eligible: packed,
-lost, left out by `max_packs`, or consumed."""
+lost or consumed."""
 
 
 def lost_percent(num_tokens_lost: int, num_tokens_eligible: int) -> float:

@@ -63,7 +63,7 @@ def untrained(snapshot: IndexManifest) -> list[str]:
     told = [without_labels(name, number) for name, number in untrained_sources(snapshot).items()]
     if packs := snapshot.result.num_packs_without_labels:
         told.append(
-            f"{packs:,} of {snapshot.result.num_packs:,} packs hold no label token; a step "
+            f"{packs:,} of {snapshot.result.num_packs:,} packs have no label token; a step "
             "that has only such packs trains on nothing"
         )
     return told

@@ -86,7 +86,8 @@ _SUMS = f"""SELECT source AS name, count(*) AS num_samples, count(*) FILTER (is_
     histogram(coalesce(reason, 'no reason')) FILTER (NOT is_ok) AS rejected,
     quantile_disc(length, {list(_PERCENTS.values())}) FILTER (is_ok) AS length,
     avg(length) FILTER (is_ok) AS mean, histogram(kind) FILTER (is_ok) AS modality,
-    CAST(sum(num_images) AS BIGINT) AS num_images, CAST(sum(num_videos) AS BIGINT) AS num_videos
+    CAST(sum(num_images) FILTER (is_ok) AS BIGINT) AS num_images,
+    CAST(sum(num_videos) FILTER (is_ok) AS BIGINT) AS num_videos
     FROM rows GROUP BY GROUPING SETS ((), (source))
     ORDER BY grouping(source) DESC, num_samples DESC, source"""
 _LONG = f"""SELECT sample_id, source, key, length FROM rows WHERE is_ok AND length IS NOT NULL

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
-from packidx.format.terms import BY_CHOICE, LOST
+from packidx.format.schema import MEDIA_COUNTERS
+from packidx.format.terms import BY_CHOICE, LOST, WITH_MEDIA
 from packidx.index.described import too_large_step, untrained, untrained_sources
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
@@ -64,6 +65,7 @@ def verdict(index: Index, stats: Mapping[str, Any] | None = None) -> tuple[str, 
         *_gone(index, dropped),
         *_labels(index),
         *_lengths(index),
+        *_taken_for_text(index),
         *_mixing(index, stats["length_correlation"]),
         *_waiting(index, stats["schedule"]),
         *_gap(index),
@@ -114,6 +116,18 @@ def _lengths(index: Index) -> Iterator[Finding]:
         said += "; `packidx estimate --processor` counts them exactly"
         # Guesses missed 9 to 27 % of samples where they were compared: more than a lost percent.
         yield Finding((30 if method == "heuristic" else 5) * number / total, said)
+
+
+def _taken_for_text(index: Index) -> Iterator[Finding]:
+    """Samples that are cut though nothing says that they have no media."""
+    result, options = index.snapshot.result, index.snapshot.options
+    is_cut = result.num_tokens_cut or result.num_pieces > result.num_samples * options.epochs
+    if options.on_long not in ("split", "truncate") or not is_cut:
+        return
+    counters = index.packs([name for names in MEDIA_COUNTERS for name in names])
+    if all(column.null_count == counters.num_rows for column in counters.columns):
+        said = "the lengths have no column that says whether samples have media: those that are "
+        yield Finding(2, f"{said}longer than a pack are cut as text")
 
 
 def _mixing(index: Index, correlation: float | None) -> Iterator[Finding]:
@@ -248,15 +262,20 @@ def _lost_waiting(of_ranks: Mapping[str, Any]) -> tuple[float, str]:
 
 
 def _dropped(index: Index) -> list[Row]:
-    """Return how many samples are dropped, by ``source`` and ``reason``, and how many of these are
-    ``longer`` than a piece may be."""
+    """Return how many samples are dropped, by ``source`` and ``reason``, how many of these are
+    ``longer`` than a pack, of these how many have ``media`` or may, and the ``key`` of the longest.
+    """
     longest_row = _longest(index) + int(index.snapshot.options.shift)
     with tables_of({"dropped": (index, "dropped")}) as connection:
         return rows_of(
             connection,
             f"""SELECT source, reason, count(*) AS number,
-            count(*) FILTER (length > {longest_row}) AS longer
-            FROM dropped GROUP BY ALL ORDER BY ALL""",
+            count(*) FILTER (is_longer) AS longer,
+            count(*) FILTER (is_longer AND ends_with(detail, '{WITH_MEDIA}')) AS media,
+            max(length) AS length, arg_max(key, length) AS key
+            FROM (SELECT *, length > {longest_row} AND NOT starts_with(detail, 'a pair')
+                AS is_longer FROM dropped)
+            GROUP BY source, reason ORDER BY source, reason""",
         )
 
 
@@ -274,18 +293,17 @@ def _lost(index: Index, dropped: list[Row]) -> Iterator[Finding]:
     whys = []
     if long := [row for row in dropped if row["reason"] == "too_long"]:
         whys.append(_why_long(index, long))
-    for reason in LOST[1:]:
+    if number := result.dropped.get("no_labels"):
+        said = "would be cut to tokens without a label"
+        whys.append(f"{number_of(number, 'long sample')} {said}")
+    for reason in LOST[2:]:
         if number := result.dropped.get(reason):
             cap = f"`--{dashed(reason)} {getattr(options, reason)}`"
             whys.append(f"{number_of(number, 'sample')} alone {_are(number)} above {cap}")
     if cut := result.num_tokens_cut:
         why = f"{cut:,} tokens of packed samples are cut off"
         if options.on_long == "split":
-            why = (
-                f"{cut:,} tokens are of images or videos longer than a pack, which their samples"
-                " are trained on without: a larger `--capacity` keeps them, and so do smaller ones"
-                " (`--processor-set images.max_pixels=N`)"
-            )
+            why = f"{cut:,} tokens are of pieces of packed samples that have no label token"
         whys.append(why)
     said = f"{percent(result.lost_percent)} of the tokens to be packed are in no pack"
     yield Finding(result.lost_percent, f"{said}: {'; '.join(whys)}" if whys else said)
@@ -293,8 +311,7 @@ def _lost(index: Index, dropped: list[Row]) -> Iterator[Finding]:
 
 def _why_long(index: Index, dropped: list[Row]) -> str:
     """Return how many samples are too long, of which sources, and what keeps them."""
-    splits = index.snapshot.options.on_long in ("split", "truncate")
-    longer = 0 if splits else sum(row["longer"] for row in dropped)
+    longer, media = (sum(row[name] for row in dropped) for name in ("longer", "media"))
     whys = []
     if longer:
         what, most = "a pack", _longest(index)
@@ -309,7 +326,19 @@ def _why_long(index: Index, dropped: list[Row]) -> str:
         most_first = sorted(dropped, key=lambda row: -row["number"])[:4]
         names = [f"{row['number']:,} of {row['source'] or 'no source'}" for row in most_first]
         said += f" ({', '.join(names)}{', …' if len(dropped) > 4 else ''})"
-    return said if splits else f"{said}; planning with `--on-long split` packs them in pieces"
+    worst = max(dropped, key=lambda row: row["length"])
+    if worst["key"]:
+        said += f", the longest is {worst['key']} with {worst['length']:,} tokens"
+    if media:
+        said += (
+            f"; {media:,} {'has' if media == 1 else 'have'} media or may have some: a larger "
+            "`--capacity` keeps them, and so do smaller media "
+            "(`--processor-set images.max_pixels=N`, `videos.fps=N`)"
+        )
+    if index.snapshot.options.on_long in ("split", "truncate") or longer <= media:
+        return said
+    them = "the others" if media else "them"
+    return f"{said}; planning with `--on-long split` packs {them} in pieces"
 
 
 def _are(number: int) -> str:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from packidx.arrays import Bools, Int32s, Int64s, Ints, Uint64s
 from packidx.errors import FormatError
 from packidx.format.parquet import as_arrow
-from packidx.format.schema import ALL_LENGTHS, LENGTHS, METHODS
+from packidx.format.schema import ALL_LENGTHS, LENGTHS, MEDIA_COUNTERS, METHODS
 from packidx.format.terms import PAIR_SIDES
 from packidx.hashing import hash_strings
 
@@ -117,6 +117,27 @@ class LengthsRows:
             return np.empty(0, np.int64)
         row, at, tokens = media
         return np.unique(row[at + np.maximum(tokens, 1) == self.length[row]])
+
+    def may_hold_media(self, rows: Int64s) -> Bools:
+        """bool [n]: True unless each of `rows` is known to hold no medium.
+
+        A row has none if its `media` are an empty list, or a counter of each kind is 0; null is
+        unknown. A table that has neither `media` nor the columns of a kind has none of that kind.
+        """
+        has, unknown = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
+        lists = self.lists("media", rows)
+        for names in MEDIA_COUNTERS:
+            present = [name for name in names if name in self.frame.columns]
+            unstated = np.full(len(rows), bool(present) or lists is not None and len(names) > 1)
+            for name in present:
+                values, null = self.ints(name, rows)
+                has |= values > 0
+                unstated &= False if null is None else null
+            unknown |= unstated
+        if lists is not None:
+            has |= lists.value_lengths().fill_null(0).to_numpy() > 0
+            unknown &= lists.is_null().to_numpy(zero_copy_only=False)
+        return has | unknown
 
     def lists(self, name: str, rows: Ints | None = None) -> pa.LargeListArray | None:
         """Column `name` of lists, all of it or at `rows`; None where the table has none."""

@@ -6,6 +6,7 @@ the result is one for any number of threads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from packidx.errors import SourceError
 from packidx.format.parquet import scan_of
+from packidx.format.schema import MEDIA_COUNTERS
 from packidx.lengths.rows import typed
 from packidx.lengths.table import Lengths
 
@@ -33,7 +35,7 @@ class SourceTotals:
 
 
 def source_totals(
-    lengths: Lengths, shift: bool = False, longest: int | None = None
+    lengths: Lengths, shift: bool = False, longest: int | None = None, *, cuts_text: bool = False
 ) -> dict[str | None, SourceTotals]:
     """Return what the usable samples of each source add up to; a source without any is there too.
 
@@ -41,6 +43,7 @@ def source_totals(
         lengths: the table.
         shift: count length - 1.
         longest: leave longer samples out.
+        cuts_text: but for those that are known to have no media.
 
     Raises:
         SourceError: a file cannot be read.
@@ -62,7 +65,8 @@ def source_totals(
     if "status" in lengths.columns:
         is_usable += f" AND {cast('status')} = 'ok'"
     if longest is not None:
-        is_usable += f" AND {tokens} <= {longest}"
+        is_text = _is_text(lengths.columns) if cuts_text else "false"
+        is_usable += f" AND ({tokens} <= {longest} OR {is_text})"
     with lengths.local_files() as paths, duckdb.connect() as connection:
         query = (
             f"SELECT {cast('source')}, count(*) FILTER ({is_usable}), "
@@ -75,3 +79,16 @@ def source_totals(
             reason = str(error).splitlines()[0]
             raise SourceError(f"{lengths.uri} cannot be counted ({reason})") from None
     return {name: SourceTotals(*sums) for name, *sums in rows}
+
+
+def _is_text(columns: Sequence[str]) -> str:
+    """Return SQL that says what `LengthsRows.may_hold_media` denies."""
+    present = [[name for name in names if name in columns] for names in MEDIA_COUNTERS]
+    most = [f"greatest({', '.join(names)}, NULL)" for names in present if names]
+    is_zero = " AND ".join(["true", *(f"{value} = 0" for value in most)])
+    has_none = " AND ".join(["true", *(f"coalesce({value}, 0) <= 0" for value in most)])
+    if "media" in columns:
+        if not all(present[:2]):  # of images and videos
+            is_zero = "false"
+        is_zero = f"CASE WHEN media IS NULL THEN {is_zero} ELSE len(media) = 0 END"
+    return f"(coalesce({is_zero}, false) AND {has_none})"

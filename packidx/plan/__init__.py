@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from packidx.plan.options import PlanOptions
 
 if TYPE_CHECKING:
-    from packidx.plan.api import PlanSummary, plan_packs
+    from packidx.plan.api import PlanSummary, plan_packs, preview_plan
 
-__all__ = ["PlanOptions", "PlanSummary", "plan_packs"]
+__all__ = ["PlanOptions", "PlanSummary", "plan_packs", "preview_plan"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from packidx.io import urls
 from packidx.io.own_files import check_index
 from packidx.lengths.table import read_lengths
 from packidx.plan.job import prepare
-from packidx.plan.make import Progress, make_plan
+from packidx.plan.make import Progress, make_plan, try_plan
 from packidx.plan.options import PlanOptions, mix_of
 from packidx.plan.resolved import changed, inherited, merged
 from packidx.run import open_workers
@@ -73,8 +73,8 @@ def plan_packs(
         append: a snapshot of `output` that was planned, with these options, of the first shards of
             these lengths: its packs keep their ids, and only what follows is planned.
         resume: a snapshot, and the state (`PackSampler.state_at`) up to which training has had
-            it: plans what is left of the epoch, under the new options. What its plan left out by
-            choice (`exclude`, `max_packs`) stays out. `output` is its index.
+            it: plans what is left of the epoch, under the new options. What its plan
+            excluded stays out. `output` is its index.
         workers: windows at a time, each of which is whole in memory: of this machine one by
             default, in this process; of Ray as many as there are CPUs. The bytes are the same.
         engine: ``'local'``, processes of this machine, or ``'ray'``: the session of Ray that there
@@ -126,6 +126,25 @@ def plan_packs(
     )
 
 
+def preview_plan(
+    lengths: str | Path,
+    options: PlanOptions,
+    *,
+    workers: int | None = None,
+    engine: str = "local",
+    progress: Progress = lambda doing: None,
+) -> IndexManifest:
+    """Return the manifest that `plan_packs` would publish, without ids; nothing is written.
+
+    Args and Raises: as of `plan_packs`.
+    """
+    at_a_time = 1 if engine == "local" and workers is None else workers
+    with open_workers(engine, at_a_time) as planners:
+        progress("reading lengths")
+        job = prepare(read_lengths(str(lengths)), "", options, None, None, progress)
+        return try_plan(planners, job, progress)
+
+
 def _check_earlier(
     asked: PlanOptions,
     output: str | Path,
@@ -144,8 +163,6 @@ def _check_earlier(
             f"shift is {asked.shift}, and tokens that are trained were counted otherwise: continue "
             "with the shift that was planned"
         )
-    if append is not None and asked.max_packs is not None:
-        raise OptionError("append keeps all packs there are: leave max-packs out")
     if resume is not None and asked.epochs > 1:
         raise OptionError(
             f"epochs is {asked.epochs}: to continue is to plan the rest of one epoch; plan the "

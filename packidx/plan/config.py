@@ -101,6 +101,11 @@ def _refuse(where: str, asked: PackedSequence) -> None:
                 f"{where}.{name} is true, which no plan can honour: plan the samples as they are "
                 "before they are packed; `--on-long split` cuts those that fit no pack"
             )
+    if asked.max_packs is not None:
+        raise OptionError(
+            f"{where}.max_packs is {asked.max_packs}, and a plan keeps all packs: leave it out and "
+            "give the trainer max_steps"
+        )
     if asked.post_tokenize_hook_fn is not None:
         raise OptionError(
             f"{where}.post_tokenize_hook_fn is {asked.post_tokenize_hook_fn!r}, which changes "
@@ -128,7 +133,6 @@ def _options(where: str, asked: PackedSequence) -> dict[str, Any]:
     options = {
         "capacity": next(iter(sizes), None),
         "margin": None if ratio is None else float(1 - Fraction(str(ratio))),
-        "max_packs": asked.max_packs,
         "align": asked.pad_to_multiple_of,
         # Without it NeMo keeps what looks too long, as its lengths are guesses. A counted length is
         # the truth: what is not to be dropped cannot be planned.

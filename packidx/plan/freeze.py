@@ -29,7 +29,7 @@ def freeze_log(
     """Make a snapshot of the packs that a stream has given out, with their places for numbers.
 
     A stream is a pure function of its records, so the snapshot is planned, and every pack of it is
-    compared with the log. Of a log that ends before its stream the plan keeps as many packs.
+    compared with the log. A log that ends before its stream is compared as far as it goes.
 
     Args:
         log: folder that `StreamLoader` wrote.
@@ -60,12 +60,9 @@ def freeze_log(
     options = PlanOptions(**{**recipe["options"], "mix": tuple(recipe["options"]["mix"])})
     with tempfile.TemporaryDirectory() as scratch:
         index = open_index(plan_packs(table, scratch, options, progress=progress).path)
-        num_packs = index.num_packs
         progress("comparing packs")
         _compare(given, index.samples(["pack_id", *_RECORD]), str(log))
-    num_given = given["place"].n_unique()
-    kept = num_given if num_given < num_packs else None
-    return plan_packs(table, output, options, max_packs=kept, progress=progress)
+    return plan_packs(table, output, options, progress=progress)
 
 
 def _recipe(log: Path) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from msgspec.structs import replace
 
 from packidx.errors import OptionError
@@ -41,13 +40,6 @@ class PlanJob:
     windows: Sequence[WindowRange]
     todo: Sequence[WindowRange]
     recipe: str | None = None
-
-    def shares(self, sizes: Sequence[int]) -> list[int]:
-        """Return how many packs stay, of windows of `sizes` packs in one epoch: ``max_packs`` in
-        all, or all there are, by the sizes of the windows."""
-        ends = np.cumsum([0, *sizes])
-        most = min(int(ends[-1]), self.options.max_packs or 0)
-        return [int(number) for number in np.diff(ends * most // max(int(ends[-1]), 1))]
 
     @property
     def block_before(self) -> int | None:
@@ -166,8 +158,9 @@ def _weights(table: Lengths, asked: PlanOptions, options: Options) -> dict[str, 
         return {}
     from packidx.lengths.survey import source_totals  # Arrow's functions take 0.1 s to load
 
-    longest = None if options.on_long in ("split", "truncate") else options.longest
-    resolved = mixture.resolve(source_totals(table, asked.shift, longest), ratios)
+    cuts = options.on_long in ("split", "truncate")
+    totals = source_totals(table, asked.shift, options.longest, cuts_text=cuts)
+    resolved = mixture.resolve(totals, ratios)
     return {
         name: number_text(weight)
         for name, weight in sorted(resolved.items(), key=lambda pair: pair[0] or "")

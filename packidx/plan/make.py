@@ -2,8 +2,7 @@
 
 A window is a pure function of its rows and the options: files in a folder of its own, with numbers
 of their own, and their sums. So windows may be planned anywhere and twice, and the caller never
-holds a window's rows. What no window knows by itself is decided first: how many packs are a step,
-and, where only some packs are to stay, how many of each window.
+holds a window's rows. How many packs are a step, which no window knows by itself, is decided first.
 """
 
 from __future__ import annotations
@@ -49,19 +48,12 @@ def make_plan(workers: Workers, job: PlanJob, progress: Progress) -> tuple[Index
     """
     planners = _Planners(workers, job, progress)
     block = job.block_before or job.block(_first_packs(planners, job))
-    most: Sequence[int | None] = [None] * len(job.todo)
-    if job.options.max_packs is not None:
-        counted = planners.run("packing samples", _count, job.todo)
-        most = job.shares([num_packs for num_packs, _ in counted])
 
     def uploaded(done: int, total: int) -> None:
         progress(f"publishing: {done} of {total} files are uploaded")
 
     with writing(job.output, uploaded) as writer:
-        todo = [
-            _ToWrite(each, block, number, writer.staging)
-            for each, number in zip(job.todo, most, strict=True)
-        ]
+        todo = [_ToWrite(each, block, writer.staging) for each in job.todo]
         windows = [] if job.append is None else [*job.append.snapshot.windows]
         of_sources: list[_SourceSums] = []
         for folder, window, sums in planners.run("writing packs", _write, todo):
@@ -69,21 +61,39 @@ def make_plan(workers: Workers, job: PlanJob, progress: Progress) -> tuple[Index
             windows.append(window)
             of_sources += sums
         progress("publishing")
-        steps = job.options.micro_steps
-        blocks = blocks_of(job.options.schedule, block, steps)
-        planned = IndexManifest(
-            snapshot_id="",
-            parent=None,
-            lengths=_lengths_entry(job.table),
-            options=job.options,
-            result=Result.of(windows, job.options, blocks),
-            sources=_sources(job.table, windows, of_sources),
-            shards=job.table.shards,
-            windows=tuple(windows),
-            created="",
-            recipe=job.recipe,
-        )
-        return writer.publish(planned)
+        return writer.publish(_manifest(job, block, windows, of_sources))
+
+
+def try_plan(workers: Workers, job: PlanJob, progress: Progress) -> IndexManifest:
+    """Plan every window and write nothing; return the manifest, without ids.
+
+    Raises:
+        OptionError, SourceError, MismatchError: as of `make_plan`.
+    """
+    planners = _Planners(workers, job, progress)
+    block = job.block(_first_packs(planners, job))
+    todo = [_ToWrite(each, block, None) for each in job.todo]
+    made = [*planners.run("packing samples", _add_up, todo)]
+    of_sources = [each for _, sums in made for each in sums]
+    return _manifest(job, block, [window for window, _ in made], of_sources)
+
+
+def _manifest(
+    job: PlanJob, block: int, windows: Sequence[Window], of_sources: Iterable[_SourceSums]
+) -> IndexManifest:
+    blocks = blocks_of(job.options.schedule, block, job.options.micro_steps)
+    return IndexManifest(
+        snapshot_id="",
+        parent=None,
+        lengths=_lengths_entry(job.table),
+        options=job.options,
+        result=Result.of(windows, job.options, blocks),
+        sources=_sources(job.table, windows, of_sources),
+        shards=job.table.shards,
+        windows=tuple(windows),
+        created="",
+        recipe=job.recipe,
+    )
 
 
 class _Planner:
@@ -186,13 +196,12 @@ def _first_packs(planners: _Planners, job: PlanJob) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _ToWrite:
-    """A window to be written into a folder of its own in `staging`, `block` packs per step; of its
-    packs the first `most` of the schedule stay."""
+    """A window to be written into a folder of its own in `staging`, `block` packs per step; None
+    if it is only added up."""
 
     window: WindowRange
     block: int
-    most: int | None
-    staging: Path
+    staging: Path | None
 
 
 _SourceSums = tuple[str | None, int, int, int]
@@ -201,19 +210,25 @@ _SourceSums = tuple[str | None, int, int, int]
 
 def _write(todo: _ToWrite, planner: _Planner) -> tuple[Path, Window, list[_SourceSums]]:
     """Write a window into a folder that no other try has."""
-    plan = planner.plan(todo.window)
-    planner.let_go()
-    if todo.most is not None:
-        plan = plan.keep(todo.most, todo.block)
+    assert todo.staging is not None
     folder = todo.staging / f"{todo.window.number}-{secrets.token_hex(8)}"
     folder.mkdir()
     try:
-        written = write_window(folder, plan, todo.block)
+        return folder, *_add_up(todo, planner, folder)
     except BaseException:
         remove_tree(folder)
         raise
+
+
+def _add_up(
+    todo: _ToWrite, planner: _Planner, folder: Path | None = None
+) -> tuple[Window, list[_SourceSums]]:
+    """Return the sums of a window, whose tables are written into `folder` if one is given."""
+    plan = planner.plan(todo.window)
+    planner.let_go()
+    window = write_window(folder, plan, todo.block)
     is_bare = planner.table.manifest is None
-    return folder, written, _by_source(plan.items.rows.frame) if is_bare else []
+    return window, _by_source(plan.items.rows.frame) if is_bare else []
 
 
 def _by_source(frame: pl.DataFrame) -> list[_SourceSums]:

@@ -141,9 +141,11 @@ class PlanOptions:
     seed: int = option(0, "Same seed, same lengths: same bytes.")
     """Picks which of equal samples go together and the order of the packs."""
     on_long: str = option(
-        "drop", "What to do with a sample longer than a pack.", choices=get_args(OnLong)
+        "drop",
+        "What to do with a sample longer than a pack; split and truncate cut no media.",
+        choices=get_args(OnLong),
     )
-    """``drop`` it with reason ``too_long``, ``split`` it into pieces, ``truncate`` its tail, or
+    """``drop`` it with reason ``too_long``, ``split`` a text into pieces, ``truncate`` its tail, or
     ``error``."""
     margin: float | None = option(
         None,
@@ -178,12 +180,6 @@ class PlanOptions:
         0, "Keep N tokens of every pack free for what the reader adds.", minimum=0, shown_default=""
     )
     """A dummy image in packs without any; a multiple of `align` and `pad_pack_to`."""
-    max_packs: int | None = option(
-        None,
-        "Keep the first N packs of the schedule; the rest is dropped.",
-        minimum=1,
-        is_inherited=False,
-    )
     holdout: float | str | None = option(
         None,
         "Keep this share of the samples, by a hash of their key, out.",
@@ -208,8 +204,8 @@ class PlanOptions:
         minimum=1,
         is_inherited=False,
     )
-    """Of the same samples, packed item by item, or kept by `max_packs`: then the same packs in
-    another order."""
+    """Of the same samples; those that are packed item by item have the same packs in another
+    order."""
     schedule: str = option(
         "stratified",
         "Order of the packs: stratified (micro-steps of equal cost, each step of the whole mix) "
@@ -383,7 +379,7 @@ def _within(name: str, value: int, low: int, high: int, what: str = "it must be"
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "what to pack": (
-        *("capacity", "on_long", "mix", "holdout", "holdout_only", "exclude", "max_packs"),
+        *("capacity", "on_long", "mix", "holdout", "holdout_only", "exclude"),
         "shift",
     ),
     "what may share a pack": (

@@ -20,10 +20,10 @@ from packidx.index.cost import pack_cost
 from packidx.lengths.rows import LengthsRows
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import Slots, joined
-from packidx.pack.solve import Problem, Solution, bound_of, rounds_of, solve
+from packidx.pack.solve import Problem, Solution, rounds_of, solve
 from packidx.plan.schedule import schedule
 from packidx.plan.select.eligible import Rules
-from packidx.plan.select.items import Items, dropped_with, make_items
+from packidx.plan.select.items import Items, make_items
 from packidx.plan.stream import ListedSolution, is_stream, solve_stream
 from packidx.plan.windows import WindowRange
 
@@ -247,44 +247,6 @@ class WindowPlan:
             number = items.samples_of(ordered & 0xFFFFFFFF)
             ordered = with_length(number.astype(np.int32), items.length[number])
         return Variant(packs, ordered)
-
-    def keep(self, most: int, block: int) -> WindowPlan:
-        """The plan with the first `most` packs of its schedule, in every epoch; samples of the
-        others are dropped."""
-        slots, _, order = self._scheduled(0, block)
-        is_kept = np.zeros(len(order), bool)
-        is_kept[order[:most]] = True
-        chosen = np.flatnonzero(is_kept[slots.pack])
-        chosen = chosen[np.lexsort((slots.position[chosen], slots.pack[chosen]))]
-        item, pack = slots.item[chosen], slots.pack[chosen]
-        stays = np.zeros(self.items.num_items, bool)
-        stays[item] = True
-        items = self.items.select(stays)
-        gone = np.setdiff1d(self.items.rows_of(np.flatnonzero(~stays)), items.row)
-        rows, tokens = items.lost
-        is_told = ~np.isin(rows, gone)
-        cut, of_every_copy = items.left_out
-        before, now = self.items.num_copies(cut), items.num_copies(cut)
-        items = replace(
-            items,
-            lost=(rows[is_told], tokens[is_told]),
-            left_out=(cut, of_every_copy * now // before),
-        )
-        number = np.cumsum(stays, dtype=np.int32) - 1
-        groups, solutions, base = [], [], 0
-        for group, solution in zip(self.groups, self.solutions, strict=True):
-            own, packs = stays[group.items], is_kept[base : base + solution.num_packs]
-            mine = (pack >= base) & (pack < base + len(packs))
-            listed = np.searchsorted(group.items[own], item[mine])
-            sizes = np.bincount(pack[mine] - base, minlength=len(packs))[packs]
-            problem = group.problem.select(own)
-            bound = bound_of(problem) if own.any() else (0, "volume")
-            groups.append(Group(group.code, group.name, number[group.items[own]], problem))
-            solutions.append(ListedSolution(solution.strategies, bound, listed, sizes))
-            base += len(packs)
-        detail = f"not among the {self.options.max_packs} packs that stay"
-        dropped = dropped_with(self.dropped, items.rows, gone, "max_packs", detail)
-        return replace(self, items=items, dropped=dropped, groups=groups, solutions=solutions)
 
     @property
     def num_packs(self) -> int:

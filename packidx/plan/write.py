@@ -14,7 +14,7 @@ from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import FormatError
 from packidx.format.index import Window, folder_name
 from packidx.format.parquet import as_arrow, conform
-from packidx.format.schema import PIECE_MEDIA, SAMPLES_OPTIONAL, STORED_PACKS, STORED_SAMPLES
+from packidx.format.schema import PLANNED_MEDIA, SAMPLES_OPTIONAL, STORED_PACKS, STORED_SAMPLES
 from packidx.index.window_files import WindowFiles
 from packidx.pack.slots import in_chunks
 from packidx.plan.select.items import Items
@@ -23,16 +23,17 @@ from packidx.plan.window import Packs, Variant, WindowPlan
 _CHUNK = 1 << 18  # rows of the samples table made at a time
 
 
-def write_window(folder: Path, plan: WindowPlan, block: int) -> Window:
+def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
     """Write a window's packs, samples and dropped samples into a folder, and add them up.
 
     Args:
-        folder: an empty one.
+        folder: an empty one; None if nothing is to be written.
         plan: of the window.
         block: packs per optimizer step.
     """
     options, items, dropped = plan.options, plan.items, plan.dropped
-    files, num_packs, num_pieces = WindowFiles(folder), [0] * options.epochs, 0
+    files = None if folder is None else WindowFiles(folder)
+    num_packs, num_pieces = [0] * options.epochs, 0
     num_tokens = without_labels = 0
     try:
         for epoch in range(options.epochs if items.num_items else 0):
@@ -40,18 +41,21 @@ def write_window(folder: Path, plan: WindowPlan, block: int) -> Window:
             packs = variant.packs
             if not len(packs):
                 continue
-            files.write("packs", _packs_table(packs, plan.group_names, epoch, first, num_pieces))
-            for rows in _samples_chunks(items, variant, first):
-                files.write("samples", rows)
+            if files is not None:
+                table = _packs_table(packs, plan.group_names, epoch, first, num_pieces)
+                files.write("packs", table)
+                for rows in _samples_chunks(items, variant, first):
+                    files.write("samples", rows)
             num_packs[epoch] = len(packs)
             num_pieces += len(variant.ordered)
             num_tokens += int(packs.sums["length"][0].sum())
             without_labels += _without_labels(packs)
-        if dropped.num_rows:
+        if files is not None and dropped.num_rows:
             files.write("dropped", dropped)
-        written, digest = files.close()
+        written, digest = ((), "") if files is None else files.close()
     except BaseException:
-        files.abandon()
+        if files is not None:
+            files.abandon()
         raise
     bounds = [each.bound for each in plan.solutions] if any(num_packs) else []
     lengths = dropped["length"].fill_null(0).to_numpy()
@@ -169,35 +173,9 @@ def _chunk(
     present = {"sample_id", *items.rows.frame.columns}
     columns |= {name: items.rows.take(name, rows) for name in locator if name in present}
     if "media" in present:
-        media = items.rows.take("media", rows)
-        columns["media"] = media_of_pieces(media, arrays["token_start"], length)
+        media = items.rows.take("media", rows)  # a piece has none, or all that its sample has
+        columns["media"] = media.cast(PLANNED_MEDIA)
     if len(items.rows.chosen):
         columns["pair"] = items.rows.take("pair", rows)
     absent = [name for name in SAMPLES_OPTIONAL if name not in columns]
     return conform(pa.table(columns), pa.schema(f for f in STORED_SAMPLES if f.name not in absent))
-
-
-def media_of_pieces(media: pa.ListArray, start: Int32s, length: Int32s) -> pa.ListArray:
-    """Return those of each sample's `media` that begin in a piece of it, or may, as nobody says
-    where they stand (schemas `LENGTHS` and `SAMPLES`); null where the sample's are.
-
-    Args:
-        media: [n].
-        start: int32 [n], the piece's first token in the sample.
-        length: int32 [n], its tokens.
-    """
-    null = media.is_null().to_numpy(zero_copy_only=False)
-    sizes = media.value_lengths().fill_null(0).to_numpy()
-    values = media.flatten()  # of null lists, none
-    stated = values.field("at")
-    is_stated = stated.is_valid().to_numpy(zero_copy_only=False)
-    piece = np.repeat(np.arange(len(media)), sizes)
-    at = stated.fill_null(0).to_numpy() - start[piece]
-    inside = ~is_stated | (at >= 0) & (at < length[piece])
-    at_of_piece = pa.array(at, pa.int32(), mask=~is_stated)
-    fields = [*PIECE_MEDIA.value_type]
-    columns = [at_of_piece if f.name == "at" else values.field(f.name) for f in fields]
-    kept = pa.StructArray.from_arrays(columns, fields=fields).filter(pa.array(inside))
-    ends = np.cumsum(np.bincount(piece[inside], minlength=len(media)), dtype=np.int32)
-    offsets = np.concatenate([np.zeros(1, np.int32), ends])
-    return pa.ListArray.from_arrays(as_arrow(offsets), kept, PIECE_MEDIA, mask=pa.array(null))

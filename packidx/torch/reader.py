@@ -30,12 +30,10 @@ from packidx.torch.sample import (
     ADVICE,
     GUESSED,
     PlanMismatch,
-    begins_medium,
     check_media,
     cut_piece,
     length_of,
     normalise,
-    parts_medium,
     shift,
 )
 from packidx.torch.sample import Sample as Tensors
@@ -167,9 +165,8 @@ class SampleReader:
         self._shift = options.shift
         self._cuts = options.on_long in ("split", "truncate")
         self._continues = bool(options.continues)
-        # Pieces of long samples have the longest length but for the last of a split one, and those
-        # that end where a medium begins; where training has had some of a sample's tokens already,
-        # the rest may begin and end anywhere.
+        # Pieces of long samples have the longest length but for the last of a split one; where
+        # training has had some of a sample's tokens already, the rest may begin and end anywhere.
         self._ends_shown = not options.continues
         self._is_exact = is_exact(index.snapshot)
         self._longest = options.planned_capacity // options.align * options.align
@@ -253,7 +250,7 @@ class SampleReader:
             may_cut = self._cuts and length > self._longest or is_rest
             stop = start + sample.length
             is_short = self._ends_shown and sample.length < self._longest
-            if not may_cut or stop > length or (is_short and not self._ends(encoded, start, stop)):
+            if not may_cut or stop > length or (is_short and stop != length):
                 if not start and not may_cut:  # another grid says more than another length
                     check_media(encoded, sample.media)
                 after = " after the shift" if self._shift else ""
@@ -265,14 +262,6 @@ class SampleReader:
             piece = self._cut(encoded, start, start + sample.length)
         check_media(piece, sample.media)
         return piece
-
-    def _ends(self, encoded: Tensors, start: int, stop: int) -> bool:
-        """Return whether a piece from `start` that is not as long as it may be ends at `stop`:
-        with the sample, or before a medium that has no room in it."""
-        if stop == length_of(encoded):
-            return True
-        is_cut = start + self._longest < length_of(encoded)
-        return is_cut and begins_medium(encoded, stop, self._media_ids, self._rules)
 
     def _cut(self, encoded: Tensors, start: int, stop: int) -> Tensors:
         piece = cut_piece(encoded, start, stop, self._media_ids, self._rules)
@@ -289,17 +278,17 @@ class SampleReader:
         if self.room is not None:
             truncates = self._index.snapshot.options.on_long == "truncate"
             most = self._longest if truncates else length
-        is_cut, stop = length > most, min(length, most)
-        if is_cut:  # not inside a medium
-            while stop and parts_medium(encoded, stop, self._media_ids, self._rules):
-                stop -= 1
-        try:
-            fitted = self._cut(encoded, 0, stop) if is_cut else encoded
-        except PlanMismatch:  # what stands between the tokens of a medium is not marked as its own
-            stop = 0
+        is_cut, fitted = length > most, encoded
         done = "truncated" if is_cut else "fitted"
-        if sample.piece or sample.token_start or not stop:
+        if sample.piece or sample.token_start or not min(length, most):
             done = "left_out"
+        elif is_cut:
+            try:
+                fitted = self._cut(encoded, 0, most)
+            except PlanMismatch:  # a medium would be cut off
+                done = "left_out"
+            else:
+                done = done if (fitted["labels"] != IGNORE).any() else "left_out"
         # Of guesses hardly any is right, and nobody wants to hear it.
         if done != "fitted" or self._is_exact:
             events.append(event("mismatch", done, sample, error, length))

@@ -9,10 +9,7 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -191,15 +188,6 @@ def grids_in(media: Mapping[str, Tensor], kind: str) -> list[Grid] | None:
     return None if grid is None else [(t, h, w) for t, h, w in grid.tolist()]
 
 
-def _rows_of_each(grids: Sequence[Grid]) -> dict[str, list[int]]:
-    """Return how many rows each medium takes, by what the rows of a tensor count."""
-    return {
-        "patches": [math.prod(grid) for grid in grids],
-        "tiles": [t for t, _, _ in grids],
-        "media": [1] * len(grids),
-    }
-
-
 def _each_frame(grids: Sequence[Grid]) -> list[Grid]:
     """Each video's grid as one row per frame, as some models want it."""
     return [(1, h, w) for t, h, w in grids for _ in range(t)]
@@ -237,7 +225,7 @@ def cut_piece(
     media_ids: Mapping[str, int] | None,
     rules: Rules | None = None,
 ) -> Sample:
-    """Tokens [start, stop) of `sample` with the media that stand wholly inside.
+    """Tokens [start, stop) of `sample`, which hold all of its media.
 
     Positions start again at the piece.
 
@@ -246,34 +234,22 @@ def cut_piece(
             sample has ``mm_token_type_ids``.
 
     Raises:
-        PlanMismatch: a medium would be cut.
+        PlanMismatch: a medium would be cut off.
         MismatchError: where the media stand is unknown.
     """
     piece = between(sample, start, stop, rules)
     piece["labels"] = piece["labels"].clone()
     if stop > start:
         piece["position_ids"] = piece["position_ids"] - piece["position_ids"][..., :1].min()
-    for kind, tensors in by_kind(media_of(sample, rules)).items():
+    media = media_of(sample, rules)
+    for kind in by_kind(media):
         marked = _media_tokens(sample, kind, media_ids)
-        piece |= _cut_media(kind, tensors, marked, start, stop, rules)
-    return piece
-
-
-def begins_medium(
-    sample: Sample, at: int, media_ids: Mapping[str, int] | None, rules: Rules | None
-) -> bool:
-    """Return whether the token `at` stands for a medium, as far as `encode` says (`cut_piece`)."""
-    kinds = by_kind(media_of(sample, rules))
-    return any(bool(_media_tokens(sample, kind, media_ids)[at]) for kind in kinds)
-
-
-def parts_medium(
-    sample: Sample, at: int, media_ids: Mapping[str, int] | None, rules: Rules | None
-) -> bool:
-    """Return whether a cut before token `at` may fall between two tokens of one medium."""
-    kinds = by_kind(media_of(sample, rules))
-    marked = (_media_tokens(sample, kind, media_ids) for kind in kinds)
-    return at < length_of(sample) and any(bool(own[at - 1] and own[at]) for own in marked)
+        if marked[:start].any() or marked[stop:].any():
+            raise PlanMismatch(
+                f"the plan cuts this sample to tokens {start} to {stop}, and it has {kind}s outside"
+                f" of them; {ADVICE}"
+            )
+    return piece | media
 
 
 def _media_tokens(sample: Sample, kind: str, media_ids: Mapping[str, int] | None) -> Tensor:
@@ -287,51 +263,3 @@ def _media_tokens(sample: Sample, kind: str, media_ids: Mapping[str, int] | None
         "the plan cuts this sample and encode does not say which tokens are media: let it return"
         " mm_token_type_ids or have an attribute media_token_ids, or plan with --on-long drop"
     )
-
-
-def _cut_media(
-    kind: str, tensors: Sample, marked: Tensor, start: int, stop: int, rules: Rules | None
-) -> Sample:
-    """The rows of the media of a kind that stand within tokens [start, stop) of a sample.
-
-    Args:
-        marked: bool [T], True where a token of the sample stands for this kind.
-    """
-    if (grids := grids_in(tensors, kind)) is None:
-        raise MismatchError(
-            f"the plan cuts this sample and encode returned no {kind}_grid_thw, so where its"
-            " media end is unknown: plan with --on-long drop"
-        )
-    before, inside = (int(part.sum()) for part in (marked[:start], marked[start:stop]))
-    first, last = (
-        _media_before(kind, grids, tokens, int(marked.sum()), at)
-        for tokens, at in ((before, start), (before + inside, stop))
-    )
-    if first == last:
-        return {}
-    kept: dict[str, Tensor] = {}
-    rows = [list(accumulate(each, initial=0)) for each in _rows_of_each(grids).values()]
-    for key, value in tensors.items():
-        ends = next((ends for ends in rows if ends[-1] == value.shape[0]), None)
-        if ends is None or rule_of(key, value, tensors, rules) != "rows":
-            raise MismatchError(
-                f"the plan cuts this sample and which rows of {key} belong to which {kind} is"
-                " unknown; plan with --on-long drop"
-            )
-        kept[key] = value[ends[first] : ends[last]]
-    return kept
-
-
-def _media_before(kind: str, grids: Sequence[Grid], seen: int, total: int, at: int) -> int:
-    """Return how many media stand before token `at`, given `seen` of their `total` tokens do.
-
-    A medium has as many tokens as patches, divided by the same square for all.
-    """
-    patches = list(accumulate((math.prod(grid) for grid in grids), initial=0))
-    ends = [end * total // max(patches[-1], 1) for end in patches]
-    number = bisect_right(ends, seen) - 1 if seen else 0
-    if ends[number] != seen:
-        raise PlanMismatch(
-            f"the plan cuts this sample at token {at}, inside one of its {kind}s; {ADVICE}"
-        )
-    return number

@@ -18,6 +18,7 @@ from packidx.index.order import (
     check_global_batch,
     check_rank,
     integer,
+    packs_per_step,
     whole_number,
 )
 from packidx.torch.loss import LossWeights
@@ -43,8 +44,8 @@ class PackSampler(Sampler[int]):
         index: path of an index (``dir`` or ``dir@ID``) or an opened one.
         rank: data-parallel rank, 0 ≤ rank < world_size.
         world_size: data-parallel ranks.
-        global_batch: packs per optimizer step, over all ranks and accumulation; None means
-            `world_size`; best the one that was planned for.
+        global_batch: packs per optimizer step, over all ranks and accumulation; None means that
+            of the plan. A random order has none unless it was planned with ``--global-batch``.
         seed: of the order.
         epoch: of the order; see `set_epoch`.
 
@@ -65,11 +66,12 @@ class PackSampler(Sampler[int]):
         super().__init__()
         self.index = open_index(index)
         self.rank, self.world_size = integer("rank", rank), integer("world_size", world_size)
-        given = world_size if global_batch is None else global_batch
-        self.global_batch = integer("global_batch", given)
+        check_rank(self.rank, self.world_size)
+        if global_batch is None:
+            global_batch = _planned_step(self.index, self.world_size)
+        self.global_batch = integer("global_batch", global_batch)
         self.seed, self.epoch = whole_number("seed", seed), whole_number("epoch", epoch)
         self._epochs = Epochs.of(self.index.snapshot)
-        check_rank(self.rank, self.world_size)
         name = f"{self.index.path}@{self.index.id[:12]}"
         check_global_batch(self.global_batch, self.world_size, self._epochs, name)
         self._start = 0  # where the next iteration begins
@@ -182,6 +184,31 @@ class PackSampler(Sampler[int]):
         counts = [sample.label_tokens for pack in packs for sample in pack.samples]
         known = [count for count in counts if count is not None]
         return LossWeights(weight).total(known) if len(known) == len(counts) else None
+
+
+def _planned_step(index: Index, world_size: int) -> int:
+    """Return the packs of a step that `index` was planned for.
+
+    Raises:
+        OptionError: it has no steps, or `world_size` ranks cannot share one.
+    """
+    size, name = packs_per_step(index.snapshot), f"{index.path}@{index.id[:12]}"
+    if size is None:
+        raise OptionError(
+            f"{name} is in random order and has no steps of its own: pass global_batch=N, the packs"
+            " of an optimizer step over all ranks and accumulation"
+        )
+    if size % world_size:
+        raise OptionError(
+            f"world_size is {world_size}, which does not divide the {size} packs of a step of"
+            f" {name}: pass global_batch=N, a multiple of {world_size}"
+        )
+    if size > (packs := Epochs.of(index.snapshot).smallest):
+        raise OptionError(
+            f"an epoch of {name} has {packs} packs, fewer than the {size} of a planned step: pass"
+            " global_batch=N, or plan more data"
+        )
+    return size
 
 
 _MUST_AGREE = {

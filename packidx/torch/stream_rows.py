@@ -19,7 +19,7 @@ from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.format.index import CostModel, IndexManifest, LengthsOf, Options, Result, Source
 from packidx.format.lengths import known_table
 from packidx.format.manifest import DEFAULT, Layout, as_planned
-from packidx.format.schema import LENGTHS, PIECE_MEDIA, Sample
+from packidx.format.schema import LENGTHS, PLANNED_MEDIA, Sample
 from packidx.format.stream import StreamRule
 from packidx.hashing import below, derive_key, hash_ints, hash_strings
 from packidx.index import Index
@@ -358,20 +358,20 @@ class StreamIndex(Index):
             copy=copy,
             length=(known or 0) - self.snapshot.options.shift,
             label_tokens=values.get("label_tokens"),
-            media=_of_piece(values.get("media")),
+            media=_planned_media(values.get("media")),
             **placed,
             **located,
         )
 
 
-_OF_PIECE = [field.name for field in PIECE_MEDIA.value_type]
+_PLANNED = [field.name for field in PLANNED_MEDIA.value_type]
 
 
-def _of_piece(media: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+def _planned_media(media: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
     """The media of a sample as an index has them."""
     if media is None:
         return None
-    return [{name: medium[name] for name in _OF_PIECE} for medium in media]
+    return [{name: medium[name] for name in _PLANNED} for medium in media]
 
 
 def _opened(arguments: tuple[Any, ...], states: Mapping[int, list[Any]]) -> StreamIndex:
@@ -403,7 +403,7 @@ def _options(
     planned = planned // given["pad_pack_to"] * given["pad_pack_to"]
     if planned < max(given["align"], given["pad_pack_to"]):
         raise OptionError(f"{planned} tokens are left of a pack: lower margin, reserve or padding")
-    none = [*_CAPS_ASKED, "group_by", "max_packs", "holdout", "global_batch", "window_shards"]
+    none = [*_CAPS_ASKED, "group_by", "holdout", "global_batch", "window_shards"]
     none += ["window_samples", "excluded", "appends_to"]
     values: dict[str, Any] = {**dict.fromkeys(none), **given}
     values |= {"margin": float(margin), "strategy": str(rule)}

@@ -19,8 +19,12 @@ def lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_says_what_the_plan_would_be(
-    lengths: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lengths: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no such folder"))
     before = sorted(tmp_path.rglob("*"))
     options = ["--max-samples", "3", "--on-long", "split", "--quiet", "--json"]
     assert main(["plan", str(lengths), "--dry-run", "--capacity", "64,128", *options]) == 0
@@ -31,6 +35,25 @@ def test_it_says_what_the_plan_would_be(
             lengths, tmp_path / "index", capacity=capacity, max_samples=3, on_long="split"
         )
         assert row == {"capacity": capacity, **planned.manifest["result"]}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--epochs", "2", "--shift"],
+        ["--window", "20", "--mix", "a=1.5"],
+        ["--on-long", "truncate", "--group-by", "media_type", "--workers", "2", "--window", "1"],
+        ["--holdout", "0.2", "--schedule", "random"],
+    ],
+)
+def test_it_is_the_plan_that_is_written(
+    more: list[str], lengths: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["plan", str(lengths), "--capacity", "64", "--quiet", "--json", *more]
+    assert main([*command, "--dry-run"]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert main([*command, "-o", str(tmp_path / "i")]) == 0
+    assert row == {"capacity": 64, **json.loads(capsys.readouterr().out)["result"]}
 
 
 def test_a_stream_says_its_packs_before_it_begins(

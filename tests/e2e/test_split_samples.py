@@ -1,4 +1,4 @@
-"""Long samples in pieces, from estimate to loss: tokens, media and label tokens as planned."""
+"""Long samples, from estimate to loss: texts in pieces, media whole, label tokens as planned."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records = [talk(rng, n, rng.randrange(1, 30), n % 4) for n in range(24)]
     huge = talk(rng, 24, 12, 0)  # an image that no pack holds, between texts that packs do
     huge["messages"][6]["content"].insert(0, {"type": "image", "image": "2000x1600.png"})
-    records.append(huge)
+    begun = talk(rng, 25, 30, 0)  # an image that all of the rest lies behind
+    begun["messages"][0]["content"].insert(0, {"type": "image", "image": "150x60.png"})
+    records += [huge, begun]
     records.append({"input_ids": [*range(40)] * 70, "labels": ([-100] * 30 + [7] * 40) * 40})
     text = "\n".join(map(json.dumps, records))
     (folder / "talks.jsonl").write_text(text + "\n")
@@ -79,7 +81,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def counted(data: Path, processor: Path, folder: Path, **options: Any) -> Path:
     shard = str(data / "talks.jsonl")
     summary = estimate_lengths(shard, folder / "lengths", processor=processor, **options)
-    assert (summary.num_rejected, summary.methods) == (0, {"exact": 26})
+    assert (summary.num_rejected, summary.methods) == (0, {"exact": 27})
     return folder / "lengths"
 
 
@@ -103,43 +105,55 @@ def read_all(index: Index, encode: Any) -> dict[tuple[int, int], tuple[Any, Any]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shift", [False, True])
+@pytest.mark.parametrize("on_long", ["split", "truncate"])
 @pytest.mark.parametrize("name", ["qwen2.5-vl", "qwen3-vl", "glm46v"])
-def test_pieces_are_what_was_planned(
-    folders: dict[str, Path], data: Path, tmp_path: Path, name: str, shift: bool
+def test_what_is_read_is_what_was_planned(
+    folders: dict[str, Path], data: Path, tmp_path: Path, name: str, on_long: str, shift: bool
 ) -> None:
     lengths = counted(data, folders[name], tmp_path)
-    plan_packs(lengths, tmp_path / "i", capacity=CAPACITY, on_long="split", shift=shift)
+    plan_packs(lengths, tmp_path / "i", capacity=CAPACITY, on_long=on_long, shift=shift)
     index, encode = open_index(tmp_path / "i"), ProcessorEncoder(folders[name])
     checks = list(verify(index, encoder=encode, num_sampled=40))
     assert [check for check in checks if not check.ok] == []
     found = read_all(index, encode)
+    dropped = {row["sample_id"]: row["reason"] for row in index.dropped().to_pylist()}
     rows = pq.read_table(lengths / "part-00000.parquet").to_pylist()
-    lost = 0
+    lost = cut_media = 0
     for row in rows:
         own = sorted(start for number, start in found if number == row["sample_id"])
-        held = [found[row["sample_id"], start] for start in own]
-        record = json.loads((data / "talks.jsonl").read_text().splitlines()[row["row"]])
-        for message in record.get("messages", ()):
-            for part in message["content"]:
-                if part["type"] == "image":
-                    part["image"] = Image.open(data / part["image"]).convert("RGB")
-        whole = torch.as_tensor(encode(record)["input_ids"]).flatten()
-        gaps = [a for a in row["media"] if a["tokens"] > CAPACITY]
-        kept = torch.ones(len(whole), dtype=torch.bool)
-        for gap in gaps:
-            kept[gap["at"] : gap["at"] + gap["tokens"]] = False
-        kept[len(whole) - shift :] = False
-        lost += sum(gap["tokens"] for gap in gaps)
-        assert torch.equal(torch.cat([ids for ids, _ in held]), whole[kept])
-    result = index.manifest["result"]
-    assert lost > CAPACITY and result["dropped"] == {}
-    assert (result["num_tokens_cut"], result["num_tokens_lost"]) == (lost, lost)
-    assert result["num_pieces"] > 2 * result["num_samples"]
+        held = {start: found[row["sample_id"], start][0] for start in own}
+        whole = ids_of(data, row, encode)
+        whole = whole[: len(whole) - shift]
+        lost += len(whole) - sum(map(len, held.values()))
+        for start, ids in held.items():
+            assert torch.equal(ids, whole[start : start + len(ids)])
+        if len(whole) <= CAPACITY:
+            assert [*held] == [0] and len(held[0]) == len(whole)
+            continue
+        assert on_long == "split" or [*held] in ([], [0])
+        end = max((medium["at"] + medium["tokens"] for medium in row["media"]), default=0)
+        if row["media"] and (on_long == "split" or end > CAPACITY):
+            assert dropped[row["sample_id"]] == "too_long"
+        cut_media += bool(row["media"] and held)
+    assert cut_media == (on_long == "truncate")  # the talk that begins with an image
+    result = index.snapshot.result
+    assert result.num_tokens_lost == lost > CAPACITY
+    assert result.num_pieces > result.num_samples or on_long == "truncate"
     dataset, sampler = PackedDataset(index, encode), PackSampler(index, global_batch=4)
     for weight in WEIGHTS:
-        batches = [collate([dataset[k]]) for k in sampler.packs_of_step(2)]
+        batches = [collate([dataset[k]]) for k in sampler.packs_of_step(1)]
         seen = sum(batch_weight(batch, LossWeights(weight)) for batch in batches)
-        assert sampler.denominator(2, weight) == pytest.approx(seen)
+        assert sampler.denominator(1, weight) == pytest.approx(seen)
+
+
+def ids_of(data: Path, row: dict[str, Any], encode: Any) -> torch.Tensor:
+    """All tokens of a row's record."""
+    record = json.loads((data / "talks.jsonl").read_text().splitlines()[row["row"]])
+    for message in record.get("messages", ()):
+        for part in message["content"]:
+            if part["type"] == "image":
+                part["image"] = Image.open(data / part["image"]).convert("RGB")
+    return torch.as_tensor(encode(record)["input_ids"]).flatten()
 
 
 class OwnEncode:

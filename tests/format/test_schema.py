@@ -45,7 +45,7 @@ def test_columns(name: str) -> None:
 
 def test_media_struct() -> None:
     assert spelled(pa.schema(list(schema.MEDIA.value_type))) == MEDIA
-    piece = pa.schema(list(schema.PIECE_MEDIA.value_type))
+    piece = pa.schema(list(schema.PLANNED_MEDIA.value_type))
     assert spelled(piece) == "kind:string t:int32 h:int32 w:int32 at:int32"
 
 

@@ -59,8 +59,10 @@ def test_samples_longer_than_a_pack(tmp_path: Path) -> None:
     every = lost + sql(index, "SELECT sum(length) FROM samples")
     assert verdict(index)[0] == (
         f"{100 * lost / every:.1f} % of the tokens to be packed are in no pack: 5 samples are "
-        "longer than a pack (4 of long, 1 of text); planning with `--on-long split` packs them in "
-        "pieces"
+        "longer than a pack (4 of long, 1 of text), the longest is key-43 with 700 tokens; 2 have "
+        "media or may have some: a larger `--capacity` keeps them, and so do smaller media "
+        "(`--processor-set images.max_pixels=N`, `videos.fps=N`); planning with `--on-long split` "
+        "packs the others in pieces"
     )
 
 

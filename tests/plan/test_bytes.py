@@ -100,7 +100,6 @@ def test_shares_of_the_epoch_are_what_was_asked(lengths: Path, tmp_path: Path) -
         ({"reserve": -1}, "reserve is -1"),
         ({"reserve": 3, "align": 2}, "reserve 3 is not a multiple of align 2"),
         ({"reserve": 8192}, "leaves no token beside the 8192 in reserve"),
-        ({"max_packs": 0}, "max-packs is 0"),
         ({"strategy": "window:N"}, "strategy is 'window:N'"),
         ({"strategy": "window:0"}, "strategy is 'window:0'"),
         ({"schedule": "sorted"}, "schedule is 'sorted'"),

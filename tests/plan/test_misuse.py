@@ -142,30 +142,15 @@ def test_what_was_left_out_by_choice_stays_out(tmp_path: Path) -> None:
     ids = list(range(0, 399, 3))
     lengths = table(tmp_path / "l.parquet", length=list(range(1, 400)))
     out = table(tmp_path / "out.parquet", sample_id=ids)
-    plan_packs(lengths, tmp_path / "i", capacity=512, exclude=str(out), max_packs=60)
+    plan_packs(lengths, tmp_path / "i", capacity=512, exclude=str(out))
     first = open_index(tmp_path / "i")
-    undrawn = {r["sample_id"] for r in first.dropped().to_pylist() if r["reason"] == "max_packs"}
-    assert undrawn
     later = continued(first, lengths)
     latest = continued(later, lengths, capacity=600)
     for plan in (later, latest):
         packed = set(plan.samples(["sample_id"])["sample_id"].to_pylist())
-        assert not packed & (set(ids) | undrawn)
+        assert not packed & set(ids)
         assert plan.manifest["result"]["dropped"]["excluded"] == len(ids)
-        assert plan.manifest["result"]["dropped"]["max_packs"] == len(undrawn)
         assert plan.manifest["options"]["excluded"] == first.manifest["options"]["excluded"]
-
-
-def test_tokens_that_are_cut_are_those_of_copies_that_stay(tmp_path: Path) -> None:
-    long, short = [700] * 20, [100] * 50
-    table(tmp_path / "l.parquet", length=[*long, *short], source=["a"] * 70)
-    options: dict[str, Any] = {"on_long": "truncate", "mix": {"a": 3}, "max_packs": 30}
-    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=512, **options)
-    index = open_index(tmp_path / "i")
-    packed = index.samples(["sample_id"])["sample_id"].to_pylist()
-    assert 20 < sum(ident < 20 for ident in packed) < 60
-    cut = sum(700 - 512 for ident in packed if ident < 20)
-    assert index.snapshot.result.num_tokens_cut == cut
 
 
 def test_what_continues_a_plan_goes_into_its_index(tmp_path: Path, index: Index) -> None:

@@ -92,7 +92,6 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "group_by": st.sampled_from([None, "source", "media_type"]),
     "max_samples": st.sampled_from([None, 1, 2, 3, 5]),
     "max_images": st.sampled_from([None, 2, 3]),
-    "max_packs": st.sampled_from([None, 3]),
     "align": st.sampled_from([1, 4]),
     "shift": st.booleans(),
     "holdout": st.sampled_from([None, "0.3"]),

@@ -1,4 +1,4 @@
-"""Long samples in pieces: no medium parted, nothing lost that fits, label tokens known."""
+"""Long samples: text in pieces that have label tokens; with media whole, or cut behind them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,18 @@ class Part(NamedTuple):
     is_trained: bool = False
 
 
-class Row:
-    """A sample of the lengths table, as it is made of parts."""
+COUNTERS = {
+    "image": ("num_images", "image_tokens"),
+    "video": ("num_videos", "video_tokens"),
+    "audio": ("audio_tokens",),
+}
 
-    def __init__(self, parts: list[Part]) -> None:
+
+class Row:
+    """A sample of the lengths table, as it is made of parts; its media are of one kind."""
+
+    def __init__(self, parts: list[Part], kind: str = "image") -> None:
+        self.kind = kind
         self.media: list[tuple[int, int]] = []
         self.trained: set[int] = set()
         at = 0
@@ -47,21 +55,42 @@ class Row:
     @property
     def columns(self) -> dict[str, Any]:
         grid = {"patches": 4, "t": 1, "h": 2, "w": 2}
-        media = [{"kind": "image", "tokens": b - a, "at": a} | grid for a, b in self.media]
-        tokens = sum(b - a for a, b in self.media)
+        media = [{"kind": self.kind, "tokens": b - a, "at": a} | grid for a, b in self.media]
+        counters = dict.fromkeys((name for names in COUNTERS.values() for name in names), 0)
+        counters[COUNTERS[self.kind][-1]] = sum(b - a for a, b in self.media)
+        if self.kind != "audio":
+            counters[COUNTERS[self.kind][0]] = len(media)
         edges = [t for t in sorted(self.trained) if t - 1 not in self.trained]
         spans = [{"start": t, "stop": t} for t in edges]
         for span in spans:
             while span["stop"] in self.trained:
                 span["stop"] += 1
-        return {
+        return counters | {
             "length": self.length,
             "media": media,
-            "num_images": len(media),
-            "image_tokens": tokens,
             "label_tokens": len(self.trained),
             "label_spans": spans,
         }
+
+    def packed(self, on_long: str, longest: int, shift: int) -> tuple[list[tuple[int, int]], str]:
+        """The tokens that are in packs, piece by piece, or why there are none."""
+        weight, last = self.length - shift, max((b for _, b in self.media), default=0)
+        if weight <= 0:
+            return [], "empty"
+        if shift and last == self.length:
+            return [], "too_long"
+        if weight <= longest:
+            return [(0, weight)], ""
+        if on_long == "drop" or self.media and (on_long == "split" or last > longest):
+            return [], "too_long"
+        cuts = [(a, min(a + longest, weight)) for a in range(0, weight, longest)]
+        cuts = cuts[:1] if on_long == "truncate" else cuts
+        held = [(a, b) for a, b in cuts if self.labels(a, b, shift)]
+        return held, "" if held else "too_long" if self.media else "no_labels"
+
+    def labels(self, start: int, stop: int, shift: int) -> int:
+        # What the piece's first token would be trained on stands in another piece.
+        return len(self.trained & set(range(start + 1, stop + shift)))
 
 
 def write(path: Path, rows: list[Row]) -> Path:
@@ -79,7 +108,7 @@ def planned(lengths: Path, output: Path, **options: Any) -> Index | None:
     try:
         plan_packs(lengths, output, **options)
     except (OptionError, SourceError) as error:
-        assert "nothing to pack" in str(error) or "raise --capacity" in str(error)
+        assert "nothing to pack" in str(error) or "raise --capacity" in str(error), error
         return None
     index = open_index(output)
     assert [check for check in verify_snapshot(index) if not check.ok] == []
@@ -99,93 +128,60 @@ def pieces_of(index: Index) -> Pieces:
     return found
 
 
-def fewest(row: Row, start: int, stop: int, longest: int) -> int:
-    """Pieces of `start .. stop - 1`, by trying every place at which no medium is parted."""
-    best = {start: 0}
-    for end in range(start + 1, stop + 1):
-        if end < stop and any(a < end < b for a, b in row.media):
-            continue
-        before = [n for begin, n in best.items() if end - begin <= longest]
-        if before:
-            best[end] = min(before) + 1
-    return best[stop]
-
-
-def runs(row: Row, weight: int, longest: int) -> list[tuple[int, int]]:
-    """What is left of a sample without the media that are longer than a piece."""
-    borders = [0]
-    for a, b in row.media:
-        if b - a > longest:
-            borders += [a, b]
-    borders.append(weight)
-    pairs = zip(borders[::2], borders[1::2], strict=True)
-    return [(a, b) for a, b in pairs if a < b]
-
-
-PARTS = st.builds(Part, st.integers(1, 30), st.booleans(), st.booleans())
-ROWS = st.lists(st.lists(PARTS, min_size=1, max_size=8).map(Row), min_size=1, max_size=6)
+PARTS = st.builds(Part, st.integers(1, 30), st.sampled_from([False] * 5 + [True]), st.booleans())
+ROWS = st.lists(
+    st.builds(Row, st.lists(PARTS, min_size=1, max_size=8), st.sampled_from([*COUNTERS])),
+    min_size=1,
+    max_size=6,
+)
 OPTIONS = st.fixed_dictionaries(
-    {"capacity": st.integers(3, 40), "shift": st.booleans()},
-    optional={"align": st.sampled_from([2, 3]), "epochs": st.just(2)},
+    {
+        "capacity": st.integers(3, 40),
+        "shift": st.booleans(),
+        "on_long": st.sampled_from(["split", "truncate", "drop"]),
+    },
+    optional={"align": st.sampled_from([2, 3]), "epochs": st.just(2), "window": st.just(2)},
 )
 
 
 @given(ROWS, OPTIONS)
-def test_pieces_are_few_and_hold_all_that_fits(
+def test_text_is_cut_and_media_are_not(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Row], options: dict[str, Any]
 ) -> None:
     folder = tmp_path_factory.mktemp("split")
-    index = planned(write(folder / "l.parquet", rows), folder / "i", on_long="split", **options)
-    found = {} if index is None else pieces_of(index)
-    align = options.get("align", 1)
-    longest, shift = options["capacity"] // align * align, int(options["shift"])
-    lost = 0
-    for number, row in enumerate(rows):
-        weight = row.length - shift
-        ends_with_medium = shift and any(b == row.length for _, b in row.media)
+    index = planned(write(folder / "l.parquet", rows), folder / "i", **options)
+    align, shift = options.get("align", 1), int(options["shift"])
+    longest = options["capacity"] // align * align
+    wanted = [row.packed(options["on_long"], longest, shift) for row in rows]
+    if index is None:
+        assert not any(held for held, _ in wanted)
+        return
+    found = pieces_of(index)
+    dropped = {row["sample_id"]: row["reason"] for row in index.dropped().to_pylist()}
+    assert dropped == {number: why for number, (_, why) in enumerate(wanted) if why}
+    for number, (row, (held, _)) in enumerate(zip(rows, wanted, strict=True)):
         pieces = found.get((number, 0), [])
-        if ends_with_medium or weight <= 0 or not longest:
-            assert not pieces
-            lost += max(weight, 0)
-            continue
-        wanted = runs(row, weight, longest)
-        held = [(p["token_start"], p["token_start"] + p["length"]) for p in pieces]
-        assert all(0 < b - a <= longest for a, b in held)
-        assert [t for a, b in held for t in range(a, b)] == [
-            t for a, b in wanted for t in range(a, b)
-        ]
-        for a, b in row.media:  # whole in one piece, or longer than any
-            assert b - a > longest or any(begin <= a and b <= end for begin, end in held)
-        assert len(held) == sum(fewest(row, a, b, longest) for a, b in wanted)
-        lost += weight - sum(b - a for a, b in held)
+        spans = [(p["token_start"], p["token_start"] + p["length"]) for p in pieces]
+        assert spans == held
         for piece, (a, b) in zip(pieces, held, strict=True):
-            inside = [m for m in row.media if a <= m[0] < b]
-            assert [m["at"] + a for m in piece["media"]] == [at for at, _ in inside]
-            # What the piece's first token would be trained on stands in another piece.
-            labels = row.trained & set(range(a + 1, b + shift))
-            assert piece["label_tokens"] == len(labels)
-    if index is not None:
-        assert index.manifest["result"]["num_tokens_lost"] == lost
-
-
-@given(ROWS, OPTIONS)
-def test_a_truncation_keeps_what_stands_before_a_medium(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], options: dict[str, Any]
-) -> None:
-    folder = tmp_path_factory.mktemp("truncate")
-    index = planned(write(folder / "l.parquet", rows), folder / "i", on_long="truncate", **options)
-    found = {} if index is None else pieces_of(index)
-    align = options.get("align", 1)
-    longest, shift = options["capacity"] // align * align, int(options["shift"])
-    for number, row in enumerate(rows):
-        weight = row.length - shift
-        stop = min(weight, longest)
-        if stop < weight:
-            stop = min([a for a, b in row.media if a < stop < b], default=stop)
-        if shift and any(b == row.length for _, b in row.media):
-            stop = 0
-        held = [(p["token_start"], p["length"]) for p in found.get((number, 0), [])]
-        assert held == ([(0, stop)] if stop > 0 else [])
+            assert [m["at"] for m in piece["media"]] == [at for at, _ in row.media]
+            assert piece["label_tokens"] == row.labels(a, b, shift)
+    sizes = [sum(b - a for a, b in held) for held, _ in wanted]
+    result = index.snapshot.result
+    whole = [row.length - shift for row in rows]
+    assert result.num_tokens_lost == sum(max(n, 0) for n in whole) - sum(sizes)
+    assert result.num_tokens_cut == sum(
+        n - size for n, size in zip(whole, sizes, strict=True) if size
+    )
+    epochs = options.get("epochs", 1)
+    for kind, names in COUNTERS.items():
+        of_kind = [
+            row.media if held and row.kind == kind else []
+            for row, (held, _) in zip(rows, wanted, strict=True)
+        ]
+        totals = [sum(map(len, of_kind)), sum(b - a for media in of_kind for a, b in media)]
+        sums = [sum(index.packs([name])[name].to_pylist()) for name in names]
+        assert sums == [epochs * total for total in totals[-len(names) :]]
 
 
 @settings(max_examples=20)
@@ -245,17 +241,6 @@ def test_every_token_is_trained_or_in_a_pack_or_counted_as_lost(
     assert index.manifest["result"]["num_tokens_lost"] == lost
 
 
-def test_media_that_overlap_are_not_parted(tmp_path: Path) -> None:
-    row = Row([Part(5), Part(4, True), Part(11)])
-    row.media = [(8, 14), (2, 9), (14, 17)]  # as a table of one's own may have them
-    index = planned(
-        write(tmp_path / "l.parquet", [row]), tmp_path / "i", capacity=12, on_long="split"
-    )
-    assert index is not None
-    [pieces] = pieces_of(index).values()
-    assert [(p["token_start"], p["length"]) for p in pieces] == [(0, 2), (2, 12), (14, 6)]
-
-
 @pytest.mark.parametrize(
     "spans",
     [
@@ -278,12 +263,15 @@ def test_spans_that_cannot_be_are_refused(tmp_path: Path, spans: list[tuple[int,
 def test_without_spans_the_sum_says_it_where_none_or_all_are_trained(tmp_path: Path) -> None:
     columns = {"length": [25, 25, 25, 25], "label_tokens": [0, 24, 9, None]}
     pq.write_table(conform(pa.table(columns), LENGTHS_WITH_SPANS), tmp_path / "l.parquet")
-    table = pq.read_table(tmp_path / "l.parquet").drop_columns(["sample_id", "media", "status"])
+    table = pq.read_table(tmp_path / "l.parquet").select(["length", "label_tokens", "label_spans"])
     pq.write_table(table, tmp_path / "l.parquet")
     index = planned(tmp_path / "l.parquet", tmp_path / "i", capacity=10, on_long="split")
     assert index is not None
     labels = [[p["label_tokens"] for p in pieces] for pieces in pieces_of(index).values()]
-    assert labels == [[0, 0, 0], [9, 9, 4], [None] * 3, [None] * 3]
+    assert labels == [[9, 9, 4], [None] * 3, [None] * 3]
+    assert index.dropped(["sample_id", "reason"]).to_pylist() == [
+        {"sample_id": 0, "reason": "no_labels"}
+    ]
     assert all(
         a["token_start"] < b["token_start"]
         for p in pieces_of(index).values()

@@ -136,8 +136,6 @@ def test_appending_what_does_not_follow_says_so(tmp_path: Path) -> None:
     longer = lengths_of(tmp_path, 7)
     with pytest.raises(OptionError, match="append: capacity is 300, in .* it is 256"):
         plan_packs(longer, tmp_path / "i", append=index, capacity=300)
-    with pytest.raises(OptionError, match="leave max-packs out"):
-        plan_packs(longer, tmp_path / "i", append=index, max_packs=3)
     pq.write_table(pa.table({"length": [1, 2]}), tmp_path / "bare.parquet")
     plan_packs(tmp_path / "bare.parquet", tmp_path / "b", capacity=10)
     with pytest.raises(OptionError, match="does not say which shards"):

@@ -93,8 +93,8 @@ def gone(index: Index) -> Any:
 
 
 def load_foreign_state(index: Index) -> None:
-    state = PackSampler(index).state_at(1)
-    PackSampler(index).load_state_dict(state | {"snapshot_id": "f" * 32})
+    state = PackSampler(index, global_batch=1).state_at(1)
+    PackSampler(index, global_batch=1).load_state_dict(state | {"snapshot_id": "f" * 32})
 
 
 def model_of(attention: str) -> Any:
@@ -130,8 +130,8 @@ def model_of(attention: str) -> Any:
         (lambda i: PackSampler(i, global_batch=10**6), OptionError, "lower it or plan more data"),
         (lambda i: PackSampler(i, rank=0.5), OptionError, "must be an integer"),
         (load_foreign_state, MismatchError, r"snapshot_id ffff.*open the index at the"),
-        (lambda i: PackSampler(i).state_at(-1), OptionError, "step -1 is outside"),
-        (lambda i: PackSampler(i).denominator(1.5), OptionError, "step is 1.5"),
+        (lambda i: PackSampler(i, global_batch=1).state_at(-1), OptionError, "step -1 is outside"),
+        (lambda i: PackSampler(i, global_batch=1).denominator(1.5), OptionError, "step is 1.5"),
         (lambda i: PackSampler(f"{i.path}@zz"), NotFoundInIndex, "no snapshot 'zz'"),
         (lambda i: collate(read(i), attention="spda"), OptionError, "'spda' is not one of flash, "),
         (lambda i: collate([]), OptionError, "collate got no pack"),
@@ -160,7 +160,11 @@ def model_of(attention: str) -> Any:
         ),
         (lambda i: ordered(i, seed=-1), OptionError, "seed is -1: it must be at least 0"),
         (lambda i: ordered(i, epochs=0), OptionError, "epochs is 0: it must be at least 1"),
-        (lambda i: StepLog(__file__, PackSampler(i)), OptionError, "folder .* cannot be made"),
+        (
+            lambda i: StepLog(__file__, PackSampler(i, global_batch=1)),
+            OptionError,
+            "folder .* cannot be made",
+        ),
     ],
 )
 def test_one_sentence(

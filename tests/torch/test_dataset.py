@@ -356,7 +356,7 @@ def test_shifted_plan(tmp_path: Path) -> None:
 def test_workers_read_the_same_packs(index: Index, context: str) -> None:
     dataset = PackedDataset(index, SyntheticEncode())
     here = every(dataset)  # also: files the parent has open must not disturb its children
-    sampler = PackSampler(index)
+    sampler = PackSampler(index, global_batch=1)
     loader = DataLoader(
         dataset,
         batch_size=1,

@@ -221,7 +221,6 @@ def test_a_sample_of_another_length(index: Index, key: str, parts: Any) -> None:
         ("key-2", [9], 7),  # planned as 7
         ("key-2", [4], 4),
         ("key-101", [3, (4, 4), 4, (2, 2), 6], 19),
-        ("key-101", [3, (4, 8), 4, (2, 8), 3], 18),  # the second image has no room
         ("key-101", [3, (4, 4), 4], 13),
     ],
 )
@@ -245,6 +244,15 @@ def test_a_sample_keeps_its_slot(index: Index, key: str, parts: Any, kept: int) 
     (told,) = read.events
     assert told["done"] == ("truncated" if len(whole) > length else "fitted")
     assert len(own["input_ids"]) == kept
+
+
+def test_a_sample_that_would_lose_an_image_is_left_out(index: Index) -> None:
+    k, _ = at(index, "key-101")
+    encode = Resized("key-101", [3, (4, 8), 4, (2, 8), 3])  # the second image has no room
+    read = PackedDataset(index, encode, on_mismatch="truncate")[k]
+    (told,) = read.events
+    assert (told["done"], told["key"]) == ("left_out", "key-101")
+    assert number_of("key-101") not in read.sample_ids.tolist()
 
 
 def number_of(key: str) -> int:

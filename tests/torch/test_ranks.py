@@ -96,7 +96,7 @@ def test_every_rank_is_told_what_differs(tmp_path: Path) -> None:
 def test_one_process_alone_agrees_with_itself(tmp_path: Path) -> None:
     index = trained_index(tmp_path, num_packs=4)
     dataset = PackedDataset(index, Encode())
-    check_ranks(dataset, PackSampler(index, rank=1, world_size=2))
+    check_ranks(dataset, PackSampler(index, rank=1, world_size=2, global_batch=2))
     plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=240, seed=1)
     with pytest.raises(MismatchError, match="sampler's snapshot"):
-        check_ranks(dataset, PackSampler(tmp_path / "index"))
+        check_ranks(dataset, PackSampler(tmp_path / "index", global_batch=1))

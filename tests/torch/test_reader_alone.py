@@ -46,7 +46,7 @@ def encoder():
 
 def main():
     dataset = PackedDataset(sys.argv[1], encoder())
-    sampler = PackSampler(dataset.index, world_size=1)
+    sampler = PackSampler(dataset.index, global_batch=1)
     seen = []
     methods = sys.argv[3].split(",")
     for method in methods:

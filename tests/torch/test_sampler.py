@@ -14,13 +14,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_packs import bare_index
+from small_packs import bare_index, make_index, record
+from torch_packs import SyntheticEncode
 from training import Training
 
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.index import Index
 from packidx.index.order import EpochOrder, consumed_packs
-from packidx.torch import PackSampler
+from packidx.torch import PackedDataset, PackSampler
 
 
 class StandIn(Index):
@@ -31,6 +32,7 @@ class StandIn(Index):
     ) -> None:
         self.path, self.id, self.roots = "index", "0123abcd", {}
         result = SimpleNamespace(num_packs=num_packs, schedule_block=block, schedule_chunk=chunk)
+        result.schedule = "stratified"
         epochs = (((0, num_packs),),) if epochs is None else epochs
         self.snapshot: Any = SimpleNamespace(snapshot_id=self.id, result=result, epochs=epochs)
 
@@ -153,7 +155,7 @@ def test_epochs_differ_and_so_does_what_they_leave_out() -> None:
 
 
 def test_set_epoch_keeps_the_cursor_of_the_same_epoch() -> None:
-    sampler = PackSampler(StandIn(50))
+    sampler = PackSampler(StandIn(50), global_batch=1)
     sampler.set_epoch(3)
     whole = list(sampler)
     sampler.load_state_dict(sampler.state_at(10))
@@ -165,7 +167,7 @@ def test_set_epoch_keeps_the_cursor_of_the_same_epoch() -> None:
 
 
 def test_looking_at_a_first_batch_loses_nothing() -> None:
-    sampler = PackSampler(StandIn(50))
+    sampler = PackSampler(StandIn(50), global_batch=1)
     whole = list(sampler)
     next(iter(sampler))
     assert list(sampler) == whole
@@ -200,9 +202,11 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"global_batch": 0}, "global_batch 0 is not a positive multiple"),
     ({"global_batch": 21}, "global_batch 21 exceeds the 20 packs"),
-    ({"world_size": 21}, "global_batch 21 exceeds the 20 packs"),
-    ({"seed": -1}, "seed is -1"),
-    ({"epoch": -1}, "epoch is -1"),
+    ({"world_size": 21, "global_batch": 21}, "global_batch 21 exceeds the 20 packs"),
+    ({"world_size": 3}, "world_size is 3, .* divide the 1024 packs .* pass global_batch=N"),
+    ({"world_size": 2}, "has 20 packs, fewer than the 1024 of a planned step: pass global_batch"),
+    ({"seed": -1, "global_batch": 2}, "seed is -1"),
+    ({"epoch": -1, "global_batch": 2}, "epoch is -1"),
     ({"rank": 0.5}, r"rank is 0.5 \(float\): it must be an integer"),
 ]
 
@@ -248,7 +252,40 @@ def test_steps_out_of_range() -> None:
 
 
 def test_loss_denominator_is_unknown_for_bare_lengths(tmp_path: Path) -> None:
-    assert PackSampler(bare_index(tmp_path, 4)).denominator(0) is None
+    assert PackSampler(bare_index(tmp_path, 4), global_batch=1).denominator(0) is None
+
+
+@pytest.mark.parametrize(
+    ("planned", "step"),
+    [
+        ({"global_batch": 8, "micro_steps": 2}, 8),
+        ({"global_batch": 12, "epochs": 2}, 12),
+        ({}, 8),
+        ({"schedule": "random", "global_batch": 4}, 4),
+        ({"schedule": "random"}, None),
+    ],
+)
+def test_the_default_step_is_the_plan_s(
+    tmp_path: Path, planned: dict[str, Any], step: int | None
+) -> None:
+    """What is divided by is what the ranks accumulate in that step, read as training reads it."""
+    records = [record(n, [9 + n % 37]) for n in range(200)]
+    index = make_index(tmp_path, {"all": records}, capacity=120, **planned)
+    if step is None:
+        with pytest.raises(OptionError, match="random order .* pass global_batch=N"):
+            PackSampler(index)
+        return
+    dataset = PackedDataset(index, SyntheticEncode())
+    labels = [int((pack.joined()["labels"] != -100).sum()) for pack in dataset]
+    for world_size in (size for size in (1, 2, 3, 4) if step % size == 0):
+        samplers = ranks(index, world_size)
+        assert samplers[0].global_batch == step and samplers[0].num_steps > 2
+        trained = [list(sampler) for sampler in samplers]
+        for number in range(samplers[0].num_steps):
+            mine = slice(number * step // world_size, (number + 1) * step // world_size)
+            packs = [pack for one in trained for pack in one[mine]]
+            total = sum(labels[pack] for pack in packs)
+            assert [one.denominator(number) for one in samplers] == [total] * world_size
 
 
 def test_real_index_and_pickle(tmp_path: Path) -> None:

@@ -97,20 +97,14 @@ def test_one_id_whatever_the_ranks_the_workers_and_the_kills(
     assert frozen.snapshot_id == planned.snapshot_id
 
 
-def test_a_log_that_ends_early_is_the_plan_of_so_many_packs(lengths: Path, tmp_path: Path) -> None:
+def test_a_log_that_ends_early_is_compared_as_far_as_it_goes(lengths: Path, tmp_path: Path) -> None:
     state, _ = train(lengths, tmp_path / "log", 2, 0, None, 7)
     assert state["place"] == 14
-    planned = plan_packs(
-        *(lengths, tmp_path / "planned"),
-        capacity=CAPACITY,
-        strategy="stream:best-fit:16",
-        lanes=LANES,
-        seed=3,
-        max_packs=14,
-    )
+    rule: dict[str, Any] = {"strategy": "stream:best-fit:16", "lanes": LANES, "seed": 3}
+    planned = plan_packs(lengths, tmp_path / "planned", capacity=CAPACITY, **rule)
     frozen = freeze_log(tmp_path / "log", tmp_path / "frozen")
     assert frozen.snapshot_id == planned.snapshot_id
-    assert frozen.snapshot.result.num_packs == 14
+    assert frozen.snapshot.result.num_packs > 14
 
 
 @pytest.mark.parametrize("is_counted", [True, False])
@@ -140,7 +134,7 @@ def test_files_that_nobody_counted_give_the_same_packs(lengths: Path, tmp_path: 
     _, more = train(counted, tmp_path / "three", 1, 0, None, 52)
     assert sorted(pack for own in on for pack in own) == more[0][40:]
     frozen = freeze_log(tmp_path / "two", tmp_path / "index", lengths=counted)
-    assert frozen.snapshot.result.num_packs == 52
+    assert frozen.snapshot.result.num_packs > 52
     with pytest.raises(OptionError, match="--lengths"):
         freeze_log(tmp_path / "two", tmp_path / "index")
 

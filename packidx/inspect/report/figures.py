@@ -78,6 +78,7 @@ def tokens(index: Index, connection: Any) -> Figure:
     parts = [
         ("in packs", result.num_samples, result.num_tokens, False),
         *((f"out: {why}", number, tokens, why not in BY_CHOICE) for why, number, tokens in dropped),
+        *([("cut off packed samples", None, cut, True)] if (cut := result.num_tokens_cut) else ()),
         ("room left in packs", None, room, False),
     ]
     lost = "all are in packs"

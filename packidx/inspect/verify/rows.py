@@ -165,6 +165,12 @@ _ONCE = [
         "WHERE sample_id IN (SELECT sample_id FROM samples)) ORDER BY sample_id LIMIT 1",
     ),
     Rule(
+        "sample {} has media and is in pieces ({})",
+        "samples",
+        "SELECT sample_id, count(*) OVER () AS n FROM samples "
+        "WHERE len(media) > 0 AND (piece > 0 OR token_start > 0) ORDER BY place LIMIT 1",
+    ),
+    Rule(
         "{:,} packed + {:,} dropped, the manifest says $num_rows samples of window $number",
         "samples",
         "SELECT packed, gone, 1 AS n FROM (SELECT count(*) AS gone FROM dropped), "

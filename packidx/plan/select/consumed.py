@@ -24,7 +24,6 @@ from packidx.plan.select.copies import Consumed
 from packidx.plan.select.eligible import Rules
 
 _STATE = ("seed", "epoch", "global_batch", "position")
-_BY_CHOICE = ("excluded", "max_packs")
 _COLUMNS = ("sample_id", "copy", "piece", "token_start", "length")
 _COPY = ("sample_id", "copy")
 _TRAINED = {"sample_id": pl.Int64, "copy": pl.Int32, "start": pl.Int32, "stop": pl.Int32}
@@ -87,20 +86,17 @@ def _check_begun(index: Index, state: Mapping[str, Any]) -> None:
 
 
 def _left_out(index: Index) -> dict[str, pl.DataFrame]:
-    """The ``sample_id`` of samples that were left out by choice, by reason; what was left out as it
-    did not fit is looked at anew.
+    """The ``sample_id`` of samples that were excluded, by reason; samples that did not fit are
+    judged anew.
 
     A plan that continues another one has these among its own dropped ones, and so on.
     """
-    by_choice = pl.col("reason").is_in(_BY_CHOICE)
+    is_excluded = pl.col("reason") == "excluded"
     dropped = pl.concat(
-        pl.DataFrame(index.window("dropped", number, ["sample_id", "reason"])).filter(by_choice)
+        pl.DataFrame(index.window("dropped", number, ["sample_id", "reason"])).filter(is_excluded)
         for number in range(len(index.snapshot.windows))
     )
-    return {
-        reason: dropped.filter(pl.col("reason") == reason).select("sample_id").sort("sample_id")
-        for reason in _BY_CHOICE
-    }
+    return {"excluded": dropped.select("sample_id").sort("sample_id")}
 
 
 def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[pl.DataFrame, pl.DataFrame]:

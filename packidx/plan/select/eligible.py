@@ -137,10 +137,10 @@ REASONS = (
     "train",
     "mix",
     "too_long",
+    "no_labels",
     "max_images",
     "max_vision_patches",
     "max_samples",
-    "max_packs",
 )
 
 

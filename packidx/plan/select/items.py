@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -15,11 +15,18 @@ from packidx.errors import FormatError, OptionError
 from packidx.format.index import Options
 from packidx.format.parquet import conform
 from packidx.format.schema import DROPPED
-from packidx.format.terms import LOST, NOT_ELIGIBLE
+from packidx.format.terms import LOST, NOT_ELIGIBLE, WITH_MEDIA
 from packidx.lengths.rows import LengthsRows
 from packidx.plan.select.copies import Copies
 from packidx.plan.select.eligible import Rules, Verdicts, judge
-from packidx.plan.select.pieces import Pieces, Stretches, cut_into_pieces, expand_ranges, select
+from packidx.plan.select.pieces import (
+    Pieces,
+    Stretches,
+    Uncut,
+    cut_into_pieces,
+    expand_ranges,
+    select,
+)
 
 # What a lengths table calls the column that a cap is on.
 _CAPPED = {"num_images": "--max-images", "vision_patches": "--max-vision-patches"}
@@ -42,9 +49,10 @@ class Items:
         copy, piece, token_start: int32 [samples], or None where all are 0.
         num_whole: number of samples, the first ones, that are whole; pieces follow.
         first: int64 [items], the first sample of each; None where each sample is an item.
-        cut: counters of the pieces: name -> (values, is unknown).
+        labels: label tokens of the pieces, and where they are unknown; each other counter of a
+            piece is its sample's.
         left_out: rows of packed samples of which no piece has some tokens, int64, ascending, and
-            how many, int64, of every copy: behind a truncation, and media longer than a piece.
+            how many, int64, of every copy: behind a truncation, and pieces without a label token.
         num_eligible: tokens of all eligible samples (`packidx.format.terms`), each counted once.
         lost: rows of which tokens are lost, int64, ascending, and how many, int64.
     """
@@ -58,7 +66,7 @@ class Items:
     token_start: Int32s | None = None
     num_whole: int = 0
     first: Int64s | None = None
-    cut: dict[str, tuple[Int64s, Bools]] = field(default_factory=dict)
+    labels: tuple[Int64s, Bools] = (_NONE, np.empty(0, bool))
     left_out: tuple[Int64s, Int64s] = (_NONE, _NONE)
     num_eligible: int = 0
     lost: tuple[Int64s, Int64s] = (_NONE, _NONE)
@@ -67,16 +75,6 @@ class Items:
     def num_samples(self) -> int:
         """Rows of the samples table in one epoch."""
         return len(self.row)
-
-    def num_copies(self, rows: Int64s) -> Int64s:
-        """Return how many copies of each of some rows there are.
-
-        Args:
-            rows: ascending, each among the items.
-        """
-        copy = 0 if self.copy is None else self.copy.astype(np.int64)
-        own = np.unique(self.row.astype(np.int64) << 32 | copy) >> 32
-        return np.searchsorted(own, rows, "right") - np.searchsorted(own, rows, "left")
 
     @property
     def num_items(self) -> int:
@@ -96,12 +94,12 @@ class Items:
             return np.ones(self.num_samples, np.int64), None
         if name not in self.rows.frame.columns:
             return None
-        values, null = self.rows.ints(name, self.row[: self.num_whole])
-        if self.num_whole == self.num_samples:
-            return values, null
-        more, unknown = self.cut[name]
-        null = np.zeros(len(values), bool) if null is None else null
-        return np.concatenate([values, more]), np.concatenate([null, unknown])
+        values, null = self.rows.ints(name, self.row)
+        if name == "label_tokens" and self.num_whole < self.num_samples:
+            more, unknown = self.labels
+            null = np.zeros(len(values), bool) if null is None else null
+            values[self.num_whole :], null[self.num_whole :] = more, unknown
+        return values, null
 
     def total(self, values: NDArray[Number], how: np.ufunc = np.add) -> NDArray[Number]:
         """Values of every sample as one of every item: sums, or what else `how` makes of two."""
@@ -148,10 +146,6 @@ class Items:
         first = self.first[items]
         return expand_ranges(first, first + self.sizes[items])[0]
 
-    def rows_of(self, items: Ints) -> Int32s:
-        """The rows of all samples of some items, int32."""
-        return self.row[self.samples_of(items)]
-
     def select(self, keep: Bools) -> Items:
         """Return the samples of the items that `keep` marks."""
         first = None
@@ -161,7 +155,7 @@ class Items:
         columns = {name: getattr(self, name) for name in _COLUMNS}
         kept = {name: values[keep] for name, values in columns.items() if values is not None}
         pieces = keep[self.num_whole :]
-        cut = {name: (values[pieces], null[pieces]) for name, (values, null) in self.cut.items()}
+        labels, unknown = self.labels
         rows, tokens = self.left_out
         is_packed = np.isin(rows, self.row[keep])
         return replace(
@@ -169,7 +163,7 @@ class Items:
             **kept,
             num_whole=int(keep[: self.num_whole].sum()),
             first=first,
-            cut=cut,
+            labels=(labels[pieces], unknown[pieces]),
             left_out=(rows[is_packed], tokens[is_packed]),
         )
 
@@ -206,8 +200,9 @@ def make_items(rows: LengthsRows, options: Options, rules: Rules) -> tuple[Items
         _complain(rows, left_over, weight, options)
     if options.on_long in ("split", "truncate") or copies.is_partial.any():
         chosen = np.flatnonzero((long & ~paired | copies.is_partial) & usable)
-        items, left_over = _with_pieces(items, chosen, weight, options, copies)
-        left_over = np.union1d(left_over, np.flatnonzero(long & paired))
+        items, uncut = _with_pieces(items, chosen, weight, options, copies)
+        verdicts.set(uncut.no_labels, "no_labels")
+        left_over = np.union1d(uncut.too_long, np.flatnonzero(long & paired))
     verdicts.set(left_over, "too_long")
     items = _within_caps(items, options, verdicts)
     verdicts.join(rows.chosen)
@@ -263,8 +258,8 @@ def _whole_samples(
 
 def _with_pieces(
     items: Items, chosen: Int64s, weight: Int32s, options: Options, copies: Copies
-) -> tuple[Items, Int64s]:
-    """`items` and the pieces of the chosen rows; returns the rows that cannot be cut, too."""
+) -> tuple[Items, Uncut]:
+    """`items` and the pieces of the chosen rows; returns the rows that have none, too."""
     stretches = copies.stretches(chosen, weight)
     too_long = _NONE
     if options.on_long not in ("split", "truncate"):
@@ -272,13 +267,13 @@ def _with_pieces(
         too_long = np.unique(stretches.row[over])
         stretches = select(stretches, ~np.isin(stretches.row, too_long))
     truncate = options.on_long == "truncate"
-    pieces, failed = cut_into_pieces(
+    pieces, uncut = cut_into_pieces(
         items.rows, stretches, options.longest, only_first=truncate, shift=options.shift
     )
-    left_over = np.union1d(failed, too_long)
+    uncut = uncut._replace(too_long=np.union1d(uncut.too_long, too_long))
     if not len(pieces.row):
-        return items, left_over
-    return _joined(items, pieces, options, _left_out(stretches, pieces)), left_over
+        return items, uncut
+    return _joined(items, pieces, options, _left_out(stretches, pieces)), uncut
 
 
 def _left_out(stretches: Stretches, pieces: Pieces) -> tuple[Int64s, Int64s]:
@@ -311,7 +306,7 @@ def _joined(
         join(None, pieces.token_start),
         items.num_samples,
         None if items.first is None else np.concatenate([items.first, numbers]),
-        pieces.sums,
+        (pieces.label_tokens, pieces.labels_unknown),
         left_out,
     )
 
@@ -432,10 +427,10 @@ def _details(
         kept += f" (capacity {options.capacity} less margin {options.margin:g})"
     tokens = _of_pairs(rows, weight.astype(np.int64))
     long = tell("too_long", tokens, kept)
-    if options.on_long in ("split", "truncate"):
-        uncut = ", and where its media stand is unknown, or no text before or between them fits"
-        detail[long & ~paired] += uncut
+    long[long] = rows.may_hold_media(numbers[long])
+    detail[long & ~paired] += WITH_MEDIA
     detail[long & (tokens[numbers] <= options.longest)] = "the shift would cut its last medium"
+    tell("no_labels", tokens, " tokens; no part of it that fits a pack has a label token")
     for name, cap in options.caps.items():
         values = rows.ints(name)[0] if name in rows.frame.columns else np.ones_like(tokens)
         tell(f"max_{name.removeprefix('num_')}", _of_pairs(rows, values), f" > {cap} per pack")
@@ -453,11 +448,3 @@ def _details(
         detail[paired & sound & unsound] = "the other side of its pair"
     details: list[str | None] = detail.tolist()
     return details
-
-
-def dropped_with(
-    dropped: pa.Table, rows: LengthsRows, numbers: Ints, reason: str, detail: str
-) -> pa.Table:
-    """`dropped` with more rows of the lengths table, all for one reason, by sample_id."""
-    more = _table(rows, numbers, pa.repeat(reason, len(numbers)), [detail] * len(numbers))
-    return pa.concat_tables([dropped, more]).sort_by("sample_id")

@@ -1,10 +1,9 @@
-"""Long samples as pieces: chunks of the capacity, never cut inside a medium.
+"""Long samples of text as pieces: chunks of the capacity.
 
 Best-fit packing of long text (Ding et al., Fewer Truncations Improve Language Modeling, 2024,
 arXiv 2404.10830): a text is cut into chunks of the capacity, and its last, shorter one is packed
-like any other sample. A cut that would fall inside a medium moves to the medium's start. Each piece
-is as long as it can be, so there are as few of them as cuts outside of media allow. A medium that
-is longer than a piece may be is in none, and the next piece begins behind it.
+like any other sample. A sample with media is never split, and is truncated only behind its last
+medium. A piece without a label token is in no pack.
 """
 
 from __future__ import annotations
@@ -13,12 +12,10 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from packidx.arrays import Bools, Int64s, Ints
 from packidx.errors import FormatError
-from packidx.format.schema import SUMMED
 from packidx.lengths.rows import LengthsRows
 
 SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
@@ -56,9 +53,6 @@ def expand_ranges(first: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
     return np.arange(len(owner)) + (first - np.cumsum(sizes) + sizes)[owner], owner
 
 
-_KINDS = ("image", "video", "audio")
-
-
 class Stretches(NamedTuple):
     """Tokens ``start .. stop - 1`` of copies of rows, to be cut into pieces: int64 ``[n]``, in
     order of (row, copy, start).
@@ -78,203 +72,81 @@ class Stretches(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """Pieces and what each holds, arrays ``[n]``; `sums`: counter -> (values, is unknown)."""
+    """Pieces of samples, arrays ``[n]``, in order of (row, copy, piece)."""
 
     row: Int64s
     copy: Int64s
     piece: Int64s
     token_start: Int64s
     length: Int64s
-    sums: dict[str, tuple[Int64s, Bools]]
+    label_tokens: Int64s
+    labels_unknown: Bools
 
 
-class _Media(NamedTuple):
-    """Media of some rows whose first token is stated, int64 ``[n]``, in order of `row`.
+class Uncut(NamedTuple):
+    """Rows that have no piece, int64, by the reason for which they are dropped."""
 
-    `row` is a number in those rows, `kind` one in `_KINDS` or beyond.
-    """
-
-    row: Int64s
-    kind: Int64s
-    at: Int64s
-    tokens: Int64s
-    patches: Int64s
-    t: Int64s
+    too_long: Int64s
+    no_labels: Int64s
 
 
 def cut_into_pieces(
     rows: LengthsRows, stretches: Stretches, longest: int, *, only_first: bool, shift: bool
-) -> tuple[Pieces, Int64s]:
+) -> tuple[Pieces, Uncut]:
     """Cut every stretch into pieces of at most `longest` tokens; keep all, or the first alone.
 
-    Args:
-        shift: whether token t of a stretch is trained to predict token t + 1 of its sample.
+    Pieces that are known to have no label token are left out.
 
-    Returns:
-        the pieces, and the rows that have none: where their media stand is unknown, or they begin
-        with a medium that is too long (`only_first`), or hold nothing else.
+    Args:
+        shift: True if token t of a stretch is trained to predict token t + 1 of its sample.
     """
     chosen = np.unique(stretches.row)
-    media, unknown = _media_of(rows, chosen)
-    known = select(stretches, ~np.isin(stretches.row, chosen[unknown]))
-    blocks = _blocks(media)
-    owner = np.searchsorted(chosen, known.row)
-    pieces = _chunks(known, owner, blocks, longest, only_first=only_first)
-    failed = np.setdiff1d(chosen, pieces.row)
-    owner = np.searchsorted(chosen, pieces.row)
-    counted = _sums(pieces, owner, media)
-    present = set(rows.frame.columns)
-    sums = {}
-    for name in SUMMED:
-        sums[name] = counted[name], np.full(len(pieces.row), name not in present)
-    first, last = pieces.token_start + 1, _ends(pieces) + shift
-    sums["label_tokens"] = label_tokens(rows, pieces.row, first, last)
-    return pieces._replace(sums=sums), failed
+    has_media = rows.may_hold_media(chosen)
+    fixed = chosen[has_media]
+    if only_first:
+        fixed = fixed[_media_ends(rows, fixed) > longest]
+    pieces = _chunks(select(stretches, ~np.isin(stretches.row, fixed)), longest, only_first)
+    first, last = pieces.token_start + 1, pieces.token_start + pieces.length + shift
+    labels, unknown = label_tokens(rows, pieces.row, first, last)
+    pieces = pieces._replace(label_tokens=labels, labels_unknown=unknown)
+    pieces = select(pieces, (labels > 0) | unknown)
+    bare = np.setdiff1d(chosen, np.union1d(fixed, pieces.row))
+    # A sample with media may only be cut where a label token is left.
+    cut_bare = np.isin(bare, chosen[has_media])
+    return pieces, Uncut(np.union1d(fixed, bare[cut_bare]), bare[~cut_bare])
 
 
-class _Blocks(NamedTuple):
-    """Tokens that no cut may part, in order and apart: places as of `keys`, int64 ``[n]``."""
-
-    start: Int64s
-    stop: Int64s
-
-
-def _blocks(media: _Media) -> _Blocks:
-    """The media; those that overlap, as a table of one's own may have them, are one block."""
-    start = keys(media.row, media.at)
-    order = np.argsort(start, kind="stable")
-    start, stop = start[order], (start + media.tokens)[order]
-    reach = np.maximum.accumulate(stop)
-    begins = np.ones(len(start), bool)
-    begins[1:] = start[1:] >= reach[:-1]
-    ends = np.append(begins[1:], True)[: len(start)]
-    return _Blocks(start[begins], reach[ends])
-
-
-def _chunks(
-    stretches: Stretches, owner: Int64s, blocks: _Blocks, longest: int, *, only_first: bool
-) -> Pieces:
-    """The pieces of all stretches, numbered on in each copy; nothing is summed up yet.
-
-    Each round places the next piece of every stretch that has tokens left.
-
-    Args:
-        owner: number of each stretch's row as `blocks` has it, int64 [n].
-    """
-    left = np.flatnonzero(stretches.start < stretches.stop)
-    begin, end = keys(owner, stretches.start), keys(owner, stretches.stop)
-    base = keys(owner, np.zeros_like(owner))
-    rounds: list[tuple[Int64s, Int64s, Int64s]] = []
-    while len(left):
-        start = begin[left]
-        stop = np.minimum(start + longest, end[left])
-        block = np.searchsorted(blocks.start, stop) - 1  # the last one that begins before `stop`
-        inside = block >= 0
-        inside[inside] = blocks.stop[block[inside]] > stop[inside]
-        stop[inside] = blocks.start[block[inside]]
-        is_piece = stop > start
-        rounds.append((left[is_piece], start[is_piece], stop[is_piece]))
-        if only_first:
-            break
-        stop[~is_piece] = blocks.stop[block[~is_piece]]  # a block that is too long is left out
-        begin[left] = stop
-        left = left[stop < end[left]]
-    number, start, stop = (
-        np.concatenate(values) if rounds else np.empty(0, np.int64)
-        for values in (zip(*rounds, strict=True) if rounds else [()] * 3)
-    )
-    order = np.argsort(number, kind="stable")
-    number, length = number[order], (stop - start)[order]
-    row, copy = stretches.row[number], stretches.copy[number]
+def _chunks(stretches: Stretches, longest: int, only_first: bool) -> Pieces:
+    """The pieces of all stretches, numbered on in each copy; label tokens are not counted yet."""
+    sizes = stretches.stop - stretches.start
+    number = np.minimum(sizes, 1) if only_first else -(-sizes // longest)
+    nth, owner = expand_ranges(np.zeros_like(number), number)
+    row, copy, start = stretches.row[owner], stretches.copy[owner], stretches.start[owner]
+    start = start + nth * longest
+    length = np.minimum(longest, stretches.stop[owner] - start)
     first = np.flatnonzero(changes(keys(row, copy)))
-    sizes = np.diff(np.append(first, len(row)))
-    piece = stretches.first_piece[number] + np.arange(len(row)) - np.repeat(first, sizes)
-    return Pieces(row, copy, piece, start[order] - base[number], length, {})
+    of_copy = np.diff(np.append(first, len(row)))
+    piece = stretches.first_piece[owner] + np.arange(len(row)) - np.repeat(first, of_copy)
+    return Pieces(row, copy, piece, start, length, np.zeros_like(row), np.zeros(len(row), bool))
 
 
-def _sums(pieces: Pieces, owner: Int64s, media: _Media) -> dict[str, Int64s]:
-    """The counters of every piece, in order of (row, copy, token_start): what begins in it.
-
-    `owner` has the number of each piece's row as `media` has it, int64 [n].
-    """
-    begins_copy = changes(keys(pieces.row, pieces.copy))
-    copy = np.cumsum(begins_copy) - 1
-    first, last = (np.searchsorted(media.row, owner[begins_copy], side) for side in SIDES)
-    medium, of_copy = expand_ranges(first, last)
-    at = media.at[medium]
-    piece = np.searchsorted(keys(copy, pieces.token_start), keys(of_copy, at), "right") - 1
-    inside = piece >= 0
-    inside[inside] = (copy[piece] == of_copy)[inside]
-    inside[inside] = (at < _ends(pieces)[piece])[inside]
-    piece, medium = piece[inside], medium[inside]
-    kind, patches = media.kind[medium], media.patches[medium]
-
-    def total(amounts: Int64s, mine: Bools | None = None) -> Int64s:
-        sums = np.zeros(len(pieces.row), np.int64)
-        np.add.at(sums, piece if mine is None else piece[mine], amounts)
-        return sums
-
-    counters = {name: np.zeros(len(pieces.row), np.int64) for name in SUMMED}
-    for number, name in enumerate(_KINDS):
-        mine = kind == number
-        counters[f"{name}_tokens"] = total(media.tokens[medium][mine], mine)
-        if f"num_{name}s" in counters:
-            counters[f"num_{name}s"] = total(np.ones(int(mine.sum()), np.int64), mine)
-    counters["vision_patches"] = total(patches)
-    counters["vision_cost"] = total(patches * patches // np.maximum(media.t[medium], 1))
-    return counters
-
-
-def _media_of(rows: LengthsRows, numbers: Int64s) -> tuple[_Media, Int64s]:
-    """Media of the rows `numbers`, and which of these hold some whose first token is unknown."""
+def _media_ends(rows: LengthsRows, numbers: Int64s) -> Int64s:
+    """The token behind the last medium of each of some rows, int64 [n]; beyond any sample where
+    that is unknown."""
+    ends = np.full(len(numbers), np.iinfo(np.int64).max)
     lists = rows.lists("media", numbers)
     if lists is None:
-        empty = np.empty(0, np.int64)
-        return _Media(*[empty] * len(_Media._fields)), np.flatnonzero(_may_hold(rows, numbers))
+        return ends
     sizes = lists.value_lengths().fill_null(0).to_numpy()
-    owner = np.repeat(np.arange(len(numbers)), sizes)
-    values = lists.flatten()  # of null lists, none
-    stated = [values.field(name) for name in ("kind", "at", "tokens")]
-    unstated = np.zeros(len(owner), bool)
-    for column in stated:
-        unstated |= column.is_null().to_numpy(zero_copy_only=False)
-    names = pl.Series(pl.from_arrow(stated[0]))
-    kind = np.full(len(owner), len(_KINDS))
-    for number, name in enumerate(_KINDS):
-        kind[(names == name).fill_null(False).to_numpy()] = number
-    at, tokens, patches, t = (
-        values.field(name).cast(pa.int64()).fill_null(0).to_numpy()
-        for name in ("at", "tokens", "patches", "t")
-    )
-    unknown = np.unique(owner[unstated])
-    null = lists.is_null().to_numpy(zero_copy_only=False)
-    if null.any():
-        missing = np.flatnonzero(null)
-        may_hold = _may_hold(rows, numbers[missing], unlisted=True)
-        unknown = np.union1d(unknown, missing[may_hold])
-    return _Media(owner, kind, at, tokens, patches, t), unknown
-
-
-def _may_hold(rows: LengthsRows, numbers: Int64s, *, unlisted: bool = False) -> Bools:
-    """bool [n]: a counter of a row's media is above 0; or, of rows whose media are not listed
-    though others' are, nothing says that there is no image and no video."""
-    may = np.zeros(len(numbers), bool)
-    for names in (
-        ("audio_tokens",),
-        ("num_images", "image_tokens"),
-        ("num_videos", "video_tokens"),
-    ):
-        unstated = np.full(len(numbers), unlisted and len(names) > 1)
-        for name in names:
-            values, null = rows.ints(name, numbers)
-            may |= values > 0
-            unstated &= False if null is None else null
-        may |= unstated
-    return may
-
-
-def _ends(pieces: Pieces) -> Int64s:
-    return pieces.token_start + pieces.length
+    owner, values = np.repeat(np.arange(len(numbers)), sizes), lists.flatten()  # of null, none
+    at, tokens = (values.field(name) for name in ("at", "tokens"))
+    is_stated = (at.is_valid().to_numpy(False)) & (tokens.is_valid().to_numpy(False))
+    at, tokens = (column.cast(pa.int64()).fill_null(0).to_numpy() for column in (at, tokens))
+    last = np.zeros(len(numbers), np.int64)
+    np.maximum.at(last, owner, at + tokens)
+    is_known = sizes > 0
+    is_known[owner[~is_stated]] = False
+    return np.where(is_known, last, ends)
 
 
 def label_tokens(

@@ -87,6 +87,24 @@ def test_the_numbers_are_those_of_the_tables(tmp_path: Path) -> None:
     assert index.id in page
 
 
+@pytest.mark.parametrize("on_long", ["drop", "split", "truncate"])
+def test_tokens_that_are_cut_off_have_a_bar(tmp_path: Path, on_long: str) -> None:
+    labels = pl.int_range(500, eager=True).cast(pl.Int32) % 5
+    spans = [[{"start": 1, "stop": 1 + n}] if n else [] for n in labels.to_list()]
+    kind = pl.List(pl.Struct({"start": pl.Int32, "stop": pl.Int32}))
+    table = lengths(tmp_path, 500, label_tokens=labels, label_spans=pl.Series(spans, dtype=kind))
+    plan_packs(table, tmp_path / "index", capacity=1024, on_long=on_long)
+    write_report(str(tmp_path / "index"), tmp_path / "r.html")
+    page, result = (tmp_path / "r.html").read_text(), open_index(tmp_path / "index").snapshot.result
+    tokens = {row[0]: number(row[2]) for row in cells(page, "Where the tokens go")}
+    cut = tokens.pop("cut off packed samples", 0)
+    out = {name: n for name, n in tokens.items() if name.startswith("out: ")}
+    assert out.keys() == {"out: too_long" if on_long == "drop" else "out: no_labels"}
+    assert (cut, sum(out.values())) == (result.num_tokens_cut, result.num_tokens_dropped)
+    assert cut + sum(out.values()) == result.num_tokens_lost
+    assert bool(cut) == (on_long != "drop")
+
+
 def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
     plan_packs(lengths(tmp_path, 300), tmp_path / "index", capacity=4096)
     for name in ("a.html", "b.html"):

@@ -52,7 +52,7 @@ def test_each_number_is_the_one_of_sql(tmp_path: Path) -> None:
             count(*) FILTER (
                 status = 'ok' AND num_images + video_tokens = 0 AND audio_tokens IS NULL),
             count(*) FILTER (status = 'ok' AND num_images > 0 AND video_tokens > 0),
-            sum(num_images)
+            sum(num_images) FILTER (status = 'ok')
         FROM '{path}' GROUP BY source"""
     for (
         name,

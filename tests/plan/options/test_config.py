@@ -33,7 +33,6 @@ packed_sequence:
   collate_max_length: 2048
   packing_ratio: 0.9
   drop_long_samples: true
-  max_packs: 3
   balance_media_tokens: true
   packing_format: neat
   attn_implementation: sdpa
@@ -70,10 +69,9 @@ def test_a_recipe_is_the_plan_of_its_options(
     path = write(tmp_path, RECIPE)
     code, planned, notes = run(capsys, lengths, "-o", str(tmp_path / "index"), "--config", path)
     assert code == 0
-    said = ["--capacity", "2048", "--margin", "0.1", "--max-packs", "3"]
+    said = ["--capacity", "2048", "--margin", "0.1"]
     _, same, _ = run(capsys, lengths, "-o", str(tmp_path / "index"), *said, "--on-long", "drop")
     assert planned["snapshot_id"] == same["snapshot_id"] and same["existed"]
-    assert planned["result"]["num_packs"] == 3
     for key in ("pretokenize", "collate_max_length", "packing_format", "attn_implementation"):
         assert f"note: {path}: packed_sequence.{key} changes no plan" in notes
     assert "`--shift` plans that" in notes
@@ -87,7 +85,6 @@ def test_a_recipe_is_the_plan_of_its_options(
         ("packing_ratio: 1", "margin", 0.0),
         ("drop_long_samples: true", "on_long", "drop"),
         ("drop_long_samples: false", "on_long", "error"),
-        ("max_packs: 7", "max_packs", 7),
         ("balance_media_tokens: true", "schedule", "stratified"),
         ("balance_media_tokens: false", "schedule", "random"),
     ],
@@ -131,7 +128,7 @@ def test_the_format_has_every_option_of_a_manifest() -> None:
     [
         (["--capacity", "1024"], {"capacity": 1024, "margin": 0.1}),
         (["--margin", "0.25"], {"margin": 0.25, "capacity": 2048}),
-        (["--seed", "5", "--max-packs", "2"], {"seed": 5, "max_packs": 2, "margin": 0.1}),
+        (["--seed", "5"], {"seed": 5, "margin": 0.1}),
         (["--mix", "b=2"], {"weights": {"b": "2"}}),
         (["--shift"], {"shift": True}),
     ],
@@ -170,6 +167,10 @@ def test_the_command_line_wins(
         ("packed_sequence: {packing_ratio: much}", "got `str` - at `packing_ratio`"),
         ("packed_sequence: {drop_long_samples: 1}", "got `int` - at `drop_long_samples`"),
         ("packed_sequence: {max_packs: true}", "got `bool` - at `max_packs`"),
+        (
+            "packed_sequence: {max_packs: 7}",
+            "a plan keeps all packs: leave it out and give the trainer max_steps",
+        ),
         ("packed_sequence: {packing_format: bshd}", "Invalid enum value 'bshd' - at `packing_f"),
         ("packed_sequence: {prepacked: true}", "prepacked is true, which no plan can honour"),
         ("packed_sequence: {enabled: false}", "packing is off, so there is nothing to plan"),

@@ -232,7 +232,7 @@ def test_alignment_padding_and_mrope_do_not_matter(index: Index) -> None:
 
 
 def test_unknown_counts_have_no_denominator(tmp_path: Path) -> None:
-    sampler = PackSampler(bare_index(tmp_path, 4))
+    sampler = PackSampler(bare_index(tmp_path, 4), global_batch=1)
     assert sampler.denominator(0, "square") is None
     batch = {"labels": torch.tensor([[-100, 1]]), "position_ids": torch.tensor([[0, 1]])}
     with pytest.raises(OptionError, match="no denominator.*seen_denominator"):
@@ -243,7 +243,7 @@ def test_bad_use(index: Index) -> None:
     with pytest.raises(OptionError, match="'tokens' is not one of token, sample, square"):
         LossWeights("tokens")
     with pytest.raises(OptionError, match="'tokens' is not one of"):
-        PackSampler(index).denominator(0, "tokens")
+        PackSampler(index, global_batch=1).denominator(0, "tokens")
     batch = {"labels": torch.tensor([[-100, 1, 2]]), "position_ids": torch.tensor([[0, 1, 2]])}
     with pytest.raises(OptionError, match="denominator is -1"):
         packed_loss(torch.zeros(1, 3, 9), batch, LossWeights(), -1)

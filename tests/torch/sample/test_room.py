@@ -37,7 +37,7 @@ def guessed(folder: Path, records: list[dict[str, Any]], factor: float, **option
     false = [max(1, int(n * factor)) for n in table["length"].to_pylist()]
     unknown = [None] * len(false)
     changes = {"length": false, "method": ["heuristic"] * len(false)}
-    changes |= {"media": unknown, "label_tokens": unknown}
+    changes |= {"media": unknown, "label_tokens": unknown, "audio_tokens": [0] * len(false)}
     for name, values in changes.items():
         field = table.schema.field(name)
         table = table.set_column(
@@ -145,18 +145,22 @@ def test_a_pack_of_which_nothing_is_left_is_pad_tokens(tmp_path: Path) -> None:
 
 def test_truncating_plans_cut_what_is_longer_than_a_pack(tmp_path: Path) -> None:
     records = [record(0, [150]), record(1, [50, (8, 8), 70]), record(2, [20, (8, 12), 5])]
+    records.append(record(3, [4, (4, 4), 90]))
     index = guessed(
         tmp_path, records, 0.4, capacity=60, margin=0, on_long="truncate", max_samples=1
     )
     dataset = PackedDataset(index, Own(), on_mismatch="fit")
-    for pack in (each.joined() for each in dataset):
-        (number,) = pack["sample_ids"].tolist()
-        whole = Own().whole(number, records)
-        stop = {0: 60, 1: 51, 2: len(whole)}[number]  # 51: before the image, behind its wrapper
-        assert torch.equal(pack["input_ids"], whole[:stop])
-    assert dataset.events.left_out == (0, 0)
-    cut = {event["sample_id"]: (event["done"], event["found"]) for event in dataset.events}
-    assert cut[1] == ("truncated", length_of(records[1]["parts"]))
+    read = {}
+    for pack in dataset:
+        for number, sample in zip(pack.sample_ids.tolist(), pack.samples, strict=True):
+            assert torch.equal(
+                sample["input_ids"], Own().whole(number, records)[: len(sample["input_ids"])]
+            )
+            read[number] = len(sample["input_ids"])
+    assert read == {0: 60, 2: length_of(records[2]["parts"]), 3: 60}
+    done = {event["sample_id"]: (event["done"], event["found"]) for event in dataset.events}
+    assert done[1] == ("left_out", length_of(records[1]["parts"]))  # its image would be cut off
+    assert done[3] == ("truncated", length_of(records[3]["parts"]))
 
 
 def test_split_plans_of_guesses_are_refused(tmp_path: Path) -> None:
@@ -187,7 +191,10 @@ def test_in_an_exact_plan_what_was_fitted_is_told(tmp_path: Path) -> None:
 def test_gradients_are_those_of_what_was_seen(tmp_path: Path) -> None:
     """The plan knows no label tokens, or others: the loss is divided by those of the samples."""
     index = guessed(tmp_path, RECORDS, 0.3, capacity=96)
-    dataset, sampler = PackedDataset(index, Own(), on_mismatch="fit"), PackSampler(index)
+    dataset, sampler = (
+        PackedDataset(index, Own(), on_mismatch="fit"),
+        PackSampler(index, global_batch=1),
+    )
     assert sampler.denominator(0) is None
     batches = [collate([dataset[k]]) for k in range(len(dataset))]
     weights = LossWeights("square")

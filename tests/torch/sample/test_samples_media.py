@@ -1,4 +1,4 @@
-"""`samples.media`: what of a sample's media lies in the piece that a pack has of it."""
+"""`samples.media`: the media of each sample, and what a reader compares with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from small_packs import make_index, media_spans, record
 from torch_packs import SyntheticEncode
 
 from packidx.errors import MismatchError
-from packidx.format.schema import PIECE_MEDIA
+from packidx.format.schema import PLANNED_MEDIA
 from packidx.index import open_index
 from packidx.inspect.verify import verify_snapshot
 from packidx.plan import plan_packs
@@ -22,30 +22,32 @@ from packidx.torch import PackedDataset
 
 RECORDS = [
     record(0, [5, (4, 4), 3]),
-    record(1, [60, (4, 8), 70, (4, 4), 9]),  # long: cut, its images in other pieces
+    record(1, [20, (4, 8), 70, (4, 4), 9]),  # long: its last image would be cut off
     record(2, [7]),
     record(3, [(4, 6), (4, 4), 2]),
+    record(4, [9, (4, 8), 70]),  # long: what lies behind its image may be cut off
+    record(5, [90]),
 ]
 
 
 @pytest.mark.parametrize(
     "rules", [{}, {"on_long": "split"}, {"on_long": "truncate"}, {"epochs": 2}]
 )
-def test_planned_media_of_every_piece(tmp_path: Path, rules: dict[str, Any]) -> None:
+def test_planned_media_of_every_sample(tmp_path: Path, rules: dict[str, Any]) -> None:
     index = make_index(tmp_path, {"all": RECORDS}, capacity=64, **rules)
-    pieces = [sample for k in range(index.num_packs) for sample in index.pack(k).samples]
-    assert any(sample.media for sample in pieces)
-    for sample in pieces:
-        spans = media_spans(RECORDS[sample.sample_id]["parts"])
-        begin, end = sample.token_start, sample.token_start + sample.length
-        inside = [one for one in spans if begin <= one["at"] < end]
-        assert sample.media == [
-            {key: one[key] for key in ("kind", "t", "h", "w")} | {"at": one["at"] - begin}
-            for one in inside
-        ]
+    dataset, found = PackedDataset(index, SyntheticEncode()), dict[int, int]()
+    for k in range(index.num_packs):
+        for sample, read in zip(index.pack(k).samples, dataset[k].samples, strict=True):
+            spans = media_spans(RECORDS[sample.sample_id]["parts"])
+            kept = ("kind", "t", "h", "w", "at")
+            assert sample.media == [{key: one[key] for key in kept} for one in spans]
+            assert len(read["input_ids"]) == sample.length
+            assert len(read.get("image_grid_thw", ())) == len(spans)
+            if not index.pack(k).stats["epoch"]:
+                found[sample.sample_id] = found.get(sample.sample_id, 0) + sample.length
     assert all(check.ok for check in verify_snapshot(index))
-    if "on_long" in rules:
-        assert any(sample.token_start or sample.length < 60 for sample in pieces)
+    of_long = {"split": {5: 90}, "truncate": {4: 64, 5: 64}}.get(rules.get("on_long", ""), {})
+    assert found == {0: 14, 2: 7, 3: 16} | of_long
 
 
 def test_lengths_without_media_leave_the_column_out(tmp_path: Path) -> None:
@@ -68,7 +70,7 @@ def test_verify_sees_media_that_are_missing(tmp_path: Path) -> None:
     table = pq.read_table(file)
     media = [one[:-1] if one else one for one in table["media"].to_pylist()]
     column = table.schema.get_field_index("media")
-    pq.write_table(table.set_column(column, "media", pa.array(media, PIECE_MEDIA)), file)
+    pq.write_table(table.set_column(column, "media", pa.array(media, PLANNED_MEDIA)), file)
     refresh(index)
     checks = verify_snapshot(open_index(index.path))
     failed = {check.name: check.detail for check in checks if not check.ok}
@@ -128,23 +130,18 @@ def test_a_shard_that_is_cut_while_it_is_read_skips_nothing(tmp_path: Path) -> N
         dataset[0]
 
 
-def test_a_piece_that_ends_before_an_image_tells_when_its_sample_grew(tmp_path: Path) -> None:
-    """It is shorter than it may be: only the image behind it says why."""
-    parts: list[Any] = [15, (4, 8), 18]  # cut before the image's tokens, at 16, and behind them
-    index = make_index(tmp_path, {"all": [record(0, parts)]}, capacity=20, on_long="split")
-    pieces = {s.token_start: (k, s) for k in range(index.num_packs) for s in index.pack(k).samples}
-    assert {start: s.length for start, (_, s) in pieces.items()} == {0: 16, 16: 20, 36: 7}
-    dataset = PackedDataset(index, SyntheticEncode())
-    assert sum(len(dataset[k].joined()["input_ids"]) for k in range(index.num_packs)) == 43
+def test_a_cut_sample_whose_image_moved_is_told(tmp_path: Path) -> None:
+    """The pack would have it without its image."""
+    parts: list[Any] = [15, (4, 4), 18]
+    index = make_index(tmp_path, {"all": [record(0, parts)]}, capacity=24, on_long="truncate")
 
-    class Grown(SyntheticEncode):
+    class Moved(SyntheticEncode):
         def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-            return super().__call__({**record, "parts": [18, *record["parts"][1:]]})
+            return super().__call__({**record, "parts": [20, (4, 4), 13]})
 
-    with pytest.raises(MismatchError, match="planned as 16"):
-        PackedDataset(index, Grown())[pieces[0][0]]
-    with pytest.raises(MismatchError, match="planned as 7 from token 36"):
-        PackedDataset(index, Grown())[pieces[36][0]]
+    with pytest.raises(MismatchError, match="has images outside of them"):
+        PackedDataset(index, Moved())[0]
+    assert len(PackedDataset(index, SyntheticEncode())[0].joined()["input_ids"]) == 24
 
 
 @pytest.mark.parametrize("on_long", ["split", "truncate"])
