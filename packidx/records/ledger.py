@@ -24,8 +24,8 @@ from packidx.format.terms import PAIR_SIDES
 from packidx.io.ranges import Extent
 from packidx.records.containers.tar import KEY, MEMBERS, Members
 from packidx.records.conversation import Conversation
-from packidx.records.dialects.parse import UNUSED, parse
-from packidx.records.dialects.questions import ANSWERS
+from packidx.records.dialects.parse import parse
+from packidx.records.dialects.questions import ANSWERS, UNUSED
 from packidx.records.dialects.sides import BESIDE
 from packidx.records.dialects.standard import key_of, standard
 from packidx.records.layout import CAPTIONS
