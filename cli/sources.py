@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -263,7 +262,7 @@ def tell(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
             f" {folder}; --media-root DIR names another folder.",
             err=True,
         )
-    print_mistaken(summary.mistaken, len(summary.sources) == 1)
+    print_mistaken(summary.mistaken)
     warn_of_rejected(summary.sources, options.get("max_rejected"), summary.path)
 
 
@@ -289,39 +288,11 @@ def taken_over_facts(taken: TakenOver | None) -> dict[str, str]:
     return facts
 
 
-_SKETCH = (
-    "def known(record, rng):  # in mymodule.py; record is as it stands in the file",
-    '    turns = [{"role": "user", "content": …}, {"role": "assistant", "content": …}]',
-    '    return {"messages": turns, "images": […]}',
-)
-
-
-def print_mistaken(sources: Sequence[Mistaken], is_only_one: bool) -> None:
-    """Lines on stderr for each source.
-
-    Args:
-        is_only_one: whether they are about one source.
-    """
+def print_mistaken(sources: Sequence[Mistaken]) -> None:
+    """Print the keys of a rejected record of each source on stderr."""
     for source in sources:
         number = f"{count(source.num_rejected)} of {number_of(source.num_samples, 'record')}"
         say(f"hint: {number} of {source.source} are rejected for their shape.", err=True)
         say(f"  {source.record} holds {source.keys}", err=True)
-        if source.nearest is None and 2 * source.num_rejected < source.num_samples:
-            say("  The others are read: what do these lack? An empty cell is none.", err=True)
-            continue
-        if source.nearest is None:
-            text = "No --column or --tag reads them: mend such records, or let a function make one"
-            say(f"  {text} of them:", err=True)
-            for line in _SKETCH:
-                say(f"      {line}", err=True)
-            say("  and then: --transform mymodule:known", err=True)
-            continue
-        options = shlex.join(source.options)
-        if "--pair" in source.options:
-            options += " (or rejected, or both)"
-        where = "" if is_only_one else ", for this source alone or in its entry of a mix"
-        add = f" Add{where}: {options}" if options else ""
-        say(f"  It may be {source.nearest}.{add}", err=True)
-        if source.wrong:
-            say(f"  Leave out{where}: {shlex.join(source.wrong)}", err=True)
-        say(f"  Then it is read as {source.sample}", err=True)
+    if sources:
+        say("  docs/data.md lists the layouts, and how to name columns that hold one.", err=True)

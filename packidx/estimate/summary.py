@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -14,7 +15,7 @@ from packidx.format.manifest import DEFAULT, Layout, load
 from packidx.io import urls
 from packidx.lengths.parts import KIND, rejected_rows
 from packidx.records.containers.registry import container
-from packidx.records.hints import absent, described, suggested
+from packidx.records.media.references import named
 from packidx.records.shards import short_names
 
 WARNED = Fraction(1, 100)
@@ -48,7 +49,7 @@ class CountSummary:
     warnings: list[str] = field(default_factory=list)
     """What may be a mistake, a sentence each."""
     mistaken: list[Mistaken] = field(default_factory=list)
-    """Sources whose records have a shape that is not known, and what to type for them."""
+    """Sources whose records have a shape that is not known."""
 
 
 def read_limit(given: str | float | None) -> Fraction | None:
@@ -128,6 +129,7 @@ OF_SHAPE = frozenset(
     + ("preference_data", "no_pair", "bad_pair")
 )
 """Reasons for which a record is rejected that another layout may cure."""
+_HIDDEN = re.compile("__.*__")  # keys that a tar's reader adds to a record
 _SHARE = 0.01
 _EXAMPLES = 8
 
@@ -144,14 +146,6 @@ class Mistaken:
     """``shard#row`` of an example."""
     keys: str
     """What it holds, in one line."""
-    nearest: str | None
-    """The layout that fits, in words; None where none was found."""
-    options: list[str]
-    """Of `packidx estimate`, under which the records are conversations."""
-    wrong: list[str]
-    """Options that were given and must go."""
-    sample: str | None
-    """The example, as it would be read with these options."""
 
 
 def absent_columns(
@@ -163,7 +157,8 @@ def absent_columns(
         f" they have {', '.join(source['columns'])}"
         for source in sources
         if source["columns"]
-        for key, column in absent(layouts[source["name"]], source["columns"].keys()).items()
+        for key, column in layouts[source["name"]].columns.items()
+        if source["columns"].keys().isdisjoint((column, *column.split(",")))
     ]
 
 
@@ -199,31 +194,24 @@ def _of_source(
     rows: Sequence[Mapping[str, Any]],
 ) -> Mistaken | None:
     source = next(source for source in manifest.sources if source.name == name)
-    layout = source.layout or DEFAULT
-    records = []
+    names = short_names([shard.uri for shard in manifest.shards])
     for row in rows:
         shard = manifest.shards[row["shard"]]
         try:
-            reader = container(shard.container, layout.delimiter)
+            reader = container(shard.container, (source.layout or DEFAULT).delimiter)
             path = urls.local_path(shard.uri)
             record = reader.read_row(path, row["row"], row["offset"], row["nbytes"])
         except (PackidxError, OSError):
             continue  # no record at all
         if isinstance(record, dict):
-            records.append(record)
-    if not records:
-        return None
-    shard = manifest.shards[rows[0]["shard"]]
-    names = short_names([shard.uri for shard in manifest.shards])
-    found = suggested(records, layout, shard.container)
-    return Mistaken(
-        source=name,
-        num_rejected=num_rejected,
-        num_samples=num_samples,
-        record=f"{names[rows[0]['shard']]}#{rows[0]['row']}",
-        keys=described(records[0]),
-        nearest=None if found is None else found.nearest,
-        options=[] if found is None else found.options(layout),
-        wrong=[] if found is None else found.wrong(layout),
-        sample=None if found is None else found.sample,
-    )
+            example = f"{names[row['shard']]}#{row['row']}"
+            return Mistaken(name, num_rejected, num_samples, example, described(record))
+    return None
+
+
+def described(record: Mapping[str, Any], room: int = 300) -> str:
+    """The keys of a record and the kinds of their values, in one line of at most `room`
+    characters."""
+    names = [name for name in record if not _HIDDEN.fullmatch(str(name))]
+    text = ", ".join(f"{' '.join(str(name).split())}: {named(record[name])}" for name in names)
+    return text if len(text) <= room else f"{text[: room - 1]}…"

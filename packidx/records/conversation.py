@@ -10,6 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+SAID = (
+    *("reasoning_content", "thinking", "reasoning", "thought", "thoughts"),
+    *("tool_calls", "function_call"),
+)
+"""Keys of a message that say something besides its content."""
+
 
 @dataclass(slots=True)
 class Media:

@@ -14,6 +14,7 @@ import orjson
 from packidx.errors import BadRecord
 from packidx.format.manifest import Layout
 from packidx.format.terms import COLUMNS, TAGS
+from packidx.records.conversation import SAID
 from packidx.records.media.references import TURN_KEYS, turn_key
 
 _KEYS = {"text_tokens": "_text_tokens"}  # a column's key in the record, where it has another name
@@ -66,7 +67,8 @@ def apply(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
     record = _structured(record)
     if layout.pair is not None:
         record = _with_sides(layout, record)
-    return _retagged(layout, record) if layout.tags else record
+    left_out = frozenset(layout.ignore).intersection(SAID)
+    return _retagged(layout, record, left_out) if layout.tags or left_out else record
 
 
 def _renamed(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +89,8 @@ def _renamed(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
     return renamed
 
 
-def _retagged(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
+def _retagged(layout: Layout, record: dict[str, Any], left_out: frozenset[str]) -> dict[str, Any]:
+    """`record` whose turns have the standard keys and roles, without the keys `left_out`."""
     key = turn_key(record)
     words = [(tag, word) for tag, own in layout.tags.items() for word in (own, *own.split(","))]
     roles = {word: TAGS[tag] for tag, word in words if TAGS[tag] is not None}
@@ -95,9 +98,9 @@ def _retagged(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
     for name in (key, *(_PAIR_KEYS if layout.pair is not None else ())):
         turns = None if name is None else record.get(name)
         if isinstance(turns, list | tuple):
-            changed[str(name)] = [_turn(layout, turn, roles) for turn in turns]
+            changed[str(name)] = [_turn(layout, turn, roles, left_out) for turn in turns]
         elif isinstance(turns, dict) and name in _PAIR_KEYS:
-            changed[str(name)] = _turn(layout, turns, roles)
+            changed[str(name)] = _turn(layout, turns, roles, left_out)
     return {**record, **changed} if changed else record
 
 
@@ -119,7 +122,9 @@ def _with_sides(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
     return {**record, **changed} if changed else record
 
 
-def _turn(layout: Layout, turn: Any, roles: Mapping[str, str | None]) -> Any:
+def _turn(
+    layout: Layout, turn: Any, roles: Mapping[str, str | None], left_out: frozenset[str]
+) -> Any:
     if not isinstance(turn, dict):
         return turn
     named = _key_of(layout, turn, "role_tag", ("role", "from"))
@@ -127,7 +132,7 @@ def _turn(layout: Layout, turn: Any, roles: Mapping[str, str | None]) -> Any:
     turn = dict(turn)
     role = turn.pop(named, None)
     said = turn.pop(content, None)
-    for key in ("role", "from", "content", "value"):
+    for key in ("role", "from", "content", "value", *left_out):
         turn.pop(key, None)
     stated = roles.get(role, role) if isinstance(role, str) else role
     return {"role": stated, "content": said, **turn}

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 from msgspec import structs
 
-from packidx.errors import BadRecord, OptionError
+from packidx.errors import BadRecord
 from packidx.format.manifest import Layout
-from packidx.format.terms import COLUMNS, PAIR_SIDES
+from packidx.format.terms import PAIR_SIDES
 from packidx.io.ranges import Extent
 from packidx.records.containers.tar import KEY, MEMBERS, Members
 from packidx.records.conversation import Conversation
-from packidx.records.dialects.parse import UNUSED, parse
-from packidx.records.dialects.questions import ANSWERS
+from packidx.records.dialects.parse import parse
+from packidx.records.dialects.questions import ANSWERS, UNUSED
 from packidx.records.dialects.sides import BESIDE
 from packidx.records.dialects.standard import key_of, standard
 from packidx.records.layout import CAPTIONS
@@ -73,7 +73,6 @@ _MEDIA = {"image": "image", "img": "image", "photo": "image", "picture": "image"
 _MEDIA |= {"video": "video", "clip": "video", "audio": "audio", "sound": "audio", "speech": "audio"}
 _PLACES = ("path", "file", "filename", "name", "url", "uri", "link", "src", "base64", "bytes")
 _MEANINGS = {word: meaning for meaning, words in _MEANT.items() for word in words}
-_OF_QUESTION = {"a system prompt": "system", "tools": "tools", "a part of the question": "query"}
 _PLACEHOLDER = re.compile("<(?:image|video|audio)>")
 _SUSPECT = "[{ \t\n<dh/iRU"  # what JSON, a marked image, a URI or base64 may begin with
 _WEIGHT = {CARRIED: 0, "id": 0, IGNORED: 0, NOT_USED: 1}  # any other use outweighs these
@@ -268,7 +267,7 @@ class Ledger:
         unused = {other for other, use in uses.items() if use in (*_UNREAD, IGNORED)}
         if name in unused and not _stands_elsewhere(name, record, what, parsed, unused):
             merge_columns(self._columns, {name: NOT_USED})
-            raise BadRecord(UNUSED, self._told(name, what, record, unused))
+            raise BadRecord(UNUSED, self._told(name, what, record))
 
     def _held(self, name: str, meaning: str | None, record: Record) -> str | None:
         """Return what a column holds that training should see; None where that is nothing."""
@@ -297,19 +296,8 @@ class Ledger:
                 return None  # such as on, none, nan
         return meaning if texts else None
 
-    def _told(self, name: str, what: str, record: Record, unused: Collection[str]) -> str:
-        """Return what is wrong, and the line to type."""
-        alike = [name]
-        if what in LIST_KEYS:
-            same = re.sub(r"\d+", "", name)
-            alike = [
-                other
-                for other in record
-                if other in unused
-                and (media_in(record[other]) == what or re.sub(r"\d+", "", other) == same)
-            ]
-            alike.sort(key=lambda each: [int(n) for n in re.findall(r"\d+", each)])
-        line = self._line(alike, what, record, unused)
+    def _told(self, name: str, what: str, record: Record) -> str:
+        """Return what is wrong, and the option that leaves the column out."""
         holds = "is, by its name," if what in (*_MEANT, _CHOICE, _ANSWER, _BY_ID) else "holds"
         text = f"the column {name!r} {holds} {_ARTICLES.get(what, what)}, and nothing reads it: "
         meant = LIST_KEYS[what][0] if what in LIST_KEYS else "messages"
@@ -317,36 +305,7 @@ class Ledger:
         if stated is not None and stated not in record:
             told = f"the record has no column {stated!r}, which is stated to hold its {meant}"
             return f"{text}{told}"
-        if line is None:
-            return f"{text}--ignore {name} leaves it out, a --transform puts it where it belongs"
-        return f"{text}--column {line} takes it, --ignore {name} leaves it out"
-
-    def _line(
-        self, names: Sequence[str], what: str, record: Record, unused: Collection[str]
-    ) -> str | None:
-        """A stated column under which the record is read as before, and these ones besides."""
-        standard_name = LIST_KEYS[what][0] if what in LIST_KEYS else _OF_QUESTION.get(what)
-        standard_name = "messages" if what == "turns" else standard_name
-        is_odd = any("," in name or " " in name for name in names)
-        if is_odd or standard_name not in COLUMNS or standard_name in self._layout.columns:
-            return None
-        texts = [text for name in names for text in texts_of(record[name])]
-        if any("<img>" in text for text in texts):
-            return None  # no name of a file
-        listed = [key for key in LIST_KEYS.get(what, ()) if not _is_absent(record.get(key))]
-        stated = ",".join([*listed, *names])
-        try:
-            columns = {**self._layout.columns, str(standard_name): stated}
-            ledger = Ledger(structs.replace(self._layout, columns=columns), self._kind, {})
-        except OptionError:
-            return None
-        parsed = ledger._parsed(record)
-        uses = {} if parsed is None else ledger._uses(record, parsed)
-        read = {*names, *record} - {*unused, *filter(lambda n: _is_absent(record[n]), record)}
-        read |= {name for name in names if not _is_absent(record[name])}
-        if any(uses.get(name, NOT_USED) in _UNREAD for name in read):
-            return None
-        return f"{standard_name}={stated}"
+        return f"{text}--ignore {name} leaves it out; docs/data.md says how to read it"
 
     def _refuse_record(self, text: str, name: str) -> None:
         """Refuse a text that is a record itself, as JSON."""
@@ -358,8 +317,7 @@ class Ledger:
                 return
         raise BadRecord(
             UNUSED,
-            f"the text in {name!r} is itself a record, as JSON: a --transform reads it, --column "
-            f"text={name} takes it as it stands",
+            f"the text in {name!r} is itself a record, as JSON: a --transform reads it",
         )
 
 

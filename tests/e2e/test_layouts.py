@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,10 @@ def test_what_docs_say_is_what_is_read(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     layout.write(tmp_path)
+    [prompts] = re.findall(r"^```python\n(.*?)^```", DOCS.read_text(), re.M | re.S)
+    (tmp_path / "prompts.py").write_text(prompts)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "prompts", raising=False)
     program, *command = shlex.split(documented()[layout.name])
     assert program == "packidx"
     folder = str(whole_processors / "qwen2.5-vl")
@@ -69,7 +75,8 @@ def test_what_docs_say_is_what_is_read(
     assert [(row["status"], row["reason"]) for row in rows] == [("ok", None)] * len(layout.samples)
     assert {row["method"] for row in rows} == {"exact"}
     assert main(["plan", "lengths", "-o", "index", "--capacity", "4096", "--quiet"]) == 0
-    dataset = PackedDataset("index", encoder)
+    transform = dict(itertools.pairwise(command)).get("--transform")
+    dataset = PackedDataset("index", encoder, transform=transform)
     assert len(dataset) == 1
     read = said(dataset[0].joined(), encoder)
     assert [read[number] for number in sorted(read)] == list(layout.samples)

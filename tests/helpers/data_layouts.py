@@ -254,23 +254,22 @@ def answers(folder: Path) -> None:
     lines(
         folder,
         "answers.jsonl",
-        {"question": "What is it?", "answers": ["A cat.", "A pet."]},
+        {"question": "What is it?", "answers": ["A cat.", "A cat."]},
         {"question": "How many?", "answer": 2},
+        {"question": "Which?", "answers": {"text": ["A cat."], "answer_start": [4]}},
+        {"question": "As JSON?", "answer": '["A cat."]'},
     )
+
+
+def vqa2(folder: Path) -> None:
+    answers = [{"answer": said, "answer_confidence": "yes"} for said in ("A cat.", "cat", "A pet.")]
+    record = {"question": "What is it?", "answers": answers, "multiple_choice_answer": "A cat."}
+    lines(folder, "vqa2.jsonl", record)
 
 
 def choices(folder: Path) -> None:
-    lines(
-        folder,
-        "choices.jsonl",
-        {"question": "Which?", "choices": ["cat", "dog"], "answer": 1},
-        {"question": "Which?", "options": ["cat", "dog"], "answer": "dog"},
-        {
-            "question": "Which?",
-            "choices": {"text": ["cat", "dog"], "label": ["A", "B"]},
-            "answerKey": "A",
-        },
-    )
+    asked = {"question": "Which?", "choices": ["cat", "dog"]}
+    lines(folder, "choices.jsonl", {**asked, "answer": 1}, {**asked, "answer": 0})
 
 
 def mmbench(folder: Path) -> None:
@@ -425,11 +424,21 @@ LAYOUTS = [
     DataLayout("WebDataset", webdataset, [FIRST, FIRST]),
     DataLayout("LoongForge", loongforge, [ONE]),
     DataLayout("saved by `datasets`", saved, [chat("Hi", "Hello.")]),
-    DataLayout("several answers", answers, [chat("What is it?", "A cat."), chat("How many?", "2")]),
+    DataLayout(
+        "several answers",
+        answers,
+        [
+            chat("What is it?", "A cat."),
+            chat("How many?", "2"),
+            chat("Which?", "A cat."),
+            chat("As JSON?", '["A cat."]'),
+        ],
+    ),
+    DataLayout("VQAv2", vqa2, [chat("What is it?", "A cat.")]),
     DataLayout(
         "choices",
         choices,
-        [chat("Which?\nA. cat\nB. dog", said) for said in ("B", "dog", "A")],
+        [chat("Which?\nA. cat\nB. dog", said) for said in ("B", "A")],
     ),
     DataLayout("choices in a TSV", mmbench, [chat("<image>Which?\nA. cat\nB. dog", "B")]),
     DataLayout(

@@ -61,6 +61,10 @@ TOOLS = [
 ]
 
 
+BESIDE = {"qwen3": 0.5, "qwen3_instruct_2507": 0.0, "qwen3_vl": 0.0}
+"""Share of the reasoning that stands beside the content, where the template writes it."""
+
+
 def words(rng: random.Random, least: int = 1) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(rng.randrange(least, 12))).strip()
 
@@ -72,19 +76,21 @@ def call(rng: random.Random) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "look_up", "arguments": given}}
 
 
-def said(rng: random.Random, think: float) -> dict[str, Any]:
+def said(rng: random.Random, think: float, beside: float = 0.5) -> dict[str, Any]:
     """An assistant's message, its reasoning in the content or beside it, or none."""
     message: dict[str, Any] = {"role": "assistant", "content": words(rng) or "ok"}
     if rng.random() < think:
         thought = words(rng) or "hm"
-        if rng.random() < 0.5:
+        if rng.random() < beside:
             message["reasoning_content"] = thought
         else:
             message["content"] = f"<think>\n{thought}\n</think>\n\n{message['content']}"
     return message
 
 
-def dialogue(rng: random.Random, *, questions: int, think: float) -> dict[str, Any]:
+def dialogue(
+    rng: random.Random, *, questions: int, think: float, beside: float = 0.5
+) -> dict[str, Any]:
     """A record: questions, each with rounds of tool calls and an answer."""
     messages: list[dict[str, Any]] = []
     if rng.random() < 0.5:
@@ -92,13 +98,13 @@ def dialogue(rng: random.Random, *, questions: int, think: float) -> dict[str, A
     for _ in range(questions):
         messages.append({"role": "user", "content": words(rng) or "?"})
         for _ in range(rng.choice([0, 0, 1, 2])):
-            message = said(rng, think)
+            message = said(rng, think, beside)
             if "reasoning_content" in message and rng.random() < 0.4:
                 message["content"] = ""
             message["tool_calls"] = [call(rng) for _ in range(rng.choice([1, 1, 2]))]
             messages.append(message)
             messages += [{"role": "tool", "content": words(rng)} for _ in message["tool_calls"]]
-        messages.append(said(rng, think))
+        messages.append(said(rng, think, beside))
     record: dict[str, Any] = {"messages": messages}
     if rng.random() < 0.7:
         record["tools"] = TOOLS
@@ -168,7 +174,7 @@ def test_training_templates(tokenizer: PreTrainedTokenizerBase, name: str) -> No
     template = ours(tokenizer, training, LabelPolicy())
     rng = random.Random(name)
     for _ in range(NUM_DIALOGUES):
-        record = dialogue(rng, questions=rng.choice([1, 2, 3]), think=0.5)
+        record = dialogue(rng, questions=rng.choice([1, 2, 3]), think=0.5, beside=BESIDE[name])
         ids, mask = our_labels(tokenizer, template, record)
         assert (ids, mask) == their_labels(tokenizer, plain, record)
         assert any(mask)
@@ -183,7 +189,7 @@ def test_own_templates(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     questions, think = ([1], 1.0) if name == "qwen3" else ([1, 2, 3], 0.5)
     rng = random.Random(name)
     for _ in range(NUM_DIALOGUES):
-        record = dialogue(rng, questions=rng.choice(questions), think=think)
+        record = dialogue(rng, questions=rng.choice(questions), think=think, beside=BESIDE[name])
         ids, mask = their_labels(tokenizer, plain, record)
         assert our_labels(tokenizer, newline, record) == (ids, mask)
         assert our_labels(tokenizer, default, record) == (

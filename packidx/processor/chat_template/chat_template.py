@@ -33,8 +33,6 @@ from packidx.processor.chat_template.skeleton import (
     without_unknown,
 )
 from packidx.processor.chat_template.turns import (
-    CALLS,
-    REASONING,
     Region,
     TurnWords,
     find_turns,
@@ -42,12 +40,11 @@ from packidx.processor.chat_template.turns import (
     tags_of,
     trained_spans,
 )
+from packidx.processor.chat_template.unwritten import check_written
 from packidx.processor.chat_template.watch import Bordered, watched
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation
 
-_SAID = frozenset((*REASONING, *CALLS, "thought", "thoughts"))
-"""Keys of a message that say something besides its content."""
 MAX_SHAPES = 4096
 COMPARED = 1024
 """Of so many records one is compared with Jinja's rendering, whichever they are."""
@@ -118,7 +115,6 @@ class ChatTemplate:
             raise SourceError(f"the chat template is not valid Jinja: {error}") from error
         self.used_tokens = {k: v for k, v in sorted(self.special_tokens.items()) if k in used}
         self._names = names_in(parsed)
-        self._takes_tools = "tools" in used
         self._has_blocks = _GENERATION.search(source) is not None
         self._control = any_of(self.control_tokens)
         self._placeholders = Placeholders(self.media_tokens)
@@ -145,7 +141,8 @@ class ChatTemplate:
             BadRecord: ``template`` if the template fails or hides what the assistant says;
                 ``bad_text`` if it holds half a surrogate pair;
                 ``media_token_in_text`` if a text holds a placeholder token;
-                ``media_not_rendered`` if the template leaves a medium out.
+                ``media_not_rendered`` if the template leaves a medium out;
+                ``not_rendered`` if it leaves out tools, calls or reasoning.
             LimitError: it is rendered otherwise than others of its shape.
             MemoryError: it ran out.
         """
@@ -153,6 +150,8 @@ class ChatTemplate:
             text, spans, media = self._documents.write(conversation)
             is_trained = any(self.policy.trains(conversation.turns))
             return Rendered(text, spans if is_trained else (), media)
+        if conversation.tools or any(turn.extra for turn in conversation.turns):
+            check_written(self._render, conversation)
         shape = shape_of(conversation, self._names)
         if shape is None:
             return self._render_slowly(conversation)
@@ -183,16 +182,6 @@ class ChatTemplate:
                 raise LimitError(_UNLIKE)
         return Rendered(text, skeleton.spans_at(filled), skeleton.media_at(filled))
 
-    def _unwritten(self, conversation: Conversation) -> list[str]:
-        """Return what a record says besides its messages' contents and the template writes nothing
-        of, in words."""
-        if not conversation.tools and not any(turn.extra for turn in conversation.turns):
-            return []
-        keys = {key for turn in conversation.turns for key, held in turn.extra.items() if held}
-        told = sorted(keys & _SAID - self._names)
-        told += ["tools"] if conversation.tools and not self._takes_tools else []
-        return [f"the chat template does not write {name}" for name in told]
-
     def messages(self, conversation: Conversation) -> list[Message]:
         """`conversation` as the messages that a processor is given."""
         return self._form.messages(conversation)
@@ -200,7 +189,7 @@ class ChatTemplate:
     def changes(self, conversation: Conversation) -> list[str]:
         """Return what is given otherwise than the record holds it, in words: see `Form`."""
         plain = conversation.is_document or conversation.input_ids is not None
-        return [] if plain else self._form.changes(conversation) + self._unwritten(conversation)
+        return [] if plain else self._form.changes(conversation)
 
     def _render_slowly(self, conversation: Conversation) -> Rendered:
         text = self._render(conversation)

@@ -19,7 +19,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ import orjson
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
-from packidx.records.dialects.questions import question_turns
+from packidx.records.dialects.questions import UNUSED, question_turns
 from packidx.records.dialects.sides import OF_PREFERENCES, refuse_preferences
 from packidx.records.dialects.standard import is_document, may_hold_media, plain_document
 from packidx.records.layout import SYSTEM
@@ -63,13 +63,32 @@ ROLES = {
     "tool": "tool",
     "observation": "tool",
     "function_response": "tool",
+    "tool_response": "tool",
     "function_call": "assistant",
+    "tool_call": "assistant",
     **OF_TEMPLATES,
 }
-_CALL = "function_call"
-_CALLS = frozenset(("tool_calls", _CALL))  # whose arguments may name any file
-_SPECIAL = {*OF_TEMPLATES, _CALL}
-_TRAIN_KEYS = frozenset(("train", "training", "loss", "loss_weight", "weight"))
+_CALL_ROLES = frozenset(("function_call", "tool_call"))
+_CALLS = frozenset(("tool_calls", "function_call"))  # whose arguments may name any file
+_SPECIAL = {*OF_TEMPLATES, *_CALL_ROLES}
+_TRAIN_KEYS = frozenset(
+    ("train", "training", "loss", "loss_weight", "weight", "loss_scale", "train_on_turn", "learn")
+    + ("is_train", "is_trained", "compute_loss", "calculate_loss", "trainable", "train_on")
+)
+"""Keys of a message whose 1 or true says that it is trained on."""
+_UNCLEAR_KEYS = frozenset(
+    ("mask", "masked", "is_masked", "loss_mask", "ignore_loss", "no_loss", "skip_loss", "weights")
+    + ("train_detail", "train_details", "label", "loss_weights", "token_weights")
+)
+"""Keys of a message that say of its loss what differs from trainer to trainer, or is of a part."""
+_NO_FLAG = "none"
+_FLAGS = (
+    (True, r"is_train|trainable|compute_loss|loss_scale"),
+    (True, r"train_on_(?!last)\w*(?:respons|completion|assistant|output|answer|turn)\w*"),
+    (False, r"train_on_\w+|mask_history|(?:ignore|no|skip)_loss"),
+    (None, r"loss_masks?|train_details?"),
+)
+"""Columns that say what of a record is trained on, and the value that changes nothing."""
 _TURN_OWN_KEYS = frozenset(("role", "from", "content", "value")) | _TRAIN_KEYS
 _PLACEHOLDER = re.compile("<(image|video|audio)>")
 _UNKNOWN_PLACE = re.compile(
@@ -103,12 +122,15 @@ def parse(record: Any, *, has_media: bool = False) -> Conversation:
         refuse_preferences(record)
     lists = MediaLists(record, has_media)
     raw_turns = _raw_turns(record)
+    _refuse_flags(record)
     count = _text_tokens(record)
     if is_document(raw_turns):
         written = _document(raw_turns[0], lists)
         lists.check()
         return Conversation((written,), count, is_document=True)
     turns = [_turn(turn, number, lists) for number, turn in enumerate(raw_turns)]
+    if any(turn.extra for turn in turns):
+        turns = _with_calls(raw_turns, turns)
     lists.place(turns)
     lists.check()
     has_literal = lists.has_literal
@@ -173,7 +195,9 @@ def _turn(turn: Any, number: int, lists: MediaLists) -> Turn:
         return Turn(role, _split(content, lists))
     extra = {key: value for key, value in turn.items() if key not in _TURN_OWN_KEYS}
     train = None if _TRAIN_KEYS.isdisjoint(turn) else _train(turn, number)
-    if stated == _CALL:
+    for key in _UNCLEAR_KEYS & turn.keys():
+        _refuse_unclear(key, turn[key], number, role)
+    if stated in _CALL_ROLES:
         content, extra = "", {"tool_calls": _calls(content, number), **extra}
     for key in extra.keys() - _CALLS:
         if (kind := media_in(extra[key])) is not None:
@@ -198,6 +222,51 @@ def _train(turn: Mapping[str, Any], number: int) -> bool | None:
     if len({bool(value) for value in stated.values()}) > 1:
         raise BadRecord("bad_turn", f"turn {number} has {cut(stated)}: they contradict each other")
     return next((bool(value) for value in stated.values()), None)
+
+
+def _refuse_unclear(key: str, value: Any, number: int, role: str) -> None:
+    """Raise a BadRecord if a key says of a message's loss what nobody can be sure of."""
+    is_flag = type(value) in (bool, int, float) and value in (0, 1)
+    if value in (None, "", [], {}) and not is_flag:
+        return
+    if (role == "assistant" or not is_flag) and (is_flag or key != "label"):
+        text = f"{key!r} of turn {number} is {cut(value)}, and trainers differ in what it means"
+        raise BadRecord("bad_turn", f"{text}: say it as 'train', true or false, in a --transform")
+
+
+def _refuse_flags(record: Mapping[str, Any]) -> None:
+    """Raise a BadRecord if a column says that other messages are trained on than the policy's."""
+    for name, value in record.items():
+        wanted = _usual_flag(name)
+        if wanted == _NO_FLAG or (not value and type(value) not in (bool, int, float)):
+            continue
+        if wanted is None or type(value) not in (bool, int, float) or value != wanted:
+            text = f"the column {name!r} is {cut(value)}, which says what is trained on: write it"
+            raise BadRecord(UNUSED, f"{text} into the turns as 'train', or give --ignore {name}")
+
+
+@lru_cache(4096)
+def _usual_flag(name: str) -> bool | str | None:
+    return next((value for value, names in _FLAGS if re.fullmatch(names, name)), _NO_FLAG)
+
+
+def _with_calls(raw_turns: Sequence[Any], turns: Sequence[Turn]) -> list[Turn]:
+    """Turns of which a call and what the assistant says before it are one message, as parallel
+    calls are: the model does not end its turn before it calls."""
+    merged: list[Turn] = []
+    for number, (raw, turn) in enumerate(zip(raw_turns, turns, strict=True)):
+        last = merged[-1] if merged else None
+        stated = raw["role"] if "role" in raw else raw.get("from")
+        if stated not in _CALL_ROLES or last is None or last.role != "assistant":
+            merged.append(turn)
+            continue
+        both = {"tool_calls": [*last.extra.get("tool_calls", ()), *turn.extra["tool_calls"]]}
+        differ = (last.extra.keys() & turn.extra.keys()) - {"tool_calls", "content"}
+        if last.train != turn.train or any(last.extra[key] != turn.extra[key] for key in differ):
+            text = f"turn {number} is a call of the turn before it, which says otherwise"
+            raise BadRecord("bad_turn", f"{text} of {', '.join(sorted(differ)) or 'its loss'}")
+        merged[-1] = replace(last, extra={**turn.extra, **last.extra, **both})
+    return merged
 
 
 def _calls(content: Any, number: int) -> list[dict[str, Any]]:
@@ -343,9 +412,6 @@ def _checked(value: Any, name: str, low: int) -> list[int]:
 
 
 # -- the media of a record -------------------------------------------------------------------------
-
-UNUSED = "unused_column"
-"""Why a record is rejected that holds what nobody reads."""
 
 
 class MediaLists:

@@ -2,26 +2,30 @@
 
 - What is asked is a text, what stands beside it (``input``, ``query``) is joined by a newline, as
   LLaMA-Factory does; TRL's ``prompt`` and ``completion`` may be turns.
-- Choices are lettered behind the question, a line each: ``A. cat``. They are in ``choices`` or
-  ``options``, or in columns ``A``, ``B`` …; an answer that is one's number, from 0, is its letter.
-- An answer may be a number, or the first of several.
+- An answer is a text as it stands, also where that is JSON, or a number. A list of equal answers is
+  that answer; different ones are refused. So are choices that the question does not hold, and
+  numbers of choices: one record does not say whether they count from 0 or 1.
 - A caption is what is said of a medium.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
-
-import orjson
+from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.records.layout import CAPTIONS
-from packidx.records.media.references import LIST_KEYS, OBJECT, media_entries, named, role_of
+from packidx.records.media.held import texts_of
+from packidx.records.media.references import (
+    LIST_KEYS,
+    OBJECT,
+    cut,
+    media_entries,
+    named,
+    role_of,
+)
 
 _USUAL = (
     ("prompt", "query", "response"),
@@ -42,13 +46,19 @@ _FORMS = (
     ("query", None, "response"),  # as ms-swift has it
 )
 _LISTED = ("answer", "answers")  # which may hold several
-_CHOICES = ("choices", "options")
-_LETTER = re.compile(r"(?:(?:option|choice)s?_?)?([A-Z])|(?:option|choice)s?_?([a-z])")
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_PLAIN = (str, int, float)
+_CHOICES = re.compile(
+    r"(?i:(?:\w+[_ ])?(?:choice|option|candidate|ending|distractor|alternative)s?"
+    r"(?:[_ ]?(?:[a-h]|\d+|texts?|list))?|(?:possible|candidate|incorrect|wrong)[_ ]answers?)"
+)
+_LETTERS = tuple("ABCDEFGH")
+_LABELS = re.compile(r"(?:^|[\s(])([A-H])[.):]")
+_NUMBER = re.compile(r"-?\d{1,3}(?:\.0)?")
+_BESIDE = ("answer_confidence", "answer_type", "raw_answer", "question_id", "id")
+"""Texts beside an answer, in VQA, VizWiz and OK-VQA."""
 _NOTHING = ("", "nan", "NaN")
 """Cells that tables have in place of nothing."""
-_MAX_CELL = 100_000
+UNUSED = "unused_column"
+"""Why a record is rejected that holds what nobody reads."""
 _ASKING = ("user", "human", "system")
 
 
@@ -65,9 +75,9 @@ def question_turns(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
             return turns
         texts = [record[question]] + ([record.get(addition)] if addition else [])
         asked = "\n".join(_text(text, question) for text in texts if text not in (None, ""))
-        choices = _choices(record, record[answer])
-        said = _said(record[answer], answer, choices)
-        return _history(record.get("history")) + _pair(_lettered(asked, choices), said)
+        said = _said(record[answer], answer)
+        _refuse_choices(record, asked, answer, said)
+        return _history(record.get("history")) + _pair(asked, said)
     has_media = any(media_entries(record, kind)[1] for kind in LIST_KEYS)
     for key in CAPTIONS:
         if has_media and record.get(key) is not None:
@@ -109,152 +119,85 @@ def _turns(value: Any, role: str) -> list[dict[str, Any]] | None:
     return [dict(turn) for turn in turns] if is_turns and turns else None
 
 
-class _Choices(NamedTuple):
-    """What a question lets one choose from."""
-
-    letters: tuple[str, ...]
-    """The letter, or other label, of each."""
-    texts: tuple[str | None, ...]
-    """None where a letter has no text."""
-
-    def held(self) -> dict[str, str]:
-        """The texts that there are by their letters."""
-        pairs = zip(self.letters, self.texts, strict=True)
-        return {letter: text for letter, text in pairs if text is not None}
-
-
-def _said(value: Any, name: str, choices: _Choices | None) -> str:
-    """An answer as text; of several the first, of a choice's number its letter.
+def _said(value: Any, name: str) -> str:
+    """An answer as text.
 
     Raises:
-        BadRecord: ``bad_turn``.
+        BadRecord: ``bad_turn``, there is none, or several that differ.
     """
-    if name in _LISTED:
-        value = _first(value, name, choices is not None)
+    if name in _LISTED and not isinstance(value, str):
+        value = _one_of(value, name)
+    elif name == "answers" and (value[:1], value.rstrip()[-1:]) in (("[", "]"), ("{", "}")):
+        text = f"{name!r} is {cut(value)}, a text that may be a list of answers"
+        raise BadRecord("bad_turn", f"{text}: name it 'answer' if it is one, or use a --transform")
     is_number = type(value) in (int, float) and math.isfinite(value)
     text = str(value) if is_number else _text(value, name)
     if name in _LISTED and text.strip() in _NOTHING:
         raise BadRecord("bad_turn", f"{name!r} is {text!r}: the question has no answer")
-    return text if choices is None else _chosen(text, name, choices, is_number)
+    return text
 
 
-def _first(value: Any, name: str, is_choice: bool) -> Any:
-    """The first answer that says something, of all that a question has."""
-    if isinstance(value, str) and value[:2] in ("['", '["', "{'", '{"'):
-        value = _literal(value)
-        if value is None:
-            raise BadRecord("bad_turn", f"{name!r} is a list as NumPy prints it: write JSON")
+def _one_of(value: Any, name: str) -> Any:
+    """The answer of a list whose answers are all equal; of VQA's and SQuAD's objects, too."""
     if isinstance(value, OBJECT):
-        value = value.get("answer", value.get("text"))  # as VQA and SQuAD have them
+        key = "answer" if "answer" in value else "text"
+        further = [k for k, v in value.items() if v and k != key and k not in _BESIDE]
+        if any(texts_of(value[k]) for k in further) or any(
+            _is_wrong(*pair) for pair in value.items()
+        ):
+            text = f"{name!r} is {cut(dict(value))}, which says more than an answer"
+            raise BadRecord("bad_turn", f"{text}: a --transform says what is meant")
+        value = value.get(key)
     if not isinstance(value, list | tuple):
         return value
-    kept = [item for item in value if item not in (None, "")]
-    if not kept:
+    answers = [_one_of(item, name) for item in value if item not in (None, "")]
+    if not answers:
         raise BadRecord("bad_turn", f"{name!r} is empty: the question has no answer")
-    if is_choice and len(kept) > 1:
-        raise BadRecord("bad_turn", f"{name!r} has {len(kept)} answers to choices: give one")
-    return _first(kept[0], name, is_choice)
+    if any(type(each) is not type(answers[0]) or each != answers[0] for each in answers):
+        several = f"{name!r} has different answers, {cut(answers)}"
+        raise BadRecord("bad_turn", f"{several}: a --transform chooses the one to train on")
+    return answers[0]
 
 
-def _chosen(text: str, name: str, choices: _Choices, is_number: bool) -> str:
-    """The answer to choices: a letter or a text as it stands, the letter of a number."""
-    held = choices.held()
-    if text in held and not is_number:
-        return text
-    told = not is_number and text in held.values()
-    number = int(float(text)) if re.fullmatch(r"-?\d{1,3}(?:\.0)?", text) else None
-    if number is None:
-        if re.fullmatch("[A-Z]", text) and not told:
-            raise BadRecord("bad_turn", f"{name!r} is {text!r}, and choices are {', '.join(held)}")
-        return text
-    meant = choices.letters[number] if 0 <= number < len(choices.letters) else None
-    if told and (meant is None or text == held.get(meant)):
-        return text
-    if told:
-        both = f"{text!r}, which is a choice's text and the number of another one"
-        raise BadRecord("bad_turn", f"{name!r} is {both}: a --transform says which is meant")
-    if meant not in held:
-        has = f"{number}, and there are {len(held)} choices, numbered from 0"
-        text = "where a data set counts from 1, all its answers are taken for others"
-        raise BadRecord("bad_turn", f"{name!r} is {has}: {text}; use a --transform")
-    return str(meant)
+def _is_wrong(key: str, value: Any) -> bool:
+    return "correct" in key and value is not None and not value
 
 
-def _lettered(asked: str, choices: _Choices | None) -> str:
-    """A question with its choices behind it, unless it holds them so."""
-    held = {} if choices is None else choices.held()
-    lines = [
-        text if re.match(rf"\(?{re.escape(letter)}[.):]", text) else f"{letter}. {text}"
-        for letter, text in held.items()
-    ]
-    known = (rf"\(?{re.escape(c)}[.):]\s*{re.escape(text)}" for c, text in held.items())
-    if all(line in asked for line in lines) or all(re.search(form, asked) for form in known):
-        return asked
-    return "\n".join([asked, *lines])
+def _refuse_choices(record: Mapping[str, Any], asked: str, column: str, said: str) -> None:
+    """Raise a BadRecord if the question lacks its choices, or the answer is the number of one."""
+    own = [n for n, v in record.items() if _CHOICES.fullmatch(n) and type(v) not in (int, float)]
+    lettered = [name for name in _LETTERS if not _is_blank(record.get(name))]
+    own += lettered if lettered[:2] == ["A", "B"] else []
+    names = [name for name in own if record[name]]
+    for name in names:
+        if not all(_is_in(text, asked) for text in _choices(record[name])):
+            text = f"the column {name!r} holds choices, which the question does not: "
+            raise BadRecord(UNUSED, f"{text}a --transform writes them into it (docs/data.md)")
+    is_label = re.search(rf"(?:^|[\s(]){re.escape(said)}[.):]", asked) is not None
+    is_number, letters = _NUMBER.fullmatch(said), len({*_LABELS.findall(asked)})
+    if is_number and type(record[column]) is not str:
+        names += own if letters < 2 or float(said) > letters else [column]  # which the text has
+    others = texts_of(record.get("answers")) if column == "answer" else []
+    if others and said not in others and (is_number or len(said) == 1):
+        names.append("answers")
+    if (is_number or "answers" in names) and names and not is_label:
+        text = f"{column!r} is {cut(record[column])}, the number or letter of a choice"
+        raise BadRecord("bad_turn", f"{text} ({names[0]!r}): a --transform says of which one")
 
 
-def _choices(record: Mapping[str, Any], answer: Any) -> _Choices | None:
-    """The choices of a record; None where there are none of a known form.
-
-    Raises:
-        BadRecord: ``bad_turn``, the answer is a number of a choice, and none is there.
-    """
-    for name in _CHOICES:
-        value = record.get(name)
-        if isinstance(value, str):
-            value = _literal(value)
-        letters: Any = _LETTERS
-        if isinstance(value, OBJECT) and {"text", "label"} <= value.keys():  # as ARC has them
-            value, letters = value["text"], value["label"]
-        elif isinstance(value, OBJECT):
-            value, letters = list(value.values()), list(value)
-        texts = list(value) if isinstance(value, list | tuple) else []
-        is_known = all(text is None or type(text) in _PLAIN for text in texts)
-        if is_known and 1 < len(texts) <= len(letters):
-            held = tuple([None if _is_blank(text) else str(text) for text in texts])
-            return _Choices(tuple(map(str, letters[: len(held)])), held)
-        if name in record and type(answer) is int and value in (None, [], (), {}):
-            what = f"number {answer} of {name!r}, which is empty"
-            raise BadRecord("bad_turn", f"the answer is {what}")
-    return _columns_of_choices(record)
+def _choices(value: Any) -> list[str]:
+    items = value if isinstance(value, list | tuple) else [value]
+    return [str(each) for each in items if type(each) in (int, float)] + texts_of(value)
 
 
-def _is_blank(text: Any) -> bool:
-    return text is None or (isinstance(text, str) and text.strip() in _NOTHING)
+def _is_in(text: str, asked: str) -> bool:
+    """Return whether a text stands in a question, whatever its case and spacing."""
+    words, others = (" ".join(each.casefold().split()) for each in (text, asked))
+    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", others) is not None
 
 
-def _literal(text: str) -> Any:
-    """The list or object that a cell holds, as JSON or as Python writes it; None of any other, and
-    where NumPy wrote it, without commas."""
-    for load in (orjson.loads, ast.literal_eval) if len(text) < _MAX_CELL else ():
-        try:
-            value = load(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-            continue
-        is_joined = isinstance(value, list) and len(value) < 2 and re.search(r"['\"]\s+['\"]", text)
-        return None if is_joined else value
-    return None
-
-
-def _columns_of_choices(record: Mapping[str, Any]) -> _Choices | None:
-    """The choices that stand in columns of their own: ``A``, ``B`` … or ``option_a`` …"""
-    texts: list[str | None] = [None] * len(_LETTERS)
-    for name, value in record.items():
-        number = _number_of(name)
-        if number is not None and isinstance(value, str) and not _is_blank(value):
-            texts[number] = value
-    known = [number for number, text in enumerate(texts) if text is not None]
-    if len(known) < 2 or known[0]:
-        return None
-    last = known[-1] + 1
-    return _Choices(tuple(_LETTERS[:last]), tuple(texts[:last]))
-
-
-@functools.lru_cache(1024)
-def _number_of(name: str) -> int | None:
-    """The number of the choice that a column is called for; None of any other."""
-    match = _LETTER.fullmatch(name)
-    return None if match is None else _LETTERS.index((match[1] or match[2]).upper())
+def _is_blank(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value.strip() in _NOTHING)
 
 
 def _text(value: Any, name: str) -> str:

@@ -37,6 +37,7 @@ BESIDE = ("rejected_response", "rejected_messages")
 _WORDS = {"true": True, "false": False}
 _ANSWER_TO = {"prompt": "response", "instruction": "output", "question": "answer"}
 _ASKING = ("user", "human", "system")
+_OF_TOOLS = ("tool", "observation", "function_response", "tool_response")
 _OF_SIDES = ("chosen", "rejected", *BESIDE)
 _OF_BOTH = ("_text_tokens",)  # counted by whoever knew of no sides
 OF_PREFERENCES = frozenset(("rejected", "kto_tag", "label", *BESIDE))
@@ -162,7 +163,7 @@ def _with_turns(rest: dict[str, Any], turns: list[Any], side: str) -> dict[str, 
     if not isinstance(asked, list | tuple) or not asked:
         text = "is an answer, and nothing says what was asked: give a 'prompt'"
         raise BadRecord("bad_pair", f"{side!r} {text}")
-    if role_of(asked[-1]) not in (*_ASKING, "tool", "observation", "function_response"):
+    if role_of(asked[-1]) not in (*_ASKING, *_OF_TOOLS):
         text = f"{_name(rest)} ends with an answer, before that in {side!r}"
         raise BadRecord("bad_pair", f"{text}: end it with what was asked")
     return {**kept, "messages": [*asked, *turns]}

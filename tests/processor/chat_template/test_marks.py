@@ -93,9 +93,10 @@ def test_labels_are_those_that_jinja_s_rendering_shows(path: Path) -> None:
         conversation = chat(random.Random(f"{path.stem} {seed}"))
         try:
             slow = template._render_slowly(conversation)
-        except BadRecord:
+            assert template.render(conversation).label_spans == slow.label_spans
+        except BadRecord as error:
+            assert error.reason in ("template", "not_rendered")
             continue
-        assert template.render(conversation).label_spans == slow.label_spans
         compared += 1
     assert compared
 

@@ -1,0 +1,135 @@
+"""Answers through the command line and the reader: trained as they stand, or rejected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torchvision_cpu  # noqa: F401  (before transformers)
+from read_back import Outcome, read_back
+
+Read = Callable[..., list[Outcome]]
+
+
+@pytest.fixture
+def read(whole_processors: Path, tmp_path: Path) -> Read:
+    processor = whole_processors / "qwen2.5-vl"
+    return lambda records, *options: read_back(records, processor, tmp_path, options)
+
+
+ASKED = {"question": "Which?"}
+IN_QUESTION = {"question": "Which?\nA. red\nB. green\nC. blue"}
+TEXTS = [
+    '["red", "blue"]',
+    '{"text": "hello", "lang": "en"}',
+    "['a', 'b']",
+    '{"answer": {"answer": 3}}',
+    "[['x'], ['y']]",
+    '[{"answer": "x"}, {"answer": "x"}]',
+    "['r' 's']",
+    "3.50",
+    '"quoted"',
+    " [1, 2]\n",
+]
+
+
+def test_text_is_text(read: Read) -> None:
+    """An answer that is JSON or a Python literal is trained byte for byte."""
+    outcomes = read([{**ASKED, "answer": text} for text in TEXTS])
+    assert [outcome.trained for outcome in outcomes] == [f"{text}<|im_end|>" for text in TEXTS]
+
+
+SAME: list[tuple[dict[str, Any], str]] = [
+    ({"answers": ["red"]}, "red"),
+    ({"answers": ["red", "red", ""]}, "red"),
+    ({"answer": ["red", "red"]}, "red"),
+    ({"answers": {"text": ["red", "red"], "answer_start": [1, 9]}}, "red"),
+    ({"answers": [{"answer": "red", "answer_confidence": "yes", "answer_id": 1}]}, "red"),
+    ({"answers": [5, 5]}, "5"),
+    ({"answer": "red", "answers": ["blue", "red"]}, "red"),
+    ({**IN_QUESTION, "options": ["red", "green", "blue"], "answer": "B"}, "B"),
+    ({"question": "1. red\n2. green", "choices": ["red", "green"], "answer": 2}, "2"),
+    ({"question": "2 + 2? (A) 3 (B) 4", "answer": 4}, "4"),
+]
+
+
+def test_equal_answers_are_one(read: Read) -> None:
+    outcomes = read([{**ASKED, **record} for record, _ in SAME])
+    assert [each.trained for each in outcomes] == [f"{said}<|im_end|>" for _, said in SAME]
+
+
+RED = {"answers": ["red", "green"]}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    **{
+        f"answers beside {name}": ({**RED, name: value}, "bad_turn")
+        for name, value in {
+            "correct_answer": "green",
+            "correct_answer_id": 1,
+            "label": 1,
+            "rank": [1, 0],
+            "scores": [0.1, 0.9],
+            "answer_idx": 1,
+            "is_correct": [False, True],
+        }.items()
+    },
+    "answers that differ": ({"answers": ["red", "dark red"]}, "bad_turn"),
+    "an answer that is a list": ({"answer": ["red", "blue"]}, "bad_turn"),
+    "VQA's annotators": ({"answers": [{"answer": "a"}, {"answer": "b"}]}, "bad_turn"),
+    "SQuAD's": ({"answers": {"text": ["a", "b"], "answer_start": [1, 2]}}, "bad_turn"),
+    "lists in lists": ({"answers": [["a", "b"]]}, "bad_turn"),
+    "an object": ({"answer": {"text": "hello", "reason": "It is polite."}}, "bad_turn"),
+    "a wrong one": ({"answer": {"text": "hello", "is_correct": False}}, "bad_turn"),
+    "answers in a cell": ({"answers": '["red", "blue"]'}, "bad_turn"),
+    "a number of answers": ({"answers": ["red", "green"], "answer": 1}, "bad_turn"),
+    "a letter of answers": ({"answers": ["red", "green"], "answer": "B"}, "bad_turn"),
+    "numbered from 0": ({"choices": ["red", "green"], "answer": 0}, "unused_column"),
+    "numbered from 1": ({"options": ["red", "green"], "answer": 2}, "unused_column"),
+    "numbers": ({"choices": [3, 4], "answer": "B"}, "unused_column"),
+    "ARC": (
+        {"choices": {"text": ["red", "green"], "label": ["A", "B"]}, "answerKey": "B"},
+        "unused_column",
+    ),
+    "MMBench": ({"A": "red", "B": "green", "answer": "B"}, "unused_column"),
+    "option_a": ({"option_a": "red", "option_b": "green", "answer": "B"}, "unused_column"),
+    "candidates": ({"candidates": ["red", "green"], "answer": "red"}, "unused_column"),
+    "answer_choices": ({"answer_choices": ["red", "green"], "answer": "red"}, "unused_column"),
+    "possible_answers": ({"possible_answers": ["red", "green"], "answer": "red"}, "unused_column"),
+    "in a cell": ({"choices": "['red', 'green']", "answer": "0"}, "unused_column"),
+    "a number beside choices": (
+        {**IN_QUESTION, "options": ["red", "green", "blue"], "answer": 1},
+        "bad_turn",
+    ),
+    "digits beside choices": (
+        {**IN_QUESTION, "options": ["red", "green", "blue"], "answer": "1"},
+        "bad_turn",
+    ),
+    "a number, choices in the question": ({**IN_QUESTION, "answer": 1}, "bad_turn"),
+    "no choices": ({"choices": [], "answer": 1}, "bad_turn"),
+}
+
+
+def test_what_may_be_another_answer_is_rejected(read: Read) -> None:
+    outcomes = read([{**ASKED, **record} for record, _ in REFUSED.values()])
+    reasons = dict(zip(REFUSED, [each.reason for each in outcomes], strict=True))
+    assert reasons == {name: reason for name, (_, reason) in REFUSED.items()}
+    for (record, reason), outcome in zip(REFUSED.values(), outcomes, strict=True):
+        named = outcome.detail or ""
+        assert any(repr(key) in named for key in record), (record, reason)
+        assert "--transform" in named
+
+
+def test_text_in_a_table_is_text(
+    whole_processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from packidx_cli.main import main
+
+    (tmp_path / "a.csv").write_text('question,answer\nWhich?,"[""red"", ""blue""]"\n')
+    command = ["estimate", str(tmp_path / "a.csv"), "-o", str(tmp_path / "l"), "--json"]
+    command += ["--processor", str(whole_processors / "qwen2.5-vl"), "--show", "1"]
+    assert main(command) == 0
+    [sample] = json.loads(capsys.readouterr().out)["shown"]
+    trained = "".join(run["text"] for run in sample["runs"] if run["trained"])
+    assert trained == '["red", "blue"]<|im_end|>'
