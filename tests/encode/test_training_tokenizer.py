@@ -151,6 +151,8 @@ def test_a_verdict_is_of_a_kind_of_record(folder: Path, tmp_path: Path) -> None:
     for path in folder.glob("*processor_config.json"):
         path.unlink()
     (folder / "tokenization_mine.py").write_text(TOKENIZING)
+    template = folder / "chat_template.jinja"
+    template.write_text("{% if tools %}{{ tools | tojson }}{% endif %}" + template.read_text())
     code = {"AutoTokenizer": [None, "tokenization_mine.MyTokenizer"]}
     change(folder / "tokenizer_config.json", auto_map=code, tokenizer_class="MyTokenizer")
     plain = [chat(f"Who is number {number}?") for number in range(10)]
