@@ -20,7 +20,7 @@ import hashlib
 import re
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +45,7 @@ from packidx.records.containers.base import (
     too_large,
 )
 from packidx.records.containers.lines import decode
+from packidx.records.media.held import media_in
 
 TAR = "tar"
 """The kind of container."""
@@ -54,6 +55,8 @@ KEY = "__key__"
 """Where a record has its sample's key, as in a WebDataset."""
 DUPLICATE = "duplicate_key"
 """Why a sample is rejected whose key came before."""
+APART = "missing_media"
+"""Why a sample is rejected whose media are elsewhere."""
 COMPRESSED = (
     *(".tgz", ".tzst", ".txz", ".tbz2", ".tbz"),
     *(f".tar.{codec}" for codec in ("gz", "zst", "xz", "bz2", "lz4")),
@@ -61,6 +64,7 @@ COMPRESSED = (
 """Endings of tars of which no byte range can be read."""
 
 _RECORD, _TEXT = "json", "txt"  # extensions
+_HAS_JSON, _HAS_TEXT, _HAS_MEDIA = 1, 2, 4
 _NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__($|/)")
 _DIGEST = 16  # bytes of a key's
@@ -111,10 +115,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class TarRange(RecordRange):
-    """A run of samples of a tar."""
+    """A run of samples of a tar, with facts that only a scan of the shard can know."""
 
     repeated: tuple[int, ...] = ()
-    """Rows in it whose key an earlier sample of the shard has: only the scan sees them all."""
+    """Rows in it whose key an earlier sample of the shard has."""
+    apart: tuple[int, ...] = ()
+    """Rows in it whose media are elsewhere: in another sample of the shard, or in the next one."""
+    ends: tuple[tuple[str, int], tuple[str, int]] = (("", 0), ("", 0))
+    """Key and contents of the shard's first and last sample."""
+
+
+Ranges = tuple[RecordRange, ...]
 
 
 class Tar(Container):
@@ -122,33 +133,36 @@ class Tar(Container):
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hashing, cuts = Hashing(), Cuts(task_bytes)
-        keys, work = bytearray(), 0  # digests, since keys may be long
+        keys, work = _Keys(), 0
         nbytes = file_version(path)[0]
         read = ReadAhead(path, nbytes, _SCAN_BLOCK).read
         archive = members(read, 0, nbytes, content=is_record, is_archive=True, taken=hashing.add)
         last: Sample | None = None
         try:
             for last in samples_of(archive):
-                cuts.at(last.start, len(keys) // _DIGEST, work)
+                cuts.at(last.start, len(keys.contents), work)
                 work += _work(last)
-                key = last.key.encode("utf-8", "surrogateescape")
-                keys += hashlib.blake2b(key, digest_size=_DIGEST).digest()
+                keys.add(last)
         except BrokenFile as error:
             behind = "no sample is whole" if last is None else f"sample {last.key!r} is whole"
             text = f"{path}: {error}; {behind}: restore the shard or write it again"
             raise SourceError(text) from None
-        number, again = len(keys) // _DIGEST, _repeated(keys)
+        number, again = len(keys.contents), _repeated(keys.digests)
+        apart = keys.apart(again)
         ranges = tuple(
             TarRange(
                 *(part.start, part.end, part.first_row, part.num_records, part.weight),
                 repeated=tuple(n for n in again if 0 <= n - part.first_row < part.num_records),
+                apart=tuple(n for n in apart if 0 <= n - part.first_row < part.num_records),
+                ends=keys.ends,
             )
             for part in cuts.ranges(0 if last is None else last.end, number, work)
         )
         return ShardScan(nbytes, hashing.sha256, number, ranges, num_hashed=hashing.nbytes)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
-        repeated = frozenset(record_range.repeated if isinstance(record_range, TarRange) else ())
+        scanned = record_range if isinstance(record_range, TarRange) else TarRange(0, 0, 0, 0)
+        refused = dict.fromkeys(scanned.apart, _apart) | dict.fromkeys(scanned.repeated, _duplicate)
         start, end = record_range.start, record_range.end
         read_ahead = ReadAhead(path, end)
         row = record_range.first_row
@@ -159,7 +173,8 @@ class Tar(Container):
                     if member.data is None:
                         place = member.offset, member.nbytes
                         member.data = Extent(read_ahead, *place, member.name)
-                record = _duplicate(sample) if row in repeated else attempted(record_of, sample)
+                refuse = refused.get(row)
+                record = refuse(sample) if refuse else attempted(record_of, sample)
                 key = sample.key if _is_text(sample.key) else None
                 yield RawRecord(row, sample.start, sample.end - sample.start, record, key)
                 row += 1
@@ -413,6 +428,15 @@ def _duplicate(sample: Sample) -> BadRecord:
     )
 
 
+def _apart(sample: Sample) -> BadRecord:
+    names = ", ".join(member.name for member in sample.extensions.values())
+    return BadRecord(
+        APART,
+        f"sample {sample.key!r} has only {names[:200]}: its media are elsewhere in the shard or in "
+        "the next one, or missing; write the members of a sample side by side",
+    )
+
+
 def _is_text(name: str) -> bool:
     try:
         name.encode()
@@ -422,6 +446,80 @@ def _is_text(name: str) -> bool:
 
 
 # -- keys ------------------------------------------------------------------------------------------
+
+
+class _Keys:
+    """Keys of a shard's samples as digests, since keys may be long, and what each sample has."""
+
+    def __init__(self) -> None:
+        self.digests, self._bases, self.contents = bytearray(), bytearray(), bytearray()
+        self.ends = (("", 0), ("", 0))
+        self._known: dict[tuple[str, ...], int] = {}
+
+    def add(self, sample: Sample) -> None:
+        """Append the next sample."""
+        for digests, name in (
+            (self.digests, sample.key),
+            (self._bases, sample.key.rpartition("/")[2]),
+        ):
+            data = name.encode("utf-8", "surrogateescape")
+            digests += hashlib.blake2b(data, digest_size=_DIGEST).digest()
+        own = tuple(sample.extensions)
+        if (contents := self._known.get(own)) is None:
+            has_media = any(media_in(f"x.{extension}") for extension in own)
+            contents = (_RECORD in own) * _HAS_JSON + (_TEXT in own) * _HAS_TEXT
+            contents = self._known[own] = contents + has_media * _HAS_MEDIA
+        self.ends = (
+            (self.ends[0] if self.contents else (sample.key, contents)),
+            (sample.key, contents),
+        )
+        self.contents.append(contents)
+
+    def apart(self, repeated: list[int]) -> list[int]:
+        """Return the rows of records whose media are in another sample, or missing.
+
+        Another sample has them if it has media without a record under the same key, or under the
+        same base name and the record's own sample has no media. A text alone lacks its image if
+        most samples of the shard are images with a text.
+        """
+
+        def at(digests: bytearray, row: int) -> bytes:
+            return bytes(digests[row * _DIGEST : (row + 1) * _DIGEST])
+
+        rows, again = range(len(self.contents)), {*repeated}
+        bare = [row for row in rows if self.contents[row] == _HAS_MEDIA]
+        keys = {at(self.digests, row) for row in bare}
+        media = [row for row in again if self.contents[row] & _HAS_MEDIA]
+        bases = {at(self._bases, row) for row in (*bare, *media)}
+        whole = sum(self.contents.count(n) for n in range(_HAS_MEDIA + 1, 2 * _HAS_MEDIA))
+        is_captioned = whole > self.contents.count(_HAS_TEXT)
+        if not bases and not (is_captioned and _HAS_TEXT in self.contents):
+            return []
+        return [
+            row
+            for row in rows
+            if row not in again
+            and (contents := self.contents[row]) & (_HAS_JSON | _HAS_TEXT)
+            and (
+                at(self.digests, row) in keys
+                or (contents < _HAS_MEDIA and at(self._bases, row) in bases)
+                or (contents == _HAS_TEXT and is_captioned)
+            )
+        ]
+
+
+def split_between(one: Ranges, other: Ranges) -> tuple[Ranges, Ranges]:
+    """The ranges of two shards in a row, a sample that is cut between them marked as `apart`."""
+    if not (one and other and isinstance(one[-1], TarRange) and isinstance(other[0], TarRange)):
+        return one, other
+    (key, contents), (next_key, more) = one[-1].ends[1], other[0].ends[0]
+    if key == next_key and _HAS_MEDIA in (contents, more) and contents != more:
+        if more == _HAS_MEDIA:
+            row = one[-1].first_row + one[-1].num_records - 1
+            one = (*one[:-1], replace(one[-1], apart=(*one[-1].apart, row)))
+        else:
+            other = (replace(other[0], apart=(other[0].first_row, *other[0].apart)), *other[1:])
+    return one, other
 
 
 def _repeated(digests: bytearray) -> list[int]:

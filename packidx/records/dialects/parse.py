@@ -29,7 +29,7 @@ from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.records.dialects.questions import question_turns
 from packidx.records.dialects.sides import OF_PREFERENCES, refuse_preferences
-from packidx.records.dialects.standard import is_document, may_hold_media, plain_document
+from packidx.records.dialects.standard import UNUSED, is_document, may_hold_media, plain_document
 from packidx.records.layout import SYSTEM
 from packidx.records.media.held import media_in
 from packidx.records.media.references import (
@@ -343,9 +343,6 @@ def _checked(value: Any, name: str, low: int) -> list[int]:
 
 
 # -- the media of a record -------------------------------------------------------------------------
-
-UNUSED = "unused_column"
-"""Why a record is rejected that holds what nobody reads."""
 
 
 class MediaLists:
