@@ -15,6 +15,7 @@ bound (default 16GB).
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -30,6 +31,7 @@ from packidx.io import urls as urls_module
 from packidx.io.sizes import parse_size
 
 _DEFAULT = "16GB"
+_DOWNLOADS = 3  # of an object that is replaced meanwhile
 
 
 def folder() -> str:
@@ -97,15 +99,35 @@ def local(path: str, version: str | None = None) -> Iterator[str]:
         path: a file, which is given back as it is, or a URL.
         version: names the content, where it is known without asking the store.
 
+    An object that is replaced while it is downloaded is downloaded again, if `version` is None.
+
     Raises:
         OSError: it cannot be read, or the cache cannot be written.
     """
     if not urls_module.is_url(path):
         yield path
         return
-    known = remembered_stat(path).version if version is None else version
-    with made(path, known, lambda target: storage.download(path, target)) as copy:
+
+    def download(target: str) -> None:
+        storage.download(path, target)
+        if version is None and storage.stat(path).version != known:
+            forget(path)
+            raise _Replaced(errno.EIO, "it is replaced again and again while it is read", path)
+
+    with contextlib.ExitStack() as stack:
+        for attempt in range(_DOWNLOADS):
+            known = remembered_stat(path).version if version is None else version
+            try:
+                copy = stack.enter_context(made(path, known, download))
+                break
+            except _Replaced:
+                if attempt + 1 == _DOWNLOADS:
+                    raise
         yield copy
+
+
+class _Replaced(OSError):
+    """An object is not the one whose version was asked for."""
 
 
 @contextlib.contextmanager

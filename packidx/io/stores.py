@@ -117,13 +117,25 @@ def retried(path: str, call: Callable[[], T]) -> T:
         except Exception as error:
             if type(error).__name__ in _CREDENTIALS:
                 raise PermissionError(errno.EACCES, "no credentials were found", path) from None
-            if getattr(error, "errno", None) == errno.EINVAL or "InvalidRange" in str(error):
+            if _is_behind_end(error):
                 raise BehindEnd(errno.EINVAL, _words(error), path) from None
-            if attempt + 1 == _ATTEMPTS:
-                number = getattr(error, "errno", None) or errno.EIO
+            number = getattr(error, "errno", None) or errno.EIO
+            if attempt + 1 == _ATTEMPTS or number == errno.EINVAL:
                 raise OSError(number, _words(error), path) from error
         time.sleep(_PAUSE * 2**attempt)
     raise AssertionError("unreachable")
+
+
+def _is_behind_end(error: BaseException) -> bool:
+    """True if a store answers 416, "Range Not Satisfiable", which s3fs and aiohttp have as an error
+    of their own, and gcsfs and azure-core in theirs."""
+    codes: list[Any] = []
+    for facts in map(vars, filter(None, (error, error.__cause__))):
+        codes += [facts.get(name) for name in ("status", "status_code", "code")]
+        if isinstance(answer := facts.get("response"), dict):  # botocore's
+            codes.append(answer.get("ResponseMetadata", {}).get("HTTPStatusCode"))
+            codes.append(answer.get("Error", {}).get("Code"))
+    return not {"416", "InvalidRange"}.isdisjoint(map(str, codes))
 
 
 def is_transient(error: BaseException) -> bool:
@@ -147,7 +159,10 @@ def is_transient(error: BaseException) -> bool:
 
 def _words(error: BaseException) -> str:
     named = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(named.split()) or type(error).__name__
+    answer = getattr(error.__cause__, "response", None)
+    code = answer.get("Error", {}).get("Code", "") if isinstance(answer, dict) else ""
+    words = " ".join(f"{code}: {named}".removeprefix(": ").split())
+    return words or type(error).__name__
 
 
 def check_url(url: str) -> None:
