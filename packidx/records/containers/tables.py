@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, SourceError
 from packidx.recent import Recent
 from packidx.records.containers.base import (
+    MAX_RECORD,
     TASK_BYTES,
     BrokenFile,
     Container,
@@ -32,6 +34,7 @@ from packidx.records.containers.base import (
 )
 
 _BATCH_BYTES = 4 << 20
+_EXPANDED = 64 << 20  # bytes of a batch in which rows may name one value of a dictionary
 _CACHE_BYTES = 32 << 20
 _MAX_BATCH = 1024  # rows
 _ERRORS = (pa.ArrowException, OSError, ValueError, BrokenFile)  # ValueError: names not in UTF-8
@@ -216,11 +219,71 @@ class _Parquet(TableFile):
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """A row group's rows, a few MB at a time."""
         rows = max(1, self.starts[number + 1] - self.starts[number])
-        size = max(1, min(_MAX_BATCH, rows * _BATCH_BYTES // max(1, self.nbytes[number])))
         try:
+            size = min(_MAX_BATCH, rows * _BATCH_BYTES // max(1, self.nbytes[number]))
+            size = max(1, min(size, _EXPANDED // max(1, self._largest_row(number))))
             yield from self._parquet.iter_batches(size, row_groups=[number], use_threads=False)
         except _ERRORS as error:
             raise broken(self.path, "a Parquet file that is damaged", error) from None
+
+    def _largest_row(self, number: int) -> int:
+        """Bytes that one row of a group may expand to, by the longest value of each dictionary and
+        the mean number of values in a row.
+
+        Many rows may name one value, and a footer says nothing of how long that is. So dictionaries
+        are looked at, if a group of such values could be over `_EXPANDED`.
+        """
+        group = self._parquet.metadata.row_group(number)
+        columns = {}
+        for column in map(group.column, range(group.num_columns)):
+            most = column.num_values * column.total_uncompressed_size
+            if column.has_dictionary_page and most > _EXPANDED:
+                columns[column.path_in_schema] = -(-column.num_values // max(1, group.num_rows))
+        nbytes = 0
+        for name, values in columns.items():
+            file = pq.ParquetFile(
+                self.path,
+                metadata=self._parquet.metadata,
+                read_dictionary=[name],
+                buffer_size=1 << 20,
+                pre_buffer=False,
+            )
+            batches = file.iter_batches(1, row_groups=[number], columns=[name], use_threads=False)
+            longest, is_text = max(map(_longest, next(batches).columns), default=(0, False))
+            if longest * values > MAX_RECORD and (is_text or values > 1):
+                raise SourceError(
+                    f"{self.path}: a row of column {name!r} may hold {values:,} x {longest:,}"
+                    f" bytes, over {MAX_RECORD >> 20} MiB, by its dictionary: write shorter values"
+                )
+            nbytes += longest * values
+        return nbytes
+
+
+def _longest(array: pa.Array) -> tuple[int, bool]:
+    """Bytes of the longest value of the dictionaries in an array, and True if it is text."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        is_text = pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
+        if not is_text and not pa.types.is_binary(kind.value_type):
+            return 0, False
+        return pc.max(pc.binary_length(array.dictionary)).as_py() or 0, is_text
+    if pa.types.is_struct(kind):
+        return max(map(_longest, array.flatten()), default=(0, False))
+    return _longest(array.values) if hasattr(array, "values") else (0, False)
+
+
+def _types_in(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """A type and all types that are in it."""
+    yield kind
+    for number in range(kind.num_fields):
+        yield from _types_in(kind.field(number).type)
+
+
+def _is_shared(kind: pa.DataType) -> bool:
+    """True if several rows of a type may share one value's bytes."""
+    types = pa.types
+    is_view = types.is_string_view(kind) or types.is_binary_view(kind)
+    return is_view or types.is_list_view(kind) or types.is_large_list_view(kind)
 
 
 class _Arrow(TableFile):
@@ -238,6 +301,7 @@ class _Arrow(TableFile):
     def __init__(self, path: str, checked: bool) -> None:
         super().__init__(path)
         self._offsets: list[int] = []
+        self._rows = _ROWS
         try:
             file = pa.memory_map(path)
             number = _seek_stream(file)
@@ -245,9 +309,15 @@ class _Arrow(TableFile):
             self._schema = reader.schema
             check_names(reader.schema)
             for field in reader.schema:
-                if pa.types.is_dictionary(field.type):
+                kinds = [*_types_in(field.type)]
+                self._rows = 1 if any(map(_is_shared, kinds)) else self._rows
+                if any(map(pa.types.is_dictionary, kinds)):
                     text = f"its column {field.name!r} is dictionary-encoded: write it plain"
                     raise BrokenFile(text)
+                if any(map(pa.types.is_run_end_encoded, kinds)):
+                    raise BrokenFile(
+                        f"its column {field.name!r} is run-end encoded: write it plain"
+                    )
             offset = file.tell()
             for batch in reader:
                 if checked:
@@ -267,8 +337,8 @@ class _Arrow(TableFile):
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         batch = self._batch(number)
-        for start in range(0, batch.num_rows, _ROWS):
-            yield batch.slice(start, _ROWS)
+        for start in range(0, batch.num_rows, self._rows):
+            yield batch.slice(start, self._rows)
 
     def _batch(self, number: int) -> pa.RecordBatch:
         try:
