@@ -15,7 +15,6 @@ bound (default 16GB).
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import time
@@ -31,7 +30,6 @@ from packidx.io import urls as urls_module
 from packidx.io.sizes import parse_size
 
 _DEFAULT = "16GB"
-_DOWNLOADS = 3  # of an object that is replaced meanwhile
 
 
 def folder() -> str:
@@ -89,6 +87,10 @@ def forget(url: str | None = None) -> None:
         _stats.pop(url, None)
 
 
+class _Replaced(Exception):
+    """An object is no longer the one whose version was asked for."""
+
+
 @contextlib.contextmanager
 def local(path: str, version: str | None = None) -> Iterator[str]:
     """A file of this machine with the content of `path`, there for as long as the block.
@@ -112,22 +114,15 @@ def local(path: str, version: str | None = None) -> Iterator[str]:
         storage.download(path, target)
         if version is None and storage.stat(path).version != known:
             forget(path)
-            raise _Replaced(errno.EIO, "it is replaced again and again while it is read", path)
+            raise _Replaced
 
+    known = remembered_stat(path).version if version is None else version
     with contextlib.ExitStack() as stack:
-        for attempt in range(_DOWNLOADS):
-            known = remembered_stat(path).version if version is None else version
-            try:
-                copy = stack.enter_context(made(path, known, download))
-                break
-            except _Replaced:
-                if attempt + 1 == _DOWNLOADS:
-                    raise
+        try:
+            copy = stack.enter_context(made(path, known, download))
+        except _Replaced:
+            copy = stack.enter_context(local(path))
         yield copy
-
-
-class _Replaced(OSError):
-    """An object is not the one whose version was asked for."""
 
 
 @contextlib.contextmanager

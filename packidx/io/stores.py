@@ -127,14 +127,12 @@ def retried(path: str, call: Callable[[], T]) -> T:
 
 
 def _is_behind_end(error: BaseException) -> bool:
-    """True if a store answers 416, "Range Not Satisfiable", which s3fs and aiohttp have as an error
-    of their own, and gcsfs and azure-core in theirs."""
-    codes: list[Any] = []
-    for facts in map(vars, filter(None, (error, error.__cause__))):
-        codes += [facts.get(name) for name in ("status", "status_code", "code")]
-        if isinstance(answer := facts.get("response"), dict):  # botocore's
-            codes.append(answer.get("ResponseMetadata", {}).get("HTTPStatusCode"))
-            codes.append(answer.get("Error", {}).get("Code"))
+    """True if a store answers 416: aiohttp's errors have it as status, azure-core's as status_code,
+    gcsfs's as code; s3fs's have botocore's as their cause."""
+    facts = {**vars(error.__cause__ or error), **vars(error)}
+    codes = [facts.get(name) for name in ("status", "status_code", "code")]
+    if isinstance(answer := facts.get("response"), dict):
+        codes.append(answer.get("Error", {}).get("Code"))
     return not {"416", "InvalidRange"}.isdisjoint(map(str, codes))
 
 
@@ -159,10 +157,7 @@ def is_transient(error: BaseException) -> bool:
 
 def _words(error: BaseException) -> str:
     named = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    answer = getattr(error.__cause__, "response", None)
-    code = answer.get("Error", {}).get("Code", "") if isinstance(answer, dict) else ""
-    words = " ".join(f"{code}: {named}".removeprefix(": ").split())
-    return words or type(error).__name__
+    return " ".join(named.split()) or type(error).__name__
 
 
 def check_url(url: str) -> None:

@@ -227,63 +227,37 @@ class _Parquet(TableFile):
             raise broken(self.path, "a Parquet file that is damaged", error) from None
 
     def _largest_row(self, number: int) -> int:
-        """Bytes that one row of a group may expand to, by the longest value of each dictionary and
-        the mean number of values in a row.
+        """Bytes that a row of a group may expand to by the longest values of its dictionaries.
 
-        Many rows may name one value, and a footer says nothing of how long that is. So dictionaries
-        are looked at, if a group of such values could be over `_EXPANDED`.
+        Many rows may name one value, whose length is in no footer: dictionaries are looked at.
         """
-        group = self._parquet.metadata.row_group(number)
-        columns = {}
-        for column in map(group.column, range(group.num_columns)):
+        group, nbytes = self._parquet.metadata.row_group(number), 0
+        options = {"metadata": self._parquet.metadata, "buffer_size": 1 << 20, "pre_buffer": False}
+        for at, column in enumerate(map(group.column, range(group.num_columns))):
             most = column.num_values * column.total_uncompressed_size
-            if column.has_dictionary_page and most > _EXPANDED:
-                columns[column.path_in_schema] = -(-column.num_values // max(1, group.num_rows))
-        nbytes = 0
-        for name, values in columns.items():
-            file = pq.ParquetFile(
-                self.path,
-                metadata=self._parquet.metadata,
-                read_dictionary=[name],
-                buffer_size=1 << 20,
-                pre_buffer=False,
-            )
+            if not column.has_dictionary_page or most <= _EXPANDED:
+                continue
+            name, in_row = column.path_in_schema, -(-column.num_values // group.num_rows)
+            file = pq.ParquetFile(self.path, read_dictionary=[name], **options)
             batches = file.iter_batches(1, row_groups=[number], columns=[name], use_threads=False)
-            longest, is_text = max(map(_longest, next(batches).columns), default=(0, False))
-            if longest * values > MAX_RECORD and (is_text or values > 1):
+            nbytes += in_row * max(map(_longest, next(batches).columns), default=0)
+            is_text = self._parquet.schema.column(at).logical_type.type == "STRING"
+            if nbytes > MAX_RECORD and (is_text or in_row > 1):
                 raise SourceError(
-                    f"{self.path}: a row of column {name!r} may hold {values:,} x {longest:,}"
-                    f" bytes, over {MAX_RECORD >> 20} MiB, by its dictionary: write shorter values"
+                    f"{self.path}: a row of column {name!r} may have {nbytes:,} bytes, over"
+                    f" {MAX_RECORD >> 20} MiB, by its dictionary: write shorter values"
                 )
-            nbytes += longest * values
         return nbytes
 
 
-def _longest(array: pa.Array) -> tuple[int, bool]:
-    """Bytes of the longest value of the dictionaries in an array, and True if it is text."""
-    kind = array.type
-    if pa.types.is_dictionary(kind):
-        is_text = pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
-        if not is_text and not pa.types.is_binary(kind.value_type):
-            return 0, False
-        return pc.max(pc.binary_length(array.dictionary)).as_py() or 0, is_text
-    if pa.types.is_struct(kind):
-        return max(map(_longest, array.flatten()), default=(0, False))
-    return _longest(array.values) if hasattr(array, "values") else (0, False)
-
-
-def _types_in(kind: pa.DataType) -> Iterator[pa.DataType]:
-    """A type and all types that are in it."""
-    yield kind
-    for number in range(kind.num_fields):
-        yield from _types_in(kind.field(number).type)
-
-
-def _is_shared(kind: pa.DataType) -> bool:
-    """True if several rows of a type may share one value's bytes."""
-    types = pa.types
-    is_view = types.is_string_view(kind) or types.is_binary_view(kind)
-    return is_view or types.is_list_view(kind) or types.is_large_list_view(kind)
+def _longest(array: pa.Array) -> int:
+    """Bytes of the longest value of the dictionaries in an array."""
+    if pa.types.is_dictionary(array.type):
+        is_number = pa.types.is_primitive(array.type.value_type)
+        return 0 if is_number else pc.max(pc.binary_length(array.dictionary)).as_py() or 0
+    if pa.types.is_struct(array.type):
+        return max(map(_longest, array.flatten()), default=0)
+    return _longest(array.values) if hasattr(array, "values") else 0
 
 
 class _Arrow(TableFile):
@@ -309,15 +283,12 @@ class _Arrow(TableFile):
             self._schema = reader.schema
             check_names(reader.schema)
             for field in reader.schema:
-                kinds = [*_types_in(field.type)]
-                self._rows = 1 if any(map(_is_shared, kinds)) else self._rows
-                if any(map(pa.types.is_dictionary, kinds)):
+                kind = str(field.type)
+                if "dictionary<" in kind or "run_end_encoded<" in kind:
                     text = f"its column {field.name!r} is dictionary-encoded: write it plain"
                     raise BrokenFile(text)
-                if any(map(pa.types.is_run_end_encoded, kinds)):
-                    raise BrokenFile(
-                        f"its column {field.name!r} is run-end encoded: write it plain"
-                    )
+                if "_view" in kind:  # of which rows may share the bytes
+                    self._rows = 1
             offset = file.tell()
             for batch in reader:
                 if checked:

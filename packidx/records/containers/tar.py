@@ -16,6 +16,7 @@ end, and here both are errors: samples must not vanish because a shard was cut.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import tarfile
@@ -64,7 +65,7 @@ COMPRESSED = (
 """Endings of tars of which no byte range can be read."""
 
 _RECORD, _TEXT = "json", "txt"  # extensions
-_HAS_JSON, _HAS_TEXT, _HAS_MEDIA = 1, 2, 4
+_CHAT, _CAPTION, _MEDIA, _WHOLE = 1, 2, 3, 4
 _NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__($|/)")
 _DIGEST = 16  # bytes of a key's
@@ -121,8 +122,8 @@ class TarRange(RecordRange):
     """Rows in it whose key an earlier sample of the shard has."""
     apart: tuple[int, ...] = ()
     """Rows in it whose media are elsewhere: in another sample of the shard, or in the next one."""
-    ends: tuple[tuple[str, int], tuple[str, int]] = (("", 0), ("", 0))
-    """Key and contents of the shard's first and last sample."""
+    ends: tuple[tuple[str, int], ...] = ()
+    """Key and `_contents` of the shard's first and last sample."""
 
 
 Ranges = tuple[RecordRange, ...]
@@ -133,28 +134,34 @@ class Tar(Container):
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hashing, cuts = Hashing(), Cuts(task_bytes)
-        keys, work = _Keys(), 0
+        keys, work = bytearray(), 0  # digests, since keys may be long
+        contents, bases = bytearray(), bytearray()
+        ends: tuple[tuple[str, int], ...] = ()
         nbytes = file_version(path)[0]
         read = ReadAhead(path, nbytes, _SCAN_BLOCK).read
         archive = members(read, 0, nbytes, content=is_record, is_archive=True, taken=hashing.add)
         last: Sample | None = None
         try:
             for last in samples_of(archive):
-                cuts.at(last.start, len(keys.contents), work)
+                cuts.at(last.start, len(contents), work)
                 work += _work(last)
-                keys.add(last)
+                contents.append(_contents(tuple(last.extensions)))
+                ends = (*ends[:1], (last.key, contents[-1]))
+                key = last.key.encode("utf-8", "surrogateescape")
+                keys += hashlib.blake2b(key, digest_size=_DIGEST).digest()
+                bases += hashlib.blake2b(key.rpartition(b"/")[2], digest_size=8).digest()
         except BrokenFile as error:
             behind = "no sample is whole" if last is None else f"sample {last.key!r} is whole"
             text = f"{path}: {error}; {behind}: restore the shard or write it again"
             raise SourceError(text) from None
-        number, again = len(keys.contents), _repeated(keys.digests)
-        apart = keys.apart(again)
+        number, again = len(contents), _repeated(keys)
+        apart = _apart(contents, bases, again)
         ranges = tuple(
             TarRange(
                 *(part.start, part.end, part.first_row, part.num_records, part.weight),
                 repeated=tuple(n for n in again if 0 <= n - part.first_row < part.num_records),
                 apart=tuple(n for n in apart if 0 <= n - part.first_row < part.num_records),
-                ends=keys.ends,
+                ends=ends,
             )
             for part in cuts.ranges(0 if last is None else last.end, number, work)
         )
@@ -162,7 +169,9 @@ class Tar(Container):
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         scanned = record_range if isinstance(record_range, TarRange) else TarRange(0, 0, 0, 0)
-        refused = dict.fromkeys(scanned.apart, _apart) | dict.fromkeys(scanned.repeated, _duplicate)
+        refused = dict.fromkeys(scanned.apart, _lonely) | dict.fromkeys(
+            scanned.repeated, _duplicate
+        )
         start, end = record_range.start, record_range.end
         read_ahead = ReadAhead(path, end)
         row = record_range.first_row
@@ -428,7 +437,7 @@ def _duplicate(sample: Sample) -> BadRecord:
     )
 
 
-def _apart(sample: Sample) -> BadRecord:
+def _lonely(sample: Sample) -> BadRecord:
     names = ", ".join(member.name for member in sample.extensions.values())
     return BadRecord(
         APART,
@@ -448,77 +457,39 @@ def _is_text(name: str) -> bool:
 # -- keys ------------------------------------------------------------------------------------------
 
 
-class _Keys:
-    """Keys of a shard's samples as digests, since keys may be long, and what each sample has."""
-
-    def __init__(self) -> None:
-        self.digests, self._bases, self.contents = bytearray(), bytearray(), bytearray()
-        self.ends = (("", 0), ("", 0))
-        self._known: dict[tuple[str, ...], int] = {}
-
-    def add(self, sample: Sample) -> None:
-        """Append the next sample."""
-        for digests, name in (
-            (self.digests, sample.key),
-            (self._bases, sample.key.rpartition("/")[2]),
-        ):
-            data = name.encode("utf-8", "surrogateescape")
-            digests += hashlib.blake2b(data, digest_size=_DIGEST).digest()
-        own = tuple(sample.extensions)
-        if (contents := self._known.get(own)) is None:
-            has_media = any(media_in(f"x.{extension}") for extension in own)
-            contents = (_RECORD in own) * _HAS_JSON + (_TEXT in own) * _HAS_TEXT
-            contents = self._known[own] = contents + has_media * _HAS_MEDIA
-        self.ends = (
-            (self.ends[0] if self.contents else (sample.key, contents)),
-            (sample.key, contents),
-        )
-        self.contents.append(contents)
-
-    def apart(self, repeated: list[int]) -> list[int]:
-        """Return the rows of records whose media are in another sample, or missing.
-
-        Another sample has them if it has media without a record under the same key, or under the
-        same base name and the record's own sample has no media. A text alone lacks its image if
-        most samples of the shard are images with a text.
-        """
-
-        def at(digests: bytearray, row: int) -> bytes:
-            return bytes(digests[row * _DIGEST : (row + 1) * _DIGEST])
-
-        rows, again = range(len(self.contents)), {*repeated}
-        bare = [row for row in rows if self.contents[row] == _HAS_MEDIA]
-        keys = {at(self.digests, row) for row in bare}
-        media = [row for row in again if self.contents[row] & _HAS_MEDIA]
-        bases = {at(self._bases, row) for row in (*bare, *media)}
-        whole = sum(self.contents.count(n) for n in range(_HAS_MEDIA + 1, 2 * _HAS_MEDIA))
-        is_captioned = whole > self.contents.count(_HAS_TEXT)
-        if not bases and not (is_captioned and _HAS_TEXT in self.contents):
-            return []
-        return [
-            row
-            for row in rows
-            if row not in again
-            and (contents := self.contents[row]) & (_HAS_JSON | _HAS_TEXT)
-            and (
-                at(self.digests, row) in keys
-                or (contents < _HAS_MEDIA and at(self._bases, row) in bases)
-                or (contents == _HAS_TEXT and is_captioned)
-            )
-        ]
+@functools.lru_cache(1024)
+def _contents(extensions: tuple[str, ...]) -> int:
+    """The kind of sample that has these members: `_CHAT`, `_CAPTION`, `_MEDIA`, `_WHOLE` or 0."""
+    has_record = not {_RECORD, _TEXT}.isdisjoint(extensions)
+    if any(media_in(f"x.{extension}") for extension in extensions):
+        return _WHOLE if has_record else _MEDIA
+    return _CHAT if _RECORD in extensions else _CAPTION if has_record else 0
 
 
-def split_between(one: Ranges, other: Ranges) -> tuple[Ranges, Ranges]:
-    """The ranges of two shards in a row, a sample that is cut between them marked as `apart`."""
-    if not (one and other and isinstance(one[-1], TarRange) and isinstance(other[0], TarRange)):
-        return one, other
-    (key, contents), (next_key, more) = one[-1].ends[1], other[0].ends[0]
-    if key == next_key and _HAS_MEDIA in (contents, more) and contents != more:
-        if more == _HAS_MEDIA:
-            row = one[-1].first_row + one[-1].num_records - 1
-            one = (*one[:-1], replace(one[-1], apart=(*one[-1].apart, row)))
-        else:
-            other = (replace(other[0], apart=(other[0].first_row, *other[0].apart)), *other[1:])
+def _apart(contents: bytearray, bases: bytearray, repeated: list[int]) -> list[int]:
+    """Return the rows of records whose media are in another sample, or missing.
+
+    A record without media lacks those that lie under its base name without a record, or under its
+    key, repeated. A text without a record lacks an image if most samples of the shard have one.
+    """
+    kinds, names = np.frombuffer(contents, np.uint8), np.frombuffer(bases, "<u8")
+    has_media = kinds == _MEDIA
+    has_media[repeated] |= kinds[repeated] == _WHOLE
+    apart = (kinds <= _CAPTION) & (kinds > 0) & np.isin(names, names[has_media])
+    if np.count_nonzero(kinds == _WHOLE) > np.count_nonzero(kinds == _CAPTION):
+        apart |= kinds == _CAPTION
+    return [int(row) for row in np.flatnonzero(apart)]
+
+
+def mark_torn(one: Ranges, other: Ranges) -> tuple[Ranges, Ranges]:
+    """The ranges of two shards in a row, a record that is cut from its media marked as `apart`."""
+    if one and other and isinstance(one[-1], TarRange) and isinstance(other[0], TarRange):
+        (key, kind), (next_key, next_kind) = one[-1].ends[-1], other[0].ends[0]
+        if key == next_key and (kind, next_kind) in ((_CHAT, _MEDIA), (_CAPTION, _MEDIA)):
+            last = one[-1].first_row + one[-1].num_records - 1
+            one = (*one[:-1], replace(one[-1], apart=(*one[-1].apart, last)))
+        if key == next_key and (next_kind, kind) in ((_CHAT, _MEDIA), (_CAPTION, _MEDIA)):
+            other = (replace(other[0], apart=(0, *other[0].apart)), *other[1:])
     return one, other
 
 

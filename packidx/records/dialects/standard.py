@@ -69,7 +69,6 @@ _MEDIA_COLUMNS = frozenset(
 )  # that say that a data set's records have media, even where one of them is empty
 _LISTED = ("media_files", "name")  # columns of the files of LoongForge's texts
 _KINDS = ("media_type", "media")
-_NUMBERED = re.compile(r"(.*\D)(\d+)(?:\.[^./\d]+\w*)", re.DOTALL)
 
 
 _PLACES = frozenset(
@@ -92,11 +91,8 @@ def standard(record: Record, layout: Layout) -> Record:
     """
     if layout.ignore and isinstance(members := record.get(MEMBERS), Members):
         start = len(members.key)
-        files = {
-            name: content
-            for name, content in members.files.items()
-            if {name[start:], name[start + 1 :]}.isdisjoint(layout.ignore)
-        }
+        ignored = {f".{name.removeprefix('.')}" for name in layout.ignore}
+        files = {n: c for n, c in members.files.items() if n[start:] not in ignored}
         record = {**record, MEMBERS: members._replace(files=files)}
     record = apply(layout, record)
     if layout.pair is not None:
@@ -242,11 +238,12 @@ def _inferred(
         files = [name for name in names if kind_of_name(name) == kind]
         if not files:
             continue
-        places = _places(record, kind)
         is_sole = len(names if stated is None else files) == 1
-        if len(files) > places and not (places == 0 and is_sole):
+        if len(files) > _places(record, kind) and not is_sole:
             unread += files
-        record[keys[0]] = [sample.files[name] for name in _ordered(files)]
+        if len({re.sub(r"\d+\.", ".", name) for name in files}) == 1:  # but for their numbers
+            files.sort(key=lambda name: (len(name), name))  # tars may have 10 before 2
+        record[keys[0]] = [sample.files[name] for name in files]
         record.pop(keys[1], None)  # empty
     if unread:
         start = len(sample.key)
@@ -263,20 +260,11 @@ def _inferred(
 def _places(record: Mapping[str, Any], kind: str) -> int:
     """Placeholders of a kind in a record's turns, or, if it has none, in its columns."""
     key = turn_key(record)
-    turns = [] if key is None else record[key]
-    listed = turns if isinstance(turns, list | tuple) else []
-    contents = [content_of(turn)[1] for turn in listed] if key else list(record.values())
+    turns = record[key] if key and isinstance(record[key], list | tuple) else ()
+    contents = [content_of(turn)[1] for turn in turns] if key else list(record.values())
     parts = [part for content in contents if isinstance(content, list) for part in content]
-    number = sum(part_kind(part) == kind for part in parts if isinstance(part, OBJECT))
-    return number + sum(text.count(f"<{kind}>") for text in texts_of(contents))
-
-
-def _ordered(names: list[str]) -> list[str]:
-    """Names by their last number if that is all that differs, else as they are."""
-    parts = [_NUMBERED.fullmatch(name) for name in names]
-    numbers = {int(part[2]): part[0] for part in parts if part is not None}
-    is_numbered = len(numbers) == len(names) and len({part[1] for part in parts if part}) == 1
-    return [numbers[number] for number in sorted(numbers)] if is_numbered else names
+    texts = texts_of(contents)
+    return sum(part_kind(p) == kind for p in parts) + sum(t.count(f"<{kind}>") for t in texts)
 
 
 # -- columns of media ------------------------------------------------------------------------------
