@@ -25,7 +25,7 @@ from packidx.io.copies import StoredFile
 from packidx.io.storage import reading
 from packidx.processor.counts import Compared
 from packidx.records.containers.base import RecordRange
-from packidx.records.containers.tar import DUPLICATE, TAR
+from packidx.records.containers.tar import APART, DUPLICATE, TAR
 from packidx.records.shard_marks import is_unchanged
 from packidx.records.shards import InputFile, ScannedShard
 from packidx.software import software
@@ -109,8 +109,8 @@ class Earlier:
         shard, ranges = self.manifest.shards[number], self.ranges[number]
         if sum(part.num_records for part in ranges) != shard.rows:
             return None
-        if file.container == TAR and DUPLICATE in self.manifest.rejected:
-            return None  # which keys come again is in no note
+        if file.container == TAR and not {DUPLICATE, APART}.isdisjoint(self.manifest.rejected):
+            return None  # which keys come again, and which samples are torn, is in no note
         is_read_alike = _as_read(self._layouts[shard.source]) == _as_read(file.layout)
         if shard.container != file.container or not is_read_alike:
             return None

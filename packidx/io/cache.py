@@ -87,6 +87,10 @@ def forget(url: str | None = None) -> None:
         _stats.pop(url, None)
 
 
+class _Replaced(Exception):
+    """An object is no longer the one whose version was asked for."""
+
+
 @contextlib.contextmanager
 def local(path: str, version: str | None = None) -> Iterator[str]:
     """A file of this machine with the content of `path`, there for as long as the block.
@@ -97,14 +101,27 @@ def local(path: str, version: str | None = None) -> Iterator[str]:
         path: a file, which is given back as it is, or a URL.
         version: names the content, where it is known without asking the store.
 
+    An object that is replaced while it is downloaded is downloaded again, if `version` is None.
+
     Raises:
         OSError: it cannot be read, or the cache cannot be written.
     """
     if not urls_module.is_url(path):
         yield path
         return
+
+    def download(target: str) -> None:
+        storage.download(path, target)
+        if version is None and storage.stat(path).version != known:
+            forget(path)
+            raise _Replaced
+
     known = remembered_stat(path).version if version is None else version
-    with made(path, known, lambda target: storage.download(path, target)) as copy:
+    with contextlib.ExitStack() as stack:
+        try:
+            copy = stack.enter_context(made(path, known, download))
+        except _Replaced:
+            copy = stack.enter_context(local(path))
         yield copy
 
 

@@ -117,13 +117,23 @@ def retried(path: str, call: Callable[[], T]) -> T:
         except Exception as error:
             if type(error).__name__ in _CREDENTIALS:
                 raise PermissionError(errno.EACCES, "no credentials were found", path) from None
-            if getattr(error, "errno", None) == errno.EINVAL or "InvalidRange" in str(error):
+            if _is_behind_end(error):
                 raise BehindEnd(errno.EINVAL, _words(error), path) from None
-            if attempt + 1 == _ATTEMPTS:
-                number = getattr(error, "errno", None) or errno.EIO
+            number = getattr(error, "errno", None) or errno.EIO
+            if attempt + 1 == _ATTEMPTS or number == errno.EINVAL:
                 raise OSError(number, _words(error), path) from error
         time.sleep(_PAUSE * 2**attempt)
     raise AssertionError("unreachable")
+
+
+def _is_behind_end(error: BaseException) -> bool:
+    """True if a store answers 416: aiohttp's errors have it as status, azure-core's as status_code,
+    gcsfs's as code; s3fs's have botocore's as their cause."""
+    facts = {**vars(error.__cause__ or error), **vars(error)}
+    codes = [facts.get(name) for name in ("status", "status_code", "code")]
+    if isinstance(answer := facts.get("response"), dict):
+        codes.append(answer.get("Error", {}).get("Code"))
+    return not {"416", "InvalidRange"}.isdisjoint(map(str, codes))
 
 
 def is_transient(error: BaseException) -> bool:

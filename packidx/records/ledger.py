@@ -25,9 +25,9 @@ from packidx.io.ranges import Extent
 from packidx.records.containers.tar import KEY, MEMBERS, Members
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
-from packidx.records.dialects.questions import ANSWERS, UNUSED
+from packidx.records.dialects.questions import ANSWERS
 from packidx.records.dialects.sides import BESIDE
-from packidx.records.dialects.standard import key_of, standard
+from packidx.records.dialects.standard import UNUSED, key_of, standard
 from packidx.records.layout import CAPTIONS
 from packidx.records.media.held import (
     EXTENSIONS,
@@ -234,7 +234,7 @@ class Ledger:
     def _unread(self, name: str, record: Record) -> str:
         """Return what a column is that nobody reads."""
         value = record[name]
-        if name in self._layout.ignore:
+        if name in self._layout.ignore or name.removeprefix(".") in self._layout.ignore:
             return IGNORED
         own = key_of({name: value}, self._kind, self._layout)
         if own is not None and own == key_of(record, self._kind, self._layout):

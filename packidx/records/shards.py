@@ -27,7 +27,7 @@ from packidx.records.containers.base import (
 )
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container
-from packidx.records.containers.tar import KEY, MEMBERS, TAR
+from packidx.records.containers.tar import KEY, MEMBERS, TAR, mark_torn
 from packidx.records.dialects.standard import key_of, standard
 from packidx.records.ledger import Ledger
 from packidx.records.shard_marks import marks_of
@@ -224,6 +224,13 @@ def scan_shards(
             scans.append(scanned)
             done += scanned.shard.bytes
             progress("scan", done, total)
+    for at in range(1, len(scans)):
+        if os.path.dirname(files[at - 1].path) == os.path.dirname(files[at].path):
+            ranges = mark_torn(scans[at - 1].ranges, scans[at].ranges)
+            scans[at - 1 : at + 1] = [
+                scans[at - 1]._replace(ranges=ranges[0]),
+                scans[at]._replace(ranges=ranges[1]),
+            ]
     return scans
 
 

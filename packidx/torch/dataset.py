@@ -205,6 +205,11 @@ class PackedDataset(Dataset[Pack]):
         padded = up_to(max(total, align), self._options.pad_pack_to)
         if self._reader.room is None:
             padded = max(padded, planned.stats["padded_length"] or 0)
+        if padded > self._options.capacity:
+            raise MismatchError(
+                f"pack {planned.pack_id} of {self.index.path} has {padded} tokens, over its"
+                f" capacity of {self._options.capacity}: plan again"
+            )
         if samples:
             self._like = emptied(samples[0], self._rules)
         if rest := padded - total:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import operator
 import os
@@ -28,6 +29,7 @@ from packidx.torch.dataset import PackedDataset
 from packidx.torch.packs import Pack
 from packidx.torch.reader import Encode
 from packidx.torch.stream_rows import StreamIndex
+from packidx.user_code import fingerprint_of
 
 _VERSION = 1
 _log = logging.getLogger("packidx.torch")
@@ -167,6 +169,7 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         return {
             "version": _VERSION,
             "recipe": self.index.recipe,
+            "encoder": fingerprint_of(self._arguments[1]),
             "epoch": self.epoch,
             "place": place,
             "lanes": {str(number): state for number, state in sorted(lanes.items())},
@@ -177,10 +180,11 @@ class StreamingPackedDataset(IterableDataset[Pack]):
 
         Raises:
             FormatError: it is none.
-            MismatchError: it is of other records, options, rule, seed or lanes.
+            MismatchError: it is of other records, options, rule, seed or lanes, or another encoder.
         """
         try:
             version, recipe, epoch = state["version"], state["recipe"], int(state["epoch"])
+            encoder = state["encoder"]
             place, lanes = int(state["place"]), {int(n): own for n, own in state["lanes"].items()}
         except (KeyError, TypeError, ValueError, AttributeError):
             version = None
@@ -192,6 +196,11 @@ class StreamingPackedDataset(IterableDataset[Pack]):
             raise MismatchError(
                 f"the state is of the stream {recipe[:12]}, this one is {self.index.recipe[:12]}:"
                 " its records, options, rule, seed or lanes are others"
+            )
+        if encoder != (mine := fingerprint_of(self._arguments[1])):
+            raise MismatchError(
+                f"the state is of an encoder of fingerprint {encoder}, this one has {mine}: its"
+                " samples have other lengths, so give the encoder that the state was saved with"
             )
         self.set_epoch(epoch)
         self._go_on_at(place, lanes)
@@ -211,7 +220,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     own = list(states)
     if not own:
         raise OptionError("no state was given: give those that all ranks have saved")
-    for name in ("version", "recipe", "epoch", "place"):
+    for name in ("version", "recipe", "encoder", "epoch", "place"):
         if len({state[name] for state in own}) > 1:
             values = ", ".join(sorted({str(state[name])[:12] for state in own}))
             raise MismatchError(f"the states differ in {name} ({values}): give those of one step")
@@ -241,8 +250,8 @@ class StreamLoader(DataLoader[Any]):
         stream: what is read.
         collate_fn: a list of packs -> a batch; `collate` by default.
         log: folder in which every pack that was given out is written down when a state is saved,
-            in a folder for each epoch, ``epoch-0``; ``packidx freeze`` makes an index of that. None
-            writes nothing.
+            in a folder for each epoch, ``epoch-0``; ``packidx freeze`` makes an index of that. When
+            the stream starts, packs behind its place are removed. None writes nothing.
         more: of `DataLoader`, ``num_workers`` above all; not ``batch_size`` or ``shuffle``.
     """
 
@@ -278,11 +287,8 @@ class StreamLoader(DataLoader[Any]):
     def __iter__(self) -> Any:
         stream = self.stream
         self._begin()
-        if self._log is not None and stream.rank == 0 and last_place(self._log) > self._place:
-            raise MismatchError(
-                f"{self._log} has packs up to place {last_place(self._log)}, and the stream goes on"
-                f" at {self._place}: load the state that was saved with it, or name another folder"
-            )
+        if self._home is not None and stream.rank == 0:
+            self._cut_log(self._home)
         batches = super().__iter__()
         while (given := self._agreed(batches)) is not None:
             batch, told = given
@@ -340,8 +346,23 @@ class StreamLoader(DataLoader[Any]):
         """
         self.stream.load_state_dict(state)
         self._begin()
-        if self._log is not None and self.stream.rank == 0:
-            cut_log(self._log, self._place)
+
+    def _cut_log(self, home: Path) -> None:
+        """Remove all packs from the log that come after the place where the stream starts.
+
+        Raises:
+            MismatchError: the log is of another stream.
+        """
+        logs = {path.parent: json.loads(path.read_bytes()) for path in home.glob(f"*/{LOG_RECIPE}")}
+        for folder, stated in logs.items():
+            if stated["recipe"] != self.stream.index.recipe:
+                raise MismatchError(
+                    f"{folder} is the log of the stream {stated['recipe'][:12]}, this one is"
+                    f" {self.stream.index.recipe[:12]}: name another folder"
+                )
+        for folder, stated in logs.items():
+            if stated["epoch"] >= self._epoch:
+                cut_log(folder, self._place if stated["epoch"] == self._epoch else 0)
 
     def _write_log(self, end: int) -> None:
         """Write down what was given out since this was last done, up to the place `end`."""
@@ -377,11 +398,6 @@ def _write(path: Path, rows: pa.Table) -> None:
 def _parts(folder: Path) -> list[tuple[Path, int]]:
     """The files of a log, and the place behind the last one that each has packs of."""
     return [(path, int(path.name.split("-")[2])) for path in sorted(folder.glob("packs-*.parquet"))]
-
-
-def last_place(folder: Path) -> int:
-    """The place behind those of which a log has packs."""
-    return max((end for _, end in _parts(folder)), default=0)
 
 
 def cut_log(folder: Path, place: int) -> None:

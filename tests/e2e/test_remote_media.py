@@ -14,6 +14,7 @@ from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import BadRecord, MissingExtraError, SourceError
+from packidx.io import storage
 from packidx.torch import PackedDataset
 
 IMAGES = f"{URL}/images"
@@ -167,3 +168,19 @@ def test_prefixes_that_cannot_be_used(tmp_path: Path, shard: str, prefix: str) -
         estimate_lengths(shard, tmp_path / "l", remote_media=[prefix], workers=1)
     assert "secret" not in str(caught.value)
     assert not (tmp_path / "l").exists()
+
+
+@pytest.mark.parametrize("code", ["InvalidToken", "InvalidRequest", "AuthorizationHeaderMalformed"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_stores_refusal_is_not_an_empty_image(
+    store: Store, tmp_path: Path, code: str, method: str
+) -> None:
+    Image.new("RGB", (400, 300)).save(tmp_path / "b.bmp")  # more than the first request has
+    storage.write(f"{IMAGES}/b.bmp", (tmp_path / "b.bmp").read_bytes())
+    shard = write(tmp_path / "data" / "x.jsonl", f"{IMAGES}/b.bmp")
+    store.refusals.append((method, "images/b.bmp", 400, code, "Bad Request"))
+    try:
+        with pytest.raises(SourceError, match=f"{IMAGES}/b.bmp.*Bad Request"):
+            estimate_lengths(shard, tmp_path / "l", remote_media=[IMAGES], workers=1)
+    finally:
+        store.refusals.clear()

@@ -41,6 +41,11 @@ class Store:
     denied: list[str] = field(default_factory=list)
     """Parts of paths and queries: such requests are refused (403)."""
 
+    refusals: list[tuple[str, str, int, str, str]] = field(default_factory=list)
+    """A method, the end of a path, and the status, code and words with which it is refused."""
+    replaced: dict[str, bytes] = field(default_factory=dict)
+    """End of a path -> its content from the next GET on, put there before that is answered."""
+
     def forget(self) -> None:
         self.requests.clear()
 
@@ -125,8 +130,15 @@ def _handler(store: Store) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(size) if size else None
             place = self.path.partition("?")[0]
             if any(part in self.path for part in store.denied):
-                self._refuse()
+                self._refuse(403, "AccessDenied", "Access Denied")
                 return
+            for method, end, *told in store.refusals:
+                if self.command == method and place.endswith(end):
+                    self._refuse(*told)
+                    return
+            end = next((end for end in store.replaced if place.endswith(end)), None)
+            if self.command == "GET" and end is not None:
+                self._replace(place, store.replaced.pop(end))
             kept = {k: v for k, v in self.headers.items() if k.lower() != "connection"}
             # Closed also where the server has stopped, and a killed client's request waits in vain.
             with closing(http.client.HTTPConnection("127.0.0.1", store.port, timeout=60)) as server:
@@ -144,9 +156,15 @@ def _handler(store: Store) -> type[BaseHTTPRequestHandler]:
             store.requests.append(Request(self.command, self.path, len(data), ranged))
             self._answer(answer, data, len(data))
 
-        def _refuse(self) -> None:
-            body = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
-            self.send_response_only(403, "Forbidden")
+        def _replace(self, place: str, content: bytes) -> None:
+            signed = {k: v for k, v in self.headers.items() if k in ("Host", "Authorization")}
+            with closing(http.client.HTTPConnection("127.0.0.1", store.port, timeout=60)) as server:
+                server.request("PUT", place, content, signed)
+                server.getresponse().read()
+
+        def _refuse(self, status: int, code: str, words: str) -> None:
+            body = f"<Error><Code>{code}</Code><Message>{words}</Message></Error>".encode()
+            self.send_response_only(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command != "HEAD":

@@ -82,6 +82,8 @@ def unnamed(key: str, record: Record) -> Record:
 
 def bare(key: str, record: Record) -> Record:
     user, answer = record["messages"]
+    if len(record["images"]) > 1:  # of several images the text must say where they stand
+        return unnamed(key, record)
     return {"messages": [{**user, "content": user["content"].replace("<image>", "")}, answer]}
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from object_store import URL, Store
 from packidx.errors import MissingExtraError, OptionError, SourceError
 from packidx.io import cache, ranges, storage
 from packidx.io import urls as urls_module
+from packidx.records.media.images import image_size
 
 CONTENT = bytes(range(256)) * 1000
 
@@ -265,6 +267,73 @@ def test_a_changed_file_is_copied_anew(store: Store) -> None:
         cache.forget()
         with cache.local(url) as copy:
             assert Path(copy).read_bytes() == content
+
+
+REFUSALS = [
+    (400, "InvalidToken", "The provided token is malformed"),
+    (400, "InvalidRequest", "The authorization mechanism is not supported"),
+    (400, "AuthorizationHeaderMalformed", "The region is wrong"),
+    (400, "TokenRefreshRequired", "The token must be refreshed"),
+    (412, "PreconditionFailed", "A precondition failed"),
+    (400, "SomethingNew", "Words of the store"),
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=[code for _, code, _ in REFUSALS])
+def test_a_refusal_is_not_the_end_of_a_file(store: Store, refusal: tuple[int, str, str]) -> None:
+    storage.write(f"{URL}/refused/a.png", CONTENT)
+    store.refusals.append(("GET", "refused/a.png", *refusal))
+    try:
+        for call in (storage.read, lambda path: storage.read_range(path, 0, 10), image_size):
+            with pytest.raises((OSError, SourceError)) as caught:
+                call(f"{URL}/refused/a.png")
+            assert refusal[2] in str(caught.value)
+            assert f"{URL}/refused/a.png" in str(caught.value)
+    finally:
+        store.refusals.clear()
+
+
+class NoRanges(SimpleHTTPRequestHandler):
+    """A server that has one byte, and says so with `status`."""
+
+    status = 416
+
+    def do_GET(self) -> None:
+        self.send_error(self.status)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("status", [416, 400, 412, 501])
+def test_only_416_ends_a_file_of_a_web_server(status: int) -> None:
+    handler = type("Handler", (NoRanges,), {"status": status})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/a.png"
+        if status == 416:
+            assert storage.read_range(url, 10, 10) == b""
+        else:
+            with pytest.raises(OSError, match=str(status)):
+                storage.read_range(url, 10, 10)
+        server.shutdown()
+
+
+@pytest.mark.parametrize("size", [10, 120_000])
+def test_a_file_that_is_replaced_meanwhile_is_kept_as_what_it_is(
+    store: Store, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version is asked for, and then another object is there."""
+    monkeypatch.setattr(storage, "_PART", 50_000)
+    url, old, new = f"{URL}/replaced/{size}", b"old" * size, b"new" * size
+    storage.write(url, old)
+    store.replaced[f"replaced/{size}"] = new
+    with cache.local(url) as copy:
+        assert Path(copy).read_bytes() == new
+    storage.write(url, old)
+    cache.forget()
+    with cache.local(url) as copy:  # also for other processes, which know the old version
+        assert Path(copy).read_bytes() == old
 
 
 def test_a_file_here_is_its_own_copy(tmp_path: Path) -> None:

@@ -155,8 +155,103 @@ def test_a_loader_begins_where_it_was_told_to(lengths: Path, tmp_path: Path) -> 
     for _ in logged:
         break
     logged.state_dict()
-    with pytest.raises(MismatchError, match="has packs up to place 1"):
-        next(iter(logged))
+    next(iter(logged))  # from the beginning again, and so is the log
+    logged.state_dict()
+    assert freeze_log(tmp_path / "log", tmp_path / "index").snapshot.result.num_packs == 1
+
+
+class OtherWords(Words):
+    """An encoder of other lengths: each word is `times` tokens."""
+
+    def __init__(self, times: int, name: str | None) -> None:
+        self.times, self.name = times, name
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        return {"input_ids": super().__call__(record)["input_ids"] * self.times}
+
+    def count(self, record: dict[str, Any]) -> int:
+        return super().count(record) * self.times
+
+    def fingerprint(self) -> str | None:
+        return self.name
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("words", "other words"), "fingerprint words, this one has other words"),
+        (("words", None), "fingerprint words, this one has None"),
+        ((None, "words"), "fingerprint None, this one has words"),
+        ((None, None), f"over its capacity of {CAPACITY}"),
+    ],
+)
+def test_another_encoder_does_not_go_on(
+    lengths: Path, names: tuple[str | None, str | None], told: str
+) -> None:
+    """The lanes hold packs that were filled by the lengths of the first encoder."""
+    loaders = [
+        StreamLoader(
+            StreamingPackedDataset(
+                lengths.parent / "talk.jsonl", OtherWords(times, name), CAPACITY, lanes=LANES
+            ),
+            collate_fn=list,
+        )
+        for times, name in zip((1, 4), names, strict=True)
+    ]
+    for _, step in zip(loaders[0], range(9), strict=False):
+        assert step < 9
+    with pytest.raises(MismatchError, match=told):
+        loaders[1].load_state_dict(loaders[0].state_dict())
+        for _ in loaders[1]:
+            pass
+
+
+def run(lengths: Path, log: Path, state: Any, epochs: list[int], steps: int) -> list[Any]:
+    """Train `steps` steps of some epochs, and save a state behind each."""
+    loader, states = StreamLoader(stream_of(lengths, 0, 1), collate_fn=list, log=log), []
+    if state is not None:
+        loader.load_state_dict(state)
+    for epoch in epochs:
+        loader.stream.set_epoch(epoch)
+        for step, _ in enumerate(loader, start=1):
+            if step == steps:
+                break
+        states.append(loader.state_dict())
+        if epoch != epochs[-1]:
+            for _ in loader:  # the epoch's end
+                pass
+    return states
+
+
+def logged(log: Path) -> dict[str, int]:
+    """The place behind the last pack of each epoch's log."""
+    return {
+        folder.name: max((int(p.name.split("-")[2]) for p in folder.glob("packs-*")), default=0)
+        for folder in sorted(log.iterdir())
+    }
+
+
+def test_a_log_is_cut_back_in_every_epoch(lengths: Path, tmp_path: Path) -> None:
+    log, steps = tmp_path / "log", 5
+    early, _, late = run(lengths, log, None, [0, 1, 2], steps)
+    run(lengths, log, early, [0], 3)
+    assert logged(log) == {"epoch-0": steps + 3, "epoch-1": 0, "epoch-2": 0}
+    run(lengths, log, early, [0, 1, 2], steps)  # dies at the beginning of epoch 1 otherwise
+    whole = logged(log)
+    assert whole["epoch-0"] == whole["epoch-1"] > whole["epoch-2"] == steps
+    run(lengths, log, late, [2], 1)
+    assert logged(log) == {**whole, "epoch-2": steps + 1}
+
+
+def test_a_run_without_a_state_begins_a_log_of_its_own(lengths: Path, tmp_path: Path) -> None:
+    """A run that was killed between its log and its first state starts over."""
+    run(lengths, tmp_path / "log", None, [0, 1], 5)
+    run(lengths, tmp_path / "log", None, [0], 2)
+    assert logged(tmp_path / "log") == {"epoch-0": 2, "epoch-1": 0}
+    other = StreamLoader(stream_of(lengths, 0, 1, seed=4), collate_fn=list, log=tmp_path / "log")
+    with pytest.raises(MismatchError, match="is the log of the stream"):
+        next(iter(other))
+    assert logged(tmp_path / "log") == {"epoch-0": 2, "epoch-1": 0}
 
 
 def ids_of(packs: list[Any]) -> list[Any]:

@@ -148,6 +148,7 @@ class Converted(Container):
 
     def _convert(self, path: str, target: str) -> None:
         """Write a shard's records as lines, and behind them where each begins."""
+        version = file_version(path)
         bound, starts = cache.limit(), array("q", [0])
         with open(target, "wb") as file, local_shard(path) as here:
             for line in self._lines(lambda: text_blocks(here, self._codec)):
@@ -161,6 +162,8 @@ class Converted(Container):
                     )
             starts.append(len(starts))
             starts.tofile(file)
+        if urls.is_url(path) and file_version(path) != version:
+            raise SourceError(f"{path} was replaced while it was read: start again")
 
     def _lines(self, opened: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
         """The lines of a shard whose text `opened` gives, as often as it is called."""

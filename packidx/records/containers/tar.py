@@ -16,11 +16,12 @@ end, and here both are errors: samples must not vanish because a shard was cut.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +46,7 @@ from packidx.records.containers.base import (
     too_large,
 )
 from packidx.records.containers.lines import decode
+from packidx.records.media.held import media_in
 
 TAR = "tar"
 """The kind of container."""
@@ -54,6 +56,8 @@ KEY = "__key__"
 """Where a record has its sample's key, as in a WebDataset."""
 DUPLICATE = "duplicate_key"
 """Why a sample is rejected whose key came before."""
+APART = "missing_media"
+"""Why a sample is rejected whose media are elsewhere."""
 COMPRESSED = (
     *(".tgz", ".tzst", ".txz", ".tbz2", ".tbz"),
     *(f".tar.{codec}" for codec in ("gz", "zst", "xz", "bz2", "lz4")),
@@ -61,6 +65,7 @@ COMPRESSED = (
 """Endings of tars of which no byte range can be read."""
 
 _RECORD, _TEXT = "json", "txt"  # extensions
+_CHAT, _CAPTION, _MEDIA, _WHOLE = 1, 2, 3, 4
 _NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__($|/)")
 _DIGEST = 16  # bytes of a key's
@@ -111,10 +116,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class TarRange(RecordRange):
-    """A run of samples of a tar."""
+    """A run of samples of a tar, with facts that only a scan of the shard can know."""
 
     repeated: tuple[int, ...] = ()
-    """Rows in it whose key an earlier sample of the shard has: only the scan sees them all."""
+    """Rows in it whose key an earlier sample of the shard has."""
+    apart: tuple[int, ...] = ()
+    """Rows in it whose media are elsewhere: in another sample of the shard, or in the next one."""
+    ends: tuple[tuple[str, int], ...] = ()
+    """Key and `_contents` of the shard's first and last sample."""
+
+
+Ranges = tuple[RecordRange, ...]
 
 
 class Tar(Container):
@@ -123,32 +135,43 @@ class Tar(Container):
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hashing, cuts = Hashing(), Cuts(task_bytes)
         keys, work = bytearray(), 0  # digests, since keys may be long
+        contents, bases = bytearray(), bytearray()
+        ends: tuple[tuple[str, int], ...] = ()
         nbytes = file_version(path)[0]
         read = ReadAhead(path, nbytes, _SCAN_BLOCK).read
         archive = members(read, 0, nbytes, content=is_record, is_archive=True, taken=hashing.add)
         last: Sample | None = None
         try:
             for last in samples_of(archive):
-                cuts.at(last.start, len(keys) // _DIGEST, work)
+                cuts.at(last.start, len(contents), work)
                 work += _work(last)
+                contents.append(_contents(tuple(last.extensions)))
+                ends = (*ends[:1], (last.key, contents[-1]))
                 key = last.key.encode("utf-8", "surrogateescape")
                 keys += hashlib.blake2b(key, digest_size=_DIGEST).digest()
+                bases += hashlib.blake2b(key.rpartition(b"/")[2], digest_size=8).digest()
         except BrokenFile as error:
             behind = "no sample is whole" if last is None else f"sample {last.key!r} is whole"
             text = f"{path}: {error}; {behind}: restore the shard or write it again"
             raise SourceError(text) from None
-        number, again = len(keys) // _DIGEST, _repeated(keys)
+        number, again = len(contents), _repeated(keys)
+        apart = _apart(contents, bases, again)
         ranges = tuple(
             TarRange(
                 *(part.start, part.end, part.first_row, part.num_records, part.weight),
                 repeated=tuple(n for n in again if 0 <= n - part.first_row < part.num_records),
+                apart=tuple(n for n in apart if 0 <= n - part.first_row < part.num_records),
+                ends=ends,
             )
             for part in cuts.ranges(0 if last is None else last.end, number, work)
         )
         return ShardScan(nbytes, hashing.sha256, number, ranges, num_hashed=hashing.nbytes)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
-        repeated = frozenset(record_range.repeated if isinstance(record_range, TarRange) else ())
+        scanned = record_range if isinstance(record_range, TarRange) else TarRange(0, 0, 0, 0)
+        refused = dict.fromkeys(scanned.apart, _lonely) | dict.fromkeys(
+            scanned.repeated, _duplicate
+        )
         start, end = record_range.start, record_range.end
         read_ahead = ReadAhead(path, end)
         row = record_range.first_row
@@ -159,7 +182,8 @@ class Tar(Container):
                     if member.data is None:
                         place = member.offset, member.nbytes
                         member.data = Extent(read_ahead, *place, member.name)
-                record = _duplicate(sample) if row in repeated else attempted(record_of, sample)
+                refuse = refused.get(row)
+                record = refuse(sample) if refuse else attempted(record_of, sample)
                 key = sample.key if _is_text(sample.key) else None
                 yield RawRecord(row, sample.start, sample.end - sample.start, record, key)
                 row += 1
@@ -413,6 +437,15 @@ def _duplicate(sample: Sample) -> BadRecord:
     )
 
 
+def _lonely(sample: Sample) -> BadRecord:
+    names = ", ".join(member.name for member in sample.extensions.values())
+    return BadRecord(
+        APART,
+        f"sample {sample.key!r} has only {names[:200]}: its media are elsewhere in the shard or in "
+        "the next one, or missing; write the members of a sample side by side",
+    )
+
+
 def _is_text(name: str) -> bool:
     try:
         name.encode()
@@ -422,6 +455,42 @@ def _is_text(name: str) -> bool:
 
 
 # -- keys ------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(1024)
+def _contents(extensions: tuple[str, ...]) -> int:
+    """The kind of sample that has these members: `_CHAT`, `_CAPTION`, `_MEDIA`, `_WHOLE` or 0."""
+    has_record = not {_RECORD, _TEXT}.isdisjoint(extensions)
+    if any(media_in(f"x.{extension}") for extension in extensions):
+        return _WHOLE if has_record else _MEDIA
+    return _CHAT if _RECORD in extensions else _CAPTION if has_record else 0
+
+
+def _apart(contents: bytearray, bases: bytearray, repeated: list[int]) -> list[int]:
+    """Return the rows of records whose media are in another sample, or missing.
+
+    A record without media lacks those that lie under its base name without a record, or under its
+    key, repeated. A text without a record lacks an image if most samples of the shard have one.
+    """
+    kinds, names = np.frombuffer(contents, np.uint8), np.frombuffer(bases, "<u8")
+    has_media = kinds == _MEDIA
+    has_media[repeated] |= kinds[repeated] == _WHOLE
+    apart = (kinds <= _CAPTION) & (kinds > 0) & np.isin(names, names[has_media])
+    if np.count_nonzero(kinds == _WHOLE) > np.count_nonzero(kinds == _CAPTION):
+        apart |= kinds == _CAPTION
+    return [int(row) for row in np.flatnonzero(apart)]
+
+
+def mark_torn(one: Ranges, other: Ranges) -> tuple[Ranges, Ranges]:
+    """The ranges of two shards in a row, a record that is cut from its media marked as `apart`."""
+    if one and other and isinstance(one[-1], TarRange) and isinstance(other[0], TarRange):
+        (key, kind), (next_key, next_kind) = one[-1].ends[-1], other[0].ends[0]
+        if key == next_key and (kind, next_kind) in ((_CHAT, _MEDIA), (_CAPTION, _MEDIA)):
+            last = one[-1].first_row + one[-1].num_records - 1
+            one = (*one[:-1], replace(one[-1], apart=(*one[-1].apart, last)))
+        if key == next_key and (next_kind, kind) in ((_CHAT, _MEDIA), (_CAPTION, _MEDIA)):
+            other = (replace(other[0], apart=(0, *other[0].apart)), *other[1:])
+    return one, other
 
 
 def _repeated(digests: bytearray) -> list[int]:

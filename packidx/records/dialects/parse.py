@@ -27,9 +27,9 @@ import orjson
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
-from packidx.records.dialects.questions import UNUSED, question_turns
+from packidx.records.dialects.questions import question_turns
 from packidx.records.dialects.sides import OF_PREFERENCES, refuse_preferences
-from packidx.records.dialects.standard import is_document, may_hold_media, plain_document
+from packidx.records.dialects.standard import UNUSED, is_document, may_hold_media, plain_document
 from packidx.records.layout import SYSTEM
 from packidx.records.media.held import media_in
 from packidx.records.media.references import (

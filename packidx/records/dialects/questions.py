@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
+from packidx.records.dialects.standard import UNUSED
 from packidx.records.layout import CAPTIONS
 from packidx.records.media.held import texts_of
 from packidx.records.media.references import (
@@ -57,8 +58,6 @@ _BESIDE = ("answer_confidence", "answer_type", "raw_answer", "question_id", "id"
 """Texts beside an answer, in VQA, VizWiz and OK-VQA."""
 _NOTHING = ("", "nan", "NaN")
 """Cells that tables have in place of nothing."""
-UNUSED = "unused_column"
-"""Why a record is rejected that holds what nobody reads."""
 _ASKING = ("user", "human", "system")
 
 

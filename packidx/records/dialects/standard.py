@@ -22,6 +22,7 @@ is around it, and nobody asks for it: its one turn has the role ``document``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,11 +32,12 @@ from packidx.io.ranges import Extent
 from packidx.records.containers.tar import KEY, MEMBERS, TAR, Members
 from packidx.records.dialects.sides import take_side
 from packidx.records.layout import IDS, apply
-from packidx.records.media.held import EXTENSIONS, kind_of_name, media_in
+from packidx.records.media.held import EXTENSIONS, kind_of_name, media_in, texts_of
 from packidx.records.media.references import (
     LIST_KEYS,
     OBJECT,
     TURN_KEYS,
+    content_of,
     cut,
     frames_of,
     has_placeholder,
@@ -43,12 +45,15 @@ from packidx.records.media.references import (
     map_media,
     media_entries,
     named,
+    part_kind,
     reference_of,
     turn_key,
 )
 
 Record = dict[str, Any]
 
+UNUSED = "unused_column"
+"""Why a record is rejected that has what training should see in a place that is not read."""
 DOCUMENT = "document"
 """The role of a document's turn."""
 _BYTES = tuple(sorted(EXTENSIONS["image"]))
@@ -86,7 +91,8 @@ def standard(record: Record, layout: Layout) -> Record:
     """
     if layout.ignore and isinstance(members := record.get(MEMBERS), Members):
         start = len(members.key)
-        files = {n: c for n, c in members.files.items() if n[start:] not in layout.ignore}
+        ignored = {f".{name.removeprefix('.')}" for name in layout.ignore}
+        files = {n: c for n, c in members.files.items() if n[start:] not in ignored}
         record = {**record, MEMBERS: members._replace(files=files)}
     record = apply(layout, record)
     if layout.pair is not None:
@@ -170,15 +176,16 @@ def _with_members(record: dict[str, Any], stated: frozenset[str] | None = None) 
     """`record`, in the standard names, with its sample's media where it names them: as bytes, or
     as `Extent`s of the tar.
 
-    Where it names no medium at all, its sample's images, videos and sounds are its media, in the
-    tar's order; and if no placeholder of a kind is in its texts, they stand before its first user
-    turn.
+    Where it names no medium at all, its sample's files are its media, if they are as many as it has
+    places for, or one in all. Numbered ones come by their numbers, others in the tar's order; and
+    if no placeholder of a kind is in its texts, they stand before its first user turn.
 
     Args:
         stated: the kinds of media that it says it has; if it says none, files beside it are none.
 
     Raises:
-        BadRecord: ``bad_media``, both ``image`` and ``images`` are given.
+        BadRecord: ``bad_media``, both ``image`` and ``images`` are given; `UNUSED`, there are more
+            files than places.
     """
     sample = record.get(MEMBERS)
     located = {name: value for name, value in record.items() if name != MEMBERS}
@@ -194,7 +201,7 @@ def _with_members(record: dict[str, Any], stated: frozenset[str] | None = None) 
         return _located(entry, find)
 
     located = map_media(located, place)
-    return located if named or stated == frozenset() else _inferred(located, sample)
+    return located if named or stated == frozenset() else _inferred(located, sample, stated)
 
 
 def _finder(sample: Members) -> Find:
@@ -222,13 +229,42 @@ def _located(entry: Any, find: Find, depth: int = 0) -> Any:
     return entry
 
 
-def _inferred(record: dict[str, Any], sample: Members) -> dict[str, Any]:
+def _inferred(
+    record: dict[str, Any], sample: Members, stated: frozenset[str] | None
+) -> dict[str, Any]:
+    names = [name for name in sample.files if media_in(name) is not None]
+    unread = [name for name in names if kind_of_name(name) is None]
     for kind, keys in LIST_KEYS.items():
-        files = [data for name, data in sample.files.items() if kind_of_name(name) == kind]
-        if files:
-            record[keys[0]] = files
-            record.pop(keys[1], None)  # empty
+        files = [name for name in names if kind_of_name(name) == kind]
+        if not files:
+            continue
+        is_sole = len(names if stated is None else files) == 1
+        if len(files) > _places(record, kind) and not is_sole:
+            unread += files
+        if len({re.sub(r"\d+\.", ".", name) for name in files}) == 1:  # but for their numbers
+            files.sort(key=lambda name: (len(name), name))  # tars may have 10 before 2
+        record[keys[0]] = [sample.files[name] for name in files]
+        record.pop(keys[1], None)  # empty
+    if unread:
+        start = len(sample.key)
+        suspects = [name for name in unread if name.count(".", start) > 1] or unread[1:] or unread
+        raise BadRecord(
+            UNUSED,
+            f"the sample has {', '.join(name[start:] for name in names)[:200]}, and its record "
+            "names none of them and has no place for each: name them in its own list, or leave "
+            f"some out, such as --ignore {suspects[0][start:]}",
+        )
     return record
+
+
+def _places(record: Mapping[str, Any], kind: str) -> int:
+    """Placeholders of a kind in a record's turns, or, if it has none, in its columns."""
+    key = turn_key(record)
+    turns = record[key] if key and isinstance(record[key], list | tuple) else ()
+    contents = [content_of(turn)[1] for turn in turns] if key else list(record.values())
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    texts = texts_of(contents)
+    return sum(part_kind(p) == kind for p in parts) + sum(t.count(f"<{kind}>") for t in texts)
 
 
 # -- columns of media ------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def outcomes(path: Path) -> list[Any]:
     for raw in everything(path):
         reason = raw.record.reason if isinstance(raw.record, BadRecord) else None
         found.append((raw.key, reason))
-        if reason == "duplicate_key":  # no reader asks for what was rejected
+        if reason in ("duplicate_key", "missing_media"):  # no reader asks for what was rejected
             continue
         try:
             again = read_row(str(path), raw.row, raw.offset, raw.nbytes, kind="tar")
@@ -140,6 +140,11 @@ def test_keys_are_those_of_webdataset_whatever_the_headers(tmp_path: Path, form:
     }
 
 
+def holds(group: list[str]) -> tuple[bool, bool]:
+    """True if a sample has a record, and if it has an image."""
+    return any(n.endswith("json") for n in group), any(n.endswith("g") for n in group)
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from("abcd"), st.sampled_from(["json", "jpg", "0.png", "x"])),
@@ -158,7 +163,8 @@ def test_every_member_is_in_one_row(
     holds its sample's members and no other."""
     path = tmp_path_factory.getbasetemp() / "random.tar"
     members = [(f"{key}.{ext}", b"{}" * (number % 700)) for number, (key, ext) in enumerate(names)]
-    members = [(n, b'{"a": 1}' if n.endswith("json") else data) for n, data in members]
+    text = b'{"a": 1, "media_type": "text"}'
+    members = [(n, text if n.endswith("json") else data) for n, data in members]
     path.write_bytes(tar_of(members))
     expected: list[list[str]] = []
     for key, ext in names:
@@ -178,8 +184,11 @@ def test_every_member_is_in_one_row(
     seen: set[str] = set()
     for (key, reason), group, raw in zip(found, expected, rows, strict=True):
         assert key == group[0][0]
-        json_of = any(name.endswith("json") for name in group)
-        assert reason == ("duplicate_key" if key in seen else None if json_of else "bad_record")
+        json_of, media_of = holds(group)
+        others = [holds(other) for other in expected if other is not group and other[0][0] == key]
+        is_apart = not media_of and any(media for _, media in others)
+        of_first = "missing_media" if is_apart and json_of else None if json_of else "bad_record"
+        assert reason == ("duplicate_key" if key in seen else of_first)
         seen.add(str(key))
         assert raw.offset is not None
         assert raw.nbytes is not None
@@ -328,6 +337,72 @@ def test_a_stated_media_type_decides_and_is_held_against_the_media(
     assert {kind: len(media) for kind, media in found.items() if media} == {
         kind: number for kind, number in expected.items() if number
     }
+
+
+CAT, HI = b"A cat.", dumped({"messages": turns("Hi")})
+ONE, TWO = (dumped({"messages": turns("<image>" * number + "Hi")}) for number in (1, 2))
+UNPLACED: dict[str, tuple[dict[str, bytes], list[str], str | None, int]] = {
+    "a mask": ({"txt": CAT, "jpg": A, "seg.png": B}, [], "unused_column", 0),
+    "a mask, ignored": ({"txt": CAT, "jpg": A, "seg.png": B}, [".seg.png"], None, 1),
+    "a mask, ignored without its dot": ({"txt": CAT, "jpg": A, "seg.png": B}, ["seg.png"], None, 1),
+    "depth beside a chat": ({"json": HI, "jpg": A, "depth.png": B}, [], "unused_column", 0),
+    "a mask beside one place": ({"json": ONE, "jpg": A, "mask.png": B}, [], "unused_column", 0),
+    "a thumbnail": ({"json": HI, "jpg": A, "thumb.jpg": A}, [], "unused_column", 0),
+    "a thumbnail of a video": ({"json": HI, "mp4": A, "thumb.jpg": A}, [], "unused_column", 0),
+    "one picture in three formats": ({"txt": CAT, "jpg": A, "png": B, "webp": B}, [], "unused_column", 0),
+    "left and right, no place": ({"txt": CAT, "left.jpg": A, "right.jpg": A}, [], "unused_column", 0),
+    "left and right, placed": ({"json": TWO, "left.jpg": A, "right.jpg": A}, [], None, 2),
+    "numbered, no place": ({"json": HI, "0.jpg": A, "1.jpg": A}, [], "unused_column", 0),
+    "numbered, placed": ({"json": TWO, "img0.jpg": A, "img1.jpg": A}, [], None, 2),
+    "numbered, a part for each": ({"json": dumped({"messages": [{"role": "user", "content": [{"type": "image"}, {"type": "image"}]}, *turns("")[1:]]}), "0.jpg": A, "1.png": B}, [], None, 2),
+    "a question with a place for each": ({"json": dumped({"question": "<image><image>?", "answer": "So."}), "0.jpg": A, "1.jpg": A}, [], None, 2),
+    "one, whatever it is called": ({"json": HI, "rgb.jpg": A}, [], None, 1),
+    "one that cannot be read": ({"txt": CAT, "heic": A}, [], "unused_column", 0),
+    "named by the record": ({"json": dumped({"messages": turns("<image><image>Hi"), "images": ["jpg", "seg.png"]}), "jpg": A, "seg.png": B}, [], None, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNPLACED)
+def test_a_member_without_a_place_is_not_trained_on(tmp_path: Path, name: str) -> None:
+    members, ignored, reason, number = UNPLACED[name]
+    path = put(tmp_path / "x.tar", [(f"k/0000.{end}", data) for end, data in members.items()])
+    estimate(path, tmp_path / "out", ignore=ignored)
+    (row,) = pq.read_table(sorted((tmp_path / "out").glob("part-*"))).to_pylist()
+    assert (row["reason"], row["num_images"] or 0) == (reason, number), row["detail"]
+
+
+def test_numbered_members_come_by_their_numbers(tmp_path: Path) -> None:
+    pictures = {f"{n}.png": picture(n) + bytes([n]) for n in range(12)}
+    record = dumped({"messages": turns("<image>" * 12)})
+    members = [("s.json", record), *((f"s.{n}", data) for n, data in sorted(pictures.items()))]
+    (raw,) = everything(put(tmp_path / "x.tar", members))
+    assert isinstance(raw.record, dict)
+    assert raw.record["images"] == list(pictures.values())
+
+
+WHOLE_SAMPLES = [(f"{n}.{end}", data) for n in (1, 2) for end, data in (("jpg", A), ("json", HI))]
+APART: dict[str, tuple[list[Files], list[str | None]]] = {
+    "an image further on": ([[("0.txt", CAT), *WHOLE_SAMPLES, ("0.jpg", A)]], ["missing_media", None, None, "duplicate_key"]),
+    "a chat's image further on": ([[("0.json", HI), *WHOLE_SAMPLES, ("0.png", B)]], ["missing_media", None, None, "duplicate_key"]),
+    "a chat behind its image": ([[("0.png", B), *WHOLE_SAMPLES, ("0.json", HI)]], ["bad_record", None, None, "duplicate_key"]),
+    "folders of texts and images": ([[("texts/0.txt", CAT), ("texts/5.json", HI), ("images/0.jpg", A)]], ["missing_media", None, "bad_record"]),
+    "in the next shard": ([[*WHOLE_SAMPLES, ("3.json", HI)], [("3.jpg", A), ("4.json", HI)]], [None, None, "missing_media", "bad_record", None]),
+    "in the shard before": ([[*WHOLE_SAMPLES, ("3.jpg", A)], [("3.json", HI), ("4.json", HI)]], [None, None, "bad_record", "missing_media", None]),
+    "a caption without its image": ([[*WHOLE_SAMPLES, ("3.txt", CAT)]], [None, None, "missing_media"]),
+    "documents among images": ([[*WHOLE_SAMPLES[:2], ("3.txt", CAT), ("4.txt", CAT)]], [None, None, None]),
+    "a chat without an image": ([[*WHOLE_SAMPLES, ("3.json", HI)], [("4.json", HI), ("4.jpg", A)]], [None, None, None, None]),
+    "numbers that begin anew": ([[("0.json", HI), ("0.jpg", A)], [("0.json", HI), ("0.jpg", A)]], [None, None]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_text_is_not_trained_on_without_its_image(tmp_path: Path, name: str) -> None:
+    tars, reasons = APART[name]
+    for number, members in enumerate(tars):
+        put(tmp_path / "x" / f"{number}.tar", members)
+    estimate(tmp_path / "x", tmp_path / "out", workers=2)
+    rows = pq.read_table(sorted((tmp_path / "out").glob("part-*"))).to_pylist()
+    assert [row["reason"] for row in rows] == reasons
 
 
 # -- what is wrong ---------------------------------------------------------------------------------
