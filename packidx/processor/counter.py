@@ -48,7 +48,8 @@ from packidx.processor.text.sequence import (
     places,
     trained_tokens,
 )
-from packidx.records.conversation import Conversation, MediaInfo
+from packidx.records.conversation import Conversation, Media, MediaInfo
+from packidx.records.media.references import OF_FRAMES, cut, unsupported_option
 
 CHARS_PER_TOKEN = 3
 OUT_OF_MEMORY = "memory ran out: use fewer --workers, or leave the record out"
@@ -125,6 +126,9 @@ class ConversationCounter:
                 continue
             fill(columns, chosen, vision.expand(name, given, owners[chosen]), EXACT)
         columns.errors |= not_together(self.files.name, vision, columns)
+        for number, (medium, info) in enumerate(zip(listed, known, strict=True)):
+            if medium.requests:
+                columns.errors |= refused_option(number, medium, info, self.files)
         return columns
 
     # -- what is known of kinds --------------------------------------------------------------------
@@ -324,6 +328,34 @@ def cut_off(files: ProcessorFiles, tokens: int) -> BadRecord:
     where = "take max_length and truncation out of its tokenizer_config.json and tokenizer.json"
     text = f"{tokens} tokens, of which {files.name} leaves {files.limit}: {where}"
     return BadRecord("cut_off", text)
+
+
+_SAMPLING = {
+    **{name: name for name in ("fps", "min_frames", "max_frames")},
+    "nframes": "num_frames",
+}
+"""Options of a video that say which frames are used, and the settings that do."""
+
+
+def refused_option(
+    number: int, medium: Media, info: MediaInfo | None, files: ProcessorFiles
+) -> dict[int, BadRecord]:
+    """Return why a medium is refused, by its number; empty if what it asks for is done anyway."""
+    for option, value in (medium.requests or {}).items():
+        if option in OF_FRAMES and info is not None and info.extracted:
+            continue
+        part, samples = f"{medium.kind}s", medium.kind == "video" and option in _SAMPLING
+        name = f"{part}.{_SAMPLING[option] if samples else option}"
+        is_off = samples and not files.settings.get(f"{part}.do_sample_frames")
+        if not is_off and files.settings.get(name) == value:
+            continue
+        also = " and videos.do_sample_frames=true" if is_off else ""
+        fix = f"set {name}={cut(value)}{also} for all media with --processor-set, or "
+        is_setting = files.family is not None and (samples or name in files.settings)
+        fact = "is read by the processor's settings"
+        error = unsupported_option(medium.kind, option, value, fact, fix if is_setting else "")
+        return {number: error}
+    return {}
 
 
 def not_together(name: str, vision: MediaModel, media: MediaColumns) -> dict[int, BadRecord]:

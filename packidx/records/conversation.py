@@ -36,6 +36,9 @@ class Media:
     """Stated number of a sound's samples per channel."""
     sampling_rate: int | None = None
     """Stated samples of a sound per second."""
+    requests: dict[str, Any] | None = None
+    """What the record asks for that the file is not: ``{"max_pixels": 602112}``; None if nothing.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,8 @@ _STATED = {
 def stated_of(medium: Media) -> dict[str, Any]:
     """Return what a record states of a medium, by the names that messages have for it."""
     stated = {name: getattr(medium, field) for name, field in _STATED.items()}
-    return {name: value for name, value in stated.items() if value is not None}
+    known = {name: value for name, value in stated.items() if value is not None}
+    return known | (medium.requests or {})
 
 
 def message_of(turn: Turn, placeholder: Callable[[Media], dict[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from packidx.errors import BadRecord
@@ -40,6 +40,21 @@ REFERENCE_KEYS = (
 )
 """Keys under which an object names a medium, the first of which is taken."""
 _BASE64_KEYS = ("bytes", "base64", "data")
+_RATES = ("fps", "sample_fps")
+OF_FRAMES = frozenset((*_RATES, "nframes"))
+"""Requests of a video file that are facts where its frames are listed, or wholly described."""
+_SIZES = ("min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width", "detail")
+_CUTS = ("start", "end", "start_time", "end_time")
+_REQUESTS = {
+    "image": _SIZES,
+    "video": (
+        *(*_SIZES, *_CUTS, *_RATES, "video_start", "video_end", "nframes", "max_frames"),
+        *("min_frames", "video_fps", "target_fps", "num_segments", "max_num_frames"),
+    ),
+    "audio": (*_CUTS, "audio_start", "audio_end", "offset"),
+}
+"""Keys by which an object asks for other sides, other frames or a part of its medium."""
+_DETAILS = ("low",)  # all other ones are the medium as it is
 _MAX_PIXELS_PER_SIDE = 10_000_000  # far over any image; keeps products of sides within int64
 _MAX_FRAMES = 2**31 - 1
 _MAX_SAMPLES, _MAX_RATE = 2**40, 10_000_000
@@ -210,10 +225,47 @@ def medium_of(kind: str, entry: Any) -> Media:
     ref = reference_of(entry)
     if is_opened(ref):
         width, height = ref.size
-        return Media(kind, ref, int(height), int(width))
-    if isinstance(entry, OBJECT):
-        return Media(kind, ref, **stated_facts(entry, kind, "bad_media"))
-    return Media(kind, ref)
+        return Media(kind, ref, int(height), int(width), requests=requests_of(kind, entry))
+    if not isinstance(entry, OBJECT):
+        return Media(kind, ref)
+    facts, asked = stated_facts(entry, kind, "bad_media"), requests_of(kind, entry)
+    if asked is not None and not OF_FRAMES.isdisjoint(asked):
+        if facts["frame_indices"] or _DESCRIBED <= {k for k, v in facts.items() if v is not None}:
+            asked = _without(asked, OF_FRAMES) or None
+        else:
+            dropped = {"num_frames"} if "nframes" in asked else set()
+            facts = _without(facts, dropped | {"fps"})
+    return Media(kind, ref, **facts, requests=asked)
+
+
+_DESCRIBED = {"height", "width", "num_frames", "fps"}
+
+
+def _without(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def requests_of(kind: str, entry: Any) -> dict[str, Any] | None:
+    """Return the options of an entry or part that ask for another medium than the one it names.
+
+    None if there are none. Values that ask for nothing are left out.
+    """
+    if not isinstance(entry, OBJECT):
+        return None
+    named = next((entry[key] for key in REFERENCE_KEYS if entry.get(key) is not None), None)
+    given = {**named, **entry} if isinstance(named, OBJECT) else entry
+    asked = {
+        name: given[name]
+        for name in _REQUESTS[kind]
+        if given.get(name) and (name != "detail" or given[name] in _DETAILS)
+    }
+    return asked or None
+
+
+def unsupported_option(kind: str, name: str, value: Any, fact: str, fix: str = "") -> BadRecord:
+    """Return why a record is refused that asks for another medium than its file is."""
+    text = f"{kind} option {name} is {cut(value)}, but the {kind} {fact}: {fix}remove {name}"
+    return BadRecord("unsupported_media_option", f"{text} with a --transform")
 
 
 def _extracted(entry: Any, frames: list[Any] | tuple[Any, ...]) -> Media:
@@ -227,7 +279,10 @@ def _extracted(entry: Any, frames: list[Any] | tuple[Any, ...]) -> Media:
     if facts.get("num_frames") not in (None, len(refs)):
         text = f"a video is stated to have {facts['num_frames']} frames, but lists {len(refs)}"
         raise BadRecord("bad_media", text)
-    return Media("video", refs, **{**facts, "num_frames": len(refs)})
+    asked = _without(requests_of("video", entry) or {}, OF_FRAMES)
+    for frame in frames:
+        asked |= requests_of("image", frame) or {}
+    return Media("video", refs, **{**facts, "num_frames": len(refs)}, requests=asked or None)
 
 
 def refs_of(media: Media) -> Sequence[Any]:
@@ -253,7 +308,7 @@ def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, 
             if entry.get(key) is not None:
                 facts["num_frames"] = integer(entry[key], 1, _MAX_FRAMES, key, reason)
                 break
-        facts["fps"] = rate(entry.get("fps", entry.get("sample_fps")), reason)
+        facts["fps"] = rate_of(entry, reason)
         facts["frame_indices"] = _indices(entry.get("frame_indices"), reason)
     if kind == "audio":
         for key, most in (("num_samples", _MAX_SAMPLES), ("sampling_rate", _MAX_RATE)):
@@ -261,12 +316,13 @@ def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, 
     return facts
 
 
-def rate(value: Any, reason: str) -> float | None:
+def rate_of(entry: Mapping[str, Any], reason: str) -> float | None:
     """Frames per second, or None where not stated.
 
     Raises:
         BadRecord: `reason`, not a positive number.
     """
+    value = entry.get("fps", entry.get("sample_fps"))
     if value is None:
         return None
     if type(value) not in (int, float) or not 0 < value < math.inf:
