@@ -29,6 +29,21 @@ from packidx.processor.folder import FILES, MEMBERS, OWN, Given, Stated, read_js
 _SIZES = ("size", "crop_size", "pad_size", "max_image_size")
 _MAY_BE_0 = ("num_additional_image_tokens", "initial_shift", "resample")
 _TOLD = ".packidx.json"
+_READ_WITH = {
+    "do_sample_frames": (
+        *("fps", "num_frames", "min_frames", "max_frames", "max_duration", "initial_shift"),
+    ),
+    "fps": ("min_frames", "max_frames", "max_duration"),
+    "do_resize": ("size", "resample", *EDGES.values()),
+    "do_center_crop": ("crop_size",),
+    "do_pad": ("pad_size",),
+    "do_normalize": ("image_mean", "image_std"),
+    "do_rescale": ("rescale_factor",),
+    "cap_pixels_per_frame": ("max_video_tokens",),
+}
+"""Settings that switch others on."""
+_NEVER_READ = {"glm4v": ("num_frames",), "glm46v": ("num_frames", "fps", "max_duration")}
+"""Settings of videos that a family's class has but does not read."""
 _FRACTIONS = ("fps", "rescale_factor", "max_duration", "initial_shift")
 
 
@@ -66,6 +81,8 @@ def _change(made: Stated, given: Given) -> dict[str, Any]:
         if part in ("images", "videos") and made.place("videos") == made.place("images"):
             made.files[FILES[2]] = deepcopy(made.of("images"))
         made.of(part).update(_changes(part, settings, known))
+        if part != OWN:
+            _check_effect(family, part, settings, _known(family, part, made)[1])
         told |= {_full(part, path): value for path, value in settings.items()}
     return told
 
@@ -150,6 +167,30 @@ def _changes(part: str, settings: Mapping[str, Any], known: Mapping[str, Known])
     return changes
 
 
+def _check_effect(
+    family: Family, part: str, settings: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+    """Refuse settings that the processor does not read under its other settings.
+
+    Raises:
+        OptionError: one has no effect; the text names the setting that enables it.
+    """
+    known = bool(family.video_defaults if part == "videos" else family.image_defaults)
+    for path in (path for path, value in settings.items() if value is not None):
+        label, name = f"processor setting {_full(part, path)}", path.partition(".")[0]
+        if part == "videos" and name in _NEVER_READ.get(family.name, ()):
+            raise OptionError(f"{label} has no effect: {family.name} does not read it")
+        for switch, names in _READ_WITH.items():
+            is_off = not now.get(switch) and (known or switch in now)
+            if name not in names or not is_off or "video_sampling" in family.video_defaults:
+                continue
+            value = "=true" if "_" in switch else ""
+            raise OptionError(
+                f"{label} has no effect without {_full(part, switch)}: add "
+                f"--processor-set {_full(part, switch)}{value or '=NUMBER'}"
+            )
+
+
 def _check_type(label: str, name: str, value: Any, now: Any) -> None:
     """
     Raises:
@@ -160,7 +201,7 @@ def _check_type(label: str, name: str, value: Any, now: Any) -> None:
     if name in _SIZES:
         wanted, fits = "an object of whole numbers", isinstance(value, Mapping)
         fits = fits and all(type(each) is int and each > 0 for each in value.values())
-    elif name.startswith("do_") or (isinstance(now, bool) and name not in _FRACTIONS):
+    elif name.startswith(("do_", "cap_")) or (isinstance(now, bool) and name not in _FRACTIONS):
         wanted, fits = "true or false", isinstance(value, bool)
     elif isinstance(now, float) or name in _FRACTIONS:
         wanted, fits = "a number", is_number

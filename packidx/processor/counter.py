@@ -351,7 +351,9 @@ def refused_option(
             continue
         also = " and videos.do_sample_frames=true" if is_off else ""
         fix = f"set {name}={cut(value)}{also} for all media with --processor-set, or "
-        is_setting = files.family is not None and (samples or name in files.settings)
+        is_setting = samples or name in files.settings
+        if files.family is None or (option == "nframes" and files.settings.get("videos.fps")):
+            is_setting = False  # it takes one of both
         fact = "is read by the processor's settings"
         error = unsupported_option(medium.kind, option, value, fact, fix if is_setting else "")
         return {number: error}

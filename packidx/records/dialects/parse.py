@@ -370,7 +370,7 @@ class MediaLists:
             for kind, keys in LIST_KEYS.items()
             if not record.keys().isdisjoint(keys)
         }
-        self._record = None if has_media else record
+        self._record, self._has_media = record, has_media
         self._used: dict[str, int] = {}  # by placeholders
         self._seen: dict[str, int] = {}  # of all
         self.has_literal = False
@@ -379,7 +379,7 @@ class MediaLists:
     @cached_property
     def may_be(self) -> bool:
         """Whether a placeholder could stand for something."""
-        return self._stated is not None or self._record is None or may_hold_media(self._record)
+        return self._stated is not None or self._has_media or may_hold_media(self._record)
 
     def next(self, kind: str) -> Media:
         """The medium that the next placeholder of a kind stands for."""
@@ -426,7 +426,7 @@ class MediaLists:
         front = [self.next(k) for k in listed if k not in shown for _ in self._listed[k]]
         places = (place for turn in turns for place in _unknown_places(turn, not front, shown))
         place = next(places, None)
-        if place is not None and (front or shown or self.may_be):
+        if place is not None and (front or shown or may_hold_media(self._record)):
             text = f"a text has {place!r}: only <image>, <video> and <audio> stand for media"
             raise BadRecord("media_mismatch", f"{text}; a --transform writes them")
         if front:
