@@ -29,19 +29,15 @@ from packidx.processor.folder import FILES, MEMBERS, OWN, Given, Stated, read_js
 _SIZES = ("size", "crop_size", "pad_size", "max_image_size")
 _MAY_BE_0 = ("num_additional_image_tokens", "initial_shift", "resample")
 _TOLD = ".packidx.json"
+_SAMPLING = ("fps", "num_frames", "min_frames", "max_frames", "max_duration", "initial_shift")
 _READ_WITH = {
-    "do_sample_frames": (
-        *("fps", "num_frames", "min_frames", "max_frames", "max_duration", "initial_shift"),
-    ),
-    "fps": ("min_frames", "max_frames", "max_duration"),
-    "do_resize": ("size", "resample", *EDGES.values()),
-    "do_center_crop": ("crop_size",),
-    "do_pad": ("pad_size",),
-    "do_normalize": ("image_mean", "image_std"),
-    "do_rescale": ("rescale_factor",),
-    "cap_pixels_per_frame": ("max_video_tokens",),
+    **dict.fromkeys(_SAMPLING, "do_sample_frames"),
+    **dict.fromkeys(("size", "resample", *EDGES.values()), "do_resize"),
+    **dict.fromkeys(("image_mean", "image_std"), "do_normalize"),
+    **{"crop_size": "do_center_crop", "pad_size": "do_pad", "rescale_factor": "do_rescale"},
+    "max_video_tokens": "cap_pixels_per_frame",
 }
-"""Settings that switch others on."""
+"""Settings, and the ones that switch them on."""
 _NEVER_READ = {"glm4v": ("num_frames",), "glm46v": ("num_frames", "fps", "max_duration")}
 """Settings of videos that a family's class has but does not read."""
 _FRACTIONS = ("fps", "rescale_factor", "max_duration", "initial_shift")
@@ -175,20 +171,17 @@ def _check_effect(
     Raises:
         OptionError: one has no effect; the text names the setting that enables it.
     """
-    known = bool(family.video_defaults if part == "videos" else family.image_defaults)
+    is_known = bool(family.video_defaults if part == "videos" else family.image_defaults)
     for path in (path for path, value in settings.items() if value is not None):
-        label, name = f"processor setting {_full(part, path)}", path.partition(".")[0]
+        label, name = f"processor setting {_full(part, path)} has no effect", path.partition(".")[0]
         if part == "videos" and name in _NEVER_READ.get(family.name, ()):
-            raise OptionError(f"{label} has no effect: {family.name} does not read it")
-        for switch, names in _READ_WITH.items():
-            is_off = not now.get(switch) and (known or switch in now)
-            if name not in names or not is_off or "video_sampling" in family.video_defaults:
-                continue
-            value = "=true" if "_" in switch else ""
-            raise OptionError(
-                f"{label} has no effect without {_full(part, switch)}: add "
-                f"--processor-set {_full(part, switch)}{value or '=NUMBER'}"
-            )
+            raise OptionError(f"{label}: processors of {family.name} do not read it")
+        switch = _READ_WITH.get(name, "")
+        if name in _SAMPLING and "video_sampling" in family.video_defaults:
+            continue  # SmolVLM's processor samples without being told to
+        if switch and not now.get(switch, not is_known):
+            needed = f"{_full(part, switch)}=true"
+            raise OptionError(f"{label} without {needed}: add --processor-set {needed}")
 
 
 def _check_type(label: str, name: str, value: Any, now: Any) -> None:

@@ -126,9 +126,9 @@ class ConversationCounter:
                 continue
             fill(columns, chosen, vision.expand(name, given, owners[chosen]), EXACT)
         columns.errors |= not_together(self.files.name, vision, columns)
-        for number, (medium, info) in enumerate(zip(listed, known, strict=True)):
-            if medium.requests:
-                columns.errors |= refused_option(number, medium, info, self.files)
+        for number, medium in enumerate(listed):
+            if medium.requests and (error := refused_option(medium, known[number], self.files)):
+                columns.errors[number] = error
         return columns
 
     # -- what is known of kinds --------------------------------------------------------------------
@@ -330,34 +330,32 @@ def cut_off(files: ProcessorFiles, tokens: int) -> BadRecord:
     return BadRecord("cut_off", text)
 
 
-_SAMPLING = {
-    **{name: name for name in ("fps", "min_frames", "max_frames")},
-    "nframes": "num_frames",
-}
+_SAMPLING = {"fps": "fps", "nframes": "num_frames", "min_frames": "min_frames"}
+_SAMPLING |= {"max_frames": "max_frames"}
 """Options of a video that say which frames are used, and the settings that do."""
 
 
 def refused_option(
-    number: int, medium: Media, info: MediaInfo | None, files: ProcessorFiles
-) -> dict[int, BadRecord]:
-    """Return why a medium is refused, by its number; empty if what it asks for is done anyway."""
+    medium: Media, info: MediaInfo | None, files: ProcessorFiles
+) -> BadRecord | None:
+    """Return why a medium is refused for an option; None if the settings say the same."""
+    settings, part = files.settings, f"{medium.kind}s"
     for option, value in (medium.requests or {}).items():
         if option in OF_FRAMES and info is not None and info.extracted:
             continue
-        part, samples = f"{medium.kind}s", medium.kind == "video" and option in _SAMPLING
+        samples = medium.kind == "video" and option in _SAMPLING
         name = f"{part}.{_SAMPLING[option] if samples else option}"
-        is_off = samples and not files.settings.get(f"{part}.do_sample_frames")
-        if not is_off and files.settings.get(name) == value:
+        is_off = samples and not settings.get("videos.do_sample_frames")
+        if not is_off and settings.get(name) == value:
             continue
         also = " and videos.do_sample_frames=true" if is_off else ""
         fix = f"set {name}={cut(value)}{also} for all media with --processor-set, or "
-        is_setting = samples or name in files.settings
-        if files.family is None or (option == "nframes" and files.settings.get("videos.fps")):
-            is_setting = False  # it takes one of both
+        is_other = option == "nframes" and "videos.fps" in settings  # it takes one of both
+        if files.family is None or is_other or not (samples or name in settings):
+            fix = ""
         fact = "is read by the processor's settings"
-        error = unsupported_option(medium.kind, option, value, fact, fix if is_setting else "")
-        return {number: error}
-    return {}
+        return unsupported_option(medium.kind, option, value, fact, fix)
+    return None
 
 
 def not_together(name: str, vision: MediaModel, media: MediaColumns) -> dict[int, BadRecord]:

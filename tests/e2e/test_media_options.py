@@ -183,9 +183,8 @@ def test_placeholders_of_other_tools_are_refused(
     processor = ["--processor", str(processors / "qwen2.5-vl")]
     beside = [said(f"{mark}\nWhat?", images=["a.png"]) for mark in MARKS]
     beside += [said(f"See {mark} here.", images=["a.png"]) for mark in MARKS]
-    alone = [
-        mark for mark in MARKS if mark not in ("<img1>", "<video_0>")
-    ]  # these may refer to one
+    # Numbers may refer to images that are shown.
+    alone = [mark for mark in MARKS if mark not in ("<img1>", "<video_0>")]
     beside += [said(f"<image>\nWhat?\n{mark}", images=["a.png"]) for mark in alone]
     lost = [said(f"{mark}\nWhat?", images=[]) for mark in MARKS]
     for record, (_, error) in zip(

@@ -6,7 +6,7 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from packidx.errors import BadRecord
@@ -54,7 +54,6 @@ _REQUESTS = {
     "audio": (*_CUTS, "audio_start", "audio_end", "offset"),
 }
 """Keys by which an object asks for other sides, other frames or a part of its medium."""
-_DETAILS = ("low",)  # all other ones are the medium as it is
 _MAX_PIXELS_PER_SIDE = 10_000_000  # far over any image; keeps products of sides within int64
 _MAX_FRAMES = 2**31 - 1
 _MAX_SAMPLES, _MAX_RATE = 2**40, 10_000_000
@@ -230,26 +229,20 @@ def medium_of(kind: str, entry: Any) -> Media:
         return Media(kind, ref)
     facts, asked = stated_facts(entry, kind, "bad_media"), requests_of(kind, entry)
     if asked is not None and not OF_FRAMES.isdisjoint(asked):
-        if facts["frame_indices"] or _DESCRIBED <= {k for k, v in facts.items() if v is not None}:
-            asked = _without(asked, OF_FRAMES) or None
+        named = ("height", "width", "num_frames", "fps")
+        if facts["frame_indices"] or all(facts.get(name) is not None for name in named):
+            asked = _not_of_frames(asked)
         else:
-            dropped = {"num_frames"} if "nframes" in asked else set()
-            facts = _without(facts, dropped | {"fps"})
+            facts |= {"fps": None} | ({"num_frames": None} if "nframes" in asked else {})
     return Media(kind, ref, **facts, requests=asked)
 
 
-_DESCRIBED = {"height", "width", "num_frames", "fps"}
-
-
-def _without(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in names}
+def _not_of_frames(asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    return {name: value for name, value in asked.items() if name not in OF_FRAMES} or None
 
 
 def requests_of(kind: str, entry: Any) -> dict[str, Any] | None:
-    """Return the options of an entry or part that ask for another medium than the one it names.
-
-    None if there are none. Values that ask for nothing are left out.
-    """
+    """Return an entry's options that ask for another medium than it names; None if there are none."""
     if not isinstance(entry, OBJECT):
         return None
     named = next((entry[key] for key in REFERENCE_KEYS if entry.get(key) is not None), None)
@@ -257,7 +250,7 @@ def requests_of(kind: str, entry: Any) -> dict[str, Any] | None:
     asked = {
         name: given[name]
         for name in _REQUESTS[kind]
-        if given.get(name) and (name != "detail" or given[name] in _DETAILS)
+        if given.get(name) and (name != "detail" or given[name] == "low")
     }
     return asked or None
 
@@ -279,10 +272,9 @@ def _extracted(entry: Any, frames: list[Any] | tuple[Any, ...]) -> Media:
     if facts.get("num_frames") not in (None, len(refs)):
         text = f"a video is stated to have {facts['num_frames']} frames, but lists {len(refs)}"
         raise BadRecord("bad_media", text)
-    asked = _without(requests_of("video", entry) or {}, OF_FRAMES)
-    for frame in frames:
-        asked |= requests_of("image", frame) or {}
-    return Media("video", refs, **{**facts, "num_frames": len(refs)}, requests=asked or None)
+    asked = _not_of_frames(requests_of("video", entry) or {})
+    asked = next(filter(None, (requests_of("image", frame) for frame in frames)), asked)
+    return Media("video", refs, **{**facts, "num_frames": len(refs)}, requests=asked)
 
 
 def refs_of(media: Media) -> Sequence[Any]:

@@ -128,16 +128,10 @@ def with_stated(info: MediaInfo, media: Media) -> MediaInfo:
     known: dict[str, Any] = {k: fact for k, fact in stated.items() if fact is not None}
     found, info = info, replace(info, frame_indices=media.frame_indices, **known)
     _check(info)
-    if not info.extracted and len(known) < len(stated):
-        _check_header(found, known)
+    for name in known if not info.extracted and len(known) < len(stated) else ():
+        if name != "fps" and known[name] != (value := getattr(found, name)):
+            raise unsupported_option("video", name, known[name], f"has {value}")
     return info
-
-
-def _check_header(found: MediaInfo, known: dict[str, Any]) -> None:
-    """Refuse other sides or another number of frames than a file's header says."""
-    for name in ("num_frames", "height", "width"):
-        if name in known and known[name] != getattr(found, name):
-            raise unsupported_option("video", name, known[name], f"has {getattr(found, name)}")
 
 
 def _check(info: MediaInfo) -> None:
