@@ -182,8 +182,7 @@ def settings_option(what: str = "") -> Decorator:
         "processor_settings",
         "NAME=VALUE",
         "A setting of the processor in place of its folder's own, such as "
-        "images.max_pixels=602112, image_seq_length=64, or videos.fps=1 with "
-        f"videos.do_sample_frames=true{what}. May be repeated.",
+        f"images.max_pixels=602112 or videos.do_sample_frames=true{what}. May be repeated.",
         read=_value,
     )
 

@@ -30,13 +30,11 @@ _SIZES = ("size", "crop_size", "pad_size", "max_image_size")
 _MAY_BE_0 = ("num_additional_image_tokens", "initial_shift", "resample")
 _TOLD = ".packidx.json"
 _SAMPLING = ("fps", "num_frames", "min_frames", "max_frames", "max_duration", "initial_shift")
-_READ_WITH = {
-    **dict.fromkeys(_SAMPLING, "do_sample_frames"),
-    **dict.fromkeys(("size", "resample", *EDGES.values()), "do_resize"),
-    **dict.fromkeys(("image_mean", "image_std"), "do_normalize"),
-    **{"crop_size": "do_center_crop", "pad_size": "do_pad", "rescale_factor": "do_rescale"},
-    "max_video_tokens": "cap_pixels_per_frame",
-}
+_READ_WITH = dict.fromkeys(_SAMPLING, "do_sample_frames")
+_READ_WITH |= dict.fromkeys(("size", "resample", *EDGES.values()), "do_resize")
+_READ_WITH |= {"image_mean": "do_normalize", "image_std": "do_normalize", "pad_size": "do_pad"}
+_READ_WITH |= {"crop_size": "do_center_crop", "rescale_factor": "do_rescale"}
+_READ_WITH |= {"max_video_tokens": "cap_pixels_per_frame"}
 """Settings, and the ones that switch them on."""
 _NEVER_READ = {"glm4v": ("num_frames",), "glm46v": ("num_frames", "fps", "max_duration")}
 """Settings of videos that a family's class has but does not read."""
@@ -166,10 +164,9 @@ def _changes(part: str, settings: Mapping[str, Any], known: Mapping[str, Known])
 def _check_effect(
     family: Family, part: str, settings: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
-    """Refuse settings that the processor does not read under its other settings.
-
+    """
     Raises:
-        OptionError: one has no effect; the text names the setting that enables it.
+        OptionError: the processor does not read a setting under its other settings.
     """
     is_known = bool(family.video_defaults if part == "videos" else family.image_defaults)
     for path in (path for path, value in settings.items() if value is not None):

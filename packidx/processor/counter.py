@@ -127,7 +127,7 @@ class ConversationCounter:
             fill(columns, chosen, vision.expand(name, given, owners[chosen]), EXACT)
         columns.errors |= not_together(self.files.name, vision, columns)
         for number, medium in enumerate(listed):
-            if medium.requests and (error := refused_option(medium, known[number], self.files)):
+            if medium.requests and (error := refused(medium, known[number], self.files)):
                 columns.errors[number] = error
         return columns
 
@@ -330,29 +330,23 @@ def cut_off(files: ProcessorFiles, tokens: int) -> BadRecord:
     return BadRecord("cut_off", text)
 
 
-_SAMPLING = {"fps": "fps", "nframes": "num_frames", "min_frames": "min_frames"}
-_SAMPLING |= {"max_frames": "max_frames"}
-"""Options of a video that say which frames are used, and the settings that do."""
+_SAMPLING = ("fps", "nframes", "min_frames", "max_frames")
 
 
-def refused_option(
-    medium: Media, info: MediaInfo | None, files: ProcessorFiles
-) -> BadRecord | None:
+def refused(medium: Media, info: MediaInfo | None, files: ProcessorFiles) -> BadRecord | None:
     """Return why a medium is refused for an option; None if the settings say the same."""
-    settings, part = files.settings, f"{medium.kind}s"
+    settings = files.settings
     for option, value in (medium.requests or {}).items():
         if option in OF_FRAMES and info is not None and info.extracted:
             continue
-        samples = medium.kind == "video" and option in _SAMPLING
-        name = f"{part}.{_SAMPLING[option] if samples else option}"
-        is_off = samples and not settings.get("videos.do_sample_frames")
+        name = f"{medium.kind}s.{'num_frames' if option == 'nframes' else option}"
+        is_off = option in _SAMPLING and not settings.get("videos.do_sample_frames")
         if not is_off and settings.get(name) == value:
             continue
         also = " and videos.do_sample_frames=true" if is_off else ""
         fix = f"set {name}={cut(value)}{also} for all media with --processor-set, or "
-        is_other = option == "nframes" and "videos.fps" in settings  # it takes one of both
-        if files.family is None or is_other or not (samples or name in settings):
-            fix = ""
+        if option == "nframes" and "videos.fps" in settings or not (is_off or name in settings):
+            fix = ""  # the processor has no such setting
         fact = "is read by the processor's settings"
         return unsupported_option(medium.kind, option, value, fact, fix)
     return None

@@ -37,8 +37,7 @@ class Media:
     sampling_rate: int | None = None
     """Stated samples of a sound per second."""
     requests: dict[str, Any] | None = None
-    """What the record asks for that the file is not: ``{"max_pixels": 602112}``; None if nothing.
-    """
+    """Options that ask for another medium than the file: ``{"max_pixels": 602112}``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +159,8 @@ _STATED = {
 def stated_of(medium: Media) -> dict[str, Any]:
     """Return what a record states of a medium, by the names that messages have for it."""
     stated = {name: getattr(medium, field) for name, field in _STATED.items()}
-    known = {name: value for name, value in stated.items() if value is not None}
-    return known | (medium.requests or {})
+    stated |= medium.requests or {}
+    return {name: value for name, value in stated.items() if value is not None}
 
 
 def message_of(turn: Turn, placeholder: Callable[[Media], dict[str, Any]]) -> dict[str, Any]:

@@ -413,11 +413,8 @@ class MediaLists:
         return replace(medium, **taken)
 
     def place(self, turns: list[Turn]) -> None:
-        """Put the media of each kind of which no turn has one before the first user's words.
-
-        Raises:
-            BadRecord: ``media_mismatch``, a text has another tool's placeholder.
-        """
+        """Put the media of each kind of which no turn has one before the first user's words; refuse
+        texts with another tool's placeholder."""
         at = next((n for n, turn in enumerate(turns) if turn.role == "user"), None)
         if at is None:
             return
@@ -456,15 +453,14 @@ def _unknown_places(turn: Turn, is_placed: bool, shown: Collection[str]) -> Iter
     """The placeholders of other tools in what a turn says.
 
     Args:
-        is_placed: whether all the record's media have a place. Then only those count that begin or
-            end a line of the user's, and numbers (``<image 1>``) refer to media that are `shown`.
+        is_placed: whether all the record's media have a place. Then only those count that begin a
+            line of the user's, and numbers (``<image 1>``) refer to media that are `shown`.
     """
     for text in turn.texts if turn.role == "user" or not is_placed else ():
         for mark in _UNKNOWN_PLACE.finditer(text) if "<" in text or "[" in text else ():
-            around = text[: mark.start()].rstrip(" \t"), text[mark.end() :].lstrip(" \t")
-            is_alone = around[0][-1:] in ("", "\n") or around[1][:1] in ("", "\n")
-            is_number = bool(shown) and "|" not in mark[0] and any(map(str.isdigit, mark[0]))
-            if not is_placed or (is_alone and not is_number):
+            begins = text[: mark.start()].rstrip(" \t")[-1:] in ("", "\n")
+            refers = shown and "|" not in mark[0] and re.search(r"\d", mark[0])
+            if not is_placed or (begins and not refers):
                 yield mark[0]
 
 

@@ -199,10 +199,9 @@ def open_media(
     """A shallow copy of a raw record in which every image is opened and upright.
 
     The record keeps its dialect: entries of its own image list become PIL images, and content
-    parts that name an image become ``{"type": "image", "image": <PIL image>}``, as do entries with
-    options such as ``max_pixels``, which are kept beside it. Videos given as
-    lists of frames become lists of PIL images, any other a `Video`; sounds become `Audio`s.
-    `dialects.parse` accepts the result.
+    parts that name an image, and entries with options (``max_pixels`` …), become
+    ``{"type": "image", "image": <PIL image>}`` with these. Videos given as lists of frames become
+    lists of PIL images, any other a `Video`; sounds become `Audio`s. `dialects.parse` accepts it.
 
     Args:
         moved: old absolute path -> where it is now.
@@ -244,8 +243,7 @@ class MediaOpener:
             stated = entry.items() if isinstance(entry, Mapping) else ()
             kept = {name: value for name, value in stated if name not in REFERENCE_KEYS}
             return {**kept, "frames": images}
-        asked = requests_of(kind, entry)
-        if kind == "image" and not is_part and asked is None:
+        if kind == "image" and not is_part and requests_of(kind, entry) is None:
             return self.image(ref)
         if ref is None:
             return entry
@@ -255,7 +253,7 @@ class MediaOpener:
         if not isinstance(entry, Mapping):
             return opened
         kept = {name: value for name, value in entry.items() if name not in _REPLACED_KEYS}
-        kept |= asked or {}
+        kept |= requests_of(kind, entry) or {}
         if kind == "image" or kept.get("type"):
             return {**kept, "type": kind, kind: opened}
         return {**kept, (kind if kind in kept else "path"): opened}

@@ -40,17 +40,13 @@ REFERENCE_KEYS = (
 )
 """Keys under which an object names a medium, the first of which is taken."""
 _BASE64_KEYS = ("bytes", "base64", "data")
-_RATES = ("fps", "sample_fps")
-OF_FRAMES = frozenset((*_RATES, "nframes"))
+OF_FRAMES = ("fps", "sample_fps", "nframes")
 """Requests of a video file that are facts where its frames are listed, or wholly described."""
 _SIZES = ("min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width", "detail")
 _CUTS = ("start", "end", "start_time", "end_time")
 _REQUESTS = {
     "image": _SIZES,
-    "video": (
-        *(*_SIZES, *_CUTS, *_RATES, "video_start", "video_end", "nframes", "max_frames"),
-        *("min_frames", "video_fps", "target_fps", "num_segments", "max_num_frames"),
-    ),
+    "video": (*_SIZES, *_CUTS, *OF_FRAMES, "video_start", "video_end", "min_frames", "max_frames"),
     "audio": (*_CUTS, "audio_start", "audio_end", "offset"),
 }
 """Keys by which an object asks for other sides, other frames or a part of its medium."""
@@ -228,9 +224,9 @@ def medium_of(kind: str, entry: Any) -> Media:
     if not isinstance(entry, OBJECT):
         return Media(kind, ref)
     facts, asked = stated_facts(entry, kind, "bad_media"), requests_of(kind, entry)
-    if asked is not None and not OF_FRAMES.isdisjoint(asked):
-        named = ("height", "width", "num_frames", "fps")
-        if facts["frame_indices"] or all(facts.get(name) is not None for name in named):
+    if asked is not None and any(name in asked for name in OF_FRAMES):
+        described = facts.get("height") and facts["num_frames"] and facts["fps"]
+        if facts["frame_indices"] or described:
             asked = _not_of_frames(asked)
         else:
             facts |= {"fps": None} | ({"num_frames": None} if "nframes" in asked else {})
@@ -242,16 +238,14 @@ def _not_of_frames(asked: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def requests_of(kind: str, entry: Any) -> dict[str, Any] | None:
-    """Return an entry's options that ask for another medium than it names; None if there are none."""
+    """Return the options of an entry that ask for another medium than it names, or None."""
     if not isinstance(entry, OBJECT):
         return None
-    named = next((entry[key] for key in REFERENCE_KEYS if entry.get(key) is not None), None)
-    given = {**named, **entry} if isinstance(named, OBJECT) else entry
-    asked = {
-        name: given[name]
-        for name in _REQUESTS[kind]
-        if given.get(name) and (name != "detail" or given[name] == "low")
-    }
+    inner = next((entry[key] for key in REFERENCE_KEYS if entry.get(key) is not None), None)
+    given = {**inner, **entry} if isinstance(inner, OBJECT) else entry
+    asked = {name: given[name] for name in _REQUESTS[kind] if given.get(name)}
+    if asked.get("detail", "low") != "low":  # the medium as it is
+        del asked["detail"]
     return asked or None
 
 

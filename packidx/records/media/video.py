@@ -117,8 +117,7 @@ def with_stated(info: MediaInfo, media: Media) -> MediaInfo:
 
     Raises:
         BadRecord: ``bad_media`` or ``broken_media``: the record asks for a frame that is not there,
-            or there are none. ``unsupported_media_option``: it states a part of the facts, and the
-            file's header says otherwise.
+            or there are none. ``unsupported_media_option``: the file's header says otherwise.
     """
     stated = {"height": media.height, "width": media.width, "fps": media.fps}
     if not info.extracted:
