@@ -182,7 +182,7 @@ def settings_option(what: str = "") -> Decorator:
         "processor_settings",
         "NAME=VALUE",
         "A setting of the processor in place of its folder's own, such as "
-        f"images.max_pixels=602112, videos.fps=1 or image_seq_length=64{what}. May be repeated.",
+        f"images.max_pixels=602112 or videos.do_sample_frames=true{what}. May be repeated.",
         read=_value,
     )
 

@@ -37,7 +37,8 @@ from ..sources import (
     sources_argument(),
     OptionGroup(
         "how to count",
-        "--processor Qwen/Qwen2.5-VL-7B-Instruct --labels last --processor-set videos.fps=1",
+        "--processor Qwen/Qwen2.5-VL-7B-Instruct --labels last "
+        "--processor-set images.max_pixels=602112",
     ),
     how_options,
     option("--seed", None, "Of --transform.", default=0, show_default=True),

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 @grouped_command(
     sources_argument(),
     OptionGroup(
-        "how to count", "--processor Qwen/Qwen2.5-VL-7B-Instruct --processor-set videos.fps=1"
+        "how to count",
+        "--processor Qwen/Qwen2.5-VL-7B-Instruct --processor-set images.max_pixels=602112",
     ),
     processor_option(required=True),
     settings_option(),

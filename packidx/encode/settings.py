@@ -29,6 +29,15 @@ from packidx.processor.folder import FILES, MEMBERS, OWN, Given, Stated, read_js
 _SIZES = ("size", "crop_size", "pad_size", "max_image_size")
 _MAY_BE_0 = ("num_additional_image_tokens", "initial_shift", "resample")
 _TOLD = ".packidx.json"
+_SAMPLING = ("fps", "num_frames", "min_frames", "max_frames", "max_duration", "initial_shift")
+_READ_WITH = dict.fromkeys(_SAMPLING, "do_sample_frames")
+_READ_WITH |= dict.fromkeys(("size", "resample", *EDGES.values()), "do_resize")
+_READ_WITH |= {"image_mean": "do_normalize", "image_std": "do_normalize", "pad_size": "do_pad"}
+_READ_WITH |= {"crop_size": "do_center_crop", "rescale_factor": "do_rescale"}
+_READ_WITH |= {"max_video_tokens": "cap_pixels_per_frame"}
+"""Settings, and the ones that switch them on."""
+_NEVER_READ = {"glm4v": ("num_frames",), "glm46v": ("num_frames", "fps", "max_duration")}
+"""Settings of videos that a family's class has but does not read."""
 _FRACTIONS = ("fps", "rescale_factor", "max_duration", "initial_shift")
 
 
@@ -66,6 +75,8 @@ def _change(made: Stated, given: Given) -> dict[str, Any]:
         if part in ("images", "videos") and made.place("videos") == made.place("images"):
             made.files[FILES[2]] = deepcopy(made.of("images"))
         made.of(part).update(_changes(part, settings, known))
+        if part != OWN:
+            _check_effect(family, part, settings, _known(family, part, made)[1])
         told |= {_full(part, path): value for path, value in settings.items()}
     return told
 
@@ -150,6 +161,26 @@ def _changes(part: str, settings: Mapping[str, Any], known: Mapping[str, Known])
     return changes
 
 
+def _check_effect(
+    family: Family, part: str, settings: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+    """
+    Raises:
+        OptionError: the processor does not read a setting under its other settings.
+    """
+    is_known = bool(family.video_defaults if part == "videos" else family.image_defaults)
+    for path in (path for path, value in settings.items() if value is not None):
+        label, name = f"processor setting {_full(part, path)} has no effect", path.partition(".")[0]
+        if part == "videos" and name in _NEVER_READ.get(family.name, ()):
+            raise OptionError(f"{label}: processors of {family.name} do not read it")
+        switch = _READ_WITH.get(name, "")
+        if name in _SAMPLING and "video_sampling" in family.video_defaults:
+            continue  # SmolVLM's processor samples without being told to
+        if switch and not now.get(switch, not is_known):
+            needed = f"{_full(part, switch)}=true"
+            raise OptionError(f"{label} without {needed}: add --processor-set {needed}")
+
+
 def _check_type(label: str, name: str, value: Any, now: Any) -> None:
     """
     Raises:
@@ -160,7 +191,7 @@ def _check_type(label: str, name: str, value: Any, now: Any) -> None:
     if name in _SIZES:
         wanted, fits = "an object of whole numbers", isinstance(value, Mapping)
         fits = fits and all(type(each) is int and each > 0 for each in value.values())
-    elif name.startswith("do_") or (isinstance(now, bool) and name not in _FRACTIONS):
+    elif name.startswith(("do_", "cap_")) or (isinstance(now, bool) and name not in _FRACTIONS):
         wanted, fits = "true or false", isinstance(value, bool)
     elif isinstance(now, float) or name in _FRACTIONS:
         wanted, fits = "a number", is_number

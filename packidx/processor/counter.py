@@ -45,7 +45,8 @@ from packidx.processor.text.sequence import (
     places,
     trained_tokens,
 )
-from packidx.records.conversation import Conversation, MediaInfo
+from packidx.records.conversation import Conversation, Media, MediaInfo
+from packidx.records.media.references import OF_FRAMES, cut, unsupported_option
 
 CHARS_PER_TOKEN = 3
 OUT_OF_MEMORY = "memory ran out: use fewer --workers, or leave the record out"
@@ -122,6 +123,9 @@ class ConversationCounter:
                 continue
             fill(columns, chosen, vision.expand(name, given, owners[chosen]), EXACT)
         columns.errors |= not_together(self.files.name, vision, columns)
+        for number, medium in enumerate(listed):
+            if medium.requests and (error := refused(medium, known[number], self.files)):
+                columns.errors[number] = error
         return columns
 
     # -- what is known of kinds --------------------------------------------------------------------
@@ -312,6 +316,28 @@ def cut_off(files: ProcessorFiles, tokens: int) -> BadRecord:
     where = "take max_length and truncation out of its tokenizer_config.json and tokenizer.json"
     text = f"{tokens} tokens, of which {files.name} leaves {files.limit}: {where}"
     return BadRecord("cut_off", text)
+
+
+_SAMPLING = ("fps", "nframes", "min_frames", "max_frames")
+
+
+def refused(medium: Media, info: MediaInfo | None, files: ProcessorFiles) -> BadRecord | None:
+    """Return why a medium is refused for an option; None if the settings say the same."""
+    settings = files.settings
+    for option, value in (medium.requests or {}).items():
+        if option in OF_FRAMES and info is not None and info.extracted:
+            continue
+        name = f"{medium.kind}s.{'num_frames' if option == 'nframes' else option}"
+        is_off = option in _SAMPLING and not settings.get("videos.do_sample_frames")
+        if not is_off and settings.get(name) == value:
+            continue
+        also = " and videos.do_sample_frames=true" if is_off else ""
+        fix = f"set {name}={cut(value)}{also} for all media with --processor-set, or "
+        if option == "nframes" and "videos.fps" in settings or not (is_off or name in settings):
+            fix = ""  # the processor has no such setting
+        fact = "is read by the processor's settings"
+        return unsupported_option(medium.kind, option, value, fact, fix)
+    return None
 
 
 def not_together(name: str, vision: MediaModel, media: MediaColumns) -> dict[int, BadRecord]:

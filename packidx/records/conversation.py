@@ -42,6 +42,8 @@ class Media:
     """Stated number of a sound's samples per channel."""
     sampling_rate: int | None = None
     """Stated samples of a sound per second."""
+    requests: dict[str, Any] | None = None
+    """Options that ask for another medium than the file: ``{"max_pixels": 602112}``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ _STATED = {
 def stated_of(medium: Media) -> dict[str, Any]:
     """Return what a record states of a medium, by the names that messages have for it."""
     stated = {name: getattr(medium, field) for name, field in _STATED.items()}
+    stated |= medium.requests or {}
     return {name: value for name, value in stated.items() if value is not None}
 
 

@@ -16,7 +16,7 @@ from packidx.encode import ProcessorEncoder
 from packidx.errors import MismatchError
 from packidx.torch import PackedDataset
 
-PLANNED = "images.max_pixels=1003520", "videos.fps=1.5"
+PLANNED = "images.max_pixels=1003520", "videos.max_pixels=300000"
 TOLD = r"images\.max_pixels: 1003520 planned, 602112 here"
 
 
@@ -46,14 +46,14 @@ def test_other_settings_than_the_planned_ones_are_told_by_name(
     estimated(data, folder, tmp_path / "lengths", *PLANNED)
     plan_packs(tmp_path / "lengths", index, capacity=4096)
     opened = open_index(index)
-    told = {"images.max_pixels": 1003520, "videos.fps": 1.5}
+    told = {"images.max_pixels": 1003520, "videos.max_pixels": 300000}
     assert opened.manifest["lengths"]["encoder"]["overrides"] == told
     encoder = ProcessorEncoder(folder, settings=told)
     [pack] = PackedDataset(opened, encoder)
     assert len(pack.samples[0]["input_ids"]) == opened.pack(0).samples[0].length
     assert 602112 / 28**2 < len(pack.samples[0]["input_ids"]) < 1003520 / 28**2 + 100
     other = ProcessorEncoder(
-        folder, settings={"images.size.longest_edge": 602112, "videos.fps": 1.5}
+        folder, settings={"images.size.longest_edge": 602112, "videos.max_pixels": 300000}
     )
     with pytest.raises(MismatchError, match=rf"use the same[^\n]*\n  {TOLD}$"):
         PackedDataset(opened, other)
@@ -63,7 +63,12 @@ def test_other_settings_than_the_planned_ones_are_told_by_name(
     here = ["--processor", str(folder), "--quiet"]
     assert main(["verify", index, *here, "--sample", "1"]) == 0  # the plan's own settings hold
     capsys.readouterr()
-    changed = ["--processor-set", "images.max_pixels=602112", "--processor-set", "videos.fps=1.5"]
+    changed = [
+        "--processor-set",
+        "images.max_pixels=602112",
+        "--processor-set",
+        "videos.max_pixels=300000",
+    ]
     assert main(["verify", index, *here, *changed]) == 3
     assert re.search(TOLD, " ".join(capsys.readouterr().out.split()))
 
@@ -78,7 +83,7 @@ def test_settings_decide_lengths_and_are_in_the_options(
     small = estimated(data, folder, output, *PLANNED)
     assert small["options"]["processor_settings"] == {
         "images.max_pixels": 1003520,
-        "videos.fps": 1.5,
+        "videos.max_pixels": 300000,
     }
     assert small["sources"][0]["num_tokens"] < plain["sources"][0]["num_tokens"]
     assert small["encoder"]["fingerprint"] != plain["encoder"]["fingerprint"]

@@ -139,6 +139,7 @@ _MERGED: dict[str, Any] = {"temporal_patch_size": 2, "merge_size": 2}
 _QWEN2_IMAGE = {**CLIP_DEFAULTS, **_MERGED, "patch_size": 14}
 _QWEN2_IMAGE |= {"size": {"shortest_edge": 3136, "longest_edge": 1_003_520}}
 _VIDEO = {**CLIP_DEFAULTS, **_MERGED, "min_frames": 4, "max_frames": 768}
+_VIDEO |= {"cap_pixels_per_frame": None}
 _QWEN2_VIDEO = {**_VIDEO, "patch_size": 14, "max_video_tokens": 128_000}
 _QWEN2_VIDEO |= {"do_sample_frames": False}
 _QWEN2_VIDEO |= {"size": {"shortest_edge": 100_352, "longest_edge": 602_112}}

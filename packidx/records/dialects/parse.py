@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -91,8 +91,14 @@ _FLAGS = (
 """Columns that say what of a record is trained on, and the value that changes nothing."""
 _TURN_OWN_KEYS = frozenset(("role", "from", "content", "value")) | _TRAIN_KEYS
 _PLACEHOLDER = re.compile("<(image|video|audio)>")
+_SHOWN = "image|img|pic|picture|photo|video|vid|frame|vision|media|audio|sound|speech"
+_NUMBERED = r"[-_ :#]?\d+"
 _UNKNOWN_PLACE = re.compile(
-    r"<\|?(?:image|img|video|audio|picture)[-_ ]?(?:\d+|pad|token|placeholder|here)?\|?>|\[IMG\]",
+    rf"<\|?(?:start_of_|begin_of_|end_of_)?(?P<word>{_SHOWN})"
+    rf"(?:[-_ ]?(?:soft|pad|tokens?|placeholder|here|start|end|begin|content|context|[be]os)"
+    rf"|{_NUMBERED})*\s*/?\|?>(?!(?s:.+)</(?P=word)\s*>)"
+    r"|<\|endoftext\d+\|>|<\|?[bes]o[aiv]\|?>|<im_(?:patch|start|end)>"
+    rf"|\[(?<![\w\])]\[)(?:img|image|picture|pic|video|vid|audio)(?:{_NUMBERED})?\](?![\[(:]|http)",
     re.IGNORECASE,
 )
 """What other tools write where a medium stands."""
@@ -430,7 +436,7 @@ class MediaLists:
             for kind, keys in LIST_KEYS.items()
             if not record.keys().isdisjoint(keys)
         }
-        self._record = None if has_media else record
+        self._record, self._has_media = record, has_media
         self._used: dict[str, int] = {}  # by placeholders
         self._seen: dict[str, int] = {}  # of all
         self.has_literal = False
@@ -439,7 +445,7 @@ class MediaLists:
     @cached_property
     def may_be(self) -> bool:
         """Whether a placeholder could stand for something."""
-        return self._stated is not None or self._record is None or may_hold_media(self._record)
+        return self._stated is not None or self._has_media or may_hold_media(self._record)
 
     def next(self, kind: str) -> Media:
         """The medium that the next placeholder of a kind stands for."""
@@ -473,22 +479,19 @@ class MediaLists:
         return replace(medium, **taken)
 
     def place(self, turns: list[Turn]) -> None:
-        """Put the media of each kind of which no turn has one before the first user's words."""
-        listed = [kind for kind, held in self._listed.items() if held and kind not in self._used]
-        if not listed:
-            return
+        """Put the media of each kind of which no turn has one before the first user's words; refuse
+        texts with another tool's placeholder."""
         at = next((n for n, turn in enumerate(turns) if turn.role == "user"), None)
         if at is None:
             return
+        listed = [kind for kind, held in self._listed.items() if held and kind not in self._used]
         shown = {part.kind for turn in turns for part in turn.parts if isinstance(part, Media)}
         front = [self.next(k) for k in listed if k not in shown for _ in self._listed[k]]
-        texts = (part for turn in turns for part in turn.parts if isinstance(part, str))
-        other = next(filter(None, map(_UNKNOWN_PLACE.search, texts if front else ())), None)
-        if other is not None:
-            text = (
-                f"a text has {other[0]!r}: only <{front[0].kind}> stands for a medium of a record"
-            )
-            raise BadRecord("media_mismatch", f"{text}; a --transform writes it")
+        places = (place for turn in turns for place in _unknown_places(turn, not front, shown))
+        place = next(places, None)
+        if place is not None and (front or shown or may_hold_media(self._record)):
+            text = f"a text has {place!r}: only <image>, <video> and <audio> stand for media"
+            raise BadRecord("media_mismatch", f"{text}; a --transform writes them")
         if front:
             parts = (*front, *turns[at].parts)
             turns[at] = replace(turns[at], parts=parts, text_as_list=False)
@@ -510,6 +513,21 @@ class MediaLists:
             if len(entries) != (seen := self._seen.get(kind, 0)):
                 has = f"{len(entries)} entries but the record has {seen} {kind}(s)"
                 raise BadRecord(_REASON, f"'{kind}s_meta' has {has}")
+
+
+def _unknown_places(turn: Turn, is_placed: bool, shown: Collection[str]) -> Iterator[str]:
+    """The placeholders of other tools in what a turn says.
+
+    Args:
+        is_placed: whether all the record's media have a place. Then only those count that begin a
+            line of the user's, and numbers (``<image 1>``) refer to media that are `shown`.
+    """
+    for text in turn.texts if turn.role == "user" or not is_placed else ():
+        for mark in _UNKNOWN_PLACE.finditer(text) if "<" in text or "[" in text else ():
+            begins = text[: mark.start()].rstrip(" \t")[-1:] in ("", "\n")
+            refers = shown and "|" not in mark[0] and re.search(r"\d", mark[0])
+            if not is_placed or (begins and not refers):
+                yield mark[0]
 
 
 def unread(place: str, kind: str) -> BadRecord:

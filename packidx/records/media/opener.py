@@ -30,6 +30,7 @@ from packidx.records.media.references import (
     map_media,
     reference_of,
     refs_of,
+    requests_of,
 )
 from packidx.records.media.video import Video, frames_info, video_info, with_stated
 
@@ -198,9 +199,9 @@ def open_media(
     """A shallow copy of a raw record in which every image is opened and upright.
 
     The record keeps its dialect: entries of its own image list become PIL images, and content
-    parts that name an image become ``{"type": "image", "image": <PIL image>}``. Videos given as
-    lists of frames become lists of PIL images, any other a `Video`; sounds become `Audio`s.
-    `dialects.parse` accepts the result.
+    parts that name an image, and entries with options (``max_pixels`` …), become
+    ``{"type": "image", "image": <PIL image>}`` with these. Videos given as lists of frames become
+    lists of PIL images, any other a `Video`; sounds become `Audio`s. `dialects.parse` accepts it.
 
     Args:
         moved: old absolute path -> where it is now.
@@ -234,7 +235,7 @@ class MediaOpener:
         as it can be."""
         key, frames = frames_of(entry) if kind == "video" else (None, None)
         if frames is not None:
-            images = [self.image(reference_of(frame)) for frame in frames]
+            images = [self.entry("image", frame) for frame in frames]
             return images if key is None else {**entry, key: images}
         ref = reference_of(entry)
         if kind == "video" and (frames := frames_in(self._placed(ref), self._root)) is not None:
@@ -242,7 +243,7 @@ class MediaOpener:
             stated = entry.items() if isinstance(entry, Mapping) else ()
             kept = {name: value for name, value in stated if name not in REFERENCE_KEYS}
             return {**kept, "frames": images}
-        if kind == "image" and not is_part:
+        if kind == "image" and not is_part and requests_of(kind, entry) is None:
             return self.image(ref)
         if ref is None:
             return entry
@@ -252,6 +253,7 @@ class MediaOpener:
         if not isinstance(entry, Mapping):
             return opened
         kept = {name: value for name, value in entry.items() if name not in _REPLACED_KEYS}
+        kept |= requests_of(kind, entry) or {}
         if kind == "image" or kept.get("type"):
             return {**kept, "type": kind, kind: opened}
         return {**kept, (kind if kind in kept else "path"): opened}

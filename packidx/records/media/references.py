@@ -40,6 +40,16 @@ REFERENCE_KEYS = (
 )
 """Keys under which an object names a medium, the first of which is taken."""
 _BASE64_KEYS = ("bytes", "base64", "data")
+OF_FRAMES = ("fps", "sample_fps", "nframes")
+"""Requests of a video file that are facts where its frames are listed, or wholly described."""
+_SIZES = ("min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width", "detail")
+_CUTS = ("start", "end", "start_time", "end_time")
+_REQUESTS = {
+    "image": _SIZES,
+    "video": (*_SIZES, *_CUTS, *OF_FRAMES, "video_start", "video_end", "min_frames", "max_frames"),
+    "audio": (*_CUTS, "audio_start", "audio_end", "offset"),
+}
+"""Keys by which an object asks for other sides, other frames or a part of its medium."""
 _MAX_PIXELS_PER_SIDE = 10_000_000  # far over any image; keeps products of sides within int64
 _MAX_FRAMES = 2**31 - 1
 _MAX_SAMPLES, _MAX_RATE = 2**40, 10_000_000
@@ -210,10 +220,39 @@ def medium_of(kind: str, entry: Any) -> Media:
     ref = reference_of(entry)
     if is_opened(ref):
         width, height = ref.size
-        return Media(kind, ref, int(height), int(width))
-    if isinstance(entry, OBJECT):
-        return Media(kind, ref, **stated_facts(entry, kind, "bad_media"))
-    return Media(kind, ref)
+        return Media(kind, ref, int(height), int(width), requests=requests_of(kind, entry))
+    if not isinstance(entry, OBJECT):
+        return Media(kind, ref)
+    facts, asked = stated_facts(entry, kind, "bad_media"), requests_of(kind, entry)
+    if asked is not None and any(name in asked for name in OF_FRAMES):
+        described = facts.get("height") and facts["num_frames"] and facts["fps"]
+        if facts["frame_indices"] or described:
+            asked = _not_of_frames(asked)
+        else:
+            facts |= {"fps": None} | ({"num_frames": None} if "nframes" in asked else {})
+    return Media(kind, ref, **facts, requests=asked)
+
+
+def _not_of_frames(asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    return {name: value for name, value in asked.items() if name not in OF_FRAMES} or None
+
+
+def requests_of(kind: str, entry: Any) -> dict[str, Any] | None:
+    """Return the options of an entry that ask for another medium than it names, or None."""
+    if not isinstance(entry, OBJECT):
+        return None
+    inner = next((entry[key] for key in REFERENCE_KEYS if entry.get(key) is not None), None)
+    given = {**inner, **entry} if isinstance(inner, OBJECT) else entry
+    asked = {name: given[name] for name in _REQUESTS[kind] if given.get(name)}
+    if asked.get("detail", "low") != "low":  # the medium as it is
+        del asked["detail"]
+    return asked or None
+
+
+def unsupported_option(kind: str, name: str, value: Any, fact: str, fix: str = "") -> BadRecord:
+    """Return why a record is refused that asks for another medium than its file is."""
+    text = f"{kind} option {name} is {cut(value)}, but the {kind} {fact}: {fix}remove {name}"
+    return BadRecord("unsupported_media_option", f"{text} with a --transform")
 
 
 def _extracted(entry: Any, frames: list[Any] | tuple[Any, ...]) -> Media:
@@ -227,7 +266,9 @@ def _extracted(entry: Any, frames: list[Any] | tuple[Any, ...]) -> Media:
     if facts.get("num_frames") not in (None, len(refs)):
         text = f"a video is stated to have {facts['num_frames']} frames, but lists {len(refs)}"
         raise BadRecord("bad_media", text)
-    return Media("video", refs, **{**facts, "num_frames": len(refs)})
+    asked = _not_of_frames(requests_of("video", entry) or {})
+    asked = next(filter(None, (requests_of("image", frame) for frame in frames)), asked)
+    return Media("video", refs, **{**facts, "num_frames": len(refs)}, requests=asked)
 
 
 def refs_of(media: Media) -> Sequence[Any]:
@@ -253,7 +294,7 @@ def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, 
             if entry.get(key) is not None:
                 facts["num_frames"] = integer(entry[key], 1, _MAX_FRAMES, key, reason)
                 break
-        facts["fps"] = rate(entry.get("fps", entry.get("sample_fps")), reason)
+        facts["fps"] = rate_of(entry, reason)
         facts["frame_indices"] = _indices(entry.get("frame_indices"), reason)
     if kind == "audio":
         for key, most in (("num_samples", _MAX_SAMPLES), ("sampling_rate", _MAX_RATE)):
@@ -261,12 +302,13 @@ def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, 
     return facts
 
 
-def rate(value: Any, reason: str) -> float | None:
+def rate_of(entry: Mapping[str, Any], reason: str) -> float | None:
     """Frames per second, or None where not stated.
 
     Raises:
         BadRecord: `reason`, not a positive number.
     """
+    value = entry.get("fps", entry.get("sample_fps"))
     if value is None:
         return None
     if type(value) not in (int, float) or not 0 < value < math.inf:

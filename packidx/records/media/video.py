@@ -31,7 +31,7 @@ from packidx.records.media.images import (
     open_image,
 )
 from packidx.records.media.paths import shortened
-from packidx.records.media.references import is_opened
+from packidx.records.media.references import is_opened, rate_of, unsupported_option
 
 # Containers of pixels alone: playlists and scripts, which name further files, are none.
 _FORMATS = (
@@ -117,14 +117,19 @@ def with_stated(info: MediaInfo, media: Media) -> MediaInfo:
 
     Raises:
         BadRecord: ``bad_media`` or ``broken_media``: the record asks for a frame that is not there,
-            or there are none.
+            or there are none. ``unsupported_media_option``: the file's header says otherwise.
     """
     stated = {"height": media.height, "width": media.width, "fps": media.fps}
     if not info.extracted:
         stated["num_frames"] = media.num_frames
+    elif media.fps is None and media.requests:  # of a folder of frames
+        stated["fps"] = rate_of(media.requests, "bad_media")
     known: dict[str, Any] = {k: fact for k, fact in stated.items() if fact is not None}
-    info = replace(info, frame_indices=media.frame_indices, **known)
+    found, info = info, replace(info, frame_indices=media.frame_indices, **known)
     _check(info)
+    for name in known if not info.extracted and len(known) < len(stated) else ():
+        if name != "fps" and known[name] != (value := getattr(found, name)):
+            raise unsupported_option("video", name, known[name], f"has {value}")
     return info
 
 

@@ -148,7 +148,7 @@ def test_nemo_meta_states_frames_of_videos() -> None:
         Media("image", "i", 20, 30),
         Media("video", "a", 20, 30, None, 100, 25.0),
         Media("video", "b"),
-        Media("video", "c", 6, 7, 9, 8, 1.0),  # the entry itself knows better
+        Media("video", "c", 6, 7, 9, 8, 2.5, requests={"fps": 1}),
         Media("video", "d", 4, 5, None, 6, 2.0),  # 0 frames: those of 3.2 s
         Media("video", "e", 20, 30),
     )
@@ -165,7 +165,7 @@ def test_nemo_meta_states_frames_of_videos() -> None:
         ),
         (
             {"video": "v.mp4", "nframes": 9, "height": 4, "width": 6},
-            Media("video", "v.mp4", 4, 6, num_frames=9),
+            Media("video", "v.mp4", 4, 6, requests={"nframes": 9}),
         ),
         ({"video_url": {"url": "v.mp4"}}, Media("video", "v.mp4")),
         (["a.png", "b.png"], Media("video", ["a.png", "b.png"], num_frames=2)),

@@ -1,0 +1,224 @@
+"""Options of one medium, other tools' placeholders and settings without effect are refused."""
+
+from __future__ import annotations
+
+import json
+import wave
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from clips import write_clip
+from packidx_cli.main import main
+from PIL import Image
+
+from packidx.encode import ProcessorEncoder
+from packidx.errors import BadRecord
+from packidx.records.media.opener import open_media
+from packidx.records.media.paths import MediaRoot
+
+Record = dict[str, Any]
+VIDEO, IMAGE = {"type": "video", "video": "v.mp4"}, {"type": "image", "image": "a.png"}
+FRAMES = [f"frames/{number}.png" for number in range(6)]
+LISTED = {"type": "video", "video": FRAMES}
+
+
+def said(content: Any, **more: Any) -> Record:
+    turns = [{"role": "user", "content": content}, {"role": "assistant", "content": "Yes."}]
+    return {"messages": turns, **more}
+
+
+def shown(part: Record, **options: Any) -> Record:
+    return said([{**part, **options}, {"type": "text", "text": "What?"}])
+
+
+@pytest.fixture(scope="module")
+def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("media")
+    write_clip(folder / "v.mp4", frames=40)
+    Image.new("RGB", (640, 480)).save(folder / "a.png")
+    (folder / "frames").mkdir()
+    for name in FRAMES:
+        Image.new("RGB", (96, 64)).save(folder / name)
+    with wave.open(str(folder / "s.wav"), "wb") as sound:
+        sound.setparams((1, 2, 16000, 0, "NONE", ""))
+        sound.writeframes(bytes(3200))
+    return folder
+
+
+def counted(
+    records: list[Record], media: Path, tmp_path: Path, *more: str
+) -> list[tuple[int | None, str | None]]:
+    """Length and error of each record, through the command line."""
+    lines = (json.dumps({"id": str(n), **record}) for n, record in enumerate(records))
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    command = ["estimate", str(tmp_path / "a.jsonl"), "-o", str(tmp_path / "l"), "--quiet"]
+    command += ["--media-root", str(media), "--workers", "1", "--max-rejected", "1", *more]
+    assert main(command) == 0
+    rows = ds.dataset([*map(str, (tmp_path / "l").glob("part-*.parquet"))]).to_table().to_pylist()
+    assert [row["key"] for row in rows] == [str(n) for n in range(len(records))]
+    return [(None if row["reason"] else row["length"], row["reason"]) for row in rows]
+
+
+ASKED = [
+    shown(VIDEO, fps=1.0),
+    shown(VIDEO, sample_fps=2),
+    shown(VIDEO, nframes=8),
+    shown(VIDEO, num_frames=8),
+    shown(VIDEO, height=32, width=48),
+    *(shown(VIDEO, **{name: 20_000}) for name in ("max_pixels", "min_pixels", "total_pixels")),
+    *(shown(VIDEO, **{name: 2}) for name in ("max_frames", "min_frames", "video_start", "end")),
+    shown(VIDEO, resized_height=28, resized_width=28),
+    shown({"type": "video_url", "video_url": {"url": "v.mp4", "fps": 1}}),
+    shown({"type": "video", "video": {"path": "v.mp4", "video_end": 2.0}}),
+    said("<video>What?", videos=[{"path": "v.mp4", "fps": 1}]),
+    shown(LISTED, max_pixels=2000),
+    shown({"type": "video", "video": [{"image": name, "max_pixels": 999} for name in FRAMES]}),
+    shown(IMAGE, max_pixels=50_000),
+    shown(IMAGE, resized_height=56, resized_width=56),
+    shown({"type": "image_url", "image_url": {"url": "a.png", "detail": "low"}}),
+    said("<image>What?", images=[{"path": "a.png", "min_pixels": 500_000}]),
+]
+STATED = [  # each is read as the record before it in the list that has no option
+    shown(VIDEO),
+    *(shown(VIDEO, **{name: None}) for name in ("fps", "max_pixels")),
+    shown(VIDEO, video_start=0.0),
+    shown(VIDEO, num_frames=40, height=64, width=96, fps=10.0),
+    shown(VIDEO, num_frames=40),
+    shown(VIDEO, duration=4.0, raw_fps=10),
+    shown(LISTED),
+    shown(LISTED, sample_fps=2, raw_fps=10),
+    shown(LISTED, fps=2),
+    shown({"type": "video", "video": "frames"}, fps=2),
+    shown(IMAGE),
+    shown({"type": "image_url", "image_url": {"url": "a.png", "detail": "auto"}}),
+    shown(IMAGE, max_pixels=None, detail="high"),
+    shown(IMAGE, max_pixels=12_845_056),  # the processor's own
+]
+PLAIN = (0, 7, 11)
+
+
+def test_options_of_a_medium_are_refused_and_facts_are_read(
+    media: Path, tmp_path: Path, processors: Path
+) -> None:
+    folder = str(processors / "qwen2.5-vl")
+    rows = counted(STATED + ASKED, media, tmp_path, "--processor", folder)
+    for number, (length, error) in enumerate(rows[: len(STATED)]):
+        plain = max(each for each in PLAIN if each <= number)
+        assert (length, error) == (rows[plain][0], None), STATED[number]
+    for record, row in zip(ASKED, rows[len(STATED) :], strict=True):
+        assert row == (None, "unsupported_media_option"), record
+    encoder, root = ProcessorEncoder(folder), MediaRoot(str(media), True)
+    for record in ASKED:  # as streams read them
+        with pytest.raises(BadRecord, match="unsupported_media_option"):
+            encoder(open_media(record, root))
+    for number in PLAIN:
+        built = encoder(open_media(STATED[number], root))
+        assert len(built["input_ids"]) == rows[number][0]
+
+
+def test_options_that_equal_the_settings_pass(
+    media: Path, tmp_path: Path, processors: Path
+) -> None:
+    records = [shown(VIDEO, fps=1.0), shown(VIDEO), shown(VIDEO, fps=3), shown(VIDEO, nframes=8)]
+    on = ["videos.fps=1", "videos.do_sample_frames=true"]
+    given = [word for setting in on for word in ("--processor-set", setting)]
+    folder = str(processors / "qwen2.5-vl")
+    rows = counted(records, media, tmp_path, "--processor", folder, *given)
+    assert rows[0] == rows[1] and rows[0][1] is None
+    settings = {"videos.fps": 1, "videos.do_sample_frames": True}
+    encoder, root = ProcessorEncoder(folder, settings=settings), MediaRoot(str(media), True)
+    built = encoder(open_media(records[0], root))
+    # 4 s at 1 frame/s: 2 steps in time of 64x96 pixels, which are 2x3 tokens.
+    assert built["video_grid_thw"].tolist() == [[2, 4, 6]] and len(built["input_ids"]) == rows[0][0]
+    assert {error for _, error in rows[2:]} == {"unsupported_media_option"}
+    newer = counted(
+        [shown(VIDEO, fps=2), shown(VIDEO), shown(VIDEO, fps=1)],
+        *(media, tmp_path, "--processor", str(processors / "qwen3-vl")),
+    )
+    assert newer[0] == newer[1] and newer[2] == (None, "unsupported_media_option")
+
+
+def with_keys(record: Record) -> Record:
+    """An encoder that obeys the options of media itself."""
+    [entry] = record.get("images") or [record["messages"][0]["content"][0]]
+    size = entry["image"].size if "image" in entry else (1, 1)
+    asked = entry.get("max_pixels") or int(entry["fps"])
+    return {"input_ids": [7] * (asked + size[0])}
+
+
+def test_an_encoder_of_ones_own_gets_the_options(
+    media: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    records = [
+        shown({"type": "video", "video": {"path": "v.mp4", "fps": 3}}),
+        shown(IMAGE, max_pixels=20),
+        said("<image>What?", images=[{"path": "a.png", "max_pixels": 30}]),
+    ]
+    rows = counted(records, media, tmp_path, "--encode", f"{Path(__file__).stem}:with_keys")
+    assert rows == [(4, None), (660, None), (670, None)]
+
+
+MARKS = (
+    *("<sound>", "<speech>", "<start_of_image>", "<image/>", "[image]", "<pic>", "<vid>"),
+    *("<|endoftext10|>", "<img1>", "<video_0>", "<audio/>", "<image_soft_token>", "[VIDEO]"),
+    *("<|vision_start|>", "<IMG_CONTEXT>", "<|image_1|>", "<ImageHere>", "<image_placeholder>"),
+    *("<media>", "<frame>", "<|audio_bos|>", "<|AUDIO|>", "<start_of_audio>", "<|begin_of_image|>"),
+    *("<speech></speech>", "<|media_pad|>", "<boi>"),
+)
+TEXTS = (
+    "How does <img src='a.png'> differ from [image](http://x/a.png) and ![image][1]?",
+    "<picture>\n<source srcset=a.png>\n</picture>\nIs it right?",
+    "<video controls>\n<audio src=a.wav>\nWhat is played?",
+    "x = batch[image]\ny = <ImageView>\n<fim_middle>",
+    "<image_url>a</image_url>\n<speech>hello there</speech>",
+)
+
+
+def test_placeholders_of_other_tools_are_refused(
+    media: Path, tmp_path: Path, processors: Path
+) -> None:
+    processor = ["--processor", str(processors / "qwen2.5-vl")]
+    beside = [said(f"{mark}\nWhat?", images=["a.png"]) for mark in MARKS]
+    beside += [said(f"See {mark} here.", images=["a.png"]) for mark in MARKS]
+    # Numbers may refer to images that are shown.
+    alone = [mark for mark in MARKS if mark not in ("<img1>", "<video_0>")]
+    beside += [said(f"<image>\nWhat?\n{mark}", images=["a.png"]) for mark in alone]
+    lost = [said(f"{mark}\nWhat?", images=[]) for mark in MARKS]
+    for record, (_, error) in zip(
+        beside + lost, counted(beside + lost, media, tmp_path, *processor), strict=True
+    ):
+        assert error in ("media_mismatch", "media_token_in_text"), record
+    texts = [said(text, images=["a.png"]) for text in TEXTS]
+    texts += [said(f"<image>{text}", images=["a.png"]) for text in TEXTS]
+    texts += [said("<image>Compare it to [image 1] and <image 2>.", images=["a.png"])]
+    texts += [said("<image>What does <sound> do in SSML?", images=["a.png"])]
+    assert {error for _, error in counted(texts, media, tmp_path, *processor)} == {None}
+    plain = [said(f"{text}\n{mark}") for text, mark in zip(TEXTS, MARKS, strict=False)]
+    assert {error for _, error in counted(plain, media, tmp_path, *processor)} == {None}
+
+
+@pytest.mark.parametrize(
+    ("setting", "enables"),
+    [
+        *((f"videos.{name}=2", "videos.do_sample_frames=true") for name in ("fps", "num_frames")),
+        *((f"videos.{n}=8", "videos.do_sample_frames=true") for n in ("max_frames", "min_frames")),
+        ("images.crop_size={}", "images.do_center_crop=true"),
+        ("videos.pad_size={}", "videos.do_pad=true"),
+        ("videos.max_video_tokens=9000", "videos.cap_pixels_per_frame=true"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(
+    *, setting: str, enables: str, media: Path, tmp_path: Path, processors: Path, capsys: Any
+) -> None:
+    setting = setting.replace("{}", '{"height": 28, "width": 28}')
+    (tmp_path / "a.jsonl").write_text(json.dumps(shown(VIDEO)) + "\n")
+    command = ["estimate", str(tmp_path / "a.jsonl"), "-o", str(tmp_path / "l"), "--quiet"]
+    command += ["--media-root", str(media), "--workers", "1"]
+    command += ["--processor", str(processors / "qwen2.5-vl"), "--processor-set"]
+    assert main([*command, setting]) == 1
+    assert enables in " ".join(capsys.readouterr().err.split())
+    if "cap_" in enables:
+        assert main([*command, setting, "--processor-set", enables]) == 0
