@@ -239,7 +239,7 @@ def test_split_pieces_make_the_sample_again(tmp_path: Path, types: bool) -> None
     assert [len(ids) for ids, _ in pieces] == [40, 40, 15]
     assert torch.equal(torch.cat([ids for ids, _ in pieces]), encode(LONG[0])["input_ids"])
     for ids, rows in pieces:
-        assert torch.equal(rows, torch.arange(len(ids)).expand(3, -1))
+        assert torch.equal(rows, torch.arange(len(ids)).expand(len(rows), -1))
     assert index.dropped(["sample_id", "reason"]).to_pylist() == [
         {"sample_id": 2, "reason": "too_long"}
     ]
