@@ -219,109 +219,66 @@ def test_media_arrive_opened(tmp_path: Path, rooted: bool) -> None:
     assert sizes == [(6, 4)]
 
 
-LONG = [record(7, [30, (2, 4), 10, (4, 4), 20]), record(8, [9])]
+LONG = [record(7, [95]), record(8, [9]), record(9, [4, (2, 4), 60])]
 
 
 @pytest.mark.parametrize("types", [True, False])
 def test_split_pieces_make_the_sample_again(tmp_path: Path, types: bool) -> None:
-    encode = SyntheticEncode(types=types)
-    if not types:
-        encode.media_token_ids = {"image": IMAGE}  # type: ignore[attr-defined]
     index = make_index(tmp_path, {"all": LONG}, capacity=40, on_long="split")
-    dataset = PackedDataset(index, encode)
-    whole = encode(LONG[0])
-    found: dict[int, tuple[torch.Tensor, ...]] = {}
-    for pack in every(dataset):
-        patches = grids = 0
+    encode = SyntheticEncode(types=types)
+    found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    for pack in every(PackedDataset(index, encode)):
         for at, sample in enumerate(index.pack(pack["pack_id"]).samples):
             start, stop = pack["cu_seqlens"][at : at + 2].tolist()
-            ids, rows = pack["input_ids"][start:stop], pack["position_ids"][:, start:stop]
-            assert (
-                pack["labels"][start] == -100 and (pack["labels"][start + 1 : stop] != -100).all()
-            )
-            images = int((ids[:-1].eq(90)).sum())
-            if sample.sample_id != 0:
-                continue
-            count = int(pack.get("image_grid_thw", torch.zeros(0, 3)).shape[0])
-            assert images == count
-            found[sample.piece] = (
-                ids,
-                rows,
-                pack["pixel_values"] if count else torch.zeros(0, encode.patch_dim),
-                pack["image_grid_thw"] if count else torch.zeros(0, 3, dtype=torch.long),
-            )
-            patches, grids = patches + 1, grids + 1
+            assert pack["labels"][start] == -100
+            assert (pack["labels"][start + 1 : stop] != -100).all()
+            if sample.sample_id == 0:
+                rows = pack["position_ids"][:, start:stop]
+                found[sample.piece] = pack["input_ids"][start:stop], rows
     pieces = [found[number] for number in sorted(found)]
-    assert len(pieces) == 2
-    assert torch.equal(torch.cat([piece[0] for piece in pieces]), whole["input_ids"])
-    assert torch.equal(torch.cat([piece[2] for piece in pieces]), whole["pixel_values"])
-    assert torch.equal(torch.cat([piece[3] for piece in pieces]), whole["image_grid_thw"])
-    for ids, rows, *_ in pieces:
-        assert torch.equal(rows[0], torch.arange(len(ids)))
-        assert rows[1:, 0].tolist() == [0, 0, 0]
-    relative = whole["position_ids"][:, 40:]
-    assert torch.equal(pieces[1][1][1:], relative - relative[:, :1])
+    assert [len(ids) for ids, _ in pieces] == [40, 40, 15]
+    assert torch.equal(torch.cat([ids for ids, _ in pieces]), encode(LONG[0])["input_ids"])
+    for ids, rows in pieces:
+        assert torch.equal(rows, torch.arange(len(ids)).expand(len(rows), -1))
+    assert index.dropped(["sample_id", "reason"]).to_pylist() == [
+        {"sample_id": 2, "reason": "too_long"}
+    ]
 
 
-def test_cutting_images_and_videos_apart() -> None:
-    """Tokens: 2 text, image of 1, video of 2, two images of 1, video of 1, 1 text."""
+def test_a_cut_keeps_all_media_or_is_refused() -> None:
+    """Tokens: 2 text, image of 1, video of 2, image of 1, 3 text."""
     rules = {"video_names": "rows"}
-    sample = normalise(
-        {
-            "input_ids": [5, 6, 92, 93, 93, 92, 92, 93, 7],
-            "image_grid_thw": torch.tensor([[1, 2, 2], [1, 2, 2], [1, 2, 2]]),
-            "video_grid_thw": torch.tensor([[2, 2, 2], [1, 2, 2]]),
-            "pixel_values": torch.arange(12)[:, None],
-            "pixel_values_videos": torch.arange(12)[:, None],
-            "second_per_grid_ts": torch.tensor([0.5, 0.25]),
-            "video_names": torch.tensor([[1], [2]]),
-            "video_frames": torch.tensor([0.0, 1.0, 2.0]),
-        },
-        rules,
-    )
+    media = {
+        "image_grid_thw": torch.tensor([[1, 2, 2], [1, 2, 2]]),
+        "video_grid_thw": torch.tensor([[2, 2, 2]]),
+        "pixel_values": torch.arange(8)[:, None],
+        "pixel_values_videos": torch.arange(8)[:, None],
+        "video_names": torch.tensor([[1]]),
+    }
+    sample = normalise({"input_ids": [5, 6, 92, 93, 93, 92, 7, 8, 9], **media}, rules)
     ids = {"image": 92, "video": 93}
-
-    def media(start: int, stop: int) -> dict[str, torch.Tensor]:
-        return media_of(cut_piece(sample, start, stop, ids, rules), rules)
-
-    first, rest = media(0, 5), media(5, 9)
-    assert first["image_grid_thw"].tolist() == [[1, 2, 2]] and len(first["pixel_values"]) == 4
-    assert rest["pixel_values"].flatten().tolist() == list(range(4, 12))
-    assert first["video_grid_thw"].tolist() == [[2, 2, 2]]
-    assert rest["pixel_values_videos"].flatten().tolist() == list(range(8, 12))
-    assert rest["video_names"].tolist() == [[2]] and rest["second_per_grid_ts"].tolist() == [0.25]
-    assert first["video_frames"].tolist() == [0, 1] and rest["video_frames"].tolist() == [2]
-    assert media(0, 2) == {} == media(8, 9)
-    with pytest.raises(MismatchError, match="token 4, inside one of its videos"):
-        media(0, 4)
-    sample["pixel_values"] = torch.zeros(5, 1)
-    with pytest.raises(MismatchError, match="which rows of pixel_values belong to which image"):
-        media(0, 5)
-    del sample["image_grid_thw"]
-    with pytest.raises(MismatchError, match="no image_grid_thw"):
-        media(0, 5)
+    for start, stop in ((0, 6), (0, 8), (2, 6)):
+        cut = media_of(cut_piece(sample, start, stop, ids, rules), rules)
+        assert cut.keys() == media.keys()
+        assert all(torch.equal(cut[name], media[name]) for name in media)
+    for start, stop in ((0, 2), (0, 4), (0, 5), (3, 9), (6, 9)):
+        with pytest.raises(MismatchError, match=f"tokens {start} to {stop}, and it has"):
+            cut_piece(sample, start, stop, ids, rules)
 
 
 def test_a_cut_needs_to_know_where_media_are(tmp_path: Path) -> None:
-    index = make_index(tmp_path, {"all": LONG[:1]}, capacity=40, on_long="split")
+    index = make_index(tmp_path, {"all": LONG[2:]}, capacity=40, on_long="truncate")
     with pytest.raises(MismatchError, match="mm_token_type_ids"):
         PackedDataset(index, SyntheticEncode(types=False))[0]
-
-
-def test_a_cut_through_an_image_is_refused(tmp_path: Path) -> None:
-    index = make_index(tmp_path, {"all": LONG[:1]}, capacity=40, on_long="split")
-
-    def moved(record: dict[str, Any]) -> dict[str, Any]:
-        return SyntheticEncode()({**record, "parts": [38, (2, 4), 2, (4, 4), 20]})
-
-    with pytest.raises(MismatchError, match="inside one of its images"):
-        PackedDataset(index, moved)[0]
+    encode = SyntheticEncode(types=False)
+    encode.media_token_ids = {"image": IMAGE}  # type: ignore[attr-defined]
+    assert len(PackedDataset(index, encode)[0].joined()["input_ids"]) == 40
 
 
 def test_truncated_sample(tmp_path: Path) -> None:
-    index = make_index(tmp_path, {"all": LONG[:1]}, capacity=40, on_long="truncate")
+    index = make_index(tmp_path, {"all": LONG[2:]}, capacity=40, on_long="truncate")
     pack = PackedDataset(index, SyntheticEncode())[0].joined()
-    whole = SyntheticEncode()(LONG[0])
+    whole = SyntheticEncode()(LONG[2])
     assert torch.equal(pack["input_ids"], whole["input_ids"][:40])
     assert pack["image_grid_thw"].tolist() == [[1, 2, 4]] and len(pack["pixel_values"]) == 8
 
