@@ -213,7 +213,7 @@ def write_result(
     if relation is None:
         return False
     connection.execute("CREATE SCHEMA IF NOT EXISTS __result")
-    relation.create("__result.rows")
+    _finite(relation, file_format).create("__result.rows")
     options = {"csv": "csv, header", "json": "json, array", "parquet": "parquet, compression zstd"}
     copied = f"FORMAT {options[file_format]}, USE_TMP_FILE false"
     try:
@@ -221,6 +221,22 @@ def write_result(
     finally:
         connection.execute("DROP TABLE __result.rows")
     return True
+
+
+def _finite(relation: duckdb.DuckDBPyRelation, file_format: str) -> duckdb.DuckDBPyRelation:
+    """Replace NaN and infinity by null for JSON, which has neither."""
+    kinds = dict(zip(relation.columns, map(str, relation.types), strict=True))
+    if file_format != "json" or not {"FLOAT", "DOUBLE"} & {*kinds.values()}:
+        return relation
+    names = {name: '"' + name.replace('"', '""') + '"' for name in kinds}
+    return relation.project(
+        ", ".join(
+            f"CASE WHEN isfinite({names[name]}) THEN {names[name]} END AS {names[name]}"
+            if kind in ("FLOAT", "DOUBLE")
+            else names[name]
+            for name, kind in kinds.items()
+        )
+    )
 
 
 def _without_semicolon(query: str) -> str:

@@ -169,7 +169,7 @@ def test_a_source_without_label_tokens_is_a_warning_everywhere(
     assert main(plan) == 0
     out, err = capsys.readouterr()
     assert LABELLED in err
-    assert "1 of " in err and "packs hold no label token" in err
+    assert "1 of " in err and "packs have no label token" in err
     assert any(line.startswith("no labels") for line in out.splitlines())
     assert main([*plan, "--json"]) == 0
     made = json.loads(capsys.readouterr().out)

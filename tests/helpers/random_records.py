@@ -13,7 +13,7 @@ WORDS = [
     *("\ufeff", "\u200d"),
     *(" ", "  ", "\t", "\n", "\n\n", "\r\n", "   \n  ", "\u3000", "\xa0", "\x00", "…", "{{ x }}"),
     *("<|im_end|>", "<|im_start|>assistant\n", "<|endoftext|>", "<think>", "</think>"),
-    *("<|im_end", "|>", "<|vision_start|>", "\ue0b00\ue0b1", "\ue0b2", "\ue0b3", "# Tools", "%}"),
+    *("<|im_end", "|>", "<|box_start|>", "\ue0b00\ue0b1", "\ue0b2", "\ue0b3", "# Tools", "%}"),
 ]
 SIZES = [(1, 1), (1, 200), (200, 1), (13, 17), (28, 28), (56, 56), (57, 99), (224, 224), (333, 97)]
 MODES = ["RGB", "L", "RGBA", "P", "LA", "1", "CMYK"]

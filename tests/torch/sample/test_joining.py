@@ -15,7 +15,7 @@ from packidx.errors import MismatchError, OptionError
 from packidx.index import Index
 from packidx.torch import Pack, PackedDataset, collate
 from packidx.torch.joining import join_media, rules_of
-from packidx.torch.sample import cut_piece, normalise
+from packidx.torch.sample import normalise
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -93,19 +93,6 @@ def test_what_ties_tokens_to_media_is_in_no_pack(key: str) -> None:
     mask = torch.ones(1, 3, 2, dtype=torch.int64)
     with pytest.raises(MismatchError, match=f"{key}.*cannot be trained on packs"):
         normalise({"input_ids": [1, 2, 3], key: mask})
-
-
-def test_a_sample_is_not_cut_where_its_tensors_are_no_rows_of_media() -> None:
-    sample = normalise(
-        {
-            "input_ids": [92, 5, 92],
-            "image_grid_thw": torch.tensor([[1, 2, 2], [1, 2, 2]]),
-            "pixel_values": torch.rand(8, 1, 3),
-            "image_token_pooling": torch.tensor([[0], [4]]),
-        }
-    )
-    with pytest.raises(MismatchError, match="which rows of image_token_pooling belong"):
-        cut_piece(sample, 0, 2, {"image": 92})
 
 
 def test_a_model_that_takes_lists_gets_lists() -> None:
