@@ -19,7 +19,7 @@ from packidx.processor.counts import (
     Counts,
     MediaColumns,
     Spans,
-    are_told,
+    has_spans,
 )
 from packidx.records.conversation import Conversation
 from packidx.user_code import fingerprint_of, load_named, name_of
@@ -212,7 +212,7 @@ def counts_of(measured: Sequence[Measured]) -> Counts:
     ]
     has_grids = np.array(given, bool)
     label_tokens = np.array([sample.label_tokens for sample in measured], np.int64)
-    told = are_told(length, label_tokens)
+    told = has_spans(length, label_tokens)
     spans = [(n, *span) for n in np.flatnonzero(told).tolist() for span in measured[n].spans]
     return Counts(
         text_tokens=np.where(known, length - sums.sum(axis=1), UNKNOWN),

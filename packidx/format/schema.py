@@ -62,10 +62,9 @@ LENGTHS = pa.schema(
     ]
 )
 
-# Of tables with samples longer than `SPANS_FROM` (FORMAT.md); others leave the column out.
+# In tables with a sample that is trained in part (FORMAT.md); others leave the column out.
 LABEL_SPANS = pa.list_(pa.struct([pa.field("start", pa.int32()), pa.field("stop", pa.int32())]))
 LENGTHS_WITH_SPANS = LENGTHS.append(pa.field("label_spans", LABEL_SPANS))
-SPANS_FROM = 1024
 # Of tables with preference pairs both sides of which are samples (FORMAT.md).
 PAIR = pa.field("pair", pa.string())
 ALL_LENGTHS = LENGTHS_WITH_SPANS.append(PAIR)

@@ -169,6 +169,7 @@ class ConversationCounter:
         rendered: list[int] = []
         expanded: list[Expanded] = []
         given: list[Spans] = []
+        features = frozenset(() if self.files is None else self.files.feature_ids)
         for number, conversation in enumerate(conversations):
             if conversation.input_ids is not None:
                 texts.tokens[number] = len(conversation.input_ids)
@@ -176,6 +177,8 @@ class ConversationCounter:
                 texts.labels[number] = trained.sum()
                 texts.method[number] = EXACT
                 given.append(Spans.of(trained, np.full(len(trained), number)))
+                if not features.isdisjoint(conversation.input_ids):
+                    texts.errors[number] = media_token_in_text("input_ids hold")
             elif self.text is None:
                 texts.tokens[number], texts.method[number] = self._guess(conversation)
             else:
@@ -305,10 +308,9 @@ def document_ending(files: ProcessorFiles, document: Conversation) -> Ending:
     return Ending(files.end_of_text, policy.end_of_turn and any(policy.trains(document.turns)))
 
 
-def media_token_in_text() -> BadRecord:
+def media_token_in_text(where: str = "a text holds") -> BadRecord:
     """Return why a text with feature tokens of its own is refused."""
-    text = "a text holds a token that stands for media: remove or escape it"
-    return BadRecord("media_token_in_text", text)
+    return BadRecord("media_token_in_text", f"{where} a token that stands for media: remove it")
 
 
 def cut_off(files: ProcessorFiles, tokens: int) -> BadRecord:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Bools, Int64s
 from packidx.errors import BadRecord
-from packidx.format.schema import SPANS_FROM
 from packidx.processor.families import Expansion, MediaCounts
 from packidx.records.conversation import Conversation
 
@@ -96,12 +95,12 @@ class Spans(NamedTuple):
         return cls(*[np.empty(0, np.int64)] * 3)
 
 
-def are_told(length: Int64s, label_tokens: Int64s) -> Bools:
-    """bool [n]: of which samples the lengths table has the spans of label tokens.
+def has_spans(length: Int64s, label_tokens: Int64s) -> Bools:
+    """Return where the lengths table has the spans of label tokens, bool [n].
 
-    A short one is cut by no plan; of one with no label token, or none but these, the sum says it.
+    If none or all of a sample's tokens are label tokens, their number says it.
     """
-    return (length > SPANS_FROM) & (label_tokens > 0) & (label_tokens < length - 1)
+    return (label_tokens > 0) & (label_tokens < length - 1)
 
 
 @dataclass(slots=True)
@@ -122,7 +121,7 @@ class Counts:
     errors: dict[int, BadRecord]
     """Why a sample has no counts, by its number."""
     spans: Spans = field(default_factory=Spans.none)
-    """Of the samples for which `are_told` says so, as far as they are known."""
+    """Of the samples for which `has_spans` says so, as far as they are known."""
 
 
 def stated(conversations: Sequence[Conversation]) -> MediaColumns:
@@ -181,8 +180,8 @@ def combine(texts: Texts, media: MediaColumns) -> Counts:
     known = media.patches != UNKNOWN
     unknown = total(np.ones_like(owners), ~known) > 0
     length = texts.tokens + sums[0] + sums[1] + sums[2]
-    told = are_told(length, texts.labels) & (method == EXACT)  # else their places are guesses
-    spans = Spans(*(values[told[texts.spans.sample]] for values in texts.spans))
+    spanned = has_spans(length, texts.labels) & (method == EXACT)  # else places are guesses
+    spans = Spans(*(values[spanned[texts.spans.sample]] for values in texts.spans))
     return Counts(
         text_tokens=texts.tokens,
         image_tokens=sums[0],

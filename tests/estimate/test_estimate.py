@@ -74,7 +74,7 @@ def test_every_record_is_a_row(data: Path, tmp_path: Path, processors: Path) -> 
         [str(data)], tmp_path / "out", processor=processors / "qwen2.5-vl", workers=1
     )
     table = read(tmp_path / "out")
-    assert table.schema.equals(schema.LENGTHS)
+    assert table.schema.equals(schema.LENGTHS_WITH_SPANS)
     found = table.to_pylist()
     assert [row["sample_id"] for row in found] == list(range(40))
     assert [row["row"] for row in found] == [*range(10), *range(30)]
