@@ -232,6 +232,10 @@ class _Parquet(TableFile):
         Many rows may name one value, whose length is in no footer: dictionaries are looked at.
         """
         group, nbytes = self._parquet.metadata.row_group(number), 0
+        # Asking for a column ends the process if its statistics are damaged (pyarrow 26): small
+        # groups are not asked.
+        if group.num_rows * group.total_byte_size <= _EXPANDED:
+            return 0
         options = {"metadata": self._parquet.metadata, "buffer_size": 1 << 20, "pre_buffer": False}
         for at, column in enumerate(map(group.column, range(group.num_columns))):
             most = column.num_values * column.total_uncompressed_size
