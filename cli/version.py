@@ -39,7 +39,9 @@ def _environment() -> Iterator[tuple[str, str]]:
     yield "cores", f"{num_cpus()} for this process"
     lines = requires("packidx") if installed("packidx") else []
     of_users = [line for line in lines or [] if not re.search("extra == .(dev|test)", line)]
-    for name in dict.fromkeys(re.split(r"[^\w.-]", line)[0] for line in of_users):
+    for name in dict.fromkeys(
+        [*(re.split(r"[^\w.-]", line)[0] for line in of_users), "torchvision"]
+    ):
         if name != "packidx":  # in an extra made of others
             yield name, installed(name) or "not installed"
     yield "GPU", _gpu()

@@ -41,7 +41,7 @@ BY_CHOICE = ("excluded", "consumed", "holdout", "train", "mix")
 LOST = ("too_long", "no_labels", "max_images", "max_vision_patches", "max_samples")
 """These were to be packed, and do not fit."""
 
-WITH_MEDIA = "; a sample that has media, or may have some, is not split"
+WITH_MEDIA = "; samples with media are never split, and truncated only behind their last medium"
 """How the `detail` of such a sample that is too long ends."""
 
 NOT_ELIGIBLE = ("rejected", "invalid_length", "empty", "excluded", "holdout", "train", "mix")
