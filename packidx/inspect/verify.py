@@ -1,0 +1,408 @@
+"""Compare a snapshot with its manifest, its lengths table, its shards and its encoder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packidx.errors import (
+    MissingExtraError,
+    OptionError,
+    PackidxError,
+    SourceError,
+    missing_package,
+)
+from packidx.format.index import TABLES, snapshot_id
+from packidx.hashing import derive_key
+from packidx.index import Index, Sample
+from packidx.index.window_files import WindowDigest
+from packidx.io import storage, urls
+from packidx.io.copies import Content, StoredFile, content_of, local_copy
+from packidx.permutation import permutation
+from packidx.records.containers.tar import TAR
+from packidx.records.fetch import Fetcher
+from packidx.records.shards import scan
+from packidx.user_code import Function, Transform, fingerprint_of, planned_transform
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at, whether it holds, and what was seen."""
+
+    name: str
+    ok: bool
+    """Nothing wrong was seen; true also of what was not looked at."""
+    detail: str
+    """A line: how much was looked at, or the first faults, or why nothing was looked at."""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """How much was looked at, counted on the way: ``{"files": 3, "bytes_hashed": 283462}``."""
+    checked: bool = True
+    """Whether it was looked at."""
+
+
+def not_checked(name: str, why: str) -> Check:
+    return Check(name, True, f"not checked: {why}", checked=False)
+
+
+def amount(number: int, plural: str) -> str:
+    """A number of things, ``1 pack`` or ``2 packs``."""
+    return f"{number:,} {plural.removesuffix('s') if number == 1 else plural}"
+
+
+def start_of(digest: str) -> str:
+    """The first digits of a digest; the other value beside it differs in them."""
+    return digest[:12]
+
+
+def few(complaints: Iterable[str]) -> str:
+    """The first complaints, and how many more there are."""
+    listed = list(complaints)
+    more = f"; and {len(listed) - 5:,} more" if len(listed) > 5 else ""
+    return "; ".join(listed[:5]) + more
+
+
+def verify(
+    index: Index,
+    *,
+    encoder: Any = None,
+    transform: str | Function | None = None,
+    num_sampled: int = 0,
+    seed: int = 0,
+    quick: bool = False,
+) -> Iterator[Check]:
+    """Run every check that this machine's data allows, cheapest first; what is not checked is told.
+
+    Args:
+        index: an opened snapshot; its `roots` say where moved data lies.
+        encoder: callable(record) -> {"input_ids", ...}, with ``fingerprint()`` if it has one.
+        transform: the plan's, where it names one: it is applied to samples before `encoder`.
+        num_sampled: encode so many samples, drawn by `seed`, and compare their lengths.
+        seed: which samples.
+        quick: look at the sizes of the index's files and of the shards alone, and read nothing.
+
+    Raises:
+        OptionError: samples are to be encoded and there is nothing to encode, or to do it with.
+        MismatchError: samples are to be encoded and `transform` is not the plan's.
+        MissingExtraError: a package that encoding them needs is not installed; all other checks
+            have been made by then.
+    """
+    if num_sampled and encoder is None:
+        raise OptionError("--sample needs an encoder: give --processor or --encode as well")
+    if num_sampled and not index.snapshot.shards:
+        raise OptionError(
+            f"{index.path} was planned from bare lengths and does not say where its samples are: "
+            "leave --sample out"
+        )
+    if quick:
+        yield files_check(index, quick=True)
+        yield shards_check(index, quick=True)
+        return
+    planned = index.snapshot.lengths.transform
+    given = planned_transform(planned, transform, index.path) if num_sampled or transform else None
+    files = files_check(index)
+    yield files
+    if files.ok:
+        yield check_id(index)
+    else:
+        yield not_checked("id", _BROKEN)
+    yield check_lengths(index)
+    yield shards_check(index)
+    yield check_fingerprint(index, encoder)
+    if not files.ok:
+        yield not_checked(SAMPLES, _BROKEN)
+    elif num_sampled:
+        yield check_samples(index, encoder, given, num_sampled, seed)
+    else:
+        how = "" if encoder is not None else "--processor DIR (or --encode) and "
+        why = f"{how}--sample N encodes N" if index.snapshot.shards else BARE
+        yield not_checked(SAMPLES, why)
+
+
+SAMPLES = "samples"
+"""The check of `check_samples`."""
+BARE = "planned from bare lengths, which name no shards"
+_BROKEN = "files of the index are not as they should be"
+
+
+def files_check(index: Index, quick: bool = False) -> Check:
+    """Every file is there with the bytes, rows and SHA-256 that the manifest names; `quick`: with
+    the bytes alone."""
+    parts, files = index.files(), [file for _, file in index.snapshot.files()]
+    faults, hashed = _faults(parts, content_of, quick, "the manifest says {}")
+    rows = 0
+    for part, file in zip(parts, files, strict=True):
+        if quick or part.path in faults:
+            continue
+        with local_copy(part) as copy:
+            own: int = pq.read_metadata(copy).num_rows
+        rows += own
+        if own != file.rows:
+            faults[part.path] = f"{part.path} has {own:,} rows, the manifest says {file.rows:,}"
+    numbers = {"files": len(files), "bytes_hashed": hashed, "rows": rows}
+    listed = f"{amount(len(files), 'files')}, {hashed:,} bytes hashed, {amount(rows, 'rows')}"
+    if quick:
+        listed = f"{amount(len(files), 'files')} of the sizes that the manifest states"
+    return Check("files", not faults, few(faults.values()) or listed, numbers)
+
+
+def check_id(index: Index) -> Check:
+    """Compare the id with the digest of the assignment, the options and the lengths."""
+    stated, rows = index.snapshot.to_json(), 0
+    for number, window in enumerate(stated["windows"]):
+        digest = WindowDigest()
+        for name in TABLES:
+            try:
+                table = index.window(name, number)
+            except PackidxError as error:
+                return Check("id", False, str(error))
+            digest.update(name, table)
+            rows += table.num_rows
+        window["digest"] = digest.hexdigest()
+    own, windows = snapshot_id(stated), len(stated["windows"])
+    listed = f"{amount(rows, 'rows')} of {amount(windows, 'windows')} hashed"
+    if own != index.id:
+        listed = f"{listed}: their id is {start_of(own)}…, not {start_of(index.id)}…"
+    return Check("id", own == index.id, listed, {"rows_hashed": rows, "windows": windows})
+
+
+def shards_check(index: Index, quick: bool = False) -> Check:
+    """Every shard is there with the bytes and the content that were counted; `quick`: with the
+    bytes alone."""
+    shards = index.snapshot.shards
+    if not shards:
+        return not_checked("shards", BARE)
+    paths = [urls.local_path(index.resolve(each.uri)) for each in shards]
+    pairs = list(zip(paths, shards, strict=True))  # two may be one file now
+    stated = [StoredFile(path, each.bytes, each.fingerprint) for path, each in pairs]
+    tars = {path for path, each in pairs if each.container == TAR}
+
+    def content(path: str) -> Content | SourceError:
+        return _scanned(path) if path in tars else content_of(path)
+
+    faults, hashed = _faults(stated, content, quick, "it had {} when it was counted")
+    numbers, listed = {"shards": len(shards)}, amount(len(shards), "shards")
+    if quick:
+        listed += " of the sizes that were counted"
+    else:
+        numbers["bytes_hashed"], listed = hashed, f"{listed}, {hashed:,} bytes hashed"
+        if tars:
+            numbers["bytes"] = sum(shard.bytes for shard in shards)
+            listed += f" of {numbers['bytes']:,} (of tars all but media)"
+        listed += ": as they were counted"
+    wrong = [f"{why}{_MOVED if why.endswith(_MISSING) else ''}" for why in faults.values()]
+    return Check("shards", not wrong, few(wrong) or listed, numbers)
+
+
+_MISSING, _MOVED = "is missing", " (name its new place with --root OLD=NEW)"
+
+
+def _faults(
+    parts: Sequence[StoredFile],
+    read: Callable[[str], Content | SourceError],
+    quick: bool,
+    stated: str,
+) -> tuple[dict[str, str], int]:
+    """Return what is wrong with files by their paths, and how many bytes were hashed.
+
+    Args:
+        parts: with the bytes and SHA-256 that were stated.
+        read: gives what a SHA-256 is of.
+        quick: look at the sizes alone.
+        stated: how a sentence goes on with what was stated.
+    """
+    faults: dict[str, str] = {}
+    sizes = storage.overlapped(storage.size_of, [part.path for part in parts])
+    for part, size in zip(parts, sizes, strict=True):
+        if size is None:
+            faults[part.path] = f"{part.path} {_MISSING}"
+        elif part.nbytes not in (None, size):
+            said = stated.format(f"{part.nbytes or 0:,}")
+            faults[part.path] = f"{part.path} has {size:,} bytes, {said}"
+    sound = [] if quick else [part for part in parts if part.path not in faults]
+    hashed = 0
+    contents = storage.overlapped(read, [part.path for part in sound])
+    for part, content in zip(sound, contents, strict=True):
+        if isinstance(content, SourceError):
+            faults[part.path] = str(content)
+            continue
+        hashed += content.nbytes
+        if part.sha256 is not None and content.sha256 != part.sha256:
+            said = f"{start_of(content.sha256)}…, {stated.format(f'{start_of(part.sha256)}…')}"
+            faults[part.path] = f"{part.path} has SHA-256 {said}"
+    return faults, hashed
+
+
+def _scanned(path: str) -> Content | SourceError:
+    """Return what the fingerprint of a tar is of: all that a scan reads."""
+    try:
+        scanned = scan(path, kind=TAR)
+    except SourceError as error:
+        return error
+    return Content(scanned.sha256, scanned.num_hashed or 0)
+
+
+def check_fingerprint(index: Index, encoder: Any) -> Check:
+    """`encoder` is the one that counted the lengths."""
+    counted = index.snapshot.lengths.encoder
+    if encoder is None:
+        return not_checked("encoder", "give --processor or --encode")
+    if counted is None:
+        why = "the lengths are not a processor's, so there is nothing to compare (column method)"
+        return not_checked("encoder", why)
+    planned, given = counted.fingerprint, fingerprint_of(encoder)
+    if planned is None or given is None:
+        unknown = "the encoder" if given is None else f"{counted.name}, which counted,"
+        why = f"{unknown} has no fingerprint; --sample N compares lengths"
+        if given is None and planned is not None:
+            why += f" with those of {counted.name}"
+        return not_checked("encoder", why)
+    of = getattr(encoder, "fingerprint_parts", None)
+    parts = {} if of is None else of()
+    settings = f", {amount(len(parts), 'settings')}" if parts else ""
+    numbers = {"settings": len(parts)}
+    if given == planned:
+        detail = f"fingerprint {start_of(given)}…{settings}: the encoder that counted"
+        return Check("encoder", True, detail, numbers)
+    differences = [counted.name, *counted.differences(parts)] if parts else [counted.name]
+    detail = (
+        f"the encoder has fingerprint {start_of(given)}…, the lengths were counted by "
+        f"{start_of(planned)}… ({', '.join(map(str, differences))}): use that one, or estimate "
+        "again"
+    )
+    return Check("encoder", False, detail, numbers)
+
+
+_TABLE = "lengths table"
+
+
+def check_lengths(index: Index) -> Check:
+    """Compare the table that the plan names with the planned fingerprint, and hash its files."""
+    try:
+        from packidx.lengths.table import read_lengths
+    except ModuleNotFoundError as error:
+        return not_checked(_TABLE, str(missing_package("reading lengths", error)))
+    planned = index.snapshot.lengths
+    uri = index.resolve(planned.uri).rstrip("/") or "/"
+    if not (storage.exists(uri) or (planned.pattern and storage.glob(uri))):
+        return not_checked(_TABLE, f"{uri} is not there")
+    try:
+        lengths = read_lengths(uri)
+        actual = lengths.fingerprint()
+        faults, _ = _faults(lengths.files, content_of, False, "its manifest says {}")
+    except (PackidxError, pa.ArrowException, OSError) as error:
+        return Check(_TABLE, False, str(error))
+    numbers = {"files": len(lengths.files), "rows": lengths.num_samples}
+    if actual != planned.fingerprint:
+        said = f"fingerprint {start_of(actual)}…, planned was {start_of(planned.fingerprint)}…"
+        return Check(_TABLE, False, f"{uri} is another table ({said}): plan again", numbers)
+    read = f"{amount(len(lengths.files), 'files')}, {amount(lengths.num_samples, 'rows')}"
+    right = f"{read}: the table that was planned"
+    return Check(_TABLE, not faults, few(faults.values()) or right, numbers)
+
+
+# -- samples encoded for real, and their lengths compared with the plan's --------------------------
+
+_Encode = Callable[[Mapping[str, Any]], Any]
+Row = dict[str, Any]
+
+
+def check_samples(
+    index: Index,
+    encoder: _Encode,
+    transform: Transform | None,
+    wanted: int,
+    seed: int,
+) -> Check:
+    """Encode some samples for real and compare their lengths with the plan's.
+
+    Raises:
+        MissingExtraError: what encoding them needs is not installed, which says nothing of them.
+    """
+    encoded = list(_encoded(index, encoder, transform, wanted, seed))
+    built = [each["materialized"] for each in encoded if each["error"] is None]
+    wrong = [each for each in encoded if each["differs"] or each["error"] is not None]
+    numbers = {
+        "samples_encoded": len(built),
+        "tokens_compared": sum(built),
+        "failed": len(encoded) - len(built),
+        "different": sum(each["differs"] for each in encoded),
+        "pieces": sum(each["is_piece"] for each in encoded),
+    }
+    done = f"{amount(len(built), 'samples')} encoded, {amount(sum(built), 'tokens')} compared"
+    if numbers["pieces"]:
+        done += f", {amount(numbers['pieces'], 'pieces')} by their ends"
+    done += f", {amount(numbers['different'], 'differences')}"
+    if numbers["failed"]:
+        done += f", {numbers['failed']:,} cannot be built"
+    if wrong:
+        of, all_of = (Counter(each["source"] for each in rows) for rows in (wrong, encoded))
+        counted = ", ".join(f"{n:,} of {all_of[name]:,} of {name}" for name, n in of.most_common(5))
+        done += f" ({counted}): {few(map(_told, wrong))}"
+    return Check(SAMPLES, not wrong, done, numbers)
+
+
+def _told(encoded: Row) -> str:
+    name = f"sample {encoded['sample_id']} ({encoded['key']}) of {encoded['source']}"
+    if encoded["error"] is not None:
+        return f"{name}: {encoded['error']}"
+    least = "at least " if encoded["is_piece"] else ""
+    tokens = encoded["materialized"]
+    return f"{name} has {tokens:,} tokens, planned were {least}{encoded['planned']:,}"
+
+
+def _encoded(
+    index: Index,
+    encoder: _Encode,
+    transform: Transform | None,
+    wanted: int,
+    seed: int,
+) -> Iterator[Row]:
+    """Yield samples, or pieces, and what was built: ``planned`` tokens that the whole sample has,
+    or of a piece at least has, and ``materialized``, None where there is an ``error``."""
+    options = index.snapshot.options
+    shift, longest = int(options.shift), options.planned_capacity // options.align * options.align
+    fetcher = Fetcher(index, transform)
+    for sample, epoch in _drawn(index, wanted, seed):
+        length, error = None, None
+        try:
+            record = fetcher.read(sample, epoch)
+            length = int(np.asarray(encoder(record)["input_ids"]).size) - shift
+        except MissingExtraError:
+            raise
+        except PackidxError as failure:
+            error = str(failure)
+        except Exception as failure:  # the encoder is anybody's code
+            error = f"cannot be encoded: {type(failure).__name__}: {failure}"
+        planned, tokens = sample.token_start + sample.length, length or 0
+        is_piece = bool(sample.piece or sample.token_start) or tokens > longest
+        yield {
+            "source": sample.source or "",
+            "is_piece": is_piece,
+            "differs": length is not None and (tokens < planned if is_piece else tokens != planned),
+            "sample_id": sample.sample_id,
+            "key": sample.key,
+            "planned": planned,
+            "materialized": length,
+            "error": error,
+        }
+
+
+def _drawn(index: Index, wanted: int, seed: int) -> Iterator[tuple[Sample, int]]:
+    """Samples drawn by the seed, in the order of the table, and the epochs of their packs."""
+    num_pieces = index.snapshot.result.num_pieces
+    rows = np.sort(permutation(num_pieces, derive_key(seed, "verify"))[:wanted])
+    for number, _, first_pack, first_row, _ in index.snapshot.placed:
+        samples, epochs = index.window("samples", number), index.window("packs", number)["epoch"]
+        stop = first_row + samples.num_rows
+        own = rows[(rows >= first_row) & (rows < stop)] - first_row
+        for row in samples.take(own).to_pylist():
+            sample = Sample(**row)
+            pack = sample.pack_id - first_pack
+            epoch = epochs[pack].as_py() if 0 <= pack < len(epochs) else None
+            yield sample, epoch or 0
