@@ -7,6 +7,7 @@ values, which ``packidx trace --json`` prints as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any, Unpack
 
 import numpy as np
@@ -58,13 +59,9 @@ def _dealing(steps: Steps, epoch: int) -> Dealing:
 
 
 def _of_run(index: Index, steps: Steps, options: RunOptions) -> Row:
-    return {
-        "snapshot_id": index.id,
-        "path": index.path,
-        "seed": steps.seed,
-        "global_batch": steps.global_batch,
-        "world_size": options.get("world_size"),
-    }
+    run = {"seed": steps.seed, "global_batch": steps.global_batch}
+    world_size = options.get("world_size")
+    return {"snapshot_id": index.id, "path": index.path, **run, "world_size": world_size}
 
 
 def _place(dealing: Dealing, at: int, world_size: int | None) -> Row:
@@ -94,9 +91,9 @@ def trace_step(
     Returns:
         ``snapshot_id``, ``path``, ``seed``, ``global_batch``, ``world_size``, ``rank``, ``epoch``,
         ``step``, ``num_steps``, ``consumed`` (True if the state is behind the step; None without a
-        state), and ``packs``: ``pack_id``, ``micro_step`` and ``rank`` (None without a world size),
-        ``length``, and ``samples``: ``position``, ``sample_id``, ``source``, ``key``, ``pair``,
-        ``copy``, ``piece``, ``token_start``, ``length``, ``shard`` (path or URL) and ``row``.
+        state), and ``packs``: ``pack_id``, ``step``, ``micro_step`` and ``rank`` (None without a
+        world size), ``length``, and ``samples``: ``position``, ``sample_id``, ``source``, ``key``,
+        ``pair``, ``copy``, ``piece``, ``token_start``, ``length``, ``shard`` (its path), ``row``.
 
     Raises:
         OptionError: there is no such step, or values contradict each other.
@@ -114,15 +111,13 @@ def trace_step(
     check_global_batch(global_batch, 1, steps.epochs, index.path)
     epoch = steps.numbers[0]
     dealing = _dealing(steps, epoch)
-    packs = []
-    for at, number in enumerate(dealing.packs_of_step(step).tolist(), step * global_batch):
-        place = _place(dealing, at, world_size)
-        if rank in (None, place["rank"]):
-            packs.append({"pack_id": number, **place})
-    read = {number: index.pack(number) for number in sorted(pack["pack_id"] for pack in packs)}
-    for pack in packs:  # read in the order of the files, so that each row group is decoded once
-        del pack["step"]
-        found = read[pack["pack_id"]]
+    packs = [
+        {"pack_id": number, **_place(dealing, at, world_size)}
+        for at, number in enumerate(dealing.packs_of_step(step).tolist(), step * global_batch)
+    ]
+    packs = [pack for pack in packs if rank in (None, pack["rank"])]
+    for pack in sorted(packs, key=itemgetter("pack_id")):  # decodes each row group once
+        found = index.pack(pack["pack_id"])
         pack["length"] = found.stats["length"]
         pack["samples"] = [
             {name: getattr(sample, name) for name in _OF_SAMPLE}
@@ -205,5 +200,5 @@ def trace_samples(
                     **shard,
                 }
             )
-    places.sort(key=lambda place: (place["epoch"], place["order_position"]))
+    places.sort(key=itemgetter("epoch", "order_position"))
     return _of_run(index, steps, options) | {"places": places, "dropped": dropped}
