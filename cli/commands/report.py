@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..options import log_option, quiet_option, ranks_option, root_option
+from ..options import quiet_option, ranks_option, root_option
 from ..show.console import say, status
 
 
@@ -21,14 +21,13 @@ from ..show.console import say, status
     help="The page, one HTML file.",
 )
 @ranks_option
-@log_option
 @root_option
 @quiet_option
 def report(path: str, output: str, ranks: tuple[int, ...], quiet: bool, **options: Any) -> None:
     """Draw INDEX, INDEX@ID or LENGTHS on one page, a file that needs nothing else.
 
-    It has how long samples are, how full packs are, what is in none and why, who waits, what steps
-    hold, a few packs, and where all of it is from.
+    It shows where tokens go, how full packs are, how long samples are, how balanced steps are, and
+    a few packs.
     """
     from packidx.inspect.report import write_report
     from packidx.inspect.waiting import RANKS

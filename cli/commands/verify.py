@@ -23,7 +23,7 @@ from ..options import (
 from ..show.console import print_json, print_marked, status
 
 if TYPE_CHECKING:
-    from packidx.inspect.verify.rows import Check
+    from packidx.inspect.verify import Check
 
 
 @grouped_command(
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     quiet_option,
 )
 def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **options: Any) -> None:
-    """Check INDEX or INDEX@ID: files, sums, every sample once, shards; exit 3 if anything is wrong.
+    """Check the files, id, lengths and shards of INDEX or INDEX@ID; exit 3 if anything is wrong.
 
     With --processor or --encode also its fingerprint, and with --sample N the lengths of N samples
     encoded for real. Each line says how much was looked at, counted on the way.
@@ -84,8 +84,7 @@ def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **opti
 
 def _run_all(checks: Iterator[Check], quiet: bool) -> tuple[list[Check], MissingExtraError | None]:
     """All checks, and why the last one could not be made."""
-    from packidx.inspect.verify.api import SAMPLES
-    from packidx.inspect.verify.rows import not_checked
+    from packidx.inspect.verify import SAMPLES, not_checked
 
     done: list[Check] = []
     with status(quiet) as doing:

@@ -1,202 +1,137 @@
-"""What was trained on when: the samples of a step, the steps of a sample.
+"""Two queries over `steps` and `samples`: the samples of a step, and the steps of a sample.
 
-Rows of the samples come from one SELECT; which pack a step takes says the order of the epoch. What
-is told is plain values, which ``packidx trace --json`` prints as they are.
+A step's packs are known from the keyed order, so only their rows are read. Results are plain
+values, which ``packidx trace --json`` prints as they are.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, groupby
+from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any, Unpack
 
 import numpy as np
 
-from packidx.errors import FormatError, MismatchError, NotFoundInIndex, OptionError
-from packidx.index.opening import open_index
+from packidx.errors import MismatchError, NotFoundInIndex, OptionError
+from packidx.index import Index
 from packidx.index.order import Dealing, Epochs, State, check_global_batch, check_rank
-from packidx.index.reader import Index
 from packidx.index.tables import StepOptions, Steps
 from packidx.inspect.sql import Row, rows_of, tables_of
-
-MOST = 100
-"""Samples of one key that are told."""
-
-
-class RunOptions(StepOptions, total=False):
-    """All that is known of a run, each None or absent where it is not; without an epoch a step is
-    one of epoch 0, and a sample is told in all that were planned apart."""
-
-    state: Mapping[str, Any] | None
-    """How far the run is: `PackSampler.state_dict()` or `state_at(step)`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The steps of a run, and how far it is."""
-
-    steps: Steps
-    global_batch_from: str | None
-    world_size: int | None
-    position: int | None
-    """Packs consumed of the epoch, by the run's state; None without one."""
-
-    @classmethod
-    def of(cls, index: Index, **options: Unpack[RunOptions]) -> _Run:
-        """Make one of what is known of a run on `index`.
-
-        Raises:
-            OptionError: values that make no sense together.
-            MismatchError: the state is of another snapshot, or of another run than what is given.
-            FormatError: this is not a state.
-        """
-        asked: dict[str, Any] = {**options}
-        state, world_size = asked.pop("state", None), asked.get("world_size")
-        if world_size is not None:
-            check_rank(0, world_size)
-        origin, position = "given" if asked.get("global_batch") else "plan", None
-        if state is not None:
-            read = _read(index, state)
-            for name in ("seed", "epoch", "global_batch"):
-                value, stated = asked.get(name), getattr(read, name)
-                if value not in (None, stated):
-                    raise MismatchError(
-                        f"the state has {name} {stated}, and {value} is asked for: give one"
-                    )
-                asked[name] = stated
-            origin, position = "state" if origin == "plan" else origin, read.position
-        steps = Steps.of(index.snapshot, **asked)
-        return cls(steps, None if steps.global_batch is None else origin, world_size, position)
-
-    def dealing(self, epoch: int) -> Dealing:
-        """Return how `epoch` is dealt; with steps of one pack where nobody says how large one
-        is."""
-        steps = self.steps
-        order = steps.epochs.order(steps.snapshot_id, steps.seed, epoch)
-        return Dealing(order, steps.global_batch or 1)
-
-
-def _read(index: Index, state: Mapping[str, Any]) -> State:
-    read = State.read(state)
-    if read.snapshot_id != index.id:
-        raise MismatchError(
-            f"the state has snapshot_id {read.snapshot_id}, this index {index.id}: name the"
-            " snapshot that was trained on (INDEX@ID)"
-        )
-    read.check_position(Epochs.of(index.snapshot).num_packs(read.epoch))
-    return read
-
-
-def _of_run(index: Index, run: _Run) -> Row:
-    """Return what is told of a run in either case."""
-    return {
-        "snapshot_id": index.id,
-        "path": index.path,
-        "seed": run.steps.seed,
-        "global_batch": run.steps.global_batch,
-        "global_batch_from": run.global_batch_from,
-        "world_size": run.world_size,
-        "ancestors": ancestors(index),
-    }
-
 
 _OF_SAMPLE = (
     *("position", "sample_id", "source", "key", "pair"),
     *("copy", "piece", "token_start", "length", "shard", "row"),
 )
+_WHERE = "WHERE sample_id = $sample_id OR (key = $key AND coalesce(source = $source, true))"
+_PLACES = f"SELECT pack_id, {', '.join(_OF_SAMPLE)} FROM samples {_WHERE} ORDER BY ALL"
+_DROPPED = f"SELECT sample_id, source, key, reason, detail, length FROM dropped {_WHERE} ORDER BY 1"
 
 
-def trace_step(
-    index: Index,
-    step: int,
-    *,
-    rank: int | None = None,
-    **options: Unpack[RunOptions],
-) -> Row:
-    """Return what optimizer step `step` of an epoch trains on, 0 ≤ step < the epoch's steps.
+class RunOptions(StepOptions, total=False):
+    """Options of a training run. None or absent means as planned."""
 
-    The packs of a rank are those that ``PackSampler(index, rank=rank, world_size=world_size,
-    global_batch=global_batch, seed=seed, epoch=epoch)`` yields in that step, in that order. Only
-    their rows of the index are read.
+    state: Mapping[str, Any] | None
+    """`PackSampler.state_dict()` or `state_at(step)`: seed, epoch, global batch and position."""
 
-    Args:
-        index: what is trained on.
-        step: counted from 0 in its epoch.
-        rank: whose packs; None means those of all ranks. It needs `world_size`.
-        options: of the run, see `RunOptions`.
 
-    Returns:
-        ``snapshot_id``, ``path``, ``step``, ``num_steps`` (of the epoch), ``epoch``, ``seed``,
-        ``global_batch``, ``global_batch_from`` (``'given'``, ``'state'`` or ``'plan'``),
-        ``world_size``, ``rank``, ``consumed`` (whether the state says that all of the step is done;
-        None without a state), ``ancestors``, ``steps_before`` (whole steps that training on them
-        took), and ``packs``, in order of micro-steps, and of ranks within one: ``pack_id``,
-        ``order_position``, ``place_in_step``, ``micro_step`` and ``rank`` (None without a world
-        size), ``length``, and ``samples``: ``position`` in the pack, ``sample_id``, ``source``,
-        ``key``, ``pair``, ``copy``, ``piece``, ``token_start`` (first token of the piece in its
-        sample), ``length`` (of the piece), ``shard`` (path or URL of the record's file) and ``row``
-        (number of the record in it).
+def _run(index: Index, options: RunOptions) -> tuple[Steps, int | None]:
+    """Return the steps of a run and the number of packs consumed, None without a state."""
+    asked: dict[str, Any] = {**options}
+    state = asked.pop("state", None)
+    check_rank(0, asked.get("world_size") or 1)
+    if state is None:
+        return Steps.of(index.snapshot, **asked), None
+    read = State.read(state)
+    for name in ("snapshot_id", "seed", "epoch", "global_batch"):
+        given = index.id if name == "snapshot_id" else asked.get(name)
+        if given not in (None, stated := getattr(read, name)):
+            hint = "name the snapshot (INDEX@ID)" if name == "snapshot_id" else "give one"
+            raise MismatchError(f"the state has {name} {stated}, and {given} is given: {hint}")
+        if name != "snapshot_id":
+            asked[name] = stated
+    read.check_position(Epochs.of(index.snapshot).num_packs(read.epoch))
+    return Steps.of(index.snapshot, **asked), read.position
 
-    Raises:
-        OptionError: there is no such step, or values make no sense together.
-        MismatchError: the state is of another snapshot or run.
-        FormatError: a file is missing or damaged.
-    """
-    run, name = _Run.of(index, **options), f"{index.path}@{index.id[:12]}"
-    world_size, global_batch = run.world_size, run.steps.global_batch
-    if rank is not None:
-        if world_size is None:
-            raise OptionError(f"rank {rank} of how many? Give the world size, too")
-        check_rank(rank, world_size)
-    if global_batch is None:
-        raise OptionError(
-            f"{name} has no steps of its own (random order without a global batch): give the global"
-            " batch that the sampler was given"
-        )
-    check_global_batch(global_batch, 1, run.steps.epochs, name)
-    epoch = run.steps.numbers[0]
-    dealing = run.dealing(epoch)
-    numbers = dealing.packs_of_step(step).tolist()
-    first = step * global_batch
-    turns = [dealing.turn(first + at, world_size or 1) for at in range(global_batch)]
-    mine = [at for at, turn in enumerate(turns) if rank is None or turn.rank == rank]
-    # In order of their numbers, each row group is decoded once.
-    packs = {number: index.pack(number) for number in sorted(numbers[at] for at in mine)}
-    told = _of_run(index, run)
-    return told | {
-        "step": step,
-        "num_steps": dealing.num_steps,
-        "epoch": epoch,
-        "rank": rank,
-        "consumed": None if run.position is None else first + global_batch <= run.position,
-        "steps_before": sum(ancestor["steps"] for ancestor in told["ancestors"]),
-        "packs": [
-            {
-                "pack_id": numbers[at],
-                "order_position": first + at,
-                "place_in_step": turns[at].place,
-                "micro_step": None if world_size is None else turns[at].micro_step,
-                "rank": None if world_size is None else turns[at].rank,
-                "length": packs[numbers[at]].stats["length"],
-                "samples": [
-                    {name: getattr(sample, name) for name in _OF_SAMPLE}
-                    | {"shard": _shard_of(index, sample.shard)}
-                    for sample in packs[numbers[at]].samples
-                ],
-            }
-            for at in mine
-        ],
-    }
+
+def _dealing(steps: Steps, epoch: int) -> Dealing:
+    order = steps.epochs.order(steps.snapshot_id, steps.seed, epoch)
+    return Dealing(order, steps.global_batch or 1)
+
+
+def _of_run(index: Index, steps: Steps, options: RunOptions) -> Row:
+    run = {"seed": steps.seed, "global_batch": steps.global_batch}
+    world_size = options.get("world_size")
+    return {"snapshot_id": index.id, "path": index.path, **run, "world_size": world_size}
+
+
+def _place(dealing: Dealing, at: int, world_size: int | None) -> Row:
+    """Return the step, and the micro-step and rank if `world_size` is known, of a position."""
+    turn = dealing.turn(at, world_size or 1)
+    rank, micro_step = (None, None) if world_size is None else (turn.rank, turn.micro_step)
+    return {"step": turn.step, "micro_step": micro_step, "rank": rank}
 
 
 def _shard_of(index: Index, shard: int | None) -> str | None:
-    """Return where shard number `shard` is, by the index's roots; None where there is none."""
-    shards = index.snapshot.shards
-    if shard is None or not 0 <= shard < len(shards):
-        return None
-    return index.resolve(shards[shard].uri)
+    return None if shard is None else index.resolve(index.snapshot.shards[shard].uri)
+
+
+def trace_step(
+    index: Index, step: int, *, rank: int | None = None, **options: Unpack[RunOptions]
+) -> Row:
+    """Return the samples that optimizer step `step` of an epoch trains on.
+
+    The packs of a rank are those that `PackSampler` yields in that step, in that order.
+
+    Args:
+        index: a snapshot.
+        step: counted from 0 in its epoch.
+        rank: whose packs; None means all ranks. It needs `world_size`.
+        options: see `RunOptions`.
+
+    Returns:
+        ``snapshot_id``, ``path``, ``seed``, ``global_batch``, ``world_size``, ``rank``, ``epoch``,
+        ``step``, ``num_steps``, ``consumed`` (True if the state is behind the step; None without a
+        state), and ``packs``: ``pack_id``, ``step``, ``micro_step`` and ``rank`` (None without a
+        world size), ``length``, and ``samples``: ``position``, ``sample_id``, ``source``, ``key``,
+        ``pair``, ``copy``, ``piece``, ``token_start``, ``length``, ``shard`` (its path), ``row``.
+
+    Raises:
+        OptionError: there is no such step, or values contradict each other.
+        MismatchError: the state is of another snapshot or run.
+        FormatError: a file is missing or damaged.
+    """
+    steps, position = _run(index, options)
+    world_size, global_batch = options.get("world_size"), steps.global_batch
+    if rank is not None:
+        if world_size is None:
+            raise OptionError("rank needs world_size")
+        check_rank(rank, world_size)
+    if global_batch is None:
+        raise OptionError(f"{index.path} has no planned steps: give the global batch")
+    check_global_batch(global_batch, 1, steps.epochs, index.path)
+    epoch = steps.numbers[0]
+    dealing = _dealing(steps, epoch)
+    packs = [
+        {"pack_id": number, **_place(dealing, at, world_size)}
+        for at, number in enumerate(dealing.packs_of_step(step).tolist(), step * global_batch)
+    ]
+    packs = [pack for pack in packs if rank in (None, pack["rank"])]
+    for pack in sorted(packs, key=itemgetter("pack_id")):  # decodes each row group once
+        found = index.pack(pack["pack_id"])
+        pack["length"] = found.stats["length"]
+        pack["samples"] = [
+            {name: getattr(sample, name) for name in _OF_SAMPLE}
+            | {"shard": _shard_of(index, sample.shard)}
+            for sample in found.samples
+        ]
+    consumed = None if position is None else (step + 1) * global_batch <= position
+    of_step = {"step": step, "num_steps": dealing.num_steps, "consumed": consumed}
+    return _of_run(index, steps, options) | {
+        "rank": rank,
+        "epoch": epoch,
+        **of_step,
+        "packs": packs,
+    }
 
 
 def trace_samples(
@@ -207,198 +142,63 @@ def trace_samples(
     source: str | None = None,
     **options: Unpack[RunOptions],
 ) -> Row:
-    """Return all places of the samples of a key, or of one sample, and when they are trained on.
+    """Return where the samples of a key, or one sample, are packed, and when they are trained on.
 
     Args:
-        index: where they are packed; its lineage is looked through, too.
-        key: of the samples; a key may be in several sources, and a preference pair has one.
+        index: a snapshot.
+        key: of the samples; several sources may have it.
         sample_id: of one sample, in place of a key.
         source: of the key.
-        options: of the run, see `RunOptions`.
+        options: see `RunOptions`; without an epoch all epochs that were planned apart.
 
     Returns:
-        ``snapshot_id``, ``path``, what was asked (``key``, ``sample_id``, ``source``), ``epochs``,
-        ``seed``, ``global_batch``, ``global_batch_from``, ``world_size``, ``ancestors``, and
-        ``samples``, none where the index knows none: ``sample_id``, ``source``, ``key``, ``pair``,
-        ``shard``, ``row``, ``dropped`` (``reason``, ``detail`` and ``length`` of one in no pack),
-        ``places``, by epoch and in the order of training, and ``before``: ``snapshot_id`` and
-        ``places`` of each ancestor that has trained on some of it, oldest first. A place has
-        ``epoch``, ``pack_id``, ``position``, ``copy``, ``piece``, ``token_start``, ``length``,
-        ``order_position``, ``left_out`` (behind the epoch's last whole step, which leaves it out),
-        ``step``, ``place_in_step``, ``micro_step``, ``rank``, and ``consumed`` (whether training
-        has had it; None without a state). The step and what follows are None where the epoch leaves
-        the pack out, or nobody says how large a step is; the rank without a world size.
+        ``snapshot_id``, ``path``, ``seed``, ``global_batch``, ``world_size``, ``places`` in the
+        order of training, and ``dropped`` (``sample_id``, ``source``, ``key``, ``reason``,
+        ``detail``, ``length``). A place has ``epoch``, ``step`` (None if the epoch leaves the pack
+        out, or the global batch is unknown), ``micro_step``, ``rank``, ``order_position``,
+        ``pack_id``, the fields of a sample of `trace_step`, and ``consumed``.
 
     Raises:
-        OptionError: neither key nor sample_id is given, or both, a source that is not there, or
-            more samples than can be told.
+        OptionError: not exactly one of `key` and `sample_id`, or values contradict each other.
+        NotFoundInIndex: no sample is called so.
         MismatchError: the state is of another snapshot or run.
         FormatError: a file is missing or damaged.
     """
     if (key is None) == (sample_id is None):
-        raise OptionError("give a key or a sample id, one of them")
-    if key is None and source is not None:
-        raise OptionError("a source goes with a key: a sample id is one sample's")
-    names = [known.name for known in index.snapshot.sources]
-    if source is not None and source not in names:
-        listed = ", ".join(names[:8]) or "none by name"
-        raise OptionError(f"there is no source {source!r:.80} in {index.path}: it has {listed}")
-    run = _Run.of(index, **options)
-    if key is None:
-        rows = _rows(index, _BY_ID, ids=[sample_id])
-    else:
-        rows = _rows(index, _BY_KEY, key=key, source=source)
-    ids = sorted({row["sample_id"] for row in rows})
-    if len(ids) > MOST:
-        raise OptionError(
-            f"the key {key!r:.80} names {len(ids):,} samples of {index.path}@{index.id[:12]}: give "
-            "the source, or a sample id"
-        )
-    places = _places(rows, run)
-    before = _before(index, ids)
-    samples = [
-        _sample(index, ident, list(mine))
-        | {"places": places.get(ident, []), "before": before.get(ident, [])}
-        for ident, mine in groupby(rows, lambda row: int(row["sample_id"]))
-    ]
+        raise OptionError("give either a key or a sample id")
+    steps, position = _run(index, options)
     asked = {"key": key, "sample_id": sample_id, "source": source}
-    return _of_run(index, run) | asked | {"epochs": [*run.steps.numbers], "samples": samples}
-
-
-_PACKED = (
-    "sample_id, copy, piece, pack_id, position, token_start, length, source, key, pair, shard, row"
-)
-_ROWS = (
-    f"SELECT {_PACKED} FROM samples WHERE {{where}} UNION ALL BY NAME "
-    "SELECT sample_id, length, source, key, reason, detail FROM dropped WHERE {where} "
-    "ORDER BY sample_id, copy, piece, pack_id, position"
-)
-"""The pieces of samples in packs, and the samples in none, which have a reason."""
-_BY_KEY = _ROWS.format(where="key = $key AND ($source IS NULL OR source = $source)")
-_BY_ID = _ROWS.format(where="list_contains($ids, sample_id)")
-
-
-def _rows(index: Index, query: str, **values: Any) -> list[Row]:
-    """Return what a query over `samples` and `dropped` gives, by the names of its columns."""
     with tables_of({name: (index, name) for name in ("samples", "dropped")}) as connection:
-        return rows_of(connection, query, **values)
-
-
-def _sample(index: Index, ident: int, rows: Sequence[Row]) -> Row:
-    """Return what a sample's rows say of it, those of pieces in packs first."""
-    first, last = rows[0], rows[-1]
-    dropped = None
-    if last["reason"] is not None:
-        dropped = {name: last[name] for name in ("reason", "detail", "length")}
-    shard, row = first["shard"], first["row"]
-    if first["pack_id"] is None:
-        shard, row = _record_of(index, ident)
-    known = {name: first[name] for name in ("source", "key", "pair")}
-    where = {"shard": _shard_of(index, shard), "row": row}
-    return {"sample_id": ident, **known, **where, "dropped": dropped}
-
-
-def _record_of(index: Index, sample_id: int) -> tuple[int | None, int | None]:
-    """Number of the shard and of the record in it; None where the id does not say it, as where a
-    record may be the two sides of a preference pair."""
-    snapshot = index.snapshot
-    ends = [*accumulate(shard.rows for shard in snapshot.shards)]
-    if not ends or ends[-1] != snapshot.lengths.num_samples:
-        return None, None  # the lengths were nobody's shards
-    number = bisect_right(ends, sample_id)  # ids are dense, in the order of the shards
-    shard = snapshot.shards[number]
-    layout = next(each.layout for each in snapshot.sources if each.name == shard.source)
-    if layout is not None and layout.pair == "both":
-        return None, None
-    return number, sample_id - ends[number] + shard.rows
-
-
-_OF_ROW = ("pack_id", "position", "copy", "piece", "token_start", "length")
-
-
-def _places(rows: Iterable[Row], run: _Run) -> dict[int, list[Row]]:
-    """Return the places of each sample, by epoch and in the order of training."""
-    places: dict[int, list[Row]] = {}
-    packed = [row for row in rows if row["pack_id"] is not None]
-    packs = np.array([row["pack_id"] for row in packed], np.int64)
-    for epoch in run.steps.numbers:
-        dealing = run.dealing(epoch)
-        positions = dealing.order.positions(packs).tolist()
-        for number in sorted(range(len(packed)), key=lambda number: positions[number]):
-            at, row = positions[number], packed[number]
-            if at < 0:  # of another epoch's packs
+        found, dropped = (rows_of(connection, query, **asked) for query in (_PLACES, _DROPPED))
+    if not found and not dropped:
+        named = ", ".join(
+            f"{name} {value!r:.200}" for name, value in asked.items() if value is not None
+        )
+        number = index.snapshot.lengths.num_samples
+        raise NotFoundInIndex(
+            f"{index.path}@{index.id[:12]} has no {named}: it has {number} samples"
+        )
+    places = []
+    packs = np.array([row["pack_id"] for row in found], np.int64)
+    for epoch in steps.numbers:
+        dealing = _dealing(steps, epoch)
+        for at, row in zip(dealing.order.positions(packs).tolist(), found, strict=True):
+            if at < 0:  # a pack of another epoch
                 continue
-            is_left_out = at >= dealing.end
-            has_step = run.steps.global_batch is not None and not is_left_out
-            turn = dealing.turn(at, run.world_size or 1) if has_step else None
-            dealt = turn if run.world_size is not None else None
-            place = {
-                "epoch": epoch,
-                **{name: row[name] for name in _OF_ROW},
-                "order_position": at,
-                "left_out": is_left_out,
-                "step": turn and turn.step,
-                "place_in_step": turn and turn.place,
-                "micro_step": dealt and dealt.micro_step,
-                "rank": dealt and dealt.rank,
-                "consumed": None if run.position is None else at < run.position,
-            }
-            places.setdefault(row["sample_id"], []).append(place)
-    return places
-
-
-def ancestors(index: Index) -> list[Row]:
-    """Return what `index` goes on from by its options, oldest first.
-
-    Returns:
-        ``snapshot_id``, ``seed``, ``epoch``, ``global_batch``, ``position`` (packs that were
-        trained on, over all ranks), ``steps`` (whole optimizer steps of them) and ``missing`` (why
-        the snapshot cannot be read; None where it can).
-    """
-    told = []
-    for entry in index.snapshot.options.continues:
-        opened = _opened_ancestor(index, entry.snapshot_id)
-        names = ("snapshot_id", "seed", "epoch", "global_batch", "position")
-        told.append(
-            {
-                **{name: getattr(entry, name) for name in names},
-                "steps": entry.position // entry.global_batch,
-                "missing": opened if isinstance(opened, str) else None,
-            }
-        )
-    return told
-
-
-def _opened_ancestor(index: Index, ident: str) -> Index | str:
-    """Return the snapshot `ident` beside `index`, or why it cannot be read.
-
-    Raises:
-        OSError: the store cannot be asked.
-    """
-    try:
-        return open_index(f"{index.path}@{ident}", index.roots)
-    except (NotFoundInIndex, FormatError) as error:
-        return str(error)
-
-
-def _before(index: Index, ids: Sequence[int]) -> dict[int, list[Row]]:
-    """Return what training on the ancestors has had of each sample. Their ids are the same: a plan
-    is continued with the lengths that were planned."""
-    told: dict[int, list[Row]] = {}
-    for entry in index.snapshot.options.continues if ids else ():
-        ancestor = _opened_ancestor(index, entry.snapshot_id)
-        if isinstance(ancestor, str):
-            continue
-        steps = Steps.of(
-            ancestor.snapshot,
-            seed=entry.seed,
-            epoch=entry.epoch,
-            global_batch=entry.global_batch,
-        )
-        run = _Run(steps, "state", None, entry.position)
-        rows = _rows(ancestor, _BY_ID, ids=ids)
-        for ident, listed in _places(rows, run).items():
-            if consumed := [place for place in listed if place["consumed"]]:
-                had = {"snapshot_id": entry.snapshot_id, "places": consumed}
-                told.setdefault(ident, []).append(had)
-    return told
+            place = dict.fromkeys(("step", "micro_step", "rank"))
+            if steps.global_batch is not None and at < dealing.end:
+                place = _place(dealing, at, options.get("world_size"))
+            consumed = None if position is None else at < position
+            shard = {"shard": _shard_of(index, row["shard"])}
+            places.append(
+                {
+                    "epoch": epoch,
+                    **place,
+                    "order_position": at,
+                    "consumed": consumed,
+                    **row,
+                    **shard,
+                }
+            )
+    places.sort(key=itemgetter("epoch", "order_position"))
+    return _of_run(index, steps, options) | {"places": places, "dropped": dropped}

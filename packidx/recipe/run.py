@@ -21,7 +21,7 @@ from packidx.software import installed
 from packidx.user_code import load_named
 
 if TYPE_CHECKING:
-    from packidx.inspect.verify.rows import Check
+    from packidx.inspect.verify import Check
     from packidx.plan import PlanSummary
 
 RECIPE = "recipe.yaml"

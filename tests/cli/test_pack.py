@@ -164,7 +164,7 @@ def test_a_plan_that_is_not_as_it_should_be_is_no_finished_one(
     folder: Path, processors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     from packidx.inspect import verify
-    from packidx.inspect.verify.rows import Check
+    from packidx.inspect.verify import Check
 
     recipe(folder, processors)
     check = Check("samples", False, "sample 3 has 5 tokens, planned were 4")

@@ -28,8 +28,7 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceError
 from packidx.format.index import manifest_path
 from packidx.index import Index, snapshot_ids
-from packidx.inspect.verify import verify, verify_snapshot
-from packidx.inspect.verify.api import files_check
+from packidx.inspect.verify import files_check, verify
 from packidx.io import storage
 from packidx.io.copies import local_copies
 from packidx.io.output_folder import replacing
@@ -215,7 +214,7 @@ def test_append_and_continue(tmp_path: Path, url: str) -> None:
     assert stored.id == local.id and tables(stored) == tables(local)
     parent = open_index(f"{url}/index@{stored.manifest['parent']}")
     assert parent.pack(0) == first.pack(0)
-    assert all(one.ok for one in verify_snapshot(parent))
+    assert files_check(parent).ok
 
 
 def test_what_is_damaged_is_found_and_made_whole(
@@ -228,7 +227,7 @@ def test_what_is_damaged_is_found_and_made_whole(
     storage.write(place, sound[:-1] + bytes([sound[-1] ^ 1]))
     with pytest.raises(FormatError, match=r"samples-00000\.parquet has other content"):
         index.pack(0)
-    assert [one.name for one in verify_snapshot(index) if not one.ok] == ["files"]
+    assert not files_check(index).ok
     assert not plan_packs(lengths, url, **BARE).existed
     assert storage.read(place) == sound
     assert index.pack(0).samples  # the damaged copy is not kept
@@ -237,7 +236,7 @@ def test_what_is_damaged_is_found_and_made_whole(
     monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
     with pytest.raises(FormatError, match=r"packs-00000\.parquet is missing"):
         open_index(url).packs()
-    assert "is missing" in next(verify_snapshot(index)).detail
+    assert "is missing" in files_check(index).detail
     storage.remove(manifest_path(url, index.id))
     with pytest.raises(NotFoundInIndex, match="has HEAD at '.*', which is not there"):
         open_index(url)
@@ -288,7 +287,7 @@ def test_a_killed_plan_leaves_the_old_snapshot_or_the_new(tmp_path: Path, url: s
     assert 4 < len(seen) < 20 and set(seen[:-1]) == {old} and seen[-1] == new
     assert snapshot_ids(url) == sorted([old, new])
     assert plan_packs(lengths, url, capacity=512).existed
-    assert all(one.ok for one in verify_snapshot(open_index(url)))
+    assert all(one.ok for one in verify(open_index(url)))
 
 
 @pytest.mark.usefixtures("small_tasks")

@@ -81,7 +81,7 @@ def test_the_poisoned_sample_is_found_left_out_and_the_rest_trained(
     capsys.readouterr()
     key = f"count-{POISONED:05d}"
     assert main(["trace", "index", "--key", key, "--json", "--global-batch", "4"]) == 0
-    [place] = json.loads(capsys.readouterr().out)["samples"][0]["places"]
+    [place] = json.loads(capsys.readouterr().out)["places"]
     state = train("index", tmp_path / "log", 120)
     assert 40 < place["step"] < 120, "the model has learned, and has not seen all"
     (tmp_path / "state.json").write_text(json.dumps(state))

@@ -1,9 +1,7 @@
-"""What a run's log says in a report, and which losses stand out."""
+"""The losses of a run's log that stand out, and logs of other snapshots."""
 
 from __future__ import annotations
 
-import html
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import pytest
 from packidx.errors import FormatError, NotFoundInIndex, SourceError
 from packidx.format.step_log import STEP_LOG, part_name
 from packidx.index import Index, open_index
-from packidx.inspect.report import write_report
 from packidx.inspect.sql import asked, connect, rows_of
 from packidx.plan import plan_packs
 
@@ -60,27 +57,6 @@ def test_outliers_are_of_their_source_and_time(logged: tuple[Index, Path]) -> No
     assert {row["sample_id"] for row in found[:3]} == POISONED
     assert found[2]["sigmas"] > 20 and len(found) <= 5
     assert all(row["per_token"] == pytest.approx(row["loss"] / 10) for row in found)
-
-
-def test_the_report_has_each_source_s_loss(logged: tuple[Index, Path], tmp_path: Path) -> None:
-    index, log = logged
-    write_report(index.path, tmp_path / "r.html", log=str(log))
-    page = (tmp_path / "r.html").read_text()
-    figure = page[page.index("<h3>Loss of each source</h3>") :]
-    cells = re.findall(r"<td[^>]*>(.*?)</td>", figure[: figure.index("</figure>")])
-    told = [[html.unescape(cell) for cell in cells[at : at + 4]] for at in range(0, len(cells), 4)]
-    parts = pq.read_table(log / part_name(1, 0, 0), columns=["samples"]).to_pylist()
-    samples = [sample for row in parts for sample in row["samples"]]
-    tokens = [int(row[3].replace(",", "")) for row in told]
-    assert sum(tokens) == sum(sample["label_tokens"] for sample in samples)
-    whole = sum(float(row[2]) * number for row, number in zip(told, tokens, strict=True))
-    assert whole == pytest.approx(sum(sample["loss"] for sample in samples), rel=1e-3)
-    hard, easy = ([float(row[2]) for row in told if row[1] == name] for name in ("hard", "easy"))
-    assert hard[0] == pytest.approx(12, rel=0.1) and easy[0] == pytest.approx(1.2, rel=0.1)
-    assert hard[-1] < 3 and easy[-1] < 0.3
-    plain = tmp_path / "plain.html"
-    write_report(index.path, plain)
-    assert "Loss of each source" not in plain.read_text()
 
 
 def test_a_log_of_something_else_is_refused(logged: tuple[Index, Path], tmp_path: Path) -> None:

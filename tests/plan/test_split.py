@@ -17,7 +17,6 @@ from packidx.errors import FormatError, OptionError, SourceError
 from packidx.format.parquet import conform
 from packidx.format.schema import LABEL_SPANS, LENGTHS_WITH_SPANS
 from packidx.index import Index, open_index
-from packidx.inspect.verify import verify_snapshot
 from packidx.plan import plan_packs
 
 
@@ -110,9 +109,7 @@ def planned(lengths: Path, output: Path, **options: Any) -> Index | None:
     except (OptionError, SourceError) as error:
         assert "nothing to pack" in str(error) or "raise --capacity" in str(error), error
         return None
-    index = open_index(output)
-    assert [check for check in verify_snapshot(index) if not check.ok] == []
-    return index
+    return open_index(output)
 
 
 Pieces = dict[tuple[int, int], list[dict[str, Any]]]

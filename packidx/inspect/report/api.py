@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.report import figures
-from packidx.inspect.report.page import Figure, Report, Section, Series, page_of
+from packidx.inspect.report.page import Report, Series, page_of
 from packidx.inspect.sql import Asked, asked, connect
 from packidx.inspect.stats import plan_stats
 from packidx.inspect.verdict import verdict
@@ -27,7 +26,6 @@ def write_report(
     *,
     ranks: Sequence[int] = RANKS,
     roots: Mapping[str, str] | None = None,
-    log: str | None = None,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> None:
     """Write a report of an index or a lengths table: one HTML file, which needs nothing else.
@@ -40,7 +38,6 @@ def write_report(
         output: the file, which is replaced as a whole.
         ranks: numbers of data-parallel ranks that the schedule is looked at for.
         roots: ``{old: new}`` path prefixes, for data that has moved.
-        log: folder of a run's log of its steps: adds the losses.
         progress: told what is being done.
 
     Raises:
@@ -54,17 +51,15 @@ def write_report(
         raise OptionError(
             f"-o {os.fspath(output)} is there and no report: name another file, or remove it"
         )
-    question = _asked(path, roots or {}, log)
+    question = asked(path, roots or {})
     with question.views(" ".join(question.names)) as views:
         connection = connect(views)
         try:
-            absent = dict(views.absent)
             if question.index is None:
                 report = _of_lengths(question, connection)
             else:
-                report = _of_index(
-                    question.index, connection, absent, ranks, bool(question.log), progress
-                )
+                progress("adding up")
+                report = _of_index(question.index, connection, views.absent.get("lengths"), ranks)
         finally:
             connection.close()
     progress("drawing")
@@ -82,16 +77,6 @@ def _is_page(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _asked(path: str, roots: Mapping[str, str], log: str | None) -> Asked:
-    """Return what is at `path`; an order without steps of its own is cut into a few of them."""
-    question = asked(path, roots, log)
-    if question.index is None or packs_per_step(question.index.snapshot) is not None:
-        return question
-    snapshot = question.index.snapshot
-    packs = snapshot.result.num_packs // snapshot.options.epochs
-    return asked(path, roots, log, global_batch=max(1, packs // figures.STEPS))
-
-
 def _series(connection: Any, *views: str) -> Series:
     sources = " UNION ALL ".join(f"SELECT source FROM {view}" for view in views)
     rows = connection.execute(f"SELECT source, count(*) FROM ({sources}) GROUP BY 1").fetchall()
@@ -99,19 +84,13 @@ def _series(connection: Any, *views: str) -> Series:
 
 
 def _of_lengths(question: Asked, connection: Any) -> Report:
-    figures.create_counted(connection)
-    series = _series(connection, "counted")
+    columns = {row[0] for row in connection.execute("DESCRIBE lengths").fetchall()}
+    status = "status IS DISTINCT FROM 'rejected'" if "status" in columns else "true"
     number, tokens, rejected, longest = connection.execute(
-        "SELECT count(*), coalesce(sum(length) FILTER (status IS DISTINCT FROM 'rejected'), 0), "
-        "count(*) FILTER (status = 'rejected'), max(length) FROM counted"
+        f"SELECT count(*), coalesce(sum(length) FILTER ({status}), 0), "
+        f"count(*) FILTER (NOT ({status})), max(length) FROM lengths"
     ).fetchone()
-    table = question.lengths and question.lengths.manifest
-    drawn = [
-        *figures.lengths(connection, series),
-        figures.longest(connection),
-        figures.columns_used(table.sources if table else ()),
-        figures.rejected(connection),
-    ]
+    series = _series(connection, "lengths") if "source" in columns else Series([(None, number)])
     numbers = [
         ("records", count(number)),
         ("tokens", count(tokens)),
@@ -119,47 +98,21 @@ def _of_lengths(question: Asked, connection: Any) -> Report:
         ("longest sample", "–" if longest is None else count(longest)),
         ("sources", count(series.num_sources)),
     ]
-    sections = [Section("Lengths", drawn)]
-    return Report(f"Lengths {question.path}", "packidx report", [], numbers, sections)
+    figure = figures.lengths(connection, series)
+    return Report(f"Lengths {question.path}", "packidx report", [], numbers, [figure])
 
 
-def _of_index(
-    index: Index,
-    connection: Any,
-    absent: Mapping[str, str],
-    ranks: Sequence[int],
-    has_log: bool,
-    progress: Callable[[str], None],
-) -> Report:
+def _of_index(index: Index, connection: Any, absent: str | None, ranks: Sequence[int]) -> Report:
     snapshot = index.snapshot
     result, options = snapshot.result, snapshot.options
     stats = plan_stats(index, ranks)
     series = _series(connection, "samples", "dropped")
-    progress("adding up")
-    notes: list[str] = []
-    of_lengths: list[Figure | None] = []
-    if "lengths" in absent:
-        notes.append(f"lengths: {absent['lengths']}")
-    else:
-        figures.create_counted(connection)
-        of_lengths = [*figures.lengths(connection, series, options.capacity)]
-        of_lengths.append(figures.rejected(connection))
-    of_packs = [
+    drawn = [
         figures.tokens(index, connection),
         figures.fill(index, connection),
-        figures.samples(connection),
-        figures.dropped(index, connection),
-    ]
-    waiting = figures.waiting(stats["schedule"], result.schedule)
-    of_training = [waiting, figures.steps(connection, series)]
-    if has_log:
-        of_training.append(figures.losses(connection, series))
-    sections = [
-        Section("Packs", of_packs),
-        Section("Training", of_training),
-        Section("A closer look", figures.packs_closely(index, connection, series)),
-        Section("Lengths", of_lengths),
-        Section("Origin", list(figures.origin(index))),
+        None if absent else figures.lengths(connection, series, options.capacity),
+        figures.waiting(stats["schedule"], result.schedule),
+        figures.packs_closely(index, connection, series),
     ]
     numbers = [
         ("packs", count(result.num_packs)),
@@ -171,4 +124,5 @@ def _of_index(
     ]
     said = [f"{words[:1].upper()}{words[1:]}".rstrip(".") + "." for words in verdict(index, stats)]
     subtitle = f"packidx report of {index.path}@{index.id}, planned {snapshot.created}"
-    return Report(f"Plan {index.path}@{index.id[:12]}", subtitle, said, numbers, sections, notes)
+    notes = [f"lengths: {absent}"] if absent else []
+    return Report(f"Plan {index.path}@{index.id[:12]}", subtitle, said, numbers, drawn, notes)

@@ -20,8 +20,8 @@ MAX_SERIES = 8
 """Sources with a colour of their own; of more, the smaller ones are one."""
 OTHERS = "all others"
 NAMELESS = "(no name)"
-GOOD, BAD, MODALITIES = 0, 3, 8
-"""Colours of page.html: the last is the first of those of what samples hold."""
+GOOD, BAD = 0, 3
+"""Colours of page.html."""
 
 
 def share(part: float, whole: float, digits: int = 1) -> str:
@@ -83,8 +83,6 @@ class Chart(NamedTuple):
     bars: Sequence[Bar]
     names: Sequence[str] = ()
     """Of the colours, in their order; the legend, where there are several."""
-    first_colour: int = 0
-    """Of `names`."""
 
 
 Drawn = tuple[str, Mapping[int, float], str]
@@ -97,30 +95,26 @@ def chart_of(
     names: Sequence[str] = (),
     *,
     shown: Callable[[float], str] = count,
-    is_shares: bool = False,
-    first_colour: int = 0,
 ) -> Chart:
     """Bars of values end to end.
 
     Args:
         what: the unit.
-        names: of the colours from `first_colour` on.
+        names: of the colours.
         shown: a value as the pointer tells it.
-        is_shares: let all bars be as long, and show shares.
     """
     end = max((sum(values.values()) for _, values, _ in bars), default=0) or 1
     drawn = []
     for name, values, label in bars:
-        whole, start, boxes = (sum(values.values()) or 1) if is_shares else end, 0.0, []
+        start, boxes = 0.0, []
         for colour, value in values.items():
             if value or len(values) == 1:
-                told = f"{share(value, whole, 2)} of {what}" if is_shares else shown(value)
-                told = told if is_shares or not what else f"{told} {what}"
-                own = f", {names[colour - first_colour]}" if names else ""
-                boxes.append(Box(colour, 100 * start, 100 * value / whole, f"{name}{own}: {told}"))
-                start += value / whole
+                own = f", {names[colour]}" if names else ""
+                told = f"{name}{own}: {shown(value)} {what}"
+                boxes.append(Box(colour, 100 * start, 100 * value / end, told))
+                start += value / end
         drawn.append(Bar(name, boxes, label))
-    return Chart(drawn, names, first_colour)
+    return Chart(drawn, names)
 
 
 Row = tuple[Any, ...]
@@ -136,7 +130,6 @@ class Figure:
         columns: of the table.
         rows: whole numbers, None for unknown ones, and words; few, however large the plan is.
         chart: None for a table alone.
-        is_open: show the table at once.
         is_wide: take the page's whole width.
     """
 
@@ -145,17 +138,7 @@ class Figure:
     columns: Sequence[str]
     rows: Sequence[Row]
     chart: Chart | None = None
-    is_open: bool = False
     is_wide: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Figures under one heading."""
-
-    heading: str
-    figures: Sequence[Figure | None]
-    """None stands for what there is nothing to show of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +150,8 @@ class Report:
     verdict: Sequence[str]
     numbers: Sequence[tuple[str, str]]
     """Name and value of what is told first."""
-    sections: Sequence[Section]
+    figures: Sequence[Figure | None]
+    """None stands for a figure without data."""
     notes: Sequence[str] = field(default=())
     """What could not be shown, and why."""
 

@@ -38,7 +38,7 @@ def lengths(folder: Path, number: int, **columns: Any) -> Path:
 
 def cells(page: str, title: str) -> list[list[str]]:
     """Rows of the table of a figure."""
-    figure = page[page.index(f"<h3>{title}</h3>") :]
+    figure = page[page.index(f"<h2>{title}</h2>") :]
     figure = figure[: figure.index("</figure>")]
     rows = re.findall(r"<tr>(.*?)</tr>", figure)
     listed = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows]
@@ -66,23 +66,11 @@ def test_the_numbers_are_those_of_the_tables(tmp_path: Path) -> None:
     fills = [number(row[1]) for row in cells(page, "How full packs are")]
     assert sum(fills) == packs.num_rows
     assert fills[-1] == sum(n >= 2048 * 0.999 for n in packs["length"].to_pylist())
-    per_pack = {row[0]: number(row[1]) for row in cells(page, "Samples per pack")}
-    assert sum(per_pack.values()) == packs.num_rows
     by_length = cells(page, "Samples by length and source")
     frame = pl.read_parquet(table)
     for name in ("a", "b", "c"):
         counted = sum(number(row[3]) for row in by_length if row[2] == name)
         assert counted == frame.filter(pl.col("source") == name).height
-    [[reason, *_], *_] = rows = cells(page, "Samples in no pack")
-    assert reason == "too_long"
-    assert sum(number(row[2]) for row in rows) == dropped.num_rows
-    longest = frame.filter(source="a")["length"].max()
-    assert any(row[1] == "a" and number(row[4]) == longest for row in rows)
-    shares = cells(page, "Sources of each step")
-    for step in {row[0] for row in shares}:
-        assert sum(float(row[2].split()[0]) for row in shares if row[0] == step) == pytest.approx(
-            100, abs=0.05
-        )
     assert f"{result.gap_percent:.3f} %" in page
     assert index.id in page
 
@@ -121,7 +109,7 @@ def test_nothing_in_the_data_runs(tmp_path: Path) -> None:
     for path in (str(tmp_path / "index"), str(table)):
         write_report(path, tmp_path / "r.html")
         page = (tmp_path / "r.html").read_text()
-        assert html.escape(EVIL) in page
+        assert html.escape(EVIL[:39]) in page
         assert EVIL not in page
         assert "<script" not in page
         assert not re.search(r"<img|<svg|(src|href)=[\"']", page)
@@ -152,9 +140,8 @@ def test_a_lengths_table_is_shown_without_a_plan(tmp_path: Path) -> None:
     estimate_lengths(str(tmp_path / "r.jsonl"), tmp_path / "lengths", workers=1)
     write_report(str(tmp_path / "lengths"), tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
-    [row] = cells(page, "Records that are not samples")
-    assert row[:2] == ["no_messages", "1"]
-    assert cells(page, "How lengths were counted")[0][1] == "heuristic"
+    assert [row[3] for row in cells(page, "Samples by length and source")] == ["1"]
+    assert "<dt>rejected</dt><dd>1</dd>" in page
     assert "Where the tokens go" not in page
 
 
@@ -200,7 +187,7 @@ def test_plans_of_every_kind(tmp_path: Path, options: dict[str, Any]) -> None:
     plan_packs(lengths(tmp_path, 400), tmp_path / "index", capacity=1024, **options)
     write_report(str(tmp_path / "index"), tmp_path / "r.html", ranks=(2, 3))
     page = (tmp_path / "r.html").read_text()
-    assert "Sources of each step" in page
+    assert page.count("<figure") == 5
     assert len(cells(page, "A few packs")) > 3
 
 
@@ -211,7 +198,7 @@ def test_a_plan_of_one_pack(tmp_path: Path) -> None:
 
 
 def test_what_is_lost_is_one_number(tmp_path: Path) -> None:
-    """The verdict, the figure and the facts say the same share of the same tokens."""
+    """The verdict and the figure say the same share of the same tokens."""
     frame = pl.DataFrame({"length": [10] * 60 + [99] * 4, "source": ["a"] * 60 + ["b"] * 4})
     frame.write_parquet(tmp_path / "l.parquet")
     # Copies are no more tokens to be packed.
@@ -220,28 +207,4 @@ def test_what_is_lost_is_one_number(tmp_path: Path) -> None:
     page = html.unescape((tmp_path / "r.html").read_text())
     lost = f"{100 * 4 * 99 / (600 + 4 * 99):.1f} %"
     shares = re.findall(r"(\d+\.\d) %[^<]{0,40}(?:in no pack|to be packed)", page)
-    assert len(shares) == 3 and set(shares) == {lost.removesuffix(" %")}
-
-
-def test_a_recipe_keeps_its_indentation(tmp_path: Path) -> None:
-    path = lengths(tmp_path, 40)
-    plan_packs(path, tmp_path / "index", capacity=500, recipe="plan:\n  capacity: 500\n")
-    write_report(str(tmp_path / "index"), tmp_path / "r.html")
-    page = (tmp_path / "r.html").read_text()
-    assert ">  capacity: 500</td>" in page
-    assert re.search(r"\.facts td \{[^}]*white-space: pre-wrap", page)
-
-
-def test_sources_and_what_samples_hold_have_colours_of_their_own(tmp_path: Path) -> None:
-    path = lengths(tmp_path, 90, num_images=[n % 3 for n in range(90)])
-    plan_packs(path, tmp_path / "index", capacity=500)
-    write_report(str(tmp_path / "index"), tmp_path / "r.html")
-    page = (tmp_path / "r.html").read_text()
-    drawn = {
-        title: set(
-            re.findall(r'<i class="box c(\d+)', page.split(f"<h3>{title}")[1].split("</fig")[0])
-        )
-        for title in ("Samples by length and source", "Tokens by length and what samples hold")
-    }
-    sources, kinds = drawn.values()
-    assert sources and len(kinds) == 2 and not sources & kinds
+    assert len(shares) == 2 and set(shares) == {lost.removesuffix(" %")}

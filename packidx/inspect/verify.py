@@ -1,16 +1,16 @@
-"""All checks of a snapshot: against itself, and against the data it was planned from."""
+"""Compare a snapshot with its manifest, its lengths table, its shards and its encoder."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.digests import column_digest
 from packidx.errors import (
     MissingExtraError,
     OptionError,
@@ -18,21 +18,10 @@ from packidx.errors import (
     SourceError,
     missing_package,
 )
-from packidx.format.lengths import LengthsManifest, columns_digest
-from packidx.format.parquet import conform
-from packidx.format.schema import ALL_LENGTHS, LENGTHS
+from packidx.format.index import TABLES, snapshot_id
 from packidx.hashing import derive_key
 from packidx.index import Index, Sample
-from packidx.inspect.verify.rows import (
-    Check,
-    Found,
-    amount,
-    connected,
-    few,
-    not_checked,
-    start_of,
-    unlike,
-)
+from packidx.index.window_files import WindowDigest
 from packidx.io import storage, urls
 from packidx.io.copies import Content, StoredFile, content_of, local_copy
 from packidx.permutation import permutation
@@ -40,6 +29,42 @@ from packidx.records.containers.tar import TAR
 from packidx.records.fetch import Fetcher
 from packidx.records.shards import scan
 from packidx.user_code import Function, Transform, fingerprint_of, planned_transform
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at, whether it holds, and what was seen."""
+
+    name: str
+    ok: bool
+    """Nothing wrong was seen; true also of what was not looked at."""
+    detail: str
+    """A line: how much was looked at, or the first faults, or why nothing was looked at."""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """How much was looked at, counted on the way: ``{"files": 3, "bytes_hashed": 283462}``."""
+    checked: bool = True
+    """Whether it was looked at."""
+
+
+def not_checked(name: str, why: str) -> Check:
+    return Check(name, True, f"not checked: {why}", checked=False)
+
+
+def amount(number: int, plural: str) -> str:
+    """A number of things, ``1 pack`` or ``2 packs``."""
+    return f"{number:,} {plural.removesuffix('s') if number == 1 else plural}"
+
+
+def start_of(digest: str) -> str:
+    """The first digits of a digest; the other value beside it differs in them."""
+    return digest[:12]
+
+
+def few(complaints: Iterable[str]) -> str:
+    """The first complaints, and how many more there are."""
+    listed = list(complaints)
+    more = f"; and {len(listed) - 5:,} more" if len(listed) > 5 else ""
+    return "; ".join(listed[:5]) + more
 
 
 def verify(
@@ -80,17 +105,17 @@ def verify(
         return
     planned = index.snapshot.lengths.transform
     given = planned_transform(planned, transform, index.path) if num_sampled or transform else None
-    is_sound = True
-    for check in verify_snapshot(index):
-        is_sound = is_sound and (check.ok or check.name != "files")
-        yield check
-    if not is_sound:
-        yield not_checked("tables", "files of the index are not as they should be")
-    yield check_lengths(index, is_sound)
+    files = files_check(index)
+    yield files
+    if files.ok:
+        yield check_id(index)
+    else:
+        yield not_checked("id", _BROKEN)
+    yield check_lengths(index)
     yield shards_check(index)
     yield check_fingerprint(index, encoder)
-    if not is_sound:
-        yield not_checked(SAMPLES, "files of the index are not as they should be")
+    if not files.ok:
+        yield not_checked(SAMPLES, _BROKEN)
     elif num_sampled:
         yield check_samples(index, encoder, given, num_sampled, seed)
     else:
@@ -102,19 +127,7 @@ def verify(
 SAMPLES = "samples"
 """The check of `check_samples`."""
 BARE = "planned from bare lengths, which name no shards"
-
-
-def verify_snapshot(index: Index) -> Iterator[Check]:
-    """Check one snapshot; later checks are left out when its files cannot be read."""
-    files = files_check(index)
-    yield files
-    if files.ok:
-        # One for all windows: to connect takes as long as to look at a small one.
-        with connected() as connection:
-            found = Found(index, connection)
-            for placed in index.snapshot.placed:
-                found.look(placed)
-        yield from found.checks()
+_BROKEN = "files of the index are not as they should be"
 
 
 def files_check(index: Index, quick: bool = False) -> Check:
@@ -136,6 +149,26 @@ def files_check(index: Index, quick: bool = False) -> Check:
     if quick:
         listed = f"{amount(len(files), 'files')} of the sizes that the manifest states"
     return Check("files", not faults, few(faults.values()) or listed, numbers)
+
+
+def check_id(index: Index) -> Check:
+    """Compare the id with the digest of the assignment, the options and the lengths."""
+    stated, rows = index.snapshot.to_json(), 0
+    for number, window in enumerate(stated["windows"]):
+        digest = WindowDigest()
+        for name in TABLES:
+            try:
+                table = index.window(name, number)
+            except PackidxError as error:
+                return Check("id", False, str(error))
+            digest.update(name, table)
+            rows += table.num_rows
+        window["digest"] = digest.hexdigest()
+    own, windows = snapshot_id(stated), len(stated["windows"])
+    listed = f"{amount(rows, 'rows')} of {amount(windows, 'windows')} hashed"
+    if own != index.id:
+        listed = f"{listed}: their id is {start_of(own)}…, not {start_of(index.id)}…"
+    return Check("id", own == index.id, listed, {"rows_hashed": rows, "windows": windows})
 
 
 def shards_check(index: Index, quick: bool = False) -> Check:
@@ -188,8 +221,8 @@ def _faults(
     for part, size in zip(parts, sizes, strict=True):
         if size is None:
             faults[part.path] = f"{part.path} {_MISSING}"
-        elif size != part.nbytes:
-            said = stated.format(f"{part.nbytes:,}")
+        elif part.nbytes not in (None, size):
+            said = stated.format(f"{part.nbytes or 0:,}")
             faults[part.path] = f"{part.path} has {size:,} bytes, {said}"
     sound = [] if quick else [part for part in parts if part.path not in faults]
     hashed = 0
@@ -248,13 +281,8 @@ def check_fingerprint(index: Index, encoder: Any) -> Check:
 _TABLE = "lengths table"
 
 
-def check_lengths(index: Index, is_sound: bool = True) -> Check:
-    """Hash the values of the table that the plan names, and compare the plan's rows with its own.
-
-    Args:
-        index: the plan.
-        is_sound: its files are as they should be, so that its rows can be read.
-    """
+def check_lengths(index: Index) -> Check:
+    """Compare the table that the plan names with the planned fingerprint, and hash its files."""
     try:
         from packidx.lengths.table import read_lengths
     except ModuleNotFoundError as error:
@@ -265,47 +293,17 @@ def check_lengths(index: Index, is_sound: bool = True) -> Check:
         return not_checked(_TABLE, f"{uri} is not there")
     try:
         lengths = read_lengths(uri)
-        manifest, actual = lengths.manifest, lengths.fingerprint()
-        if actual != planned.fingerprint:
-            if manifest is not None and _goes_on(index, manifest):
-                added = amount(len(manifest.shards) - len(index.snapshot.shards), "shards")
-                return not_checked(_TABLE, f"{uri} goes on with {added} after the planned ones")
-            said = f"fingerprint {start_of(actual)}…, planned was {start_of(planned.fingerprint)}…"
-            return Check(_TABLE, False, f"{uri} is another table ({said}): plan again")
-        numbers = {"files": len(lengths.files), "rows_hashed": lengths.num_samples}
-        if manifest is not None and (own := _values(lengths.files)) != manifest.digests.columns:
-            said = f"digest {start_of(own)}…, planned was {start_of(manifest.digests.columns)}…"
-            return Check(_TABLE, False, f"{uri} has other values ({said}): plan again", numbers)
-        wrong = unlike(index, lengths) if is_sound else []
+        actual = lengths.fingerprint()
+        faults, _ = _faults(lengths.files, content_of, False, "its manifest says {}")
     except (PackidxError, pa.ArrowException, OSError) as error:
         return Check(_TABLE, False, str(error))
-    read = f"{amount(len(lengths.files), 'files')}, {amount(lengths.num_samples, 'rows')} hashed"
-    return Check(_TABLE, not wrong, few(wrong) or f"{read}: the table that was planned", numbers)
-
-
-def _values(parts: Sequence[StoredFile]) -> str:
-    """Return the digest of the values of a table that has a manifest."""
-    digests = []
-    for part in parts:
-        with local_copy(part) as copy:
-            table = pq.read_table(copy)
-        known = [name for name in ALL_LENGTHS.names if name in table.column_names]
-        schema = pa.schema([ALL_LENGTHS.field(name) for name in known])
-        table = conform(table.select(known), schema)
-        digests.append([column_digest(column) for column in table.columns])
-    names = ALL_LENGTHS.names[: max([len(LENGTHS.names), *map(len, digests)])]
-    return columns_digest(names, digests)
-
-
-def _goes_on(index: Index, lengths: LengthsManifest) -> bool:
-    """Return whether `lengths` has the planned shards and more after them."""
-    planned, now = index.snapshot.shards, lengths.shards
-    names = ("fingerprint", "rows", "source")
-    return 0 < len(planned) < len(now) and all(
-        getattr(old, name) == getattr(new, name)
-        for old, new in zip(planned, now, strict=False)
-        for name in names
-    )
+    numbers = {"files": len(lengths.files), "rows": lengths.num_samples}
+    if actual != planned.fingerprint:
+        said = f"fingerprint {start_of(actual)}…, planned was {start_of(planned.fingerprint)}…"
+        return Check(_TABLE, False, f"{uri} is another table ({said}): plan again", numbers)
+    read = f"{amount(len(lengths.files), 'files')}, {amount(lengths.num_samples, 'rows')}"
+    right = f"{read}: the table that was planned"
+    return Check(_TABLE, not faults, few(faults.values()) or right, numbers)
 
 
 # -- samples encoded for real, and their lengths compared with the plan's --------------------------
