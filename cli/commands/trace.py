@@ -103,7 +103,8 @@ def trace(
     print_facts(f"{traced['path']}@{traced['snapshot_id'][:12]}, {what}", shown)
     for pack in traced.get("packs", ()):
         title = ", ".join(f"{n} {pack[n]}" for n in ("micro_step", "rank") if pack[n] is not None)
-        say(f"\npack {pack['pack_id']}{title and ', '}{title}: {count(pack['length'])} tokens")
+        say("")
+        say(f"pack {pack['pack_id']}{title and ', '}{title}: {count(pack['length'])} tokens")
         print_rows([_cells(sample) for sample in pack["samples"]])
     if places := traced.get("places"):
         say("")
