@@ -48,6 +48,8 @@ _FORMS = (
     *(form for form in _MIXED if form not in _USUAL),
     ("query", None, "response"),  # as ms-swift has it
 )
+QUESTIONS = frozenset(form[0] for form in _FORMS)
+"""Columns of a question."""
 _LISTED = ("answer", "answers")  # which may hold several
 _CHOICES = re.compile(
     r"(?i:(?:\w+[_ ])?(?:choice|option|candidate|ending|distractor|alternative)s?"
@@ -146,7 +148,7 @@ def _said(value: Any, name: str) -> str:
     is_number = type(value) in (int, float) and math.isfinite(value)
     text = str(value) if is_number else _text(value, name)
     if text.strip() in _NOTHING:
-        raise BadRecord("bad_turn", f"{name!r} is {text!r}: there is nothing to train on")
+        raise BadRecord("bad_turn", f"{name!r} is {text!r}, no answer: a --transform leaves it out")
     return text
 
 
@@ -225,13 +227,10 @@ def _is_same(text: str, said: str, asked: str) -> bool:
     """Return whether an answer is another one: in other spacing, its label, a choice of that label,
     or what a longer one concludes."""
     one, other = (" ".join(each.split()).casefold().rstrip(".") for each in (text, said))
-    if len({re.sub(r"^\(?[a-h][.):] *", "", each) for each in (one, other)}) == 1:
-        return True
+    bare = {each: re.sub(r"^\(?[a-h][.):] *(?=.)", "", each) for each in (one, other)}
     for label, choice in ((one, other), (other, one)):
-        own = rf"(?:^|[\s(\[]){re.escape(label)}[.):\]]"
-        if re.search(rf"{own}\s*{re.escape(choice)}(?!\w)", asked.casefold()) or (
-            len(label) == 1 and re.match(rf"\(?{own}", choice)
-        ):
+        own = rf"(?:^|[\s(\[]){re.escape(label)}[.):\]]\s*{re.escape(bare[choice])}(?!\w)"
+        if bare[one] == bare[other] or re.search(own, f"{asked.casefold()}\n{choice}"):
             return True
     if len(one) == 1 and one.isalpha():
         return re.search(rf"(?<!\w){one}\W*$", other) is not None
@@ -244,9 +243,8 @@ def _refuse_verdicts(record: Mapping[str, Any], column: str, said: str) -> None:
     for name, value in record.items():
         if type(value) not in (bool, int, float, str) or not _VERDICT.fullmatch(name):
             continue
-        is_label = name == "label"
-        is_answer = str(value) == said or (is_label and is_plain)
-        wrong = (*_WRONG, "1", "true") if is_label and column in CAPTIONS else _WRONG
+        is_answer = str(value) == said or (name == "label" and is_plain)
+        wrong = (*_WRONG, "1", "true") if name == "label" and column in CAPTIONS else _WRONG
         if not is_answer and str(value).strip().casefold().removesuffix(".0") in wrong:
             text = f"the column {name!r} is {cut(value)}, which may say whether {column!r} is right"
             cure = f"a --transform leaves out what is wrong, or give --ignore {name}"
