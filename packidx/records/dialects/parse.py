@@ -193,11 +193,11 @@ def _raw_turns(record: Mapping[str, Any]) -> list[Any]:
         turns = plain_document(record) if asked is None else asked
         if turns is not None:
             return turns
-        cure = "name the column that holds the turns"
-        if any(record.get(name) for name in QUESTIONS):
-            cure += ", or that of the answer (--column response=…)"
-        text = f"the record has none of {', '.join(TURN_KEYS)}: {cure}"
-        raise BadRecord("no_messages", text)
+        asks = any(record.get(name) for name in QUESTIONS)
+        cure = (
+            "name the column that holds the turns" + ", or the answer (--column response=…)" * asks
+        )
+        raise BadRecord("no_messages", f"the record has none of {', '.join(TURN_KEYS)}: {cure}")
     turns = record[key]
     if not isinstance(turns, list | tuple):
         raise BadRecord("no_messages", f"{key!r} is {named(turns)}, not a list")
@@ -582,8 +582,8 @@ def _unknown_places(turn: Turn, is_placed: bool, shown: Collection[str]) -> Iter
             refers = shown and "|" not in mark[0] and re.search(r"\d", mark[0])
             if not is_placed or (begins and not refers):
                 yield mark[0]
-        if not is_placed and turn.role == "user" and (mark := _TEMPLATED.search(text)) is not None:
-            yield mark[0]
+        if not is_placed and turn.role == "user":
+            yield from (mark[0] for mark in _TEMPLATED.finditer(text))
 
 
 def unread(place: str, kind: str) -> BadRecord:

@@ -57,8 +57,11 @@ _CHOICES = re.compile(
 )
 _LETTERS = tuple("ABCDEFGH")
 _LABELS = re.compile(r"(?:^|[\s(\[])([A-Ha-h0-8]|[iv]{1,4}|[IV]{1,4})[.):\]](?!\d)")
-_ORDERS = ("ABCDEFGH", "abcdefgh", "12345678", "012345678")
-_ORDERS += tuple((one, one * 2, one * 3, one + five) for one, five in ("iv", "IV"))
+_ORDERS = [
+    each.split()
+    for each in ("A B C D E F G H", "a b c d e f g h", "i ii iii iv", "I II III IV")
+    + ("1 2 3 4 5 6 7 8", "0 1 2 3 4 5 6 7 8")
+]
 _RIGHT = re.compile(
     r"(?i:(?:correct|gold|gt|true|right|ground[_ ]?truth)[_ ]?(?:answer|option|choice|response)s?"
     r"(?:[_ ](?:text|letter))?|ground[_ ]?truth|gt|gold)"
@@ -191,7 +194,9 @@ def _refuse_choices(record: Mapping[str, Any], asked: str, column: str, said: st
     is_label = re.search(rf"(?:^|[\s(\[]){re.escape(said)}[.):\]](?!\d)", asked) is not None
     is_number, is_text = _NUMBER.fullmatch(said), type(record[column]) is str
     is_choice = is_text and re.search(rf"[.):\]]\s*{re.escape(said)}(?![\w.])", asked)
-    if is_number and 0 <= float(said) <= _number_of_choices(asked) and not is_choice:
+    found = {*_LABELS.findall(asked)}
+    listed = max(len([*itertools.takewhile(found.__contains__, order)]) for order in _ORDERS)
+    if is_number and listed > 1 and 0 <= float(said) <= listed and not is_choice:
         names.append(column)
     elif is_number and not is_text:
         names += own
@@ -203,18 +208,11 @@ def _refuse_choices(record: Mapping[str, Any], asked: str, column: str, said: st
         raise BadRecord("bad_turn", f"{text} ({names[0]!r}): a --transform says of which one")
 
 
-def _number_of_choices(asked: str) -> int:
-    """Return how many choices a question lists by labels; -1 where it lists none."""
-    found = {*_LABELS.findall(asked)}
-    number = max(len([*itertools.takewhile(found.__contains__, order)]) for order in _ORDERS)
-    return number if number > 1 else -1
-
-
 def _refuse_others(record: Mapping[str, Any], asked: str, column: str, said: str) -> None:
     """Raise a BadRecord if another column has another answer."""
     for name, value in record.items():
-        is_answer = name in ANSWERS and name not in (column, "answers")
-        if not (is_answer or _RIGHT.fullmatch(name)) or isinstance(value, OBJECT):
+        is_other = name in ANSWERS or _RIGHT.fullmatch(name)
+        if not is_other or name in (column, "answers") or isinstance(value, OBJECT):
             continue
         number = type(value) in (int, float) and type(value) is type(record[column])
         texts = [str(value)] if number else [t for t in texts_of(value) if not _is_blank(t)]

@@ -232,8 +232,7 @@ def _located(entry: Any, find: Find, depth: int = 0) -> Any:
 def _inferred(
     record: dict[str, Any], sample: Members, stated: frozenset[str] | None
 ) -> dict[str, Any]:
-    pages = tuple(f".{ending}" for ending in PAGES)
-    names = [n for n in sample.files if media_in(n) is not None or n.lower().endswith(pages)]
+    names = [n for n in sample.files if media_in(n) is not None or n.lower().endswith(PAGES)]
     unread = [name for name in names if kind_of_name(name) is None]
     for kind, keys in LIST_KEYS.items():
         files = [name for name in names if kind_of_name(name) == kind]

@@ -33,8 +33,8 @@ EXTENSIONS = {
 _UNREAD = {  # media all the same
     "image": ("heic", "heif", "svg", "jfif", "ico", "jxl", "j2k", "jpx", "dng", "psd", "exr", "tga")
 }
-PAGES = ("pdf", "eps", "djvu")
-"""Last parts of extensions of files that are media where they lie beside a record."""
+PAGES = (".pdf", ".eps", ".djvu")
+"""Ends of files' names that are media where they lie beside a record."""
 _KINDS = {
     ending: kind
     for endings in (EXTENSIONS, _UNREAD)
