@@ -15,6 +15,7 @@ from packidx.errors import BadRecord
 from packidx.format.manifest import Layout
 from packidx.format.terms import COLUMNS, TAGS
 from packidx.records.conversation import SAID
+from packidx.records.media.held import texts_of
 from packidx.records.media.references import TURN_KEYS, turn_key
 
 _KEYS = {"text_tokens": "_text_tokens"}  # a column's key in the record, where it has another name
@@ -46,6 +47,8 @@ _STRUCTURED = frozenset(
 )
 _PAIR_KEYS = ("prompt", "chosen", "rejected", "rejected_messages")  # that may hold turns
 _ROLE_KEYS = ("role", "from")
+_NEVER_LEFT_OUT = frozenset((*_ROLE_KEYS, "content", "value", "name", "id", "tool_call_id"))
+"""Keys of messages that are not left out where a column of that name is ignored."""
 
 
 def apply(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
@@ -67,7 +70,7 @@ def apply(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
     record = _structured(record)
     if layout.pair is not None:
         record = _with_sides(layout, record)
-    left_out = frozenset(layout.ignore).intersection(SAID)
+    left_out = frozenset(layout.ignore) - _NEVER_LEFT_OUT
     return _retagged(layout, record, left_out) if layout.tags or left_out else record
 
 
@@ -125,14 +128,15 @@ def _with_sides(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
 def _turn(
     layout: Layout, turn: Any, roles: Mapping[str, str | None], left_out: frozenset[str]
 ) -> Any:
-    if not isinstance(turn, dict):
+    if not isinstance(turn, dict) or not (layout.tags or left_out & turn.keys()):
         return turn
     named = _key_of(layout, turn, "role_tag", ("role", "from"))
     content = _key_of(layout, turn, "content_tag", ("content", "value"))
     turn = dict(turn)
     role = turn.pop(named, None)
     said = turn.pop(content, None)
-    for key in ("role", "from", "content", "value", *left_out):
+    texts = [key for key in left_out & turn.keys() if key in SAID or texts_of(turn[key])]
+    for key in ("role", "from", "content", "value", *texts):
         turn.pop(key, None)
     stated = roles.get(role, role) if isinstance(role, str) else role
     return {"role": stated, "content": said, **turn}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torchvision_cpu  # noqa: F401  (before transformers)
+from PIL import Image
 from read_back import Outcome, read_back
 
 Read = Callable[..., list[Outcome]]
@@ -53,6 +54,19 @@ SAME: list[tuple[dict[str, Any], str]] = [
     ({**IN_QUESTION, "options": ["red", "green", "blue"], "answer": "B"}, "B"),
     ({"question": "1. red\n2. green", "choices": ["red", "green"], "answer": 2}, "2"),
     ({"question": "2 + 2? (A) 3 (B) 4", "answer": 4}, "4"),
+    ({"question": "2 + 2? (A) 1 (B) 4 (C) 2", "answer": "2"}, "2"),
+    ({"question": "1. red\n2. green", "answer": "2"}, "2"),
+    ({"question": "Rows 1. and 2.5 of it?", "answer": 0}, "0"),
+    ({"answer": "red", "correct_answer": " Red", "is_correct": True, "label": 1}, "red"),
+    ({**IN_QUESTION, "answer": "B", "correct_answer": "green", "gt": "B. green"}, "B"),
+    ({**IN_QUESTION, "answer": "B. green", "correct_option": "b", "correct": "1"}, "B. green"),
+    (
+        {"prompt": "Which?", "response": "It is red, so the answer is 4.", "answer": "4"},
+        "It is red, so the answer is 4.",
+    ),
+    ({"answer": "red", "response": "", "ground_truth": ["red", "rose"]}, "red"),
+    ({"answer": "no", "label": 0, "expected_output": "3"}, "no"),
+    ({"answer": "red", "label": "colour", "is_true": 1, "gt_bbox": [1, 2]}, "red"),
 ]
 
 
@@ -108,6 +122,38 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a number, choices in the question": ({**IN_QUESTION, "answer": 1}, "bad_turn"),
     "no choices": ({"choices": [], "answer": 1}, "bad_turn"),
+    **{
+        f"{question!r} and {answer!r}": ({"question": question, "answer": answer}, "bad_turn")
+        for question, answer in [
+            ("Which?\n1. red\n2. green\n3. blue", 0),
+            ("a) red b) green c) blue", 1),
+            ("i. red ii. green", 1),
+            ("(A) red (B) green", "1"),
+            ("Which?\n[0] red\n[1] green", "2"),
+            ("I) red II) green III) blue", "0"),
+        ]
+    },
+    **{
+        f"another {name}": ({**IN_QUESTION, "answer": "red", name: value}, "bad_turn")
+        for name, value in {
+            "correct_answer": "blue",
+            "ground_truth": "dark red",
+            "gt_answer": "B",
+            "correct_option": "C. blue",
+            "gold": ["blue", "green"],
+            "response": "blue",
+            "output": "It is not so.",
+        }.items()
+    },
+    **{
+        f"a verdict, {name} {value!r}": ({"answer": "red", name: value}, "unused_column")
+        for name, value in [
+            *(("is_correct", False), ("correct", 0), ("is_positive", False), ("label", "wrong")),
+            *(("label", "0"), ("label", 0.0), ("answer_is_correct", "wrong")),
+        ]
+    },
+    "an empty response": ({"response": ""}, "bad_turn"),
+    "an empty cell": ({"output": "nan"}, "bad_turn"),
 }
 
 
@@ -119,6 +165,25 @@ def test_what_may_be_another_answer_is_rejected(read: Read) -> None:
         named = outcome.detail or ""
         assert any(repr(key) in named for key in record), (record, reason)
         assert "--transform" in named
+
+
+CAPTIONS: list[tuple[dict[str, Any], str | None]] = [
+    *(({"caption": "A cat.", "label": label}, "unused_column") for label in (0, 1, True, "1")),
+    ({"text": "A cat.", "label": 0}, "unused_column"),
+    ({"caption": "A cat.", "is_positive": False}, "unused_column"),
+    *(({"caption": caption}, "bad_turn") for caption in ("", " ", "nan")),
+    *(({"caption": "A cat.", "label": label}, None) for label in (7, "cat", None)),
+    ({"caption": "A cat.", "is_correct": True}, None),
+]
+
+
+def test_captions_that_may_be_wrong_are_rejected(read: Read, tmp_path: Path) -> None:
+    Image.new("RGB", (56, 56)).save(tmp_path / "a.png")
+    root = ("--media-root", str(tmp_path))
+    outcomes = read([{"image": "a.png", **record} for record, _ in CAPTIONS], *root)
+    assert [each.reason for each in outcomes] == [reason for _, reason in CAPTIONS]
+    (ignored,) = read([{"image": "a.png", **CAPTIONS[0][0]}], *root, "--ignore", "label")
+    assert ignored.reason is None
 
 
 def test_text_in_a_table_is_text(

@@ -118,6 +118,51 @@ def test_options_of_a_medium_are_refused_and_facts_are_read(
         assert len(built["input_ids"]) == rows[number][0]
 
 
+PARTS: list[tuple[Record, str | None]] = [
+    *(({"start": 1, "end": 3.5}, "unsupported_media_option") for _ in "a"),
+    *(
+        ({name: value}, "unsupported_media_option")
+        for name, value in [
+            *(
+                ("video_start", 1.5),
+                ("video_end", 2),
+                ("start_time", "00:00:01"),
+                ("end_time", "3"),
+            ),
+            *(("end", "1:02"), ("start time", 1.0), ("end_sec", 2), ("clip_start", "2.5s")),
+        ]
+    ),
+    *(({name: value}, None) for name, value in [("start", 0), ("end", None), ("end", "of it")]),
+    ({"start": 0, "end": 4.0, "duration": 4.0}, None),
+]
+
+
+def test_a_part_of_a_video_is_not_the_video(media: Path, tmp_path: Path, processors: Path) -> None:
+    options = (media, tmp_path, "--processor", str(processors / "qwen2.5-vl"))
+    records = [said("<video>What?", video="v.mp4", **columns) for columns, _ in PARTS]
+    cut = {"start": 1, "end": 3}
+    records += [said("<video>What?", videos=[FRAMES], **cut), said("What?", **cut)]
+    records += [said("<image>What?", image="a.png", **cut)]
+    rows = counted(records, *options)
+    assert [error for _, error in rows] == [*(error for _, error in PARTS), None, None, None]
+    ignored = counted(records[:1], *options, "--ignore", "start", "--ignore", "end")
+    assert ignored == [rows[len(PARTS) - 1]]
+
+
+def test_what_is_wrong_is_named(media: Path, tmp_path: Path, processors: Path) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "x"}
+    records = [
+        said([{"type": "image", "source": source}, {"type": "text", "text": "What?"}]),
+        {"question": "What?", "reply": "A cat."},
+    ]
+    options = ["--processor", str(processors / "qwen2.5-vl")]
+    rows = counted(records, media, tmp_path, *options)
+    assert [error for _, error in rows] == ["unused_column", "no_messages"]
+    details = ds.dataset([*map(str, (tmp_path / "l").glob("part-*.parquet"))]).to_table()["detail"]
+    part, answer = details.to_pylist()
+    assert "'source'" in part and "turn 0" in part and "--column response=" in answer
+
+
 def test_options_that_equal_the_settings_pass(
     media: Path, tmp_path: Path, processors: Path
 ) -> None:
@@ -168,7 +213,9 @@ MARKS = (
     *("<media>", "<frame>", "<|audio_bos|>", "<|AUDIO|>", "<start_of_audio>", "<|begin_of_image|>"),
     *("<speech></speech>", "<|media_pad|>", "<boi>"),
 )
+TEMPLATED = ("{image}", "{{image_1}}", "%IMAGE%", "__image__", "$image1$", "<<image>>", "{ img }")
 TEXTS = (
+    "Does \\includegraphics{image} or ${image} cost $5 for a picture, in __init__, 50% of images?",
     "How does <img src='a.png'> differ from [image](http://x/a.png) and ![image][1]?",
     "<picture>\n<source srcset=a.png>\n</picture>\nIs it right?",
     "<video controls>\n<audio src=a.wav>\nWhat is played?",
@@ -191,12 +238,17 @@ def test_placeholders_of_other_tools_are_refused(
         beside + lost, counted(beside + lost, media, tmp_path, *processor), strict=True
     ):
         assert error in ("media_mismatch", "media_token_in_text"), record
+    templated = [said(f"See {mark} here.", images=["a.png"]) for mark in TEMPLATED]
+    assert {e for _, e in counted(templated, media, tmp_path, *processor)} == {"media_mismatch"}
     texts = [said(text, images=["a.png"]) for text in TEXTS]
     texts += [said(f"<image>{text}", images=["a.png"]) for text in TEXTS]
     texts += [said("<image>Compare it to [image 1] and <image 2>.", images=["a.png"])]
     texts += [said("<image>What does <sound> do in SSML?", images=["a.png"])]
     assert {error for _, error in counted(texts, media, tmp_path, *processor)} == {None}
-    plain = [said(f"{text}\n{mark}") for text, mark in zip(TEXTS, MARKS, strict=False)]
+    bare = [said(f"{mark}\nWhat?") for mark in MARKS if mark.startswith("<")]
+    for record, (_, error) in zip(bare, counted(bare, media, tmp_path, *processor), strict=True):
+        assert error in ("media_mismatch", "media_token_in_text"), record
+    plain = [said(f"{text} Or {mark}") for text, mark in zip(TEXTS, MARKS, strict=False)]
     assert {error for _, error in counted(plain, media, tmp_path, *processor)} == {None}
 
 

@@ -26,6 +26,9 @@ EITHER = (  # calls only where there is no content, tools only beside a system p
     "{% else %}{% for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments }})"
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
 )
+FIRST_SYSTEM = PLAIN.replace("%}<|", "%}{% if loop.first or m.role != 'system' %}<|", 1).replace(
+    "\n{% endfor", "\n{% endif %}{% endfor"
+)
 FIRST = (  # the first call alone
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
     "{% if m.tool_calls %}{{ m.tool_calls[0].function | tojson }}{% endif %}<|im_end|>\n"
@@ -43,7 +46,12 @@ def tokenizer(whole_processors: Path, tmp_path: Path) -> Callable[[str], Path]:
         config = json.loads((folder / "tokenizer_config.json").read_text())
         config.pop("processor_class", None)
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
-        source = {"plain": PLAIN, "either": EITHER, "first": FIRST}.get(template)
+        source = {
+            "plain": PLAIN,
+            "first_system": FIRST_SYSTEM,
+            "either": EITHER,
+            "first": FIRST,
+        }.get(template)
         source = source or (TEMPLATES / f"{template}.jinja").read_text()
         (folder / "chat_template.jinja").write_text(source)
         return folder
@@ -138,8 +146,13 @@ def answered(**extra: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": "Why?"}, {"role": "assistant", **extra}]}
 
 
-TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+def mid_system(text: str) -> dict[str, Any]:
+    turns = answered(**HI)["messages"]
+    return {"messages": [*turns, {"role": "system", "content": text}, *turns]}
+
+
 HI = {"content": "Hi."}
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
 UNWRITTEN: list[tuple[str, dict[str, Any], str | None]] = [
     ("plain", answered(**HI, reasoning_content="Hm."), "reasoning_content"),
     ("plain", answered(**HI, reasoning="Hm."), "reasoning"),
@@ -157,13 +170,47 @@ UNWRITTEN: list[tuple[str, dict[str, Any], str | None]] = [
     ("either", {**answered(**HI), "tools": TOOLS}, "tools"),
     ("first", answered(content="", tool_calls=OPENAI[:1]), None),
     ("first", answered(content="", tool_calls=OPENAI), "tool_calls"),
+    *(
+        ("plain", answered(**HI, **{key: value}), key)
+        for key, value in [
+            *(
+                ("rationale", "It is so."),
+                ("chain_of_thought", "First, look."),
+                ("x", ["So be it."]),
+            ),
+            *(("tool_plan", "I will look."), ("reasoning_details", [{"text": "It is so."}])),
+        ]
+    ),
+    ("plain", answered(content="", refusal="I cannot help."), "refusal"),
+    *(
+        ("plain", answered(**HI, **{key: value}), None)
+        for key, value in [
+            *(("model", "Some Model"), ("created", "2024-01-01 10:00:00"), ("lang", "en")),
+            *(("rationale", ""), ("logprobs", [0.5]), ("name", "The Bot"), ("refusal", None)),
+        ]
+    ),
+    (
+        "plain",
+        {
+            "messages": [
+                {**HI, "role": "user", "note": "It is so."},
+                *answered(**HI)["messages"][1:],
+            ]
+        },
+        None,
+    ),
+    ("plain", answered(content=None, function_call=CALLS[0]), "tool_calls"),
+    ("qwen3", answered(content=None, function_call=CALLS[0]), None),
+    ("first_system", mid_system("Be terse."), "system"),
+    ("first_system", mid_system("Why?"), None),
+    ("plain", mid_system("Be terse."), None),
     ("qwen3", answered(**HI, reasoning_content="Hm."), None),
     ("qwen3", answered(**HI, function_call=CALLS[0]), "function_call"),
     ("qwen3", {**answered(**HI, tool_calls=OPENAI), "tools": TOOLS}, None),
 ]
 
 
-@pytest.mark.parametrize("template", ["plain", "either", "first", "qwen3"])
+@pytest.mark.parametrize("template", ["plain", "first_system", "either", "first", "qwen3"])
 def test_what_the_template_does_not_write_is_rejected(
     template: str, tokenizer: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -181,10 +228,20 @@ def test_what_is_ignored_by_name_is_accepted(
         answered(**HI, reasoning_content="Hm."),
         {**answered(**HI), "tools": TOOLS},
         answered(**HI, tool_calls=OPENAI),
+        answered(**HI, rationale="It is so."),
     ]
-    ignored = ["--ignore", "reasoning_content", "--ignore", "tools", "--ignore", "tool_calls"]
+    ignored = [
+        "--ignore",
+        "rationale",
+        "--ignore",
+        "reasoning_content",
+        "--ignore",
+        "tools",
+        "--ignore",
+        "tool_calls",
+    ]
     outcomes = read_back(records, tokenizer("plain"), tmp_path, ignored)
-    assert [outcome.trained for outcome in outcomes] == [f"Hi.{END}"] * 3
+    assert [outcome.trained for outcome in outcomes] == [f"Hi.{END}"] * 4
 
 
 def test_reasoning_of_earlier_turns_may_be_left_out(
@@ -214,6 +271,11 @@ FLAGS: list[tuple[str, Any, bool | None]] = [  # whether the first answer is tra
     *(("loss_mask", 0, None), ("loss_mask", [0, 1], None), ("loss_mask", [], True)),
     *(("ignore_loss", True, None), ("no_loss", 1, None), ("label", False, None)),
     ("train_detail", [{"begin_offset": 0, "end_offset": 1, "train": False}], None),
+    *((key, False, None) for key in ("should_train", "use_loss", "loss_flag", "supervise")),
+    *((key, 1, None) for key in ("train_mask", "exclude_from_loss", "is_target", "no_train")),
+    *(("ignore", True, None), ("skip", 1, None), ("masks", [0, 1], None), ("skip", False, True)),
+    *(("train_id", 1, True), ("split", "train", True), ("train_loss", 0.3, True)),
+    *(("exclude_from_loss", False, True), ("mask_kind", "box", True), ("train_split", 0, True)),
     *(("train_detail", [], True), ("train_detail", None, True), ("label", "polite", True)),
 ]
 OF_RECORD: list[tuple[str, Any, bool]] = [
@@ -221,6 +283,12 @@ OF_RECORD: list[tuple[str, Any, bool]] = [
     *(("train_on_inputs", False, True), ("train_on_last_turn", True, False)),
     *(("train_on_responses_only", True, True), ("train_on_prompt", 1, False)),
     *(("loss_scale", 0.3, False), ("is_train", False, False), ("mask_history", True, False)),
+    *(("train_mask", [0, 1], False), ("weights", [0, 1], False), ("loss_turns", [2], False)),
+    *((name, True, False) for name in ("only_last_turn_loss", "loss_on_last", "train_masks")),
+    *(("mask", role, False) for role in ("gpt", "assistant", "User")),
+    *(("split", "train", True), ("train_id", 1, True), ("is_training", True, True)),
+    *(("mask", "a.txt", True), ("loss_type", "ce", True), ("loss_value", 1.5, True)),
+    *(("weights", [0.2, 0.8], True), ("only_last_turn_loss", False, True)),
     *(("loss_mask", None, True), ("compute_loss", True, True), ("trained_by", "me", True)),
 ]
 

@@ -150,8 +150,9 @@ class ChatTemplate:
             text, spans, media = self._documents.write(conversation)
             is_trained = any(self.policy.trains(conversation.turns))
             return Rendered(text, spans if is_trained else (), media)
-        if conversation.tools or any(turn.extra for turn in conversation.turns):
-            check_written(self._render, conversation)
+        said_more = any(turn.extra or turn.role == "system" for turn in conversation.turns[1:])
+        if conversation.tools or said_more or conversation.turns[0].extra:
+            check_written(self._render, conversation, self._names)
         shape = shape_of(conversation, self._names)
         if shape is None:
             return self._render_slowly(conversation)

@@ -27,7 +27,7 @@ import orjson
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
-from packidx.records.dialects.questions import question_turns
+from packidx.records.dialects.questions import QUESTIONS, question_turns
 from packidx.records.dialects.sides import OF_PREFERENCES, refuse_preferences
 from packidx.records.dialects.standard import UNUSED, is_document, may_hold_media, plain_document
 from packidx.records.layout import SYSTEM
@@ -81,16 +81,23 @@ _UNCLEAR_KEYS = frozenset(
     + ("train_detail", "train_details", "label", "loss_weights", "token_weights")
 )
 """Keys of a message that say of its loss what differs from trainer to trainer, or is of a part."""
-_NO_FLAG = "none"
-_FLAGS = (
-    (True, r"is_train|trainable|compute_loss|loss_scale"),
-    (True, r"train_on_(?!last)\w*(?:respons|completion|assistant|output|answer|turn)\w*"),
-    (False, r"train_on_\w+|mask_history|(?:ignore|no|skip)_loss"),
-    (None, r"loss_masks?|train_details?"),
+_LIKE_FLAGS = re.compile(
+    r"(?!.*_(?:id|idx|index|step|set|split)s?$)(?:\w+_)?(?:loss|train|supervise[ds]?|mask(?:ed|s)?)"
+    r"(?:_\w+)?|ignored?|skip(?:ped)?|exclude\w*_loss|is_target"
 )
-"""Columns that say what of a record is trained on, and the value that changes nothing."""
+"""Further keys of a message that are flags of its loss, where their values are flags."""
+_NO_FLAG, _ANY = "none", "any"
+_FLAGS = (
+    (True, r"is_train|trainable|compute_loss|loss_scale|loss_weight"),
+    (True, r"train_on_(?!last)\w*(?:respons|completion|assistant|output|answer|turn)\w*"),
+    (False, r"train_on_\w+|mask_history|(?:ignore|no|skip)_loss|only_\w*loss\w*"),
+    (None, r"loss_(?:mask|turn|token|role)s?|train_details?"),
+    (_ANY, r"(?:train|loss)_masks?|loss_\w+|(?:(?:turn|message|token)_)?weights|masks?"),
+)
+"""Columns that say what of a record is trained on, and the value that changes nothing; or those
+that say it where they have flags or name a role."""
 _TURN_OWN_KEYS = frozenset(("role", "from", "content", "value")) | _TRAIN_KEYS
-_PLACEHOLDER = re.compile("<(image|video|audio)>")
+_PLACEHOLDER, _TWICE = (re.compile(p) for p in ("<(image|video|audio)>", "<<(image|video|audio)>>"))
 _SHOWN = "image|img|pic|picture|photo|video|vid|frame|vision|media|audio|sound|speech"
 _NUMBERED = r"[-_ :#]?\d+"
 _UNKNOWN_PLACE = re.compile(
@@ -102,6 +109,18 @@ _UNKNOWN_PLACE = re.compile(
     re.IGNORECASE,
 )
 """What other tools write where a medium stands."""
+_WORD = rf"(?:{_SHOWN})s?(?:{_NUMBERED})?"
+_TEMPLATED = re.compile(
+    rf"(?<![\w$\\}}{{])(?:\{{\{{? *{_WORD} *\}}|%{_WORD}%|__{_WORD}__|\${_WORD}\$)", re.IGNORECASE
+)
+"""What templates of prompts write where a medium stands."""
+_ELSEWHERE = frozenset(("source", "src", "file", "file_id", "uri", "content"))
+"""Keys under which other tools' parts have a medium."""
+_END = re.compile(
+    r"(?:(?:video|clip)_)?(?:start|end|begin)(?:[_ ]?(?:time(?:stamp)?|s(?:ec\w*)?))?"
+)
+_WHOLE_VIDEO = "video", None, False
+_TIME = re.compile(r"(?=.*[1-9])\d+(?::\d+){0,2}(?:[.,]\d+)?s?")
 
 Parts = tuple[str | Media, ...]
 
@@ -139,10 +158,24 @@ def parse(record: Any, *, has_media: bool = False) -> Conversation:
         turns = _with_calls(raw_turns, turns)
     lists.place(turns)
     lists.check()
+    _refuse_cut(record, turns)
     has_literal = lists.has_literal
     return Conversation(
         _with_system(record, turns), count, _tools(record.get("tools")), has_literal=has_literal
     )
+
+
+def _refuse_cut(record: Mapping[str, Any], turns: Sequence[Turn]) -> None:
+    """Raise a BadRecord if a record asks for a part of its one video."""
+    media = [part for turn in turns for part in turn.parts if isinstance(part, Media)]
+    if [(m.kind, m.frame_indices, isinstance(m.ref, list)) for m in media] != [_WHOLE_VIDEO]:
+        return
+    times = {name: value for name, value in record.items() if _END.fullmatch(name)}
+    cuts = {name: value for name, value in times.items() if _TIME.fullmatch(str(value).strip())}
+    if any(value != record.get("duration") for value in cuts.values()):
+        text = f"the record asks for a part of its video, {cut(cuts)}, which is not cut out"
+        cure = " ".join(f"--ignore {name}" for name in times)
+        raise BadRecord("unsupported_media_option", f"{text}: {cure} takes the whole")
 
 
 def _text_tokens(record: Mapping[str, Any]) -> int | None:
@@ -160,10 +193,11 @@ def _raw_turns(record: Mapping[str, Any]) -> list[Any]:
         turns = plain_document(record) if asked is None else asked
         if turns is not None:
             return turns
-        raise BadRecord(
-            "no_messages",
-            f"the record has none of {', '.join(TURN_KEYS)}: name the column that holds the turns",
+        asks = any(record.get(name) for name in QUESTIONS)
+        cure = (
+            "name the column that holds the turns" + ", or the answer (--column response=…)" * asks
         )
+        raise BadRecord("no_messages", f"the record has none of {', '.join(TURN_KEYS)}: {cure}")
     turns = record[key]
     if not isinstance(turns, list | tuple):
         raise BadRecord("no_messages", f"{key!r} is {named(turns)}, not a list")
@@ -201,14 +235,17 @@ def _turn(turn: Any, number: int, lists: MediaLists) -> Turn:
         return Turn(role, _split(content, lists))
     extra = {key: value for key, value in turn.items() if key not in _TURN_OWN_KEYS}
     train = None if _TRAIN_KEYS.isdisjoint(turn) else _train(turn, number)
-    for key in _UNCLEAR_KEYS & turn.keys():
-        _refuse_unclear(key, turn[key], number, role)
+    for key in turn.keys() - _TURN_OWN_KEYS:
+        if key in _UNCLEAR_KEYS or (_LIKE_FLAGS.fullmatch(key) and _is_flags(turn[key])):
+            _refuse_unclear(key, turn[key], number, role)
     if stated in _CALL_ROLES:
         content, extra = "", {"tool_calls": _calls(content, number), **extra}
     for key in extra.keys() - _CALLS:
         if (kind := media_in(extra[key])) is not None:
             raise unread(f"{key!r} of turn {number}", kind)
     if content is None:
+        if extra.get("function_call") and not extra.get("tool_calls"):
+            extra["tool_calls"] = _calls(extra.pop("function_call"), number)
         if not extra.get("tool_calls"):
             raise BadRecord("bad_turn", f"turn {number} has no content")
         extra["content"] = None
@@ -235,6 +272,9 @@ def _refuse_unclear(key: str, value: Any, number: int, role: str) -> None:
     is_flag = type(value) in (bool, int, float) and value in (0, 1)
     if value in (None, "", [], {}) and not is_flag:
         return
+    is_off = is_flag and not value and key.startswith(("ignore", "skip", "exclude"))
+    if is_off and key not in _UNCLEAR_KEYS:
+        return
     if (role == "assistant" or not is_flag) and (is_flag or key != "label"):
         text = f"{key!r} of turn {number} is {cut(value)}, and trainers differ in what it means"
         raise BadRecord("bad_turn", f"{text}: say it as 'train', true or false, in a --transform")
@@ -244,11 +284,19 @@ def _refuse_flags(record: Mapping[str, Any]) -> None:
     """Raise a BadRecord if a column says that other messages are trained on than the policy's."""
     for name, value in record.items():
         wanted = _usual_flag(name)
+        if wanted == _ANY and not _is_flags(value) and str(value).lower() not in ROLES:
+            continue
         if wanted == _NO_FLAG or (not value and type(value) not in (bool, int, float)):
             continue
         if wanted is None or type(value) not in (bool, int, float) or value != wanted:
             text = f"the column {name!r} is {cut(value)}, which says what is trained on: write it"
             raise BadRecord(UNUSED, f"{text} into the turns as 'train', or give --ignore {name}")
+
+
+def _is_flags(value: Any) -> bool:
+    """Return whether a value is a flag, or flags of turns or tokens."""
+    items = value if isinstance(value, list | tuple) else [value]
+    return bool(items) and all(type(item) in (bool, int) and item in (0, 1) for item in items)
 
 
 @lru_cache(4096)
@@ -306,6 +354,9 @@ def _part(part: Any, number: int, lists: MediaLists) -> Parts:
         return _split(text, lists) if text else (text,)
     if kind is not None:
         medium = medium_of(kind, part)
+        for key in _ELSEWHERE & part.keys() if medium.ref is None else ():
+            text = f"a part of turn {number} has {key!r}, which is not read: name its {kind} under"
+            raise BadRecord(UNUSED, f"{text} {kind!r} with a --transform")
         return (lists.next(kind) if medium.ref is None else lists.own(medium),)
     raise BadRecord("bad_turn", f"turn {number} has a content part {_unknown_part(part)}")
 
@@ -335,6 +386,8 @@ def _split(text: str, lists: MediaLists) -> Parts:
     if not lists.may_be:
         lists.has_literal = True
         return (text,)
+    if "<<" in text and (mark := _TWICE.search(text)) is not None:
+        raise BadRecord("media_mismatch", f"a text has {mark[0]!r}: write <{mark[1]}> in its place")
     pieces = enumerate(_PLACEHOLDER.split(text))
     return tuple(lists.next(piece) if number % 2 else piece for number, piece in pieces if piece)
 
@@ -489,7 +542,8 @@ class MediaLists:
         front = [self.next(k) for k in listed if k not in shown for _ in self._listed[k]]
         places = (place for turn in turns for place in _unknown_places(turn, not front, shown))
         place = next(places, None)
-        if place is not None and (front or shown or may_hold_media(self._record)):
+        may_stand = front or shown or may_hold_media(self._record)
+        if place is not None and (may_stand or (self._has_media and place.startswith("<"))):
             text = f"a text has {place!r}: only <image>, <video> and <audio> stand for media"
             raise BadRecord("media_mismatch", f"{text}; a --transform writes them")
         if front:
@@ -528,6 +582,8 @@ def _unknown_places(turn: Turn, is_placed: bool, shown: Collection[str]) -> Iter
             refers = shown and "|" not in mark[0] and re.search(r"\d", mark[0])
             if not is_placed or (begins and not refers):
                 yield mark[0]
+        if not is_placed and turn.role == "user":
+            yield from (mark[0] for mark in _TEMPLATED.finditer(text))
 
 
 def unread(place: str, kind: str) -> BadRecord:

@@ -4,12 +4,14 @@
   LLaMA-Factory does; TRL's ``prompt`` and ``completion`` may be turns.
 - An answer is a text as it stands, also where that is JSON, or a number. A list of equal answers is
   that answer; different ones are refused. So are choices that the question does not hold, and
-  numbers of choices: one record does not say whether they count from 0 or 1.
+  numbers of choices: one record does not say whether they count from 0 or 1. So is an answer beside
+  a column that has another one, or that says it is wrong.
 - A caption is what is said of a medium.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -46,13 +48,26 @@ _FORMS = (
     *(form for form in _MIXED if form not in _USUAL),
     ("query", None, "response"),  # as ms-swift has it
 )
+QUESTIONS = frozenset(form[0] for form in _FORMS)
+"""Columns of a question."""
 _LISTED = ("answer", "answers")  # which may hold several
 _CHOICES = re.compile(
     r"(?i:(?:\w+[_ ])?(?:choice|option|candidate|ending|distractor|alternative)s?"
     r"(?:[_ ]?(?:[a-h]|\d+|texts?|list))?|(?:possible|candidate|incorrect|wrong)[_ ]answers?)"
 )
 _LETTERS = tuple("ABCDEFGH")
-_LABELS = re.compile(r"(?:^|[\s(])([A-H])[.):]")
+_LABELS = re.compile(r"(?:^|[\s(\[])([A-Ha-h0-8]|[iv]{1,4}|[IV]{1,4})[.):\]](?!\d)")
+_ORDERS = [
+    each.split()
+    for each in ("A B C D E F G H", "a b c d e f g h", "i ii iii iv", "I II III IV")
+    + ("1 2 3 4 5 6 7 8", "0 1 2 3 4 5 6 7 8")
+]
+_RIGHT = re.compile(
+    r"(?i:(?:correct|gold|gt|true|right|ground[_ ]?truth)[_ ]?(?:answer|option|choice|response)s?"
+    r"(?:[_ ](?:text|letter))?|ground[_ ]?truth|gt|gold)"
+)
+_VERDICT = re.compile(r"(?i:(?:is|answer)?_?(?:is_)?(?:correct|positive|right|true)|label)")
+_WRONG = ("0", "false", "incorrect", "wrong")
 _NUMBER = re.compile(r"-?\d{1,3}(?:\.0)?")
 _BESIDE = ("answer_confidence", "answer_type", "raw_answer", "question_id", "id")
 """Texts beside an answer, in VQA, VizWiz and OK-VQA."""
@@ -76,11 +91,15 @@ def question_turns(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         asked = "\n".join(_text(text, question) for text in texts if text not in (None, ""))
         said = _said(record[answer], answer)
         _refuse_choices(record, asked, answer, said)
+        _refuse_others(record, asked, answer, said)
+        _refuse_verdicts(record, answer, said)
         return _history(record.get("history")) + _pair(asked, said)
     has_media = any(media_entries(record, kind)[1] for kind in LIST_KEYS)
     for key in CAPTIONS:
         if has_media and record.get(key) is not None:
-            return _pair("", _text(record[key], key))
+            said = _said(record[key], key)
+            _refuse_verdicts(record, key, said)
+            return _pair("", said)
     return None
 
 
@@ -131,8 +150,8 @@ def _said(value: Any, name: str) -> str:
         raise BadRecord("bad_turn", f"{text}: name it 'answer' if it is one, or use a --transform")
     is_number = type(value) in (int, float) and math.isfinite(value)
     text = str(value) if is_number else _text(value, name)
-    if name in _LISTED and text.strip() in _NOTHING:
-        raise BadRecord("bad_turn", f"{name!r} is {text!r}: the question has no answer")
+    if text.strip() in _NOTHING:
+        raise BadRecord("bad_turn", f"{name!r} is {text!r}, no answer: a --transform leaves it out")
     return text
 
 
@@ -172,16 +191,62 @@ def _refuse_choices(record: Mapping[str, Any], asked: str, column: str, said: st
         if not all(_is_in(text, asked) for text in _choices(record[name])):
             text = f"the column {name!r} holds choices, which the question does not: "
             raise BadRecord(UNUSED, f"{text}a --transform writes them into it (docs/data.md)")
-    is_label = re.search(rf"(?:^|[\s(]){re.escape(said)}[.):]", asked) is not None
-    is_number, letters = _NUMBER.fullmatch(said), len({*_LABELS.findall(asked)})
-    if is_number and type(record[column]) is not str:
-        names += own if letters < 2 or float(said) > letters else [column]  # which the text has
+    is_label = re.search(rf"(?:^|[\s(\[]){re.escape(said)}[.):\]](?!\d)", asked) is not None
+    is_number, is_text = _NUMBER.fullmatch(said), type(record[column]) is str
+    is_choice = is_text and re.search(rf"[.):\]]\s*{re.escape(said)}(?![\w.])", asked)
+    found = {*_LABELS.findall(asked)}
+    listed = max(len([*itertools.takewhile(found.__contains__, order)]) for order in _ORDERS)
+    if is_number and listed > 1 and 0 <= float(said) <= listed and not is_choice:
+        names.append(column)
+    elif is_number and not is_text:
+        names += own
     others = texts_of(record.get("answers")) if column == "answer" else []
     if others and said not in others and (is_number or len(said) == 1):
         names.append("answers")
     if (is_number or "answers" in names) and names and not is_label:
         text = f"{column!r} is {cut(record[column])}, the number or letter of a choice"
         raise BadRecord("bad_turn", f"{text} ({names[0]!r}): a --transform says of which one")
+
+
+def _refuse_others(record: Mapping[str, Any], asked: str, column: str, said: str) -> None:
+    """Raise a BadRecord if another column has another answer."""
+    for name, value in record.items():
+        is_other = name in ANSWERS or _RIGHT.fullmatch(name)
+        if not is_other or name in (column, "answers") or isinstance(value, OBJECT):
+            continue
+        number = type(value) in (int, float) and type(value) is type(record[column])
+        texts = [str(value)] if number else [t for t in texts_of(value) if not _is_blank(t)]
+        if texts and not any(_is_same(text, said, asked) for text in texts):
+            text = f"{column!r} is {cut(record[column])} and {name!r} is {cut(value)}"
+            raise BadRecord("bad_turn", f"{text}: a --transform or --ignore says which is trained")
+
+
+def _is_same(text: str, said: str, asked: str) -> bool:
+    """Return whether an answer is another one: in other spacing, its label, a choice of that label,
+    or what a longer one concludes."""
+    one, other = (" ".join(each.split()).casefold().rstrip(".") for each in (text, said))
+    bare = {each: re.sub(r"^\(?[a-h][.):] *(?=.)", "", each) for each in (one, other)}
+    for label, choice in ((one, other), (other, one)):
+        own = rf"(?:^|[\s(\[]){re.escape(label)}[.):\]]\s*{re.escape(bare[choice])}(?!\w)"
+        if bare[one] == bare[other] or re.search(own, f"{asked.casefold()}\n{choice}"):
+            return True
+    if len(one) == 1 and one.isalpha():
+        return re.search(rf"(?<!\w){one}\W*$", other) is not None
+    return len(other.split()) >= 3 + len(one.split()) and _is_in(one, other)
+
+
+def _refuse_verdicts(record: Mapping[str, Any], column: str, said: str) -> None:
+    """Raise a BadRecord if a column says that an answer is wrong, or whether a caption is right."""
+    is_plain = said.strip(" .").casefold() in ("yes", "no", "true", "false")
+    for name, value in record.items():
+        if type(value) not in (bool, int, float, str) or not _VERDICT.fullmatch(name):
+            continue
+        is_answer = str(value) == said or (name == "label" and is_plain)
+        wrong = (*_WRONG, "1", "true") if name == "label" and column in CAPTIONS else _WRONG
+        if not is_answer and str(value).strip().casefold().removesuffix(".0") in wrong:
+            text = f"the column {name!r} is {cut(value)}, which may say whether {column!r} is right"
+            cure = f"a --transform leaves out what is wrong, or give --ignore {name}"
+            raise BadRecord(UNUSED, f"{text}: {cure}")
 
 
 def _choices(value: Any) -> list[str]:

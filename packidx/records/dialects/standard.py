@@ -32,7 +32,7 @@ from packidx.io.ranges import Extent
 from packidx.records.containers.tar import KEY, MEMBERS, TAR, Members
 from packidx.records.dialects.sides import take_side
 from packidx.records.layout import IDS, apply
-from packidx.records.media.held import EXTENSIONS, kind_of_name, media_in, texts_of
+from packidx.records.media.held import EXTENSIONS, PAGES, kind_of_name, media_in, texts_of
 from packidx.records.media.references import (
     LIST_KEYS,
     OBJECT,
@@ -232,7 +232,7 @@ def _located(entry: Any, find: Find, depth: int = 0) -> Any:
 def _inferred(
     record: dict[str, Any], sample: Members, stated: frozenset[str] | None
 ) -> dict[str, Any]:
-    names = [name for name in sample.files if media_in(name) is not None]
+    names = [n for n in sample.files if media_in(n) is not None or n.lower().endswith(PAGES)]
     unread = [name for name in names if kind_of_name(name) is None]
     for kind, keys in LIST_KEYS.items():
         files = [name for name in names if kind_of_name(name) == kind]

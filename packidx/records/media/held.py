@@ -30,7 +30,11 @@ EXTENSIONS = {
     "audio": frozenset(("wav", "flac", "mp3", "ogg", "oga", "opus", "m4a", "aac", "wma", "aiff")),
 }
 """Last parts of extensions, by the kind of medium."""
-_UNREAD = {"image": ("heic", "heif", "svg", "jfif", "ico")}  # media all the same
+_UNREAD = {  # media all the same
+    "image": ("heic", "heif", "svg", "jfif", "ico", "jxl", "j2k", "jpx", "dng", "psd", "exr", "tga")
+}
+PAGES = (".pdf", ".eps", ".djvu")
+"""Ends of files' names that are media where they lie beside a record."""
 _KINDS = {
     ending: kind
     for endings in (EXTENSIONS, _UNREAD)

@@ -358,6 +358,9 @@ UNPLACED: dict[str, tuple[dict[str, bytes], list[str], str | None, int]] = {
     "a question with a place for each": ({"json": dumped({"question": "<image><image>?", "answer": "So."}), "0.jpg": A, "1.jpg": A}, [], None, 2),
     "one, whatever it is called": ({"json": HI, "rgb.jpg": A}, [], None, 1),
     "one that cannot be read": ({"txt": CAT, "heic": A}, [], "unused_column", 0),
+    **{f"a {end} that cannot be read": ({"txt": CAT, end: A}, [], "unused_column", 0) for end in ("jxl", "j2k", "pdf", "dng", "psd", "exr", "page.PDF")},
+    "a picture and its page": ({"json": HI, "jpg": A, "pdf": A}, [], "unused_column", 0),
+    "its page, ignored": ({"json": HI, "jpg": A, "pdf": A}, ["pdf"], None, 1),
     "named by the record": ({"json": dumped({"messages": turns("<image><image>Hi"), "images": ["jpg", "seg.png"]}), "jpg": A, "seg.png": B}, [], None, 2),
 }  # fmt: skip
 
