@@ -16,10 +16,10 @@ OVERLAYS = Path(os.environ["PACKIDX_OVERLAYS"])
 RELEASES = {"21": "lowest", "26": None}  # None: this environment's
 
 GOLDEN = {
-    "split-groups-windows": "5d0f2a38e8ea0f3b3bfd8d11b38bc664",
-    "dropped-limits-mix": "e95d963e4f0694c36be4e8a85d3ef3d6",
-    "lp": "dc03655cb7f082d5016ce491b564bb1c",
-    "media-without-any": "8c7bfcc7cd341698ada6334c7893f351",
+    "split-groups-windows": "cedb61edb8a109ae0c17120cf28ad158",
+    "dropped-limits-mix": "b7442232f68d79682f39e922cdcd5d8e",
+    "lp": "acbe367c9beed4375124fadb69cc3834",
+    "media-without-any": "428241a1b8fb79024da0c857d52a25fa",
 }
 
 
