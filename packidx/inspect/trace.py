@@ -26,8 +26,7 @@ MOST = 100
 
 
 class RunOptions(StepOptions, total=False):
-    """All that is known of a run, each None or absent where it is not; without an epoch a step is
-    one of epoch 0, and a sample is told in all that were planned apart."""
+    """All that is known of a run, each None or absent where it is not."""
 
     state: Mapping[str, Any] | None
     """How far the run is: `PackSampler.state_dict()` or `state_at(step)`."""
@@ -70,11 +69,11 @@ class _Run:
         steps = Steps.of(index.snapshot, **asked)
         return cls(steps, None if steps.global_batch is None else origin, world_size, position)
 
-    def dealing(self, epoch: int) -> Dealing:
-        """Return how `epoch` is dealt; with steps of one pack where nobody says how large one
+    def dealing(self) -> Dealing:
+        """Return how the epoch is dealt; with steps of one pack where nobody says how large one
         is."""
         steps = self.steps
-        order = steps.epochs.order(steps.snapshot_id, steps.seed, epoch)
+        order = steps.epochs.order(steps.snapshot_id, steps.seed, steps.epoch)
         return Dealing(order, steps.global_batch or 1)
 
 
@@ -85,7 +84,7 @@ def _read(index: Index, state: Mapping[str, Any]) -> State:
             f"the state has snapshot_id {read.snapshot_id}, this index {index.id}: name the"
             " snapshot that was trained on (INDEX@ID)"
         )
-    read.check_position(Epochs.of(index.snapshot).num_packs(read.epoch))
+    read.check_position(Epochs.of(index.snapshot).num_packs)
     return read
 
 
@@ -156,8 +155,7 @@ def trace_step(
             " batch that the sampler was given"
         )
     check_global_batch(global_batch, 1, run.steps.epochs, name)
-    epoch = run.steps.numbers[0]
-    dealing = run.dealing(epoch)
+    dealing = run.dealing()
     numbers = dealing.packs_of_step(step).tolist()
     first = step * global_batch
     turns = [dealing.turn(first + at, world_size or 1) for at in range(global_batch)]
@@ -168,7 +166,7 @@ def trace_step(
     return told | {
         "step": step,
         "num_steps": dealing.num_steps,
-        "epoch": epoch,
+        "epoch": run.steps.epoch,
         "rank": rank,
         "consumed": None if run.position is None else first + global_batch <= run.position,
         "steps_before": sum(ancestor["steps"] for ancestor in told["ancestors"]),
@@ -217,11 +215,11 @@ def trace_samples(
         options: of the run, see `RunOptions`.
 
     Returns:
-        ``snapshot_id``, ``path``, what was asked (``key``, ``sample_id``, ``source``), ``epochs``,
+        ``snapshot_id``, ``path``, what was asked (``key``, ``sample_id``, ``source``), ``epoch``,
         ``seed``, ``global_batch``, ``global_batch_from``, ``world_size``, ``ancestors``, and
         ``samples``, none where the index knows none: ``sample_id``, ``source``, ``key``, ``pair``,
         ``shard``, ``row``, ``dropped`` (``reason``, ``detail`` and ``length`` of one in no pack),
-        ``places``, by epoch and in the order of training, and ``before``: ``snapshot_id`` and
+        ``places``, in the order of training, and ``before``: ``snapshot_id`` and
         ``places`` of each ancestor that has trained on some of it, oldest first. A place has
         ``epoch``, ``pack_id``, ``position``, ``copy``, ``piece``, ``token_start``, ``length``,
         ``order_position``, ``left_out`` (behind the epoch's last whole step, which leaves it out),
@@ -262,7 +260,7 @@ def trace_samples(
         for ident, mine in groupby(rows, lambda row: int(row["sample_id"]))
     ]
     asked = {"key": key, "sample_id": sample_id, "source": source}
-    return _of_run(index, run) | asked | {"epochs": [*run.steps.numbers], "samples": samples}
+    return _of_run(index, run) | asked | {"epoch": run.steps.epoch, "samples": samples}
 
 
 _PACKED = (
@@ -317,33 +315,30 @@ _OF_ROW = ("pack_id", "position", "copy", "piece", "token_start", "length")
 
 
 def _places(rows: Iterable[Row], run: _Run) -> dict[int, list[Row]]:
-    """Return the places of each sample, by epoch and in the order of training."""
+    """Return the places of each sample, in the order of training."""
     places: dict[int, list[Row]] = {}
     packed = [row for row in rows if row["pack_id"] is not None]
     packs = np.array([row["pack_id"] for row in packed], np.int64)
-    for epoch in run.steps.numbers:
-        dealing = run.dealing(epoch)
-        positions = dealing.order.positions(packs).tolist()
-        for number in sorted(range(len(packed)), key=lambda number: positions[number]):
-            at, row = positions[number], packed[number]
-            if at < 0:  # of another epoch's packs
-                continue
-            is_left_out = at >= dealing.end
-            has_step = run.steps.global_batch is not None and not is_left_out
-            turn = dealing.turn(at, run.world_size or 1) if has_step else None
-            dealt = turn if run.world_size is not None else None
-            place = {
-                "epoch": epoch,
-                **{name: row[name] for name in _OF_ROW},
-                "order_position": at,
-                "left_out": is_left_out,
-                "step": turn and turn.step,
-                "place_in_step": turn and turn.place,
-                "micro_step": dealt and dealt.micro_step,
-                "rank": dealt and dealt.rank,
-                "consumed": None if run.position is None else at < run.position,
-            }
-            places.setdefault(row["sample_id"], []).append(place)
+    dealing = run.dealing()
+    positions = dealing.order.positions(packs).tolist()
+    for number in sorted(range(len(packed)), key=lambda number: positions[number]):
+        at, row = positions[number], packed[number]
+        is_left_out = at >= dealing.end
+        has_step = run.steps.global_batch is not None and not is_left_out
+        turn = dealing.turn(at, run.world_size or 1) if has_step else None
+        dealt = turn if run.world_size is not None else None
+        place = {
+            "epoch": run.steps.epoch,
+            **{name: row[name] for name in _OF_ROW},
+            "order_position": at,
+            "left_out": is_left_out,
+            "step": turn and turn.step,
+            "place_in_step": turn and turn.place,
+            "micro_step": dealt and dealt.micro_step,
+            "rank": dealt and dealt.rank,
+            "consumed": None if run.position is None else at < run.position,
+        }
+        places.setdefault(row["sample_id"], []).append(place)
     return places
 
 

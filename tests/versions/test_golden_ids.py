@@ -16,10 +16,10 @@ OVERLAYS = Path(os.environ["PACKIDX_OVERLAYS"])
 RELEASES = {"21": "lowest", "26": None}  # None: this environment's
 
 GOLDEN = {
-    "split-groups-windows": "cedb61edb8a109ae0c17120cf28ad158",
-    "dropped-limits-mix": "b7442232f68d79682f39e922cdcd5d8e",
-    "lp": "acbe367c9beed4375124fadb69cc3834",
-    "media-without-any": "428241a1b8fb79024da0c857d52a25fa",
+    "split-groups-windows": "f31f5f30a9b1eace993bf5b00dcea8dd",
+    "dropped-limits-mix": "f17cf56822d4cd8822bc149f451f7265",
+    "lp": "9c75f5ed0f8212b84d6059e8a09b85a8",
+    "media-without-any": "94dbfc5044e469cb1211aa35c3ad497d",
 }
 
 

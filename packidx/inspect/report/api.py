@@ -88,7 +88,7 @@ def _asked(path: str, roots: Mapping[str, str], log: str | None) -> Asked:
     if question.index is None or packs_per_step(question.index.snapshot) is not None:
         return question
     snapshot = question.index.snapshot
-    packs = snapshot.result.num_packs // snapshot.options.epochs
+    packs = snapshot.result.num_packs
     return asked(path, roots, log, global_batch=max(1, packs // figures.STEPS))
 
 

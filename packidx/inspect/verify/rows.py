@@ -78,7 +78,7 @@ class Rule(NamedTuple):
 _BEFORE = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
 _PLACED = (
     "CREATE OR REPLACE TEMP VIEW placed AS SELECT samples.*, packs.place AS in_pack, "
-    "packs.first_row - $first_row AS first, coalesce(packs.epoch, 0) AS epoch "
+    "packs.first_row - $first_row AS first "
     "FROM samples ASOF JOIN packs ON samples.place >= packs.first_row - $first_row"
 )
 # Name, table, the pack's row, and what follows from the rows before.
@@ -149,14 +149,7 @@ _ONCE = [
         "sample {} is packed more than once ({})",
         "cases",
         "SELECT sample_id, sum(count(*) - 1) OVER () AS n FROM placed "
-        "GROUP BY epoch, sample_id, copy, piece HAVING count(*) > 1 ORDER BY sample_id LIMIT 1",
-    ),
-    Rule(
-        "sample {} is in {} of $epochs epochs ({})",
-        "cases",
-        "SELECT sample_id, num_epochs, count(*) OVER () AS n FROM (SELECT sample_id, copy, piece, "
-        "count(DISTINCT epoch) FILTER (epoch BETWEEN 0 AND $epochs - 1) AS num_epochs FROM placed "
-        "GROUP BY ALL) WHERE num_epochs <> $epochs ORDER BY sample_id LIMIT 1",
+        "GROUP BY sample_id, copy, piece HAVING count(*) > 1 ORDER BY sample_id LIMIT 1",
     ),
     Rule(
         "sample {} is both packed and dropped ({})",
@@ -329,7 +322,6 @@ class Found:
         self.totals: Counter[str] = Counter()
         self.fullest = 0
         self.reasons: Counter[str] = Counter()
-        self.epochs: list[list[tuple[int, int]]] = [[] for _ in range(self.options.epochs)]
         self.digests: list[str] = []
         self._limits = _limit_rules(self.options)
         self._last: int | None = None
@@ -348,7 +340,6 @@ class Found:
             "first_pack": placed.first_pack,
             "number": number,
             "num_rows": placed.window.num_rows,
-            "epochs": self.options.epochs,
             "unit": self.options.pad_pack_to or 1,
         }
         connection.execute(_bound(_PLACED, values))
@@ -407,12 +398,6 @@ class Found:
         self.totals.update({name: int(value or 0) for name, value in told.items()})
         reasons = connection.execute("SELECT reason, count(*) FROM dropped GROUP BY reason")
         self.reasons.update(dict(reasons.fetchall()))
-        epochs = connection.execute(
-            "SELECT coalesce(epoch, 0) AS e, min(place), count(*) FROM packs GROUP BY e ORDER BY e"
-        )
-        for epoch, first, number in epochs.fetchall():
-            if epoch < len(self.epochs):
-                self.epochs[epoch].append((first_pack + first, number))
 
     def checks(self) -> Iterator[Check]:
         """The verdicts; that of pairs where there is one."""
@@ -479,9 +464,6 @@ class Found:
         if not options.continues and not (cut and options.weights):
             wanted["num_tokens_lost"] = totals["lost"] + cut
         wrong = self.wrong["result"]
-        stated = [[run for run in runs if run[1]] for runs in self.index.snapshot.epochs]
-        if stated != self.epochs:
-            wrong.append(f"epochs are packs {self.epochs}, the manifest says {stated}")
         if bound > packs:
             wrong.append(f"lower bound {bound} is above {packs} packs")
         for name, value in wanted.items():
@@ -490,7 +472,7 @@ class Found:
         block, asked = result.schedule_block, options.global_batch
         if asked is not None and options.schedule != "random" and block != asked:
             wrong.append(f"schedule_block is {block}, planned for was a global batch of {asked}")
-        return len(wanted) + 2
+        return len(wanted) + 1
 
 
 _COUNTED = (

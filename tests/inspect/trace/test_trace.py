@@ -213,7 +213,7 @@ def test_an_ancestor_that_is_gone_is_told(
 
 
 def test_a_state_gives_the_run_and_what_it_has_had(tmp_path: Path) -> None:
-    index = planned(tmp_path, epochs=2)
+    index = planned(tmp_path)
     training = Training(index, global_batch=10, seed=4, epoch=3)
     state = training.state_at(2)
     step = trace_step(index, 1, state=state)
