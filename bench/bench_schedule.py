@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from bench_tools import CAPACITY, Int64s, heading, line, ratio
 from packidx.index import open_index
-from packidx.inspect.waiting import first_epoch, ranks_stats
+from packidx.inspect.waiting import ranks_stats, scheduled_packs
 from packidx.plan import plan_packs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "helpers"))
@@ -75,7 +75,7 @@ def bench_schedule(folder: Path, table: Path, mix: Mix) -> None:
         batch = RANKS * micro_steps
         index = folder / f"schedule-{micro_steps}"
         plan_packs(table, index, capacity=CAPACITY, global_batch=batch, micro_steps=micro_steps)
-        packs = first_epoch(open_index(index))
+        packs = scheduled_packs(open_index(index))
         found = ranks_stats(packs, batch, (RANKS,))[0]
         heading(
             f"{len(mix['length']):,} samples in {len(packs.llm):,} packs for {RANKS} ranks, "
@@ -87,7 +87,7 @@ def bench_schedule(folder: Path, table: Path, mix: Mix) -> None:
         _show("these packs sorted by vision tokens", found["by_vision_tokens"], False)
     index = folder / "knapsack"
     plan_packs(table, index, capacity=CAPACITY, strategy="knapsack")
-    found = ranks_stats(first_epoch(open_index(index)), RANKS * MICRO_STEPS, (RANKS,))[0]
+    found = ranks_stats(scheduled_packs(open_index(index)), RANKS * MICRO_STEPS, (RANKS,))[0]
     heading(f"packs by NeMo's own rule for {RANKS} ranks, {MICRO_STEPS} micro-steps")
     _show("NeMo's packs in random order", found["random"], False)
     _show("NeMo's packs sorted by vision tokens", found["by_vision_tokens"], False)

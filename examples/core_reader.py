@@ -74,7 +74,7 @@ class CoreIndex:
         if self.manifest["version"] != 3 or digests != (self.manifest["digest"], ident):
             raise ValueError(f"{path}@{ident} is not of version 3, or was changed since")
         self.id, self.windows = ident, self.manifest["windows"]
-        sizes = (sum(window["num_packs"]) for window in self.windows)
+        sizes = (window["num_packs"] for window in self.windows)
         self.first_packs = list(accumulate(sizes, initial=0))
 
     def _id(self) -> str:
@@ -87,11 +87,8 @@ class CoreIndex:
     def order(self, epoch: int = 0, seed: int = 0) -> Iterator[int]:
         """Pack numbers in the order in which an epoch trains on them."""
         block, chunk = (self.manifest["result"][f"schedule_{name}"] for name in ("block", "chunk"))
-        variant = epoch % self.manifest["options"]["epochs"]
-        runs = [
-            (first + sum(window["num_packs"][:variant]), window["num_packs"][variant])
-            for window, first in zip(self.windows, self.first_packs, strict=False)
-        ]
+        sizes = [window["num_packs"] for window in self.windows]
+        runs = list(zip(self.first_packs, sizes, strict=False))
         parts = [range(f, f + n // block * block) for f, n in runs]
         parts += [range(f + n // block * block, f + n // chunk * chunk) for f, n in runs]
         parts += [range(f + n // chunk * chunk, f + n) for f, n in runs]

@@ -21,8 +21,8 @@ from packidx.torch import PackSampler
 RULES: dict[str, dict[str, Any]] = {
     "one-window": {"global_batch": 8, "micro_steps": 2},
     "windows": {"window": 70, "global_batch": 8, "mix": ("a=2",)},
-    "epochs-windows": {"window": 74, "epochs": 2, "global_batch": 16, "micro_steps": 4},
-    "epochs-split": {"window": 90, "epochs": 2, "on_long": "split", "schedule": "random"},
+    "many-steps": {"window": 74, "global_batch": 16, "micro_steps": 4},
+    "split": {"window": 90, "on_long": "split", "schedule": "random"},
 }
 RANKS = (1, 2, 4, 8)
 GLOBAL_BATCH = 8

@@ -226,7 +226,7 @@ def _say_useful(summary: PlanSummary, fitted: MeasuredCost) -> None:
     """Say how much of the time ranks do not wait, by the fitted cost: as was logged, and now."""
     from packidx.errors import NotFoundInIndex
     from packidx.index import open_index
-    from packidx.inspect.waiting import first_epoch, ranks_stats
+    from packidx.inspect.waiting import ranks_stats, scheduled_packs
 
     said = []
     for ident in (fitted.snapshot_id, summary.snapshot_id):
@@ -235,7 +235,7 @@ def _say_useful(summary: PlanSummary, fitted: MeasuredCost) -> None:
         except NotFoundInIndex:
             said.append("unknown (of a snapshot that is not in this index)")
             continue
-        packs = first_epoch(index, summary.snapshot.options.cost_model)
+        packs = scheduled_packs(index, summary.snapshot.options.cost_model)
         planned = ranks_stats(packs, fitted.global_batch, [fitted.world_size])[0]["planned"]
         said.append("unknown" if planned is None else percent(planned["useful"]))
     ranks = f"{number_of(fitted.world_size, 'rank')}, steps of {fitted.global_batch} packs"

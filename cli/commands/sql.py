@@ -65,7 +65,7 @@ def _of_steps(option: str, least: int, help: str) -> Decorator:
     log_option,
     OptionGroup("the view steps", "--global-batch 512 --world-size 64 --epoch 0"),
     _of_steps("--seed", 0, "PackSampler's.  [default: 0"),
-    _of_steps("--epoch", 0, "one epoch.  [default: each that was planned apart"),
+    _of_steps("--epoch", 0, "the epoch.  [default: 0"),
     _of_steps("--global-batch", 1, "packs per step.  [default: what was planned for"),
     _of_steps("--world-size", 1, "data-parallel ranks.  [default: packs of a planned micro-step"),
     OptionGroup("what a query may do", "--timeout 600 --memory-limit 16GB"),

@@ -42,7 +42,7 @@ Row = Mapping[str, Any]
         "Packs per optimizer step, as PackSampler was given.  [default: what was planned for]",
     ),
     number("--seed", "N", "Seed of PackSampler.  [default: 0]", least=0),
-    number("--epoch", "E", "Epoch.  [default: 0, of a sample all planned apart]", least=0),
+    number("--epoch", "E", "Epoch.  [default: 0]", least=0),
     option(
         "--state",
         "FILE",

@@ -343,8 +343,6 @@ def pack_line(pack: Pack, records: Sequence[Record], sources: Sources) -> bytes:
     Raises:
         SourceError: a record is nested too deeply, or a name is not UTF-8.
     """
-    epoch = pack.stats["epoch"]
-    line = {"pack_id": pack.pack_id} | ({"epoch": epoch} if epoch else {})
     samples: list[dict[str, Any]] = []
     for record, located in zip(records, pack.samples, strict=True):
         said: dict[str, Any] = {"key": record.key, "json": record.json}
@@ -353,7 +351,8 @@ def pack_line(pack: Pack, records: Sequence[Record], sources: Sources) -> bytes:
         optional["aux"] = sources.name_of(record.path)
         samples.append(said | {name: value for name, value in optional.items() if value})
     try:
-        return orjson.dumps(line | {"samples": samples}, option=orjson.OPT_APPEND_NEWLINE)
+        line = {"pack_id": pack.pack_id, "samples": samples}
+        return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
     except orjson.JSONEncodeError as error:
         keys = ", ".join(record.key for record in records)
         raise SourceError(

@@ -139,7 +139,6 @@ def _json(pack: Pack, written: Sequence[_Written]) -> dict[str, Any]:
     kinds: set[str] = set().union(*(entry.kinds for entry in written))
     meta: dict[str, Any] = {
         "pack_id": pack.pack_id,
-        "epoch": pack.stats["epoch"] or 0,
         "sample_ids": [sample.sample_id for sample in pack.samples],
         "keys": [sample.key for sample in pack.samples],
         "sources": [sample.source for sample in pack.samples],

@@ -88,8 +88,8 @@ def export_wds(
 ) -> WdsSummary:
     """Write every pack, media included, as a sample of WebDataset tars that Energon can read.
 
-    Packs stand in the order of their numbers, which is the schedule's; of a plan of several epochs,
-    one epoch's behind the other's. The bytes do not depend on `workers`.
+    Packs stand in the order of their numbers, which is the schedule's. The bytes do not depend
+    on `workers`.
 
     Args:
         index: path of an index (``dir`` or ``dir@ID``) or an opened one.

@@ -112,7 +112,6 @@ class Options(JsonObject, frozen=True, kw_only=True):
     reserve: Annotated[int, Meta(ge=0, le=MAX_CAPACITY)]
     holdout: str | None
     side: Side
-    epochs: _Tokens
     schedule: Schedule
     global_batch: _Tokens | None
     micro_steps: _Tokens
@@ -163,12 +162,12 @@ class Sums(JsonObject, frozen=True, kw_only=True):
     """What was planned, in numbers: of a window, and of all of them.
 
     Attributes:
-        num_samples: those that are packed; `num_pieces` rows of the samples table, of all epochs.
-        num_tokens: in packs of all epochs; `num_tokens_cut` of packed samples are in none.
+        num_samples: those that are packed; `num_pieces` rows of the samples table.
+        num_tokens: in packs; `num_tokens_cut` of packed samples are in none.
         num_tokens_eligible: of the samples that were to be packed; `num_tokens_lost` of them are in
             no pack.
         dropped: reason -> samples.
-        lower_bound: packs that every plan of all epochs needs.
+        lower_bound: packs that every plan needs.
     """
 
     num_packs_without_labels: Count
@@ -192,7 +191,6 @@ class Window(Sums, frozen=True, kw_only=True):
         folder: its name among the windows of the index, which follows from the bytes in it.
         digest: of the assignment.
         num_rows: of the lengths table.
-        num_packs: of each epoch.
         strategies: the rules that were taken.
         bounds: names of the proofs of the lower bound.
         dropped_of: source -> dropped samples, of sources that have some.
@@ -202,7 +200,7 @@ class Window(Sums, frozen=True, kw_only=True):
     folder: SnapshotId
     digest: Sha256
     num_rows: Count
-    num_packs: tuple[Count, ...]
+    num_packs: Count
     strategies: tuple[str, ...]
     bounds: tuple[str, ...]
     dropped_of: Mapping[str, Count]
@@ -216,7 +214,7 @@ class Window(Sums, frozen=True, kw_only=True):
         """Raise an `Unfit` unless the files are those of the window."""
         check_files(self.files)
         wanted = {
-            "packs": sum(self.num_packs),
+            "packs": self.num_packs,
             "samples": self.num_pieces,
             "dropped": self.num_dropped,
         }
@@ -268,7 +266,7 @@ class Result(Sums, frozen=True, kw_only=True):
         for window in windows:
             dropped.update(window.dropped)
             strategies.update(window.strategies)
-        num_packs = sum(sum(window.num_packs) for window in windows)
+        num_packs = sum(window.num_packs for window in windows)
         gap = num_packs - sums["lower_bound"]
         return cls(
             **sums,
@@ -387,20 +385,14 @@ class IndexManifest(Manifest, frozen=True, kw_only=True):
         placed, row, pack, piece = [], 0, 0, 0
         for number, window in enumerate(self.windows):
             placed.append(PlacedWindow(number, row, pack, piece, window))
-            row, pack = row + window.num_rows, pack + sum(window.num_packs)
+            row, pack = row + window.num_rows, pack + window.num_packs
             piece += window.num_pieces
         return placed
 
     @cached_property
-    def epochs(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Of each epoch that was planned apart the runs of its packs: first pack, and how many."""
-        epochs: list[list[tuple[int, int]]] = [[] for _ in range(self.options.epochs)]
-        for placed in self.placed:
-            first = placed.first_pack
-            for runs, count in zip(epochs, placed.window.num_packs, strict=False):
-                runs.append((first, count))
-                first += count
-        return tuple(map(tuple, epochs))
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """Of each window its first pack, and how many it has."""
+        return tuple((placed.first_pack, placed.window.num_packs) for placed in self.placed)
 
     def files(
         self, table: str | None = None, window: int | None = None
@@ -426,9 +418,6 @@ class IndexManifest(Manifest, frozen=True, kw_only=True):
         check_shards(self.shards, [source.name for source in self.sources])
         for window in self.windows:
             window.check()
-            if len(window.num_packs) != self.options.epochs:
-                named = f"window {window.folder} with packs of {len(window.num_packs)} epochs"
-                raise Unfit(f"has {named}, and options.epochs {self.options.epochs}")
         rows = sum(window.num_rows for window in self.windows)
         equal(rows, self.lengths.num_samples, "samples of lengths")
         self.result.check(self.windows, self.options)

@@ -88,7 +88,6 @@ SUMMED = (
 PACKS = pa.schema(
     [
         pa.field("pack_id", pa.int64()),
-        pa.field("epoch", pa.int32()),
         pa.field("group", pa.string()),
         pa.field("window", pa.int32()),
         pa.field("num_samples", pa.int32()),

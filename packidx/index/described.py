@@ -41,7 +41,7 @@ def untrained_sources(snapshot: IndexManifest) -> dict[str, int]:
 
 def too_large_step(snapshot: IndexManifest) -> str | None:
     """A sentence about a planned global batch of which an epoch has no step."""
-    size, packs = packs_per_step(snapshot), snapshot.result.num_packs // snapshot.options.epochs
+    size, packs = packs_per_step(snapshot), snapshot.result.num_packs
     if size is None or packs >= size:
         return None
     said = f"an epoch has {number_of(packs, 'pack')}, fewer than the {size:,} of one step"

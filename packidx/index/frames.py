@@ -59,7 +59,7 @@ def create_views(connection: Any, views: Views) -> None:
         _create_table(connection, "train_order", views.steps.table())
         columns = ", ".join(f'"{name}"' for name in STEPS.names)
         connection.execute(
-            f"CREATE VIEW steps AS SELECT {columns} FROM (SELECT * EXCLUDE (epoch) FROM packs) "
+            f"CREATE VIEW steps AS SELECT {columns} FROM packs "
             f"JOIN {_MADE}.train_order USING (pack_id) ORDER BY epoch, position"
         )
     elif "packs" in views.tables:  # whoever gets at it by another way than its name is told

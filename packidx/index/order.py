@@ -75,7 +75,7 @@ class EpochOrder:
         return self._first[part] + planned - self._starts[part]
 
     def positions(self, packs: npt.NDArray[Any]) -> Int64s:
-        """Order positions of `packs`, int64, the inverse of `packs`; -1 of another epoch's."""
+        """Order positions of `packs`, int64, the inverse of `packs`; -1 of those of no range."""
         numbers = np.asarray(packs).astype(np.int64)
         ascending = np.argsort(self._first)
         nearest = np.searchsorted(self._first[ascending], numbers, side="right") - 1
@@ -171,10 +171,10 @@ def packs_per_step(snapshot: IndexManifest) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """The variants of an epoch and what its order may exchange."""
+    """The packs of every epoch and what its order may exchange."""
 
-    variants: tuple[Ranges, ...]
-    """[first pack, packs] of each range; epoch e trains on variant e modulo their number."""
+    ranges: Ranges
+    """[first pack, packs] of each range."""
     block: int
     """`result.schedule_block`, packs that an epoch moves together."""
     chunk: int
@@ -184,26 +184,21 @@ class Epochs:
     def of(cls, snapshot: IndexManifest) -> Epochs:
         """Make one of an index's manifest."""
         result = snapshot.result
-        return cls(snapshot.epochs, result.schedule_block, result.schedule_chunk)
+        return cls(snapshot.ranges, result.schedule_block, result.schedule_chunk)
 
     @property
-    def smallest(self) -> int:
-        """Packs of the smallest variant."""
-        return min(self.num_packs(number) for number in range(len(self.variants)))
+    def num_packs(self) -> int:
+        """Packs of an epoch."""
+        return sum(count for _, count in self.ranges)
 
-    def num_packs(self, epoch: int) -> int:
-        """Packs of `epoch`."""
-        return sum(count for _, count in self.variants[epoch % len(self.variants)])
-
-    def scheduled(self, epoch: int) -> Int64s:
-        """Pack numbers of `epoch` as they were planned: each range's blocks, then what is left."""
-        parts = blocks_first(self.variants[epoch % len(self.variants)], self.block, self.chunk)
+    def scheduled(self) -> Int64s:
+        """Pack numbers as they were planned: each range's blocks, then what is left."""
+        parts = blocks_first(self.ranges, self.block, self.chunk)
         return np.concatenate([np.arange(0), *(np.arange(f, f + n) for f, n in parts)])
 
     def order(self, snapshot_id: str, seed: int, epoch: int) -> EpochOrder:
         """The order in which `epoch` trains on its packs."""
-        ranges = self.variants[epoch % len(self.variants)]
-        return EpochOrder(ranges, self.block, self.chunk, order_key(snapshot_id, seed, epoch))
+        return EpochOrder(self.ranges, self.block, self.chunk, order_key(snapshot_id, seed, epoch))
 
 
 class PackTurn(NamedTuple):
@@ -244,9 +239,9 @@ def check_global_batch(global_batch: int, world_size: int, epochs: Epochs, name:
             f"global_batch {global_batch} is not a positive multiple of world_size"
             f" {world_size}; every rank must train on the same number of packs per step"
         )
-    if global_batch > epochs.smallest:
+    if global_batch > epochs.num_packs:
         raise OptionError(
-            f"global_batch {global_batch} exceeds the {epochs.smallest} packs of an"
+            f"global_batch {global_batch} exceeds the {epochs.num_packs} packs of an"
             f" epoch of {name}, so it has no step: lower it or plan more data"
         )
 
@@ -408,6 +403,6 @@ def consumed_packs(snapshot: IndexManifest, state: Any) -> Int64s:
             "that was trained on (INDEX@ID)"
         )
     epochs = Epochs.of(snapshot)
-    read.check_position(epochs.num_packs(read.epoch))
+    read.check_position(epochs.num_packs)
     order = epochs.order(mine, read.seed, read.epoch)
     return order.packs(np.arange(read.position, dtype=np.int64))

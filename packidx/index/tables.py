@@ -45,7 +45,7 @@ class StepOptions(TypedDict, total=False):
     """Of `PackSampler`; None means 0."""
 
     epoch: int | None
-    """The one to tell; None means each that was planned apart, once."""
+    """The one to tell; None means 0."""
 
     global_batch: int | None
     """Packs per optimizer step."""
@@ -57,12 +57,11 @@ class StepOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of an index's epochs."""
+    """The steps of an epoch of an index."""
 
     snapshot_id: str
     epochs: Epochs
-    numbers: tuple[int, ...]
-    """Of the epochs that are told, ascending."""
+    epoch: int
     seed: int
     global_batch: int | None
     """Packs per optimizer step; None where nobody knows: `step` is null."""
@@ -77,7 +76,7 @@ class Steps:
             OptionError: values that make no sense together.
         """
         epochs, planned = Epochs.of(snapshot), packs_per_step(snapshot)
-        epoch, seed = options.get("epoch"), options.get("seed") or 0
+        epoch, seed = options.get("epoch") or 0, options.get("seed") or 0
         global_batch, world_size = options.get("global_batch"), options.get("world_size")
         if global_batch is not None:
             name = f"snapshot {snapshot.snapshot_id[:12]}"
@@ -91,21 +90,17 @@ class Steps:
                 f"world_size {world_size} does not divide the {global_batch} packs of a step: give"
                 " the global batch that PackSampler was given"
             )
-        for name, value in {"seed": seed, "epoch": epoch or 0}.items():
+        for name, value in {"seed": seed, "epoch": epoch}.items():
             if not 0 <= value < SEEDS:
                 raise OptionError(f"{name} is {value}: it must be at least 0 and below 2^63")
-        numbers = tuple(range(len(epochs.variants))) if epoch is None else (epoch,)
-        return cls(snapshot.snapshot_id, epochs, numbers, seed, global_batch, world_size)
+        return cls(snapshot.snapshot_id, epochs, epoch, seed, global_batch, world_size)
 
     def table(self) -> pa.Table:
-        """A row per pack and epoch (schema `ORDER`), in the order of training.
+        """A row per pack (schema `ORDER`), in the order of training.
 
         The packs after the last whole step, which an epoch leaves out, have no `step`.
         """
-        return pa.concat_tables([ORDER.empty_table(), *map(self._epoch, self.numbers)])
-
-    def _epoch(self, epoch: int) -> pa.Table:
-        order = self.epochs.order(self.snapshot_id, self.seed, epoch)
+        order = self.epochs.order(self.snapshot_id, self.seed, self.epoch)
         position = np.arange(order.num_packs, dtype=np.int64)
         steps = micro_steps = pa.nulls(len(position), pa.int64())
         if self.global_batch is not None:
@@ -113,7 +108,7 @@ class Steps:
             turns = dealing.turns(position, self.world_size or 1)
             steps, dealt = (pa.array(turn, mask=position >= dealing.end) for turn in turns)
             micro_steps = micro_steps if self.world_size is None else dealt
-        columns = [np.full(len(position), epoch), steps, micro_steps, position]
+        columns = [np.full(len(position), self.epoch), steps, micro_steps, position]
         arrays = [*map(_cast, [*columns, order.packs(position)], ORDER)]
         return pa.table(arrays, schema=ORDER)
 
@@ -138,7 +133,7 @@ SOURCES = pa.schema(
 )
 """`weight` is how often the mix takes a sample per epoch; null in a lengths table."""
 
-# Of a pack, what `ORDER` does not say; its epoch is that of the plan, which training repeats.
+# Of a pack, what `ORDER` does not say.
 _OF_PACKS = [name for name in PACKS.names if name not in ORDER.names]
 STEPS = pa.schema([*ORDER, *(PACKS.field(name) for name in _OF_PACKS)])
 NO_STATUS = "the lengths have no column status, which says what was rejected"

@@ -23,7 +23,7 @@ ROW_GROUP = {"packs": 8192, "samples": 16384, "dropped": 16384}
 FILE_GROUPS = 32
 # Columns that no other column and nothing in the manifest determines: hashed into the id.
 _ASSIGNMENT = {
-    "packs": ("epoch", "num_samples"),
+    "packs": ("num_samples",),
     "samples": ("sample_id", "copy", "piece", "token_start", "length"),
     "dropped": ("sample_id", "reason"),
 }

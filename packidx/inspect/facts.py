@@ -18,21 +18,19 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
     """A manifest's result and options in words; the same for `plan` and `stats`."""
     result, options, lengths = snapshot.result, snapshot.options, snapshot.lengths
     num_in = lengths.num_samples
-    epochs = options.epochs
-    variants = f", {epochs} epochs of {count(result.num_packs // epochs)}" if epochs > 1 else ""
     capacity = number_of(options.capacity, "token")
     proofs = ", ".join(_BOUNDS.get(name, name) for name in result.bound.split(", "))
     facts = {
         "samples": f"{count(num_in)} in, {count(result.num_samples)} packed",
         "tokens": count(result.num_tokens),
-        "packs": f"{count(result.num_packs)} of {capacity}{variants}",
+        "packs": f"{count(result.num_packs)} of {capacity}",
         "fill": f"{100 * result.fill:.3f} %",
         "lower bound": f"{number_of(result.lower_bound, 'pack')} ({proofs})",
         "gap": f"{number_of(result.gap, 'pack')} ({result.gap_percent:.3f} %)",
         "strategy": _strategies(options.strategy, result.strategies),
         "schedule": _schedule(result),
-        "steps": _steps(snapshot, epochs),
-        "lost": _lost(result, num_in, bool(options.weights) or epochs > 1),
+        "steps": _steps(snapshot),
+        "lost": _lost(result, num_in, bool(options.weights)),
     }
     if left_out := _reasons(result, by_choice=True):
         facts["left out"] = left_out
@@ -49,7 +47,7 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
         facts["appends to"] = f"@{options.appends_to[:12]}"
     if len(snapshot.windows) > 1:
         facts["windows"] = count(len(snapshot.windows))
-    if result.num_pieces != result.num_samples * epochs:
+    if result.num_pieces != result.num_samples:
         facts["placed"] = f"{number_of(result.num_pieces, 'time')}: {_why_placed(options)}"
     if result.num_tokens_cut:
         facts["cut off"] = f"{number_of(result.num_tokens_cut, 'token')} of long samples"
@@ -91,11 +89,11 @@ def _schedule(result: Result) -> str:
     return f"{one}; steps are of packs of one cost, not of the whole mix"
 
 
-def _steps(snapshot: IndexManifest, epochs: int) -> str:
+def _steps(snapshot: IndexManifest) -> str:
     """Whole optimizer steps of an epoch at the planned global batch, and what is left over."""
     from packidx.index.order import packs_per_step
 
-    size, packs = packs_per_step(snapshot), snapshot.result.num_packs // epochs
+    size, packs = packs_per_step(snapshot), snapshot.result.num_packs
     if size is None:
         return "as the trainer's global batch says; a random order has no steps of its own"
     steps, left = divmod(packs, size)
@@ -154,7 +152,6 @@ def _without_labels(snapshot: IndexManifest) -> str:
 
 def _why_placed(options: Options) -> str:
     whys = {
-        f"{options.epochs} epochs": options.epochs > 1,
         "copies": bool(options.weights),
         "pieces of long samples": options.on_long == "split",
     }

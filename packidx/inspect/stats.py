@@ -14,7 +14,7 @@ from packidx.format.schema import LENGTHS
 from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.sql import Row, rows_of
-from packidx.inspect.waiting import RANKS, first_epoch, ranks_stats
+from packidx.inspect.waiting import RANKS, ranks_stats, scheduled_packs
 from packidx.lengths.rows import strongest_first
 from packidx.lengths.table import read_lengths
 from packidx.pack.counts import LengthPairs
@@ -60,7 +60,7 @@ def plan_stats(index: Index, ranks: Sequence[int] = RANKS) -> dict[str, Any]:
     return {
         "packs": pack_stats(index),
         "length_correlation": pairs.correlation(),
-        "schedule": ranks_stats(first_epoch(index), packs_per_step(index.snapshot) or 1, ranks),
+        "schedule": ranks_stats(scheduled_packs(index), packs_per_step(index.snapshot) or 1, ranks),
     }
 
 

@@ -49,12 +49,12 @@ def _run(index: Index, options: RunOptions) -> tuple[Steps, int | None]:
             raise MismatchError(f"the state has {name} {stated}, and {given} is given: {hint}")
         if name != "snapshot_id":
             asked[name] = stated
-    read.check_position(Epochs.of(index.snapshot).num_packs(read.epoch))
+    read.check_position(Epochs.of(index.snapshot).num_packs)
     return Steps.of(index.snapshot, **asked), read.position
 
 
-def _dealing(steps: Steps, epoch: int) -> Dealing:
-    order = steps.epochs.order(steps.snapshot_id, steps.seed, epoch)
+def _dealing(steps: Steps) -> Dealing:
+    order = steps.epochs.order(steps.snapshot_id, steps.seed, steps.epoch)
     return Dealing(order, steps.global_batch or 1)
 
 
@@ -109,8 +109,7 @@ def trace_step(
     if global_batch is None:
         raise OptionError(f"{index.path} has no planned steps: give the global batch")
     check_global_batch(global_batch, 1, steps.epochs, index.path)
-    epoch = steps.numbers[0]
-    dealing = _dealing(steps, epoch)
+    dealing = _dealing(steps)
     packs = [
         {"pack_id": number, **_place(dealing, at, world_size)}
         for at, number in enumerate(dealing.packs_of_step(step).tolist(), step * global_batch)
@@ -128,7 +127,7 @@ def trace_step(
     of_step = {"step": step, "num_steps": dealing.num_steps, "consumed": consumed}
     return _of_run(index, steps, options) | {
         "rank": rank,
-        "epoch": epoch,
+        "epoch": steps.epoch,
         **of_step,
         "packs": packs,
     }
@@ -149,7 +148,7 @@ def trace_samples(
         key: of the samples; several sources may have it.
         sample_id: of one sample, in place of a key.
         source: of the key.
-        options: see `RunOptions`; without an epoch all epochs that were planned apart.
+        options: see `RunOptions`.
 
     Returns:
         ``snapshot_id``, ``path``, ``seed``, ``global_batch``, ``world_size``, ``places`` in the
@@ -180,25 +179,13 @@ def trace_samples(
         )
     places = []
     packs = np.array([row["pack_id"] for row in found], np.int64)
-    for epoch in steps.numbers:
-        dealing = _dealing(steps, epoch)
-        for at, row in zip(dealing.order.positions(packs).tolist(), found, strict=True):
-            if at < 0:  # a pack of another epoch
-                continue
-            place = dict.fromkeys(("step", "micro_step", "rank"))
-            if steps.global_batch is not None and at < dealing.end:
-                place = _place(dealing, at, options.get("world_size"))
-            consumed = None if position is None else at < position
-            shard = {"shard": _shard_of(index, row["shard"])}
-            places.append(
-                {
-                    "epoch": epoch,
-                    **place,
-                    "order_position": at,
-                    "consumed": consumed,
-                    **row,
-                    **shard,
-                }
-            )
-    places.sort(key=itemgetter("epoch", "order_position"))
+    dealing = _dealing(steps)
+    for at, row in zip(dealing.order.positions(packs).tolist(), found, strict=True):
+        place = dict.fromkeys(("step", "micro_step", "rank"))
+        if steps.global_batch is not None and at < dealing.end:
+            place = _place(dealing, at, options.get("world_size"))
+        known = {"order_position": at, "consumed": None if position is None else at < position}
+        shard = {"shard": _shard_of(index, row["shard"])}
+        places.append({"epoch": steps.epoch, **place, **known, **row, **shard})
+    places.sort(key=itemgetter("order_position"))
     return _of_run(index, steps, options) | {"places": places, "dropped": dropped}

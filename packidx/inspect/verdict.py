@@ -121,7 +121,7 @@ def _lengths(index: Index) -> Iterator[Finding]:
 def _taken_for_text(index: Index) -> Iterator[Finding]:
     """Samples that are cut though nothing says that they have no media."""
     result, options = index.snapshot.result, index.snapshot.options
-    is_cut = result.num_tokens_cut or result.num_pieces > result.num_samples * options.epochs
+    is_cut = result.num_tokens_cut or result.num_pieces > result.num_samples
     if options.on_long not in ("split", "truncate") or not is_cut:
         return
     counters = index.packs([name for names in MEDIA_COUNTERS for name in names])

@@ -368,10 +368,10 @@ def _encoded(
     options = index.snapshot.options
     shift, longest = int(options.shift), options.planned_capacity // options.align * options.align
     fetcher = Fetcher(index, transform)
-    for sample, epoch in _drawn(index, wanted, seed):
+    for sample in _drawn(index, wanted, seed):
         length, error = None, None
         try:
-            record = fetcher.read(sample, epoch)
+            record = fetcher.read(sample)
             length = int(np.asarray(encoder(record)["input_ids"]).size) - shift
         except MissingExtraError:
             raise
@@ -393,16 +393,13 @@ def _encoded(
         }
 
 
-def _drawn(index: Index, wanted: int, seed: int) -> Iterator[tuple[Sample, int]]:
-    """Samples drawn by the seed, in the order of the table, and the epochs of their packs."""
+def _drawn(index: Index, wanted: int, seed: int) -> Iterator[Sample]:
+    """Samples drawn by the seed, in the order of the table."""
     num_pieces = index.snapshot.result.num_pieces
     rows = np.sort(permutation(num_pieces, derive_key(seed, "verify"))[:wanted])
-    for number, _, first_pack, first_row, _ in index.snapshot.placed:
-        samples, epochs = index.window("samples", number), index.window("packs", number)["epoch"]
+    for number, _, _, first_row, _ in index.snapshot.placed:
+        samples = index.window("samples", number)
         stop = first_row + samples.num_rows
         own = rows[(rows >= first_row) & (rows < stop)] - first_row
         for row in samples.take(own).to_pylist():
-            sample = Sample(**row)
-            pack = sample.pack_id - first_pack
-            epoch = epochs[pack].as_py() if 0 <= pack < len(epochs) else None
-            yield sample, epoch or 0
+            yield Sample(**row)

@@ -46,8 +46,8 @@ class ScheduledPacks:
     vision: Int64s | None = None
 
 
-def first_epoch(index: Index, weights: CostModel | None = None) -> ScheduledPacks:
-    """Return the packs of the first epoch, in the order of their schedule.
+def scheduled_packs(index: Index, weights: CostModel | None = None) -> ScheduledPacks:
+    """Return the packs in the order of their schedule.
 
     Args:
         index: the packs.
@@ -55,7 +55,7 @@ def first_epoch(index: Index, weights: CostModel | None = None) -> ScheduledPack
     """
     media = ["image_tokens", "video_tokens"]
     packs = index.packs([*media, *COLUMNS])
-    mine = Epochs.of(index.snapshot).scheduled(0)
+    mine = Epochs.of(index.snapshot).scheduled()
     columns = {
         name: packs[name].fill_null(0).to_numpy().astype(np.int64)[mine]
         for name in packs.column_names

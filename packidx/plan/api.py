@@ -98,12 +98,11 @@ def plan_packs(
     if options is not None:
         asked = replace(options, **changes)
     elif earlier is not None:
-        more = {} if append is None else {"epochs": earlier.snapshot.options.epochs}
         before = inherited(earlier.snapshot.options)
         mix = changes.get("mix", ())
         if not any(weight.endswith("%") for weight in mix):  # those that are not named stay, too
             changes["mix"] = merged(before["mix"], mix)
-        asked = PlanOptions(**changed(before | more, changes))
+        asked = PlanOptions(**changed(before, changes))
     else:
         asked = PlanOptions(**changes)
     output = urls.local_path(str(output))
@@ -162,11 +161,6 @@ def _check_earlier(
         raise OptionError(
             f"shift is {asked.shift}, and tokens that are trained were counted otherwise: continue "
             "with the shift that was planned"
-        )
-    if resume is not None and asked.epochs > 1:
-        raise OptionError(
-            f"epochs is {asked.epochs}: to continue is to plan the rest of one epoch; plan the "
-            "next ones by themselves"
         )
 
 

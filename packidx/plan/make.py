@@ -165,7 +165,7 @@ def _planner(
 
 
 def _count(window: WindowRange, planner: _Planner) -> tuple[int, Counter[str]]:
-    """Return the packs of a window in the first epoch, and how many samples are dropped why."""
+    """Return the packs of a window, and how many samples are dropped why."""
     plan = planner.plan(window)
     reasons = Counter(plan.dropped["reason"].to_pylist())
     return (plan.num_packs if plan.items.num_items else 0), reasons

@@ -73,7 +73,6 @@ class Option:
         minimum: of a number of things, which is never above `MAX_CAPACITY`.
         shown_default: where the default itself does not say it; empty where it needs no telling.
         is_stored: the manifest has it; others change no plan, or stand there as what they came to.
-        is_inherited: what appends to a plan or continues it takes it over.
     """
 
     help: str
@@ -82,7 +81,6 @@ class Option:
     minimum: int | None = None
     shown_default: str | None = None
     is_stored: bool = True
-    is_inherited: bool = True
 
 
 def described(help: str, metavar: str = "N", **treatment: Any) -> dict[str, Option]:
@@ -198,14 +196,6 @@ class PlanOptions:
         is_stored=False,
     )
     """Beside ``key`` a column ``source`` may say whose key it is."""
-    epochs: int = option(
-        1,
-        "Plan so many different epochs, each with packs of its own.",
-        minimum=1,
-        is_inherited=False,
-    )
-    """Of the same samples; those that are packed item by item have the same packs in another
-    order."""
     schedule: str = option(
         "stratified",
         "Order of the packs: stratified (micro-steps of equal cost, each step of the whole mix) "
@@ -394,7 +384,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         ),
     ),
     "room in a pack": (*("margin", "align", "pad_pack_to", "reserve"),),
-    "order": ("schedule", "global_batch", "micro_steps", "cost", "epochs"),
+    "order": ("schedule", "global_batch", "micro_steps", "cost"),
     "scale": ("window",),
 }
 """Name of a group -> fields of `PlanOptions`."""

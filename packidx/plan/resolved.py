@@ -63,14 +63,6 @@ def with_defaults(asked: PlanOptions, weakest_method: str) -> Options:
 
 def inherited(options: Options) -> dict[str, Any]:
     """Fields of `PlanOptions` that make the plan of a manifest's `options` once more."""
-    return {name: value for name, value in _stated(options).items() if name not in _ONE_PLAN_S}
-
-
-_ONE_PLAN_S = {name for name, said in OPTIONS.items() if said.is_stored and not said.is_inherited}
-
-
-def _stated(options: Options) -> dict[str, Any]:
-    """Return the fields of `PlanOptions` that a manifest's `options` say."""
     values = {name: getattr(options, name) for name, said in OPTIONS.items() if said.is_stored}
     values["mix"] = tuple(f"{name}={weight}" for name, weight in options.weights.items())
     if options.side == "holdout":
@@ -83,7 +75,7 @@ def _stated(options: Options) -> dict[str, Any]:
 
 def unusual(options: Options) -> dict[str, Any]:
     """Fields of `PlanOptions` that are not the default in a manifest, and the capacity."""
-    values = _stated(options)
+    values = inherited(options)
     if parse_cost(DEFAULT_PRESET).to_json() == options.cost_model.to_json():
         del values["cost"]
     if not options.margin:

@@ -63,7 +63,6 @@ def resolved(options: Options, lanes: int | None, table: Lengths, num_windows: i
     refused = {
         "group-by": options.group_by is not None,
         f"on-long {options.on_long}": options.on_long in ("split", "truncate"),
-        "epochs": options.epochs > 1,
         "append": options.appends_to is not None,
         "window": num_windows > 1,
     }
@@ -71,7 +70,7 @@ def resolved(options: Options, lanes: int | None, table: Lengths, num_windows: i
         if is_asked:
             raise OptionError(
                 f"strategy {options.strategy} packs one record after another, all in"
-                f" one epoch and window: leave {name} out"
+                f" one window: leave {name} out"
             )
     if table.manifest is None:
         raise OptionError(

@@ -1,4 +1,4 @@
-"""One window: its items solved group by group, composed for every epoch, scheduled."""
+"""One window: its items solved group by group, composed, scheduled."""
 
 from __future__ import annotations
 
@@ -185,8 +185,8 @@ _SOURCES = 16  # the largest ones, whose shares the schedule looks at
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """One epoch's packs of a window in their schedule's order."""
+class Ordered:
+    """A window's packs in their schedule's order."""
 
     packs: Packs
     ordered: Int64s
@@ -227,9 +227,9 @@ class WindowPlan:
         packed[self.items.row] = True
         return int(packed.sum())
 
-    def variant(self, epoch: int, block: int) -> Variant:
-        """Compose the packs of one epoch and put them in order, `block` to an optimizer step."""
-        slots, packs, order = self._scheduled(epoch, block)
+    def ordered(self, block: int) -> Ordered:
+        """Compose the packs and put them in order, `block` to an optimizer step."""
+        slots, packs, order = self._scheduled(block)
         items, packs = self.items, packs.select(order)
         num_items = packs.sizes
         if items.sizes is not None:
@@ -246,16 +246,16 @@ class WindowPlan:
         if items.sizes is not None:
             number = items.samples_of(ordered & 0xFFFFFFFF)
             ordered = with_length(number.astype(np.int32), items.length[number])
-        return Variant(packs, ordered)
+        return Ordered(packs, ordered)
 
     @property
     def num_packs(self) -> int:
-        """Packs of the first epoch."""
+        """Packs of the window."""
         return sum(solution.num_packs for solution in self.solutions)
 
-    def _scheduled(self, epoch: int, block: int) -> tuple[Slots, Packs, Int64s]:
-        """Every item's slot in the packs of an epoch, these, and the order in which they stand."""
-        slots, group = self._compose(epoch)
+    def _scheduled(self, block: int) -> tuple[Slots, Packs, Int64s]:
+        """Every item's slot in the packs, these, and the order in which they stand."""
+        slots, group = self._compose()
         packs = sum_up(self.items, slots, group, self.options.pad_pack_to)
         sums = {name: values for name, (values, _) in packs.sums.items()}
         if is_stream(self.options):
@@ -267,16 +267,16 @@ class WindowPlan:
             vit,
             global_batch=block,
             micro_steps=self.options.micro_steps,
-            key=derive_key(self.options.seed, "packs", self.window.number, epoch),
+            key=derive_key(self.options.seed, "packs", self.window.number, 0),
             shares=self._shares(slots, sums),
         )
         return slots, packs, order
 
-    def _compose(self, epoch: int) -> tuple[Slots, Int32s]:
+    def _compose(self) -> tuple[Slots, Int32s]:
         """Every item's slot, packs numbered group by group, and the group of each pack."""
         composed, codes = [], []
         for group, solution in zip(self.groups, self.solutions, strict=True):
-            key = derive_key(self.options.seed, "samples", self.window.number, epoch, group.name)
+            key = derive_key(self.options.seed, "samples", self.window.number, 0, group.name)
             slots = solution.slots(group.problem, key)
             if len(self.groups) > 1:
                 slots = slots.with_items(group.items[slots.item])

@@ -1,4 +1,4 @@
-"""One window's rows of the snapshot's tables, epoch by epoch, and what they add up to."""
+"""One window's rows of the snapshot's tables, and what they add up to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from packidx.format.schema import PLANNED_MEDIA, SAMPLES_OPTIONAL, STORED_PACKS,
 from packidx.index.window_files import WindowFiles
 from packidx.pack.slots import in_chunks
 from packidx.plan.select.items import Items
-from packidx.plan.window import Packs, Variant, WindowPlan
+from packidx.plan.window import Ordered, Packs, WindowPlan
 
 _CHUNK = 1 << 18  # rows of the samples table made at a time
 
@@ -31,25 +31,20 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
         plan: of the window.
         block: packs per optimizer step.
     """
-    options, items, dropped = plan.options, plan.items, plan.dropped
+    items, dropped = plan.items, plan.dropped
     files = None if folder is None else WindowFiles(folder)
-    num_packs, num_pieces = [0] * options.epochs, 0
-    num_tokens = without_labels = 0
+    num_packs = num_pieces = num_tokens = without_labels = 0
     try:
-        for epoch in range(options.epochs if items.num_items else 0):
-            variant, first = plan.variant(epoch, block), sum(num_packs)
-            packs = variant.packs
-            if not len(packs):
-                continue
+        if items.num_items:
+            ordered = plan.ordered(block)
+            packs = ordered.packs
             if files is not None:
-                table = _packs_table(packs, plan.group_names, epoch, first, num_pieces)
-                files.write("packs", table)
-                for rows in _samples_chunks(items, variant, first):
+                files.write("packs", _packs_table(packs, plan.group_names))
+                for rows in _samples_chunks(items, ordered):
                     files.write("samples", rows)
-            num_packs[epoch] = len(packs)
-            num_pieces += len(variant.ordered)
-            num_tokens += int(packs.sums["length"][0].sum())
-            without_labels += _without_labels(packs)
+            num_packs, num_pieces = len(packs), len(ordered.ordered)
+            num_tokens = int(packs.sums["length"][0].sum())
+            without_labels = _without_labels(packs)
         if files is not None and dropped.num_rows:
             files.write("dropped", dropped)
         written, digest = ((), "") if files is None else files.close()
@@ -57,13 +52,13 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
         if files is not None:
             files.abandon()
         raise
-    bounds = [each.bound for each in plan.solutions] if any(num_packs) else []
+    bounds = [each.bound for each in plan.solutions] if num_packs else []
     lengths = dropped["length"].fill_null(0).to_numpy()
     return Window(
         folder=folder_name([file.sha256 for file in written]),
         digest=digest,
         num_rows=plan.window.stop - plan.window.start,
-        num_packs=tuple(num_packs),
+        num_packs=num_packs,
         num_packs_without_labels=without_labels,
         num_samples=plan.num_samples,
         num_pieces=num_pieces,
@@ -76,7 +71,7 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
         dropped=_frequencies(dropped, "reason"),
         dropped_of=_frequencies(dropped, "source"),
         strategies=tuple(plan.strategies),
-        lower_bound=sum(bound for bound, _ in bounds) * int(np.count_nonzero(num_packs)),
+        lower_bound=sum(bound for bound, _ in bounds),
         bounds=tuple(dict.fromkeys(name for _, name in bounds)),
         files=written,
     )
@@ -96,20 +91,12 @@ def _frequencies(table: pa.Table, name: str) -> dict[str, int]:
     return dict(sorted((pair["values"], pair["counts"]) for pair in counted))
 
 
-def _packs_table(
-    packs: Packs, group_names: list[str], epoch: int, first: int, first_row: int
-) -> pa.Table:
-    """One row per pack (`STORED_PACKS`); a sum is null where one of its parts is unknown.
-
-    Args:
-        first, first_row: numbers of the first pack and of its first sample in the window.
-    """
-    size = len(packs)
+def _packs_table(packs: Packs, group_names: list[str]) -> pa.Table:
+    """One row per pack (`STORED_PACKS`); a sum is null where one of its parts is unknown."""
     columns = {
-        "pack": np.arange(first, first + size),
-        "epoch": np.full(size, epoch, np.int32),
+        "pack": np.arange(len(packs)),
         "num_samples": packs.sizes,
-        "first_row": first_row + np.cumsum(packs.sizes) - packs.sizes,
+        "first_row": np.cumsum(packs.sizes) - packs.sizes,
     }
     if group_names:
         columns["group"] = pa.DictionaryArray.from_arrays(packs.group, pa.array(group_names))
@@ -125,11 +112,11 @@ def _packs_table(
     return conform(pa.table(columns), STORED_PACKS)
 
 
-def _samples_chunks(items: Items, variant: Variant, first_pack: int) -> Iterator[pa.Table]:
+def _samples_chunks(items: Items, ordered: Ordered) -> Iterator[pa.Table]:
     """Rows of the samples table, ordered by pack and position (`STORED_SAMPLES`)."""
-    labels, sizes = items.column("label_tokens"), variant.packs.sizes
+    labels, sizes = items.column("label_tokens"), ordered.packs.sizes
     for packs, rows in in_chunks(sizes, _CHUNK):
-        yield _chunk(items, variant.ordered[rows], sizes[packs], first_pack + packs.start, labels)
+        yield _chunk(items, ordered.ordered[rows], sizes[packs], packs.start, labels)
 
 
 def _chunk(

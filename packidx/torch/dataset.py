@@ -56,7 +56,7 @@ class PackedDataset(Dataset[Pack]):
         roots: old prefix -> new prefix of shard and media paths.
         transform: ``f(record, rng) -> record`` or ``module:NAME`` of it, where the lengths were
             counted with one: applied to every record as it stands in its file. Its
-            random numbers are the plan's: of its seed, the pack's epoch, sample and copy.
+            random numbers are the plan's: of its seed, sample and copy, and of a stream's epoch.
         on_mismatch: about a sample that is not what was planned: ``'error'`` raises; ``'skip'``
             leaves it out; ``'truncate'`` keeps its slot, cutting what is longer behind its last
             medium, and padding what is shorter; ``'fit'``, for plans on guessed lengths, takes
@@ -144,7 +144,7 @@ class PackedDataset(Dataset[Pack]):
 
     def read(self, planned: PlannedPack) -> Pack:
         """A pack as it was planned; it raises what ``dataset[k]`` raises."""
-        epoch = planned.stats["epoch"] or 0
+        epoch = planned.stats.get("epoch", 0)
         happened: Happened = []
         media = [each for sample in planned.samples for each in sample.media or ()]
         images = [each for each in media if each["kind"] == "image"]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import operator
-from bisect import bisect_right
 from collections.abc import Mapping
 from functools import lru_cache, partial
-from itertools import accumulate
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -58,15 +56,15 @@ class OrderedPacks(Dataset[Pack]):
         self.index = open_index(index, roots)
         self.dataset = PackedDataset(self.index, encode, **reading)
         self.global_batch = integer("global_batch", global_batch)
-        self.seed, epochs = whole_number("seed", seed), whole_number("epochs", epochs, 1)
+        self.seed, self.epochs = whole_number("seed", seed), whole_number("epochs", epochs, 1)
         self._epochs = Epochs.of(self.index.snapshot)
         name = f"{self.index.path}@{self.index.id[:12]}"
         check_global_batch(self.global_batch, 1, self._epochs, name)
-        steps = (self._epochs.num_packs(epoch) // self.global_batch for epoch in range(epochs))
-        self._ends = list(accumulate(number * self.global_batch for number in steps))
+        steps = self._epochs.num_packs // self.global_batch
+        self._per_epoch = steps * self.global_batch
 
     def __len__(self) -> int:
-        return self._ends[-1]
+        return self._per_epoch * self.epochs
 
     def pack_number(self, i: SupportsIndex) -> tuple[int, int]:
         """The epoch of item `i`, and its pack in the index.
@@ -77,8 +75,7 @@ class OrderedPacks(Dataset[Pack]):
         item = operator.index(i)
         if not 0 <= item < len(self):
             raise IndexError(f"item {item} is outside [0, {len(self)}), the packs of this run")
-        epoch = bisect_right(self._ends, item)
-        position = item - (self._ends[epoch - 1] if epoch else 0)
+        epoch, position = divmod(item, self._per_epoch)
         dealing = _dealing(self._epochs, self.index.id, self.seed, epoch, self.global_batch)
         return epoch, int(dealing.order.packs(np.array([position]))[0])
 

@@ -49,7 +49,7 @@ class Pack:
 
     Attributes:
         pack_id: its number.
-        epoch: for which it was planned, 0 where the plan is of one.
+        epoch: of the stream that gave it out; 0 of an index.
         sample_ids, source_ids: int64 [n], of its samples in order; a source's number is that in the
             manifest's list.
         segments: the n samples, then the dummy image and the pack's own padding, if there are any.

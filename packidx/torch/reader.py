@@ -83,8 +83,7 @@ def room_of(snapshot: IndexManifest) -> int:
             " pairs: count their lengths exactly, and read them with 'error'"
         )
     options, result = snapshot.options, snapshot.result
-    each = result.num_samples * options.epochs
-    is_cut = result.num_pieces != each or bool(options.weights)
+    is_cut = result.num_pieces != result.num_samples or bool(options.weights)
     if options.on_long == "split" and is_cut and not is_exact(snapshot):
         raise OptionError(
             "on_mismatch 'fit' cannot read this plan: --on-long split has cut samples of lengths"

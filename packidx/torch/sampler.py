@@ -31,8 +31,7 @@ class PackSampler(Sampler[int]):
 
     Step S of an epoch trains on order positions [S·G, (S+1)·G), G being the global batch. With W
     ranks, rank r's m-th pack of that step is position S·G + m·W + r. The packs after the last
-    whole step are left out of the epoch: `left_out` names them, others in every epoch. An index
-    planned for several epochs has packs of its own for each, in turn.
+    whole step are left out of the epoch: `left_out` names them, others in every epoch.
 
     The plan's micro-steps of equal cost are kept, in another order in every epoch: a step is one
     of the plan's steps where `global_batch` is the plan's (`result.schedule_block`).
@@ -158,7 +157,7 @@ class PackSampler(Sampler[int]):
             mine, other = self._state(0)[name], getattr(read, name)
             if mine != other:
                 raise MismatchError(f"the state has {name} {other}, this sampler {mine}: {advice}")
-        read.check_position(self._epochs.num_packs(read.epoch))
+        read.check_position(self._epochs.num_packs)
         position = read.position
         self.set_epoch(read.epoch)
         if position % self.global_batch % self.world_size:
@@ -203,7 +202,7 @@ def _planned_step(index: Index, world_size: int) -> int:
             f"world_size is {world_size}, which does not divide the {size} packs of a step of"
             f" {name}: pass global_batch=N, a multiple of {world_size}"
         )
-    if size > (packs := Epochs.of(index.snapshot).smallest):
+    if size > (packs := Epochs.of(index.snapshot).num_packs):
         raise OptionError(
             f"an epoch of {name} has {packs} packs, fewer than the {size} of a planned step: pass"
             " global_batch=N, or plan more data"

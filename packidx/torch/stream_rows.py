@@ -412,7 +412,6 @@ def _options(
         planned_capacity=planned,
         on_long="drop",
         side="train",
-        epochs=1,
         schedule="random",
         micro_steps=1,
         weights=weights,

@@ -11,7 +11,6 @@ import contextlib
 import copy
 import itertools
 import json
-import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -123,7 +122,6 @@ class PackedTrainer(TrainsOnPacks):
         )
         check_ranks(train_dataset, sampler)
         self.order = _Order(sampler, self)
-        self.args = _settled(args, self.order)
 
     def train(self, *args: Any, **options: Any) -> Any:
         if self.log_folder is None:
@@ -205,11 +203,7 @@ class PackedTrainer(TrainsOnPacks):
 
 
 class _Order(Sampler[int]):
-    """A rank's packs of each of the Trainer's epochs, in turn.
-
-    The Trainer takes all epochs for as long as the first. So its epoch e has steps e·S .. (e+1)·S
-    of the run, S being those of the plan's first epoch, whatever the plan's other epochs have.
-    """
+    """A rank's packs of each of the Trainer's epochs, in turn."""
 
     def __init__(self, sampler: PackSampler, trainer: Trainer) -> None:
         self._sampler, self._trainer = sampler, trainer
@@ -222,10 +216,8 @@ class _Order(Sampler[int]):
 
     def at(self, step: int) -> PackSampler:
         """One that stands where `step` optimizer steps of the run are done."""
-        sampler = self.epoch(0)
-        while step >= sampler.num_steps:
-            step -= sampler.num_steps
-            sampler = self.epoch(sampler.epoch + 1)
+        epoch, step = divmod(step, self._sampler.num_steps)
+        sampler = self.epoch(epoch)
         sampler.load_state_dict(sampler.state_at(step))
         return sampler
 
@@ -233,22 +225,7 @@ class _Order(Sampler[int]):
         return len(self._sampler)
 
     def __iter__(self) -> Iterator[int]:
-        steps = self._sampler.num_steps
-        current = self.at(self._trainer.state.global_step // steps * steps)
-        later = (self.epoch(number) for number in itertools.count(current.epoch + 1))
-        packs = itertools.chain(current, itertools.chain.from_iterable(later))
-        return itertools.islice(packs, len(self))
-
-
-def _settled(args: TrainingArguments, order: _Order) -> TrainingArguments:
-    """`args`, which say how many steps there are where the plan's epochs have not equally many."""
-    epochs = [order.epoch(number).num_steps for number in range(math.ceil(args.num_train_epochs))]
-    if args.max_steps > 0 or len(set(epochs)) <= 1:
-        return args
-    part = args.num_train_epochs - len(epochs)  # of the last epoch, less one: -1 < part <= 0
-    settled = copy.copy(args)
-    settled.max_steps = sum(epochs) + math.ceil(part * epochs[-1])
-    return settled
+        return iter(self.epoch(self._trainer.state.global_step // self._sampler.num_steps))
 
 
 def _check(args: TrainingArguments, dataset: Any) -> None:

@@ -16,7 +16,6 @@ from megatron.bridge.training.config import DatasetBuildContext, DatasetProvider
 from megatron.bridge.training.utils.visual_inputs import Qwen2_5_VLVisualInputs
 from torch.utils.data import Dataset
 
-from packidx.index.order import Epochs
 from packidx.torch import OrderedPacks, Pack, collate
 from packidx.trainers.targets import next_tokens
 
@@ -45,7 +44,7 @@ class PackedProvider(DatasetProvider):  # type: ignore[misc]
     def build_datasets(self, context: DatasetBuildContext) -> tuple[Any, None, None]:
         """Return data for training; an index is planned for that alone."""
         one = OrderedPacks(self.index, self.encode, self.global_batch, 1, self.seed)
-        epochs = -(-context.train_samples // len(one)) * len(Epochs.of(one.index.snapshot).variants)
+        epochs = -(-context.train_samples // len(one))
         return (
             _Packs(OrderedPacks(one.index, self.encode, self.global_batch, epochs, self.seed)),
             None,

@@ -38,17 +38,17 @@ def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFi
     rows = {"length": [5, 6, 7, 8, 99, 4], "source": [*"aaaaab"]}
     pq.write_table(pa.table(rows), tmp_path / "l.parquet")
     command = ["plan", str(tmp_path / "l.parquet"), "-o", str(tmp_path / "i"), "--capacity", "16"]
-    command += ["--mix", "b=0", "--epochs", "3"]
+    command += ["--mix", "b=0"]
     status, out, err = run(capsys, *command)
     assert (status, err) == (0, "warning: 79.2 % of the tokens to be packed are in no pack\n")
     said = facts_of(out)
     for name, words in {
         "mix": "b × 0 per epoch",
         "samples": "6 in, 4 packed",
-        "tokens": "78",
-        "packs": "6 of 16 tokens, 3 epochs of 2",
+        "tokens": "26",
+        "packs": "2 of 16 tokens",
         "fill": "81.250 %",
-        "lower bound": "6 packs",
+        "lower bound": "2 packs",
     }.items():
         assert said[name].startswith(words), name
     # Each sample's tokens once, whatever the epochs; what was left out by choice is not a loss.

@@ -40,7 +40,7 @@ def test_it_says_what_the_plan_would_be(
 @pytest.mark.parametrize(
     "more",
     [
-        ["--epochs", "2", "--shift"],
+        ["--shift"],
         ["--window", "20", "--mix", "a=1.5"],
         ["--on-long", "truncate", "--group-by", "media_type", "--workers", "2", "--window", "1"],
         ["--holdout", "0.2", "--schedule", "random"],

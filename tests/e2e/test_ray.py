@@ -196,11 +196,11 @@ def plans(index: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
     [
         {},
         {"window": 1000, "schedule": "random"},
-        {"window": 2000, "group_by": "media_type", "epochs": 2},
-        {"window": 1500, "mix": ("source-0=0.3", "source-1=2.5"), "epochs": 3},
+        {"window": 2000, "group_by": "media_type"},
+        {"window": 1500, "mix": ("source-0=0.3", "source-1=2.5")},
         {"window": 2500, "on_long": "split", "max_images": 8, "strategy": "balanced"},
         {"window": 1500, "mix": ("source-0=1", "source-1=0"), "holdout": "0.05"},
-        {"window": 2500, "max_samples": 6, "epochs": 2},
+        {"window": 2500, "max_samples": 6},
     ],
     ids=lambda rules: "-".join(rules) or "whole",
 )

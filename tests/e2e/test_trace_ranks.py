@@ -18,7 +18,7 @@ from packidx.torch import PackSampler
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
-    """Three epochs of their own, with pieces and copies; its steps are of twelve packs."""
+    """With pieces and copies; its steps are of twelve packs."""
     folder = tmp_path_factory.mktemp("traced")
     lengths = [30 + 7 * n % 160 for n in range(400)]
     table = pa.table({"length": lengths, "source": ["a", "b"] * 200, "key": list("xyzw") * 100})
@@ -29,7 +29,6 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
         capacity=128,
         on_long="split",
         mix=("a=1.5",),
-        epochs=3,
         global_batch=12,
         micro_steps=2,
     )

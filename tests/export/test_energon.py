@@ -235,18 +235,16 @@ def test_what_a_record_becomes(name: str) -> None:
         assert (again.input_ids, again.labels) == (was.input_ids, was.labels)
 
 
-def test_copies_and_epochs(tmp_path: Path) -> None:
+def test_copies(tmp_path: Path) -> None:
     folder = tars(tmp_path / "web")
-    index = planned(tmp_path, f"web={folder}", mix=["web=2"], epochs=2)
+    index = planned(tmp_path, f"web={folder}", mix=["web=2"])
     export_energon(index, tmp_path / "out", workers=1)
     lines, opened = lines_of(tmp_path / "out"), open_index(index)
     assert len(lines) == opened.num_packs
     for line in lines:
         pack = opened.pack(line["pack_id"])
-        assert line.get("epoch", 0) == pack.stats["epoch"]
         copies = [one.get("copy", 0) for one in line["samples"]]
         assert copies == [one.copy for one in pack.samples]
-    assert {line.get("epoch") for line in lines} == {None, 1}
     assert {one.get("copy") for line in lines for one in line["samples"]} == {None, 1}
 
 

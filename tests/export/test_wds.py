@@ -236,7 +236,7 @@ def test_every_sample_in_its_pack_with_its_media(
     assert [pack["__key__"] for pack in packs] == [f"pack{n:06d}" for n in range(index.num_packs)]
     for number, pack in enumerate(packs):
         planned, meta = index.pack(number), pack["json"]["_meta"]
-        assert meta["pack_id"] == number and meta["epoch"] == 0
+        assert meta["pack_id"] == number
         assert meta["sample_ids"] == [sample.sample_id for sample in planned.samples]
         assert meta["keys"] == [sample.key for sample in planned.samples]
         assert meta["sources"] == [sample.source for sample in planned.samples]
@@ -385,15 +385,6 @@ def test_kinds_stay_apart_where_the_plan_keeps_them_apart(
     groups = index.packs(["group"]).column(0).to_pylist()
     found = [pack["json"]["media_type"] for pack in packs_of(tmp_path / "tars")]
     assert found == groups and set(found) == {"text", "image", "image+video"}
-
-
-def test_all_epochs_in_the_order_of_the_packs(
-    data: tuple[Path, dict[str, list[bytes]]], tmp_path: Path
-) -> None:
-    index = plan(tmp_path, data[0] / "shard.tar", capacity=2000, epochs=3)
-    export_wds(index, tmp_path / "tars")
-    epochs = [pack["json"]["_meta"]["epoch"] for pack in packs_of(tmp_path / "tars")]
-    assert epochs == index.packs(["epoch"]).column(0).to_pylist() and set(epochs) == {0, 1, 2}
 
 
 def test_packidx_counts_the_same_tokens(corpus: Path, processors: Path, tmp_path: Path) -> None:

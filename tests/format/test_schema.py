@@ -21,7 +21,7 @@ EXPECTED = {
     " audio_tokens:int32 length:int32 label_tokens:int32 num_turns:int32 num_images:int32"
     " num_videos:int32 vision_patches:int64 vision_cost:int64 media:list method:string"
     " status:string reason:string detail:string",
-    "PACKS": "pack_id:int64 epoch:int32 group:string window:int32 num_samples:int32 length:int32"
+    "PACKS": "pack_id:int64 group:string window:int32 num_samples:int32 length:int32"
     " padded_length:int32 label_tokens:int32 image_tokens:int32 video_tokens:int32"
     " audio_tokens:int32 num_images:int32 num_videos:int32 vision_patches:int64"
     " vision_cost:int64 attention_cost:int64 first_row:int64",

@@ -24,7 +24,7 @@ class Training:
 
     @property
     def num_steps(self) -> int:
-        return Epochs.of(self.index.snapshot).num_packs(self.epoch) // self.global_batch
+        return Epochs.of(self.index.snapshot).num_packs // self.global_batch
 
     def state_at(self, step: int) -> dict[str, Any]:
         """The sampler's state once `step` steps are done."""

@@ -181,7 +181,7 @@ def rolled(table: pa.Table) -> pa.Table:
     [
         ("packs", rolled, "damaged at pack 0 \\(pack 1 of its window, not 0, is in its place\\)"),
         ("packs", lambda t: t.slice(0, 0), "has 0 rows of packs in .* by its parts"),
-        ("packs", lambda t: t.drop_columns("epoch"), "packs-00000.parquet lacks a column"),
+        ("packs", lambda t: t.drop_columns("num_images"), "packs-00000.parquet lacks a column"),
         ("packs", lambda t: t.drop_columns("group"), "packs-00000.parquet lacks a column"),
         ("samples", rolled, "damaged at pack 0 .* samples from row 0 are of other"),
         ("samples", lambda t: t.slice(0, 1), "has 1 rows of samples in .* by its parts, and"),

@@ -145,7 +145,7 @@ def test_a_hostile_query_ends_in_a_sentence_and_changes_nothing(
         ("SELECT count(*) AS n FROM range(3), (VALUES (1)) v", 3),
         ("SELECT count(*) AS n FROM information_schema.tables WHERE table_schema = 'main'", 6),
         ("SELECT count(*) AS n FROM (DESCRIBE dropped)", 6),
-        ("SELECT count(*) AS n FROM (SUMMARIZE packs)", 17),
+        ("SELECT count(*) AS n FROM (SUMMARIZE packs)", 16),
         ("SELECT sum(n) AS n FROM (PIVOT samples ON position IN (0 AS n, 1) USING count(*))", 2),
         ("SELECT 2 AS n; -- import of a pragma", 2),
         ("SELECT 2 AS n;", 2),

@@ -22,7 +22,7 @@ from packidx.torch import PackSampler
 
 PLANS: dict[str, dict[str, Any]] = {
     "steps": {"global_batch": 6, "micro_steps": 3},
-    "epochs": {"global_batch": 4, "micro_steps": 2, "epochs": 3, "mix": ("a=0.5", "b=2")},
+    "mix": {"global_batch": 4, "micro_steps": 2, "mix": ("a=0.5", "b=2")},
     "random": {"schedule": "random", "global_batch": 4, "micro_steps": 2},
     "unknown": {"schedule": "random"},
     "windows": {"global_batch": 4, "micro_steps": 4, "window": 1},
@@ -90,7 +90,7 @@ def test_steps_are_what_the_sampler_trains_on(
         assert turns == [divmod(at, per_step) for at in range(len(read))]
 
 
-@pytest.mark.parametrize("plan", ["epochs", "windows"])
+@pytest.mark.parametrize("plan", ["mix", "windows"])
 def test_sql_and_python_have_the_same_rows(
     plan: str, made: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,8 +121,8 @@ def test_a_step_that_nobody_knows_is_null(made: Path, capfd: pytest.CaptureFixtu
 
 def test_options_of_steps_are_the_samplers(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
     given = ["--seed", 7, "--epoch", 2, "--global-batch", 4, "--world-size", 2]
-    rows = ask(capfd, made / "epochs", "SELECT pack_id FROM steps WHERE step = 1", *given)
-    sampler = PackSampler(made / "epochs", global_batch=4, world_size=2, seed=7, epoch=2)
+    rows = ask(capfd, made / "mix", "SELECT pack_id FROM steps WHERE step = 1", *given)
+    sampler = PackSampler(made / "mix", global_batch=4, world_size=2, seed=7, epoch=2)
     assert [row["pack_id"] for row in rows] == sampler.packs_of_step(1)
     query = "FROM steps"
     for wrong, says in (
@@ -155,7 +155,7 @@ def test_steps_are_computed_where_they_are_named_alone(
 
 
 def test_sources_are_the_manifests(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    index = open_index(made / "epochs")
+    index = open_index(made / "mix")
     rows = ask(capfd, index.path, "FROM sources")
     assert [(row["name"], row["weight"]) for row in rows] == [("a", 0.5), ("b", 2.0)]
     for row, source in zip(rows, index.snapshot.sources, strict=True):

@@ -32,7 +32,7 @@ def parquet_bytes(index: Path) -> dict[str, bytes]:
 
 RULES: list[dict[str, Any]] = [
     {"max_images": 32, "max_vision_patches": 24576, "max_samples": 64},
-    {"group_by": "media_type", "epochs": 2},
+    {"group_by": "media_type"},
     {"window": 9000, "schedule": "random"},
     {"mix": ("source-0=0.3", "source-1=2"), "holdout": "0.05", "strategy": "balanced"},
     {"strategy": "lp", "align": 16, "pad_pack_to": 128},
@@ -96,7 +96,6 @@ def test_shares_of_the_epoch_are_what_was_asked(lengths: Path, tmp_path: Path) -
         ({"align": 0}, "align is 0"),
         ({"align": 9000}, "align is 9000, more than the 8192 tokens"),
         ({"pad_pack_to": 8192, "margin": 0.5}, "too few for align 1 and pad-pack-to 8192"),
-        ({"epochs": 0}, "epochs is 0"),
         ({"reserve": -1}, "reserve is -1"),
         ({"reserve": 3, "align": 2}, "reserve 3 is not a multiple of align 2"),
         ({"reserve": 8192}, "leaves no token beside the 8192 in reserve"),

@@ -80,8 +80,6 @@ def test_what_cannot_be_continued_says_so(tmp_path: Path) -> None:
         plan_packs(lengths, tmp_path / "i", resume=(other, state))
     with pytest.raises(MismatchError, match="fingerprint"):
         plan_packs(write(tmp_path / "m.parquet", 501), tmp_path / "i", resume=(index, state))
-    with pytest.raises(OptionError, match="rest of one epoch"):
-        plan_packs(lengths, tmp_path / "i", resume=(index, state), epochs=2)
     plan_packs(lengths, tmp_path / "i", resume=(index, state), capacity=600)
     third = open_index(tmp_path / "i")
     later = Training(third, global_batch=4).state_at(1)
@@ -125,7 +123,7 @@ def test_a_continued_plan_that_was_not_begun_is_planned_from_what_it_continues(
 
 def test_a_later_epoch_is_continued_from_its_own_packs(tmp_path: Path) -> None:
     lengths = write(tmp_path / "l.parquet", 800)
-    plan_packs(lengths, tmp_path / "i", capacity=512, epochs=2)
+    plan_packs(lengths, tmp_path / "i", capacity=512)
     index = open_index(tmp_path / "i")
     sampler = Training(index, global_batch=4, epoch=3)
     had = trained(index, sampler, 5)

@@ -87,7 +87,6 @@ OPTIONS = st.fixed_dictionaries(
         "mix": st.sampled_from([("a=2",), ("b=0.5", "c=3"), ("a=0",)]),
         "holdout": st.sampled_from(["0.1", "0.5"]),
         "holdout_only": st.sampled_from(["0.1", "0.5"]),
-        "epochs": st.integers(1, 3),
         "schedule": st.sampled_from(["stratified", "random"]),
         "global_batch": st.sampled_from([2, 4]),
         "micro_steps": st.sampled_from([1, 2]),
@@ -159,12 +158,10 @@ def assert_rules(index: Index, rows: list[Row], options: dict[str, Any]) -> None
             kinds = {bool(rows[s["sample_id"]]["num_videos"]) for s in inside}
             assert len(kinds) == 1
         assert all(s["padded_length"] == -(-s["length"] // align) * align for s in inside)
-    for epoch in range(options.get("epochs", 1)):
-        ours = [s for s in samples if packs[s["pack_id"]]["epoch"] == epoch]
-        assert {s["sample_id"] for s in ours} | dropped.keys() == set(range(len(rows)))
+    assert {s["sample_id"] for s in samples} | dropped.keys() == set(range(len(rows)))
     tokens: dict[int, int] = defaultdict(int)
     for sample in samples:
-        if packs[sample["pack_id"]]["epoch"] == 0 and sample["copy"] == 0:
+        if sample["copy"] == 0:
             tokens[sample["sample_id"]] += sample["length"]
     result = index.manifest["result"]
     eligible = {i for i in range(len(rows)) if dropped.get(i) not in NOT_ELIGIBLE}
@@ -179,29 +176,6 @@ def assert_rules(index: Index, rows: list[Row], options: dict[str, Any]) -> None
         assert number == whole or options.get("on_long") in ("split", "truncate")
         is_text = not (row["num_images"] or row["num_videos"])
         assert number == whole or options["on_long"] == "truncate" or is_text
-
-
-def test_epochs_are_composed_anew_of_the_same_samples(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    pq.write_table(pa.table({"length": rng.integers(10, 200, 2000)}), tmp_path / "l.parquet")
-    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=500, epochs=3)
-    index = open_index(tmp_path / "i")
-    ranges = index.snapshot.epochs
-    assert [len(one) for one in ranges] == [1, 1, 1]
-    packs = index.packs(["epoch", "pack_id"])
-    samples = index.samples(["pack_id", "sample_id"])
-    epoch = packs["epoch"].to_numpy()[samples["pack_id"].to_numpy()]
-    seen = []
-    for number in range(3):
-        mine = epoch == number
-        together: dict[int, list[int]] = defaultdict(list)
-        for pack, sample in zip(
-            samples["pack_id"].to_numpy()[mine], samples["sample_id"].to_numpy()[mine], strict=True
-        ):
-            together[pack].append(sample)
-        seen.append({frozenset(one) for one in together.values()})
-        assert sorted(samples["sample_id"].to_numpy()[mine]) == list(range(2000))
-    assert len(seen[0] & seen[1]) < len(seen[0]) / 10
 
 
 def test_weights_are_copies_and_draws(tmp_path: Path) -> None:

@@ -116,11 +116,11 @@ Pieces = dict[tuple[int, int], list[dict[str, Any]]]
 
 
 def pieces_of(index: Index) -> Pieces:
-    """The pieces of each sample and copy in one epoch, in order."""
+    """The pieces of each sample and copy, in order."""
     found: Pieces = {}
-    packs = {row["pack_id"] for row in index.packs().to_pylist() if not row["epoch"]}
-    rows = [row for row in index.samples().to_pylist() if row["pack_id"] in packs]
-    for row in sorted(rows, key=lambda r: (r["sample_id"], r["copy"], r["piece"])):
+    for row in sorted(
+        index.samples().to_pylist(), key=lambda r: (r["sample_id"], r["copy"], r["piece"])
+    ):
         found.setdefault((row["sample_id"], row["copy"]), []).append(row)
     return found
 
@@ -137,7 +137,7 @@ OPTIONS = st.fixed_dictionaries(
         "shift": st.booleans(),
         "on_long": st.sampled_from(["split", "truncate", "drop"]),
     },
-    optional={"align": st.sampled_from([2, 3]), "epochs": st.just(2), "window": st.just(2)},
+    optional={"align": st.sampled_from([2, 3]), "window": st.just(2)},
 )
 
 
@@ -170,7 +170,6 @@ def test_text_is_cut_and_media_are_not(
     assert result.num_tokens_cut == sum(
         n - size for n, size in zip(whole, sizes, strict=True) if size
     )
-    epochs = options.get("epochs", 1)
     for kind, names in COUNTERS.items():
         of_kind = [
             row.media if held and row.kind == kind else []
@@ -178,7 +177,7 @@ def test_text_is_cut_and_media_are_not(
         ]
         totals = [sum(map(len, of_kind)), sum(b - a for media in of_kind for a, b in media)]
         sums = [sum(index.packs([name])[name].to_pylist()) for name in names]
-        assert sums == [epochs * total for total in totals[-len(names) :]]
+        assert sums == totals[-len(names) :]
 
 
 @settings(max_examples=20)

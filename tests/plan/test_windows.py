@@ -56,7 +56,7 @@ def test_a_window_is_a_run_of_shards(tmp_path: Path) -> None:
     )
     shard = index.samples(["shard"])["shard"].to_numpy()
     assert (shard // 4 == window).all()
-    assert sum(sum(one.window.num_packs) for one in placed) == index.num_packs
+    assert sum(one.window.num_packs for one in placed) == index.num_packs
     ours = shards_per_pack(index)
     plan_packs(lengths, tmp_path / "g", capacity=256)
     whole = shards_per_pack(open_index(tmp_path / "g"))
@@ -141,7 +141,7 @@ def test_a_window_without_packs_does_not_decide_the_schedule(tmp_path: Path) -> 
     plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=1000, window=100)
     index = open_index(tmp_path / "i")
     result = index.manifest["result"]
-    assert index.snapshot.windows[0].num_packs == (0,) and result["dropped"] == {"too_long": 100}
+    assert index.snapshot.windows[0].num_packs == 0 and result["dropped"] == {"too_long": 100}
     assert result["schedule_block"] == 16  # an eighth of 200 packs, as a power of two
 
 

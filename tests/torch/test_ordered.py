@@ -20,7 +20,7 @@ BATCH = 8
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
     records = [record(n, [20 + n % 9]) for n in range(90)]
-    options = {"capacity": 64, "global_batch": BATCH, "micro_steps": 2, "epochs": 2}
+    options = {"capacity": 64, "global_batch": BATCH, "micro_steps": 2}
     return make_index(tmp_path_factory.mktemp("ordered"), {"all": records}, **options)
 
 

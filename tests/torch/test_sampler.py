@@ -27,14 +27,12 @@ from packidx.torch import PackedDataset, PackSampler
 class StandIn(Index):
     """An index of any number of packs that needs no files: Hypothesis tries thousands."""
 
-    def __init__(
-        self, num_packs: int, block: int = 1024, chunk: int = 1, epochs: Any = None
-    ) -> None:
+    def __init__(self, num_packs: int, block: int = 1024, chunk: int = 1) -> None:
         self.path, self.id, self.roots = "index", "0123abcd", {}
         result = SimpleNamespace(num_packs=num_packs, schedule_block=block, schedule_chunk=chunk)
         result.schedule = "stratified"
-        epochs = (((0, num_packs),),) if epochs is None else epochs
-        self.snapshot: Any = SimpleNamespace(snapshot_id=self.id, result=result, epochs=epochs)
+        self.snapshot: Any = SimpleNamespace(snapshot_id=self.id, result=result)
+        self.snapshot.ranges = ((0, num_packs),)
 
     def packs(self, columns: Any = None) -> pa.Table:
         return pa.table({"label_tokens": np.arange(self.num_packs) * 10})
@@ -259,7 +257,7 @@ def test_loss_denominator_is_unknown_for_bare_lengths(tmp_path: Path) -> None:
     ("planned", "step"),
     [
         ({"global_batch": 8, "micro_steps": 2}, 8),
-        ({"global_batch": 12, "epochs": 2}, 12),
+        ({"global_batch": 12}, 12),
         ({}, 8),
         ({"schedule": "random", "global_batch": 4}, 4),
         ({"schedule": "random"}, None),
@@ -295,28 +293,6 @@ def test_real_index_and_pickle(tmp_path: Path) -> None:
     sampler.load_state_dict(sampler.state_at(3))
     again = pickle.loads(pickle.dumps(sampler))
     assert again.state_dict() == sampler.state_dict() and list(again) == list(sampler)
-
-
-def test_epochs_take_turns_with_their_variants() -> None:
-    epochs = [[[0, 50], [101, 10]], [[50, 51], [111, 9]]]
-    index = StandIn(120, 8, 4, epochs)
-    sampler = PackSampler(index, global_batch=6)
-    for epoch in range(6):
-        sampler.set_epoch(epoch)
-        mine = [pack for first, count in epochs[epoch % 2] for pack in range(first, first + count)]
-        assert sampler.num_steps == 10 and len(sampler) == 60
-        assert sorted(list(sampler) + sampler.left_out) == mine
-        restored = PackSampler(index, global_batch=6)
-        restored.load_state_dict(sampler.state_at(7))
-        assert list(restored) == list(sampler)[42:]
-    uneven = PackSampler(StandIn(9, 2, 1, [[[0, 4]], [[4, 5]]]), global_batch=4)
-    assert uneven.num_steps == 1 and uneven.left_out == []
-    uneven.set_epoch(1)
-    assert uneven.num_steps == 1 and len(uneven.left_out) == 1
-    with pytest.raises(OptionError, match="global_batch 5 exceeds the 4 packs of an epoch"):
-        PackSampler(StandIn(9, 2, 1, [[[0, 4]], [[4, 5]]]), global_batch=5)
-    with pytest.raises(FormatError, match=r"position 5, outside \[0, 4\]"):
-        uneven.load_state_dict(uneven.state_at(1) | {"position": 5})
 
 
 @given(layouts(), st.integers(0, 5), st.integers(0, 3), st.data())

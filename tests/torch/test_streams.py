@@ -439,7 +439,6 @@ def test_what_does_not_go_is_said(lengths: Path, tmp_path: Path) -> None:
     [
         ({"group_by": "source"}, "group-by"),
         ({"on_long": "split"}, "on-long split"),
-        ({"epochs": 2}, "epochs"),
     ],
 )
 def test_a_plan_of_a_stream_refuses_what_streams_have_not(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from trained_packs import (
 
 from packidx.errors import MismatchError, OptionError
 from packidx.index import open_index
-from packidx.index.order import Epochs
 from packidx.plan import plan_packs
 from packidx.torch import PackedDataset, PackSampler, collate
 from packidx.torch.loss import WEIGHTS, LossWeights, packed_loss
@@ -276,25 +274,6 @@ def test_what_a_packed_trainer_does_not_take(index: str, tmp_path: Path) -> None
         trainer(str(tmp_path), dataset, sampler, model=both_ways)
     with pytest.raises(OptionError, match="turn it off"):
         trainer(str(tmp_path), dataset, sampler, auto_find_batch_size=True)
-
-
-def test_epochs_of_different_numbers_of_steps(
-    index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All packs of each, whatever the Trainer takes for an epoch; again from every checkpoint."""
-    variants = (((0, 12),), ((3, 7),), ((1, 17),))
-    uneven = replace(Epochs.of(open_index(index).snapshot), variants=variants, block=1, chunk=1)
-    monkeypatch.setattr(Epochs, "of", lambda _: uneven)
-    expected = []
-    for epoch in range(3):
-        expected += list(PackSampler(index, global_batch=2, epoch=epoch))
-    options = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 4}
-    for start in (None, 8, 16):
-        dataset = Noting(index, Encode())
-        job = trainer(str(tmp_path / "run"), dataset, PackSampler(index, global_batch=2), **options)
-        job.train(resume_from_checkpoint=start and str(tmp_path / f"run/checkpoint-{start}"))
-        assert dataset.asked == expected[2 * (start or 0) :]
-        assert job.state.global_step == job.state.max_steps == len(expected) // 2
 
 
 def test_a_checkpoint_of_another_order_is_refused(index: str, tmp_path: Path) -> None:

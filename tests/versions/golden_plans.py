@@ -28,7 +28,6 @@ RULES: dict[str, dict[str, Any]] = {
         "on_long": "split",
         "group_by": "source",
         "window": 1500,
-        "epochs": 2,
         "global_batch": 8,
     },
     "dropped-limits-mix": {

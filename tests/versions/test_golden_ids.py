@@ -16,10 +16,10 @@ OVERLAYS = Path(os.environ["PACKIDX_OVERLAYS"])
 RELEASES = {"21": "lowest", "26": None}  # None: this environment's
 
 GOLDEN = {
-    "split-groups-windows": "5d0f2a38e8ea0f3b3bfd8d11b38bc664",
-    "dropped-limits-mix": "e95d963e4f0694c36be4e8a85d3ef3d6",
-    "lp": "dc03655cb7f082d5016ce491b564bb1c",
-    "media-without-any": "8c7bfcc7cd341698ada6334c7893f351",
+    "split-groups-windows": "f31f5f30a9b1eace993bf5b00dcea8dd",
+    "dropped-limits-mix": "f17cf56822d4cd8822bc149f451f7265",
+    "lp": "9c75f5ed0f8212b84d6059e8a09b85a8",
+    "media-without-any": "94dbfc5044e469cb1211aa35c3ad497d",
 }
 
 

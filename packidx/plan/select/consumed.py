@@ -104,21 +104,18 @@ def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[pl.DataFrame, pl.
     that it has begun (`_LEFT`); read window by window."""
     done = np.zeros(index.num_packs, bool)
     done[consumed_packs(index.snapshot, state)] = True
-    variant = state["epoch"] % index.snapshot.options.epochs
     trained, left = [pl.DataFrame(schema=_TRAINED)], [pl.DataFrame(schema=_LEFT)]
     for number, _, first, _, window in index.snapshot.placed:
-        of_window = done[first : first + sum(window.num_packs)]
+        of_window = done[first : first + window.num_packs]
         if not of_window.any():
             continue
-        packs = index.window("packs", number, ["epoch", "num_samples"])
-        sizes = packs["num_samples"].to_numpy()
-        mine = np.repeat(packs["epoch"].to_numpy() == variant, sizes)
+        sizes = index.window("packs", number, ["num_samples"])["num_samples"].to_numpy()
         pieces = pl.DataFrame(index.window("samples", number, _COLUMNS))
         pieces = pieces.select(
             *("sample_id", "copy", "piece", pl.col("token_start").alias("start")),
             stop=pl.col("token_start") + pl.col("length"),
             had=pl.Series(np.repeat(of_window, sizes)),
-        ).filter(pl.Series(mine))
+        )
         had = pieces.filter("had")
         trained.append(had.select(*_TRAINED))
         left.append(_rest(pieces.join(had, on=_COPY, how="semi")))

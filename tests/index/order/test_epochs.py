@@ -82,10 +82,10 @@ def test_blocks_and_chunks_stay_together(given: tuple[EpochOrder, np.ndarray]) -
 
 
 def test_ranges_keep_their_own_blocks() -> None:
-    """Packs appended later are in blocks of their own; what fills none comes last."""
+    """Each window has blocks of its own; what fills none comes last."""
     order = EpochOrder([(0, 23), (100, 19)], 8, 4, order_key("snapshot", 0, 0))
-    epochs = Epochs((((0, 23), (100, 19)),), 8, 4)
-    planned = epochs.scheduled(0).tolist()
+    epochs = Epochs(((0, 23), (100, 19)), 8, 4)
+    planned = epochs.scheduled().tolist()
     whole = [*range(16), *range(100, 116)]
     assert planned == [*whole, *range(16, 20), *range(20, 23), *range(116, 119)]
     packs = order.packs(np.arange(42)).reshape(-1, 2)[:20].reshape(5, 8)

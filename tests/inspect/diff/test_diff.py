@@ -91,7 +91,6 @@ plans = st.fixed_dictionaries(
         "on_long": st.sampled_from(["split", "truncate", "drop"]),
         "mix": st.sampled_from([("a=2",), ("b=0",), ("a=1.5", "c=0.5")]),
         "seed": st.integers(0, 2),
-        "epochs": st.integers(1, 2),
         "max_samples": st.integers(1, 4),
         "holdout": st.just("0.1"),
     },

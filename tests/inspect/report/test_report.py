@@ -182,7 +182,7 @@ def test_nothing_but_a_report_is_replaced(tmp_path: Path) -> None:
         write_report(str(tmp_path / "index"), tmp_path / "r.html")
 
 
-@pytest.mark.parametrize("options", [{"epochs": 2}, {"schedule": "random"}, {"on_long": "split"}])
+@pytest.mark.parametrize("options", [{"schedule": "random"}, {"on_long": "split"}])
 def test_plans_of_every_kind(tmp_path: Path, options: dict[str, Any]) -> None:
     plan_packs(lengths(tmp_path, 400), tmp_path / "index", capacity=1024, **options)
     write_report(str(tmp_path / "index"), tmp_path / "r.html", ranks=(2, 3))

@@ -26,7 +26,7 @@ def planned(folder: Path, lengths: list[int], **options: Any) -> Index:
     return open_index(folder / "i")
 
 
-@pytest.mark.parametrize("options", [{}, {"max_samples": 2}, {"on_long": "split"}, {"epochs": 2}])
+@pytest.mark.parametrize("options", [{}, {"max_samples": 2}, {"on_long": "split"}])
 def test_the_correlation_of_lengths_is_that_of_all_pairs(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:

@@ -19,7 +19,7 @@ DRAWS: dict[str, dict[str, Any]] = {
     "weight": {"mix": ("b=0.5",)},
     "copies": {"mix": ("b=2.5",)},
     "holdout": {"holdout": "0.3"},
-    "all of it": {"mix": ("b=1.5",), "holdout": "0.2", "epochs": 2, "window": 2},
+    "all of it": {"mix": ("b=1.5",), "holdout": "0.2", "window": 2},
 }
 
 
