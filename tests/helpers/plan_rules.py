@@ -18,7 +18,7 @@ from packidx.lengths.table import read_lengths
 TABLES = ("packs", "samples", "dropped")
 BEFORE = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
 PLACED = """CREATE OR REPLACE TEMP TABLE placed AS SELECT samples.*, packs.place AS in_pack,
-    packs.first_row - {first_row} AS first, coalesce(packs.epoch, 0) AS epoch
+    packs.first_row - {first_row} AS first
     FROM samples ASOF JOIN packs ON samples.place >= packs.first_row - {first_row}"""
 MEDIUM = """count(*) FILTER (medium.kind = '{}' AND coalesce(medium.at, 0) >= 0
     AND coalesce(medium.at, 0) < length)"""
@@ -51,9 +51,7 @@ RULES = {
         copy + piece AS said FROM samples UNION ALL SELECT sample_id, len(reason) FROM dropped)
         WHERE sample_id IS NULL OR said IS NULL""",
     "no piece is packed twice": """FROM placed
-        GROUP BY epoch, sample_id, copy, piece HAVING count(*) > 1""",
-    "a sample is packed in every epoch": """FROM placed GROUP BY sample_id, copy, piece
-        HAVING count(DISTINCT epoch) <> {epochs}""",
+        GROUP BY sample_id, copy, piece HAVING count(*) > 1""",
     "no sample is dropped twice": "FROM dropped GROUP BY sample_id HAVING count(*) > 1",
     "no sample is both packed and dropped": "FROM dropped SEMI JOIN samples USING (sample_id)",
     "every row is packed or dropped": """FROM (SELECT sample_id FROM samples UNION
@@ -85,9 +83,7 @@ def broken_rules(index: Index) -> list[str]:
     caps = ("max_images", "max_vision_patches", "max_samples")
     values: dict[str, Any] = {name: getattr(options, name) or 1 << 62 for name in caps}
     values |= {"capacity": options.planned_capacity, "unit": options.pad_pack_to or 1}
-    values |= {
-        name: int(getattr(options, name, n)) for name, n in {"epochs": 1, "shift": 0}.items()
-    }
+    values |= {"shift": int(options.shift)}
     totals, reasons, last = Counter[str](), Counter[str](), -1
     for placed in snapshot.placed:
         tables = {name: index.window(name, placed.number) for name in TABLES}

@@ -238,7 +238,6 @@ IMAGE = Media("image", "a.png")
     [
         ({"prompt": "q", "response": "r"}, [("q",), ("r",)]),
         ({"prompt": "q", "completion": "r"}, [("q",), ("r",)]),
-        ({"prompt": "q", "query": "x", "response": ""}, [("q\nx",), ()]),
         ({"instruction": "q", "input": "", "output": "r"}, [("q",), ("r",)]),
         ({"instruction": "q", "input": "x", "output": "r"}, [("q\nx",), ("r",)]),
         (
@@ -394,7 +393,7 @@ BAD: list[tuple[Any, str, str]] = [
     ({"prompt": 5, "response": "r"}, "bad_turn", "'prompt' is a number"),
     ({"question": "q", "answer": True}, "bad_turn", "'answer' is a boolean"),
     ({"question": "q", "answers": []}, "bad_turn", "'answers' is empty"),
-    ({"question": "q", "answer": ""}, "bad_turn", "the question has no answer"),
+    ({"question": "q", "answer": ""}, "bad_turn", "no answer"),
     ({"question": "q", "answers": {"text": []}}, "bad_turn", "the question has no answer"),
     ({"prompt": [{"role": "user", "content": "q"}], "completion": ["r"]}, "bad_turn", "a list"),
     ({"prompt": "q", "response": ["r"]}, "bad_turn", "'response' is a list"),
