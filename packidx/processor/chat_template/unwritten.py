@@ -57,9 +57,10 @@ def check_written(render: Render, conversation: Conversation, names: Collection[
             without = _changed(conversation, turn, key, at, None)
             lost |= {key} if _attempt(render, without) == text else set()
     if lost:
-        names = sorted(lost)
-        what = f"the chat template does not write {' and '.join(names)}"
-        cure = f"name a processor whose template does, or give --ignore {names[0]}"
+        what = f"the chat template does not write {' and '.join(sorted(lost))}"
+        cure = "name a processor whose template does"
+        if all(conversation.turns[turn].parts for turn, key, _ in said if key in lost):
+            cure += f", or give {' '.join(f'--ignore {name}' for name in sorted(lost))}"
         raise BadRecord("not_rendered", f"{what} of the record: {cure}")
 
 
