@@ -99,4 +99,3 @@ def test_a_recipe_keeps_what_is_stated_and_what_is_ignored(
     assert recipe["estimate"]["columns"] == {"images": "image_1,image_2"}
     assert recipe["estimate"]["ignore"] == ["options"]
     assert main(["pack", "packs/recipe.yaml", "--quiet"]) == 0
-    assert "Columns of the sources" in (tmp_path / "packs/report.html").read_text()

@@ -42,7 +42,7 @@ def content(rng: random.Random, images: bool) -> str | list[dict[str, Any]]:
     return parts
 
 
-def record(rng: random.Random, *, images: bool = True) -> dict[str, Any]:
+def record(rng: random.Random, *, images: bool = True, late_system: bool = True) -> dict[str, Any]:
     """An OpenAI-style record, images opened; roles in any order, with system turns in between."""
     messages = []
     if rng.random() < 0.4:
@@ -51,6 +51,6 @@ def record(rng: random.Random, *, images: bool = True) -> dict[str, Any]:
         role = rng.choice(["user", "user", "tool", "assistant"])
         messages.append({"role": role, "content": content(rng, images and role != "assistant")})
         messages.append({"role": "assistant", "content": content(rng, False)})
-        if rng.random() < 0.1:
+        if rng.random() < 0.1 and late_system:
             messages.append({"role": "system", "content": text(rng)})
     return {"messages": messages}

@@ -542,8 +542,11 @@ class MediaLists:
         front = [self.next(k) for k in listed if k not in shown for _ in self._listed[k]]
         places = (place for turn in turns for place in _unknown_places(turn, not front, shown))
         place = next(places, None)
-        may_stand = front or shown or may_hold_media(self._record)
-        if place is not None and (may_stand or (self._has_media and place.startswith("<"))):
+        is_medium = place is not None and (
+            bool(front or shown or (self._has_media and place.startswith("<")))
+            or may_hold_media(self._record)
+        )
+        if is_medium:
             text = f"a text has {place!r}: only <image>, <video> and <audio> stand for media"
             raise BadRecord("media_mismatch", f"{text}; a --transform writes them")
         if front:
