@@ -42,8 +42,9 @@ def samples(count: int, first: int = 0) -> Iterator[Sample]:
             record["messages"] = [{"role": "user", "content": "In <image> what is it?"}, answer]
             record["images"] = ["jpg"]
             used = ["jpg"]
-        elif kind == 1:  # not named at all
+        elif kind == 1:  # not named at all, with as many places
             media = {"0.jpg": picture(number), "1.png.jpg": picture(number + 1, 160, 200)}
+            record["messages"] = [{"role": "user", "content": "<image> or <image>?"}, answer]
             used = list(media)
         elif kind == 2:  # by full names, not in the tar's order, one of them twice
             media = {"a.jpg": picture(number), "b.jpg": picture(number + 1)}
