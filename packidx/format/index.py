@@ -391,7 +391,7 @@ class IndexManifest(Manifest, frozen=True, kw_only=True):
 
     @cached_property
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """Of each window its first pack, and how many it has."""
+        """First pack and number of packs of each window."""
         return tuple((placed.first_pack, placed.window.num_packs) for placed in self.placed)
 
     def files(

@@ -71,7 +71,7 @@ ALL_LENGTHS = LENGTHS_WITH_SPANS.append(PAIR)
 """Every column that a lengths table may have."""
 
 MEDIA_COUNTERS = (("num_images", "image_tokens"), ("num_videos", "video_tokens"), ("audio_tokens",))
-"""By kind of medium, the counters either of which says whether a sample has any."""
+"""Counters of each kind of medium: a sample has it if one is positive."""
 
 SUMMED = (
     "label_tokens",

@@ -33,17 +33,17 @@ from packidx.user_code import Function, Transform, fingerprint_of, planned_trans
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at, whether it holds, and what was seen."""
+    """Result of one check."""
 
     name: str
     ok: bool
-    """Nothing wrong was seen; true also of what was not looked at."""
+    """True if no fault was found, also for a check that was skipped."""
     detail: str
-    """A line: how much was looked at, or the first faults, or why nothing was looked at."""
+    """One line: how much was checked, the first faults, or why the check was skipped."""
     numbers: Mapping[str, int] = field(default_factory=dict)
-    """How much was looked at, counted on the way: ``{"files": 3, "bytes_hashed": 283462}``."""
+    """Amounts that were checked: ``{"files": 3, "bytes_hashed": 283462}``."""
     checked: bool = True
-    """Whether it was looked at."""
+    """True if the check was run."""
 
 
 def not_checked(name: str, why: str) -> Check:

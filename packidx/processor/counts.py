@@ -121,7 +121,7 @@ class Counts:
     errors: dict[int, BadRecord]
     """Why a sample has no counts, by its number."""
     spans: Spans = field(default_factory=Spans.none)
-    """Of the samples for which `has_spans` says so, as far as they are known."""
+    """Spans of the samples for which `has_spans` is True, as far as they are known."""
 
 
 def stated(conversations: Sequence[Conversation]) -> MediaColumns:

@@ -151,7 +151,7 @@ class Report:
     numbers: Sequence[tuple[str, str]]
     """Name and value of what is told first."""
     figures: Sequence[Figure | None]
-    """None stands for a figure without data."""
+    """None: a figure without data."""
     notes: Sequence[str] = field(default=())
     """What could not be shown, and why."""
 

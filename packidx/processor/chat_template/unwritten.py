@@ -1,4 +1,4 @@
-"""What a record says besides its messages' contents, and a template does not write.
+"""Parts of a record that the chat template does not write: tools, calls, reasoning.
 
 Each call and each thought gets a mark as its name or text, and so does other prose of the
 assistant's; the template is rendered once. What has a mark that does not come out is rendered

@@ -229,7 +229,7 @@ class _Parquet(TableFile):
     def _largest_row(self, number: int) -> int:
         """Bytes that a row of a group may expand to by the longest values of its dictionaries.
 
-        Many rows may name one value, whose length is in no footer: dictionaries are looked at.
+        Many rows may name one value, whose length is in no footer, so dictionaries are read.
         """
         group, nbytes = self._parquet.metadata.row_group(number), 0
         # Asking for a column ends the process if its statistics are damaged (pyarrow 26): small

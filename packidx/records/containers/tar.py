@@ -57,7 +57,7 @@ KEY = "__key__"
 DUPLICATE = "duplicate_key"
 """Why a sample is rejected whose key came before."""
 APART = "missing_media"
-"""Why a sample is rejected whose media are elsewhere."""
+"""Reason of a sample whose media are elsewhere."""
 COMPRESSED = (
     *(".tgz", ".tzst", ".txz", ".tbz2", ".tbz"),
     *(f".tar.{codec}" for codec in ("gz", "zst", "xz", "bz2", "lz4")),

@@ -113,7 +113,7 @@ _WORD = rf"(?:{_SHOWN})s?(?:{_NUMBERED})?"
 _TEMPLATED = re.compile(
     rf"(?<![\w$\\}}{{])(?:\{{\{{? *{_WORD} *\}}|%{_WORD}%|__{_WORD}__|\${_WORD}\$)", re.IGNORECASE
 )
-"""What templates of prompts write where a medium stands."""
+"""Placeholders that prompt templates write for a medium."""
 _ELSEWHERE = frozenset(("source", "src", "file", "file_id", "uri", "content"))
 """Keys under which other tools' parts have a medium."""
 _END = re.compile(
@@ -268,7 +268,7 @@ def _train(turn: Mapping[str, Any], number: int) -> bool | None:
 
 
 def _refuse_unclear(key: str, value: Any, number: int, role: str) -> None:
-    """Raise a BadRecord if a key says of a message's loss what nobody can be sure of."""
+    """Raise a BadRecord if a loss flag of a message is ambiguous."""
     is_flag = type(value) in (bool, int, float) and value in (0, 1)
     if value in (None, "", [], {}) and not is_flag:
         return

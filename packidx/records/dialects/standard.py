@@ -53,7 +53,7 @@ from packidx.records.media.references import (
 Record = dict[str, Any]
 
 UNUSED = "unused_column"
-"""Why a record is rejected that has what training should see in a place that is not read."""
+"""Reason of a record with content in a place that is not read."""
 DOCUMENT = "document"
 """The role of a document's turn."""
 _BYTES = tuple(sorted(EXTENSIONS["image"]))
