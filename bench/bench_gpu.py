@@ -1,11 +1,11 @@
-"""Training on a GPU: label tokens a second, packed, packed as a peer packs, and padded.
+"""Time one epoch on a GPU: packed, packed by a peer's rule, and padded.
 
     PYTHONPATH=. python bench/bench_gpu.py data         # Qwen2.5-VL-3B's shapes, on a CUDA device
-    PYTHONPATH=. python bench/bench_gpu.py data --tiny  # a tiny model on a CPU: it runs
+    PYTHONPATH=. python bench/bench_gpu.py data --tiny  # a tiny model on a CPU, three batches
 
-Weights are random: no number depends on them. Forward and backward of `STEPS` batches of one
-process, each of a pack or of as many padded samples as fit its tokens; no optimizer, which is the
-same for all. How long the loader was waited for is part of the time, and told.
+Weights are random: no number depends on them. Every way trains the same samples: forward and
+backward, without an optimizer. A batch is one pack, or as many padded samples as fit its tokens.
+Time spent waiting for the loader is included and printed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ from packidx.encode import ProcessorEncoder
 from packidx.encode.imports import allow_cuda_torchvision
 from packidx.torch import Pack, PackedDataset, PackSampler, collate, prepare_model
 
-STEPS, FIRST = 40, 5
-"""Batches that are timed, and those before them."""
+FIRST = 5
+"""Warm-up batches, not timed."""
 PEER = "next-fit"
-"""A rule of `plan --strategy`: LMMS Engine's."""
+"""Strategy of `plan`: the packing rule of LMMS Engine."""
 _TEXT_3B = {
     "vocab_size": 151_936,
     "hidden_size": 2048,
@@ -103,33 +104,54 @@ def batches_of(index: Any, capacity: int) -> list[list[int]]:
             batches.append([])
             longest = index.pack(number).samples[0].length
         batches[-1].append(number)
-        if len(batches) > STEPS + FIRST:
-            break
-    return batches[: STEPS + FIRST]
+    return batches
 
 
-def measure(model: Any, loader: Iterator[Any], device: str, steps: int) -> tuple[float, float]:
-    """Label tokens a second, and the share of the time in which the loader was waited for."""
-    tokens = waited = begun = 0.0
-    for step in range(FIRST + steps):
-        if step == FIRST:
-            if device == "cuda":
-                torch.cuda.synchronize()
-            tokens, waited, begun = 0.0, 0.0, time.perf_counter()
-        asked = time.perf_counter()
-        batch = next(loader)
-        waited += time.perf_counter() - asked
-        tokens += int((batch["labels"][..., 1:] != -100).sum())
-        moved = {
-            name: value.to(device, non_blocking=True) if torch.is_tensor(value) else value
-            for name, value in batch.items()
-        }
-        model(**moved).loss.backward()
-        model.zero_grad(set_to_none=True)
+def measure(model: Any, loader: DataLoader, device: str, steps: int | None) -> dict[str, float]:
+    """Train on `steps` batches (None: all) after `FIRST` warm-up batches.
+
+    Returns:
+        Label tokens, all tokens and seconds; the share of time spent waiting; peak memory in GiB.
+    """
+    labels = tokens = batches = 0
+    waited = 0.0
+    for warm in (True, False):
+        if device == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        iterator = islice(loader, FIRST if warm else steps)
+        begun = time.perf_counter()
+        while True:
+            asked = time.perf_counter()
+            if (batch := next(iterator, None)) is None:
+                break
+            if not warm:
+                waited += 0.0 if batches == 0 else time.perf_counter() - asked
+                batches += 1
+                labels += int((batch["labels"][..., 1:] != -100).sum())
+                seen = batch.get("attention_mask")
+                flat = seen is None or seen.ndim != 2
+                tokens += batch["input_ids"].numel() if flat else int(seen.sum())
+            if not warm and batches == 1:
+                begun = time.perf_counter()  # workers have started
+            moved = {
+                name: value.to(device, non_blocking=True) if torch.is_tensor(value) else value
+                for name, value in batch.items()
+            }
+            model(**moved).loss.backward()
+            model.zero_grad(set_to_none=True)
     if device == "cuda":
         torch.cuda.synchronize()
     taken = time.perf_counter() - begun
-    return tokens / taken, waited / taken
+    peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
+    return {
+        "labels": labels,
+        "tokens": tokens,
+        "seconds": taken,
+        "batches": batches,
+        "waited": waited / taken,
+        "peak": peak,
+    }
 
 
 def main() -> None:
@@ -138,12 +160,13 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--attention", action="append", help="only these implementations")
     given = parser.parse_args()
     allow_cuda_torchvision()  # a CPU build of torch beside PyPI's CUDA build of torchvision
     device = "cpu" if given.tiny else "cuda"
     if device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("there is no CUDA device: --tiny shows on a CPU that this runs")
-    steps, capacity = (3, 1024) if given.tiny else (STEPS, 8192)
+    steps, capacity = (3, 1024) if given.tiny else (None, 8192)
     build: Callable[[str, str], Any] = build_tiny if given.tiny else build_3b
     has_flash = not given.tiny and find_spec("flash_attn") is not None
     kinds = {"flash_attention_2": "flash"} if has_flash else {}
@@ -157,8 +180,10 @@ def main() -> None:
         for way, options in ways.items():
             plan_packs(folder / "lengths", folder / way, capacity=capacity, **options)
         for attention, layout in {**kinds, "sdpa": "sdpa"}.items():
+            if given.attention and attention not in given.attention:
+                continue
             model = prepare_model(build(attention, device)).train()
-            heading(f"{attention}, {steps} batches of {capacity:,} tokens")
+            heading(f"{attention}, batches of {capacity:,} tokens")
             for way in ways:
                 index = open_index(folder / way)
                 encode = ProcessorEncoder(processor, settings=settings, pixels="bfloat16")
@@ -174,9 +199,14 @@ def main() -> None:
                     pin_memory=device == "cuda",
                     collate_fn=padded if way == "padded" else partial(collate, attention=layout),
                 )
-                rate, waited = measure(model, iter(loader), device, steps)
-                said = f"{rate:,.0f} label tokens a second, {100 * waited:.1f} % waiting for data"
-                line(way, said)
+                found = measure(model, loader, device, steps)
+                line(
+                    way,
+                    f"{found['seconds']:,.0f} s for {found['batches']:,} batches, "
+                    f"{found['labels'] / found['seconds']:,.0f} label tokens/s, "
+                    f"{found['tokens'] / found['seconds']:,.0f} tokens/s, "
+                    f"{found['peak']:.1f} GiB peak, {found['waited']:.1%} waiting for data",
+                )
 
 
 if __name__ == "__main__":
