@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _PLANNED = (
     *("capacity", "on_long", "mix", "max_samples", "max_images", "global_batch", "cost"),
-    *("shift", "seed"),
+    "seed",
 )
 
 

@@ -22,7 +22,7 @@ from packidx.plan.options import (
     command_line,
     dashed,
 )
-from packidx.words import number_of, percent
+from packidx.words import percent
 
 from ..options import (
     Decorator,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
     from packidx.index import Index
     from packidx.plan import PlanSummary
-    from packidx.plan.measured import MeasuredCost
 
 
 def with_option(name: str, kind: type | None = None) -> Decorator:
@@ -100,10 +99,6 @@ def _planned() -> Iterator[OptionGroup | Decorator]:
         "else of Ray on this machine.  [default: one]",
     ),
     OptionGroup("going on from a plan", "-o index/ --continue state.json"),
-    flag(
-        "--append",
-        "Keep the newest snapshot's packs and plan only the shards that have been added since.",
-    ),
     option(
         "--continue resume",
         "STATE.json",
@@ -126,7 +121,6 @@ def plan(
     lengths: str | None,
     output: str | None,
     config: str | None,
-    append: bool,
     resume: str | None,
     workers: str | None,
     dry_run: bool,
@@ -149,7 +143,6 @@ def plan(
         given = _configured(config, given)
         line = command_line(lengths or "LENGTHS", output or "INDEX", given)
         say(f"note: {config} is the same as {line}", err=True)
-    measured = _measured(given)
     from packidx.index.described import wasted
     from packidx.plan import PlanOptions, plan_packs
 
@@ -157,8 +150,8 @@ def plan(
     if capacities:
         given["capacity"] = capacities[0]
     if dry_run:
-        if append or resume:
-            raise click.UsageError("--dry-run plans anew: leave --append and --continue out.")
+        if resume:
+            raise click.UsageError("--dry-run and --continue cannot be combined.")
         tried = _tried(lengths, capacities, given, workers, quiet)
         if as_json:
             print_json([_of_try(snapshot) for snapshot in tried])
@@ -167,7 +160,7 @@ def plan(
         else:
             print_rows(_row_of_try(snapshot) for snapshot in tried)
         return
-    earlier = _earlier(output, append, resume)
+    earlier = _earlier(output, resume)
     lengths, output = _places(lengths, output, earlier)
     if not earlier:
         if "capacity" not in given:
@@ -184,62 +177,9 @@ def plan(
     else:
         print_plan(summary)
     warn(warnings)
-    if measured is not None:
-        _say_useful(summary, measured)
     snapshot = summary.snapshot
     if snapshot.options.excluded and "excluded" not in snapshot.result.dropped:
         say(f"note: none of the samples that are to be excluded is in {lengths}", err=True)
-
-
-_HARDLY = 0.5  # of the variance of step times
-
-
-def _measured(given: dict[str, Any]) -> MeasuredCost | None:
-    """Fit the cost that ``measured:LOG`` asks for, say how well, and put its weights in `given`."""
-    from packidx.plan.cost_model import MEASURED
-
-    word = given.get("cost", "")
-    if not word.startswith(MEASURED):
-        return None
-    from packidx.plan.measured import measured_cost
-
-    fitted = measured_cost(word.removeprefix(MEASURED))
-    given["cost"] = fitted.word
-    terms = ", ".join(
-        f"{name} {percent(share)}" for name, (share, _) in fitted.shares.items() if share
-    )
-    left_out = f", {fitted.num_outliers} left out as outliers" if fitted.num_outliers else ""
-    say(
-        f"note: {fitted.num_steps} steps{left_out}, missed by {percent(fitted.error)} each (R² "
-        f"{fitted.explained:.3f}); of a step's time: {terms}; --cost {fitted.word}",
-        err=True,
-    )
-    if fitted.unclear:
-        names = ", ".join(fitted.unclear)
-        warn([f"these steps do not tell their terms apart, only a sum of them is known: {names}"])
-    if fitted.explained < _HARDLY:
-        warn(["these times hardly follow what the packs hold, so the fit says little"])
-    return fitted
-
-
-def _say_useful(summary: PlanSummary, fitted: MeasuredCost) -> None:
-    """Say how much of the time ranks do not wait, by the fitted cost: as was logged, and now."""
-    from packidx.errors import NotFoundInIndex
-    from packidx.index import open_index
-    from packidx.inspect.waiting import ranks_stats, scheduled_packs
-
-    said = []
-    for ident in (fitted.snapshot_id, summary.snapshot_id):
-        try:
-            index = open_index(f"{summary.path}@{ident}")
-        except NotFoundInIndex:
-            said.append("unknown (of a snapshot that is not in this index)")
-            continue
-        packs = scheduled_packs(index, summary.snapshot.options.cost_model)
-        planned = ranks_stats(packs, fitted.global_batch, [fitted.world_size])[0]["planned"]
-        said.append("unknown" if planned is None else percent(planned["useful"]))
-    ranks = f"{number_of(fitted.world_size, 'rank')}, steps of {fitted.global_batch} packs"
-    say(f"note: useful time by these costs ({ranks}): {said[0]} before, {said[1]} now", err=True)
 
 
 def _capacities(asked: str | int | None, *, several: bool) -> list[int]:
@@ -314,23 +254,17 @@ def _configured(path: str, given: dict[str, Any]) -> dict[str, Any]:
     return changed(options, given)
 
 
-def _earlier(output: str | None, append: bool, resume: str | None) -> dict[str, Any]:
+def _earlier(output: str | None, resume: str | None) -> dict[str, Any]:
     """The snapshot that the plan goes on from, as arguments of `plan_packs`."""
     from packidx.index import open_index
     from packidx.index.order import State
 
-    if resume is not None and append:
-        raise click.UsageError("--append plans new shards, --continue the rest: do one first.")
-    if resume is not None:
-        if output is None:
-            raise click.UsageError("--continue needs -o DIR, the index that was trained on.")
-        state = read_state(resume)
-        return {"resume": (open_index(f"{output}@{State.read(state).snapshot_id}"), state)}
-    if append:
-        if output is None:
-            raise click.UsageError("--append needs -o DIR, the index to append to.")
-        return {"append": open_index(output)}
-    return {}
+    if resume is None:
+        return {}
+    if output is None:
+        raise click.UsageError("--continue needs -o DIR, the index that was trained on.")
+    state = read_state(resume)
+    return {"resume": (open_index(f"{output}@{State.read(state).snapshot_id}"), state)}
 
 
 def _places(lengths: str | None, output: str | None, earlier: dict[str, Any]) -> tuple[str, str]:

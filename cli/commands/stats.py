@@ -161,7 +161,7 @@ _SHORT: tuple[str, ...] = (
     "left out",
     "no labels",
 )
-_SHORT += ("mix", "options", "continues", "appends to", "windows", "lengths")
+_SHORT += ("mix", "options", "continues", "windows", "lengths")
 
 
 def print_verdict(sentences: Iterable[str]) -> None:

@@ -94,7 +94,6 @@ class Options(JsonObject, frozen=True, kw_only=True):
             fractions; only sources with another weight than 1.
         excluded: fingerprint of the samples that ``exclude`` names.
         continues: what ``plan --continue`` goes on from: snapshots, states, oldest first.
-        appends_to: id of the snapshot whose windows were taken over.
         window_shards, window_samples: what ``window`` states, if it is a number.
     """
 
@@ -117,13 +116,11 @@ class Options(JsonObject, frozen=True, kw_only=True):
     micro_steps: _Tokens
     window_shards: _Tokens | None
     window_samples: _Tokens | None
-    shift: bool
     planned_capacity: _Tokens
     weights: Mapping[str, str]
     cost_model: CostModel
     excluded: str | None
     continues: tuple[Consumed, ...]
-    appends_to: SnapshotId | None
 
     def __post_init__(self) -> None:
         """Raise an `Unfit` unless the members fit each other."""

@@ -43,8 +43,6 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
     if options.continues:
         last = options.continues[-1]
         facts["continues"] = f"@{last.snapshot_id[:12]} after {number_of(last.position, 'pack')}"
-    if options.appends_to:
-        facts["appends to"] = f"@{options.appends_to[:12]}"
     if len(snapshot.windows) > 1:
         facts["windows"] = count(len(snapshot.windows))
     if result.num_pieces != result.num_samples:
@@ -178,8 +176,6 @@ def origin(options: Options) -> str:
         words.append(
             f"--continue @{last.snapshot_id[:12]} after {number_of(last.position, 'pack')}"
         )
-    if options.appends_to:
-        words.append(f"--append to @{options.appends_to[:12]}")
     return " ".join(filter(None, words))
 
 
@@ -217,7 +213,5 @@ def _strategies(asked: str, taken: Mapping[str, int]) -> str:
 _BOUNDS = {
     "volume": "⌈Σ/C⌉",
     "L2": "Martello–Toth L2",
-    "DFF": "dual-feasible functions",
     "LP": "linear program",
-    "copies": "copies of one sample",
 }

@@ -265,7 +265,7 @@ def _dropped(index: Index) -> list[Row]:
     """Return how many samples are dropped, by ``source`` and ``reason``, how many of these are
     ``longer`` than a pack, of these how many have ``media`` or may, and the ``key`` of the longest.
     """
-    longest_row = _longest(index) + int(index.snapshot.options.shift)
+    longest_row = _longest(index)
     with tables_of({"dropped": (index, "dropped")}) as connection:
         return rows_of(
             connection,

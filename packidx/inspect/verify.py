@@ -366,13 +366,13 @@ def _encoded(
     """Yield samples, or pieces, and what was built: ``planned`` tokens that the whole sample has,
     or of a piece at least has, and ``materialized``, None where there is an ``error``."""
     options = index.snapshot.options
-    shift, longest = int(options.shift), options.planned_capacity // options.align * options.align
+    longest = options.planned_capacity // options.align * options.align
     fetcher = Fetcher(index, transform)
     for sample in _drawn(index, wanted, seed):
         length, error = None, None
         try:
             record = fetcher.read(sample)
-            length = int(np.asarray(encoder(record)["input_ids"]).size) - shift
+            length = int(np.asarray(encoder(record)["input_ids"]).size)
         except MissingExtraError:
             raise
         except PackidxError as failure:

@@ -110,14 +110,6 @@ class LengthsRows:
                 f"medium{size} from token {at[first]} ({len(wrong)} such media): correct `media`"
             )
 
-    def end_with_media(self) -> Int64s:
-        """Numbers of the rows whose last token is of a medium."""
-        media = self._stated_media()
-        if media is None:
-            return np.empty(0, np.int64)
-        row, at, tokens = media
-        return np.unique(row[at + np.maximum(tokens, 1) == self.length[row]])
-
     def may_hold_media(self, rows: Int64s) -> Bools:
         """bool [n]: True unless each of `rows` is known to hold no medium.
 

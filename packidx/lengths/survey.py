@@ -35,13 +35,12 @@ class SourceTotals:
 
 
 def source_totals(
-    lengths: Lengths, shift: bool = False, longest: int | None = None, *, cuts_text: bool = False
+    lengths: Lengths, longest: int | None = None, *, cuts_text: bool = False
 ) -> dict[str | None, SourceTotals]:
     """Return what the usable samples of each source add up to; a source without any is there too.
 
     Args:
         lengths: the table.
-        shift: count length - 1.
         longest: leave longer samples out.
         cuts_text: but for those that are known to have no media.
 
@@ -60,7 +59,7 @@ def source_totals(
     def cast(name: str) -> str:
         return f"CAST({name if name in lengths.columns else 'NULL'} AS {_TYPES[name]})"
 
-    tokens = f"{cast('length')} - {int(shift)}"
+    tokens = cast("length")
     is_usable = f"{tokens} > 0"
     if "status" in lengths.columns:
         is_usable += f" AND {cast('status')} = 'ok'"

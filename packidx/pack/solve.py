@@ -9,11 +9,11 @@ import numpy as np
 
 from packidx.arrays import Bools, Int32s, Int64s, Ints
 from packidx.errors import OptionError
-from packidx.hashing import derive_key, hash_ints
+from packidx.hashing import derive_key
 from packidx.pack.bounds import joint_bound, lower_bound
 from packidx.pack.counts import Histogram, PackRuns
 from packidx.pack.even import even_out
-from packidx.pack.slots import Slots, deal_into, from_packs, joined
+from packidx.pack.slots import Slots, deal_into, from_packs
 from packidx.pack.strategies.balanced import balanced
 from packidx.pack.strategies.capped import capped
 from packidx.pack.strategies.decreasing import best_fit_decreasing, worst_fit_decreasing
@@ -43,16 +43,12 @@ class Problem:
         capacity: tokens a pack may hold.
         caps: name -> (int64 [n], what each item has of it; the most that a pack may have).
         vision_cost: int64 [n], dealt evenly over packs by `balanced`; None where unknown or 0.
-        sample, rounds: int32 [n], the sample of each item and its round (`rounds_of`); None where
-            no sample has copies.
     """
 
     lengths: Ints
     capacity: int
     caps: dict[str, tuple[Int64s, int]]
     vision_cost: Int64s | None = None
-    sample: Int32s | None = None
-    rounds: Int32s | None = None
 
     def sizes(self) -> tuple[Int64s, Int64s, list[str]]:
         """Sizes int64 [n, d], limits int64 [d] and names of all dimensions, tokens first."""
@@ -64,40 +60,7 @@ class Problem:
         """The problem of some of its items, by a mask or by numbers."""
         caps = {name: (values[items], most) for name, (values, most) in self.caps.items()}
         cost = None if self.vision_cost is None else self.vision_cost[items]
-        sample = None if self.sample is None else self.sample[items]
-        rounds = None if self.rounds is None else self.rounds[items]
-        return Problem(self.lengths[items], self.capacity, caps, cost, sample, rounds)
-
-    @property
-    def most_copies(self) -> int:
-        """Copies of the sample that has most of them: each is in a round of its own."""
-        if self.sample is None or self.rounds is None:
-            return 0
-        pairs = np.unique(self.rounds.astype(np.int64) << 32 | self.sample)
-        return int(np.bincount(pairs & 0xFFFFFFFF).max(initial=0))
-
-    def in_rounds(self) -> list[tuple[Int32s, Problem]]:
-        """The items of each round that has some, int32 [n], and the problem of packing them."""
-        assert self.rounds is not None
-        members = (np.flatnonzero(self.rounds == number) for number in np.unique(self.rounds))
-        plain = replace(self, sample=None, rounds=None)
-        return [(items.astype(np.int32), plain.select(items)) for items in members]
-
-
-def rounds_of(sample: Ints, copy: Ints, seed: int) -> Int32s:
-    """The round of each item, int32 [n], such that no round has two copies of a sample.
-
-    Copies of one sample never share a pack: best fit puts equals together, and nothing equals a
-    sample as its copies do. With K the most copies, copy c is in round hash(sample) + c modulo K,
-    and a pack holds items of one round.
-
-    Args:
-        sample: int [n], of each item.
-        copy: int [n], the number of its copy; pieces of one copy may share a pack.
-    """
-    number = int(copy.max(initial=0)) + 1
-    turn = hash_ints(sample.astype(np.int64), derive_key(seed, "rounds")) % np.uint64(number)
-    return ((turn.astype(np.int64) + copy) % number).astype(np.int32)
+        return Problem(self.lengths[items], self.capacity, caps, cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,45 +68,37 @@ class Solution:
     """How one problem is packed: plain data, so that it can be kept and sent.
 
     Attributes:
-        strategies: the rules that were taken; several where rounds took different ones.
+        strategy: name of the rule.
         bound: packs that no plan can go below, and the name of the proof.
         num_packs: packs of the composition that is solved.
         runs: packs by length alone, to which items are dealt anew in each composition; None where
             packs are the same in all.
         pack: int32 [n], the pack of each item, in the composition `key` where there are `runs`.
         is_even: vision costs are dealt out evenly.
-        rounds: the solutions of all rounds, for items with copies.
     """
 
-    strategies: frozenset[str]
+    strategy: str
     bound: tuple[int, str]
     num_packs: int
     runs: PackRuns | None = None
     pack: Int32s | None = None
     key: int = 0
     is_even: bool = False
-    rounds: tuple[Solution, ...] = ()
 
     @classmethod
     def of_items(cls, strategy: str, bound: tuple[int, str], pack: Int32s) -> Solution:
         """The solution that puts each item into its `pack`."""
-        return cls(frozenset([strategy]), bound, int(pack.max(initial=-1)) + 1, pack=pack)
+        return cls(strategy, bound, int(pack.max(initial=-1)) + 1, pack=pack)
 
     @classmethod
     def of_counts(
         cls, strategy: str, bound: tuple[int, str], runs: PackRuns, is_even: bool = False
     ) -> Solution:
         """The solution that deals items to `runs`."""
-        return cls(frozenset([strategy]), bound, runs.total_packs, runs, is_even=is_even)
+        return cls(strategy, bound, runs.total_packs, runs, is_even=is_even)
 
     def slots(self, problem: Problem, key: int) -> Slots:
         """The items' slots; another key is another composition."""
-        if self.rounds:
-            parts = []
-            for at, (items, own) in enumerate(problem.in_rounds()):
-                slots = self.rounds[at].slots(own, derive_key(key, at))
-                parts.append(slots.with_items(items[slots.item]))
-            return joined(parts)
         if self.pack is not None and (self.runs is None or key == self.key):
             return from_packs(self.pack, problem.lengths, key)
         slots = self._dealt(problem, key)
@@ -167,9 +122,8 @@ class Solution:
         if pack is None:
             return replace(self, bound=bound)
         num_packs = int(pack.max()) + 1
-        strategies = frozenset(["capped"])
         return replace(
-            self, strategies=strategies, bound=bound, num_packs=num_packs, pack=pack, key=key
+            self, strategy="capped", bound=bound, num_packs=num_packs, pack=pack, key=key
         )
 
 
@@ -181,31 +135,6 @@ def solve(problem: Problem, strategy: str, key: int) -> Solution:
     Raises:
         OptionError: there is no such strategy, or it finds no plan.
     """
-    if problem.rounds is None:
-        return _solve_round(problem, strategy, key)
-    rounds = tuple(
-        _solve_round(own, strategy, derive_key(key, at))
-        for at, (_, own) in enumerate(problem.in_rounds())
-    )
-    strategies = frozenset[str]().union(*(each.strategies for each in rounds))
-    num_packs = sum(each.num_packs for each in rounds)
-    return Solution(strategies, _rounds_bound(problem, strategy), num_packs, rounds=rounds)
-
-
-def _rounds_bound(problem: Problem, strategy: str) -> tuple[int, str]:
-    """The bound of all rounds together, by the linear program where it is worth a look."""
-    bound = bound_of(problem)
-    if problem.caps or strategy not in ("auto", "lp"):
-        return bound
-    histogram, capacity = Histogram.of(problem.lengths), problem.capacity
-    packs = best_fit_decreasing(histogram, capacity).total_packs
-    if packs - bound[0] > max(1, LP_GAP * bound[0]):
-        return _linear(histogram, capacity, bound, packs).bound
-    return bound
-
-
-def _solve_round(problem: Problem, strategy: str, key: int) -> Solution:
-    """The same for items of which none may not share a pack."""
     name, _, number = strategy.partition(":")
     if name in _BY_ITEM and (problem.caps or name != "knapsack"):
         sizes, limits, _ = problem.sizes()
@@ -218,12 +147,8 @@ def _solve_round(problem: Problem, strategy: str, key: int) -> Solution:
 def bound_of(problem: Problem) -> tuple[int, str]:
     """Packs that no plan of `problem` can go below, and the name of the proof."""
     if problem.caps:
-        bound = joint_bound(*problem.sizes())
-    else:
-        bound = lower_bound(Histogram.of(problem.lengths), problem.capacity)
-    if problem.most_copies > bound[0]:
-        return problem.most_copies, "copies"
-    return bound
+        return joint_bound(*problem.sizes())
+    return lower_bound(Histogram.of(problem.lengths), problem.capacity)
 
 
 def _on_counts(problem: Problem, strategy: str) -> Solution:

@@ -56,7 +56,6 @@ def plan_packs(
     output: str | Path,
     options: PlanOptions | None = None,
     *,
-    append: Index | None = None,
     resume: tuple[Index, dict[str, Any]] | None = None,
     workers: int | None = None,
     engine: str = "local",
@@ -70,8 +69,6 @@ def plan_packs(
         lengths: a lengths table, or any Parquet file, folder or glob with a `length` column.
         output: folder of the index, or a URL of one; made if it is not there.
         options: what to plan.
-        append: a snapshot of `output` that was planned, with these options, of the first shards of
-            these lengths: its packs keep their ids, and only what follows is planned.
         resume: a snapshot, and the state (`PackSampler.state_at`) up to which training has had
             it: plans what is left of the epoch, under the new options. What its plan
             excluded stays out. `output` is its index.
@@ -84,7 +81,7 @@ def plan_packs(
         progress: told what is being done, a few words at a time.
         changes: fields of `PlanOptions`, instead of `options` (``capacity=8192, seed=1``) or to
             change some of them; a `mix` may be a dict, ``{"photos": 2}``. Without `options`, those
-            of the snapshot that `append` or `resume` names hold where nothing else is said.
+            of the snapshot that `resume` names hold where nothing else is said.
 
     Raises:
         OptionError: an option has no meaning for these lengths.
@@ -94,7 +91,7 @@ def plan_packs(
     begin = time.perf_counter()
     if "mix" in changes:
         changes["mix"] = mix_of(changes["mix"])
-    earlier = resume[0] if resume is not None else append
+    earlier = None if resume is None else resume[0]
     if options is not None:
         asked = replace(options, **changes)
     elif earlier is not None:
@@ -106,14 +103,14 @@ def plan_packs(
     else:
         asked = PlanOptions(**changes)
     output = urls.local_path(str(output))
-    _check_earlier(asked, output, append, resume)
+    _check_earlier(output, resume)
     if urls.is_url(output):  # before the work is done
         check_index(output)
     at_a_time = 1 if engine == "local" and workers is None else workers
     with open_workers(engine, at_a_time) as planners:
         progress("reading lengths")
         table = read_lengths(str(lengths))
-        job = prepare(table, output, asked, append, resume, progress)
+        job = prepare(table, output, asked, resume, progress)
         job = replace(job, recipe=recipe)
         snapshot, existed = make_plan(planners, job, progress)
     return PlanSummary(
@@ -140,27 +137,18 @@ def preview_plan(
     at_a_time = 1 if engine == "local" and workers is None else workers
     with open_workers(engine, at_a_time) as planners:
         progress("reading lengths")
-        job = prepare(read_lengths(str(lengths)), "", options, None, None, progress)
+        job = prepare(read_lengths(str(lengths)), "", options, None, progress)
         return try_plan(planners, job, progress)
 
 
 def _check_earlier(
-    asked: PlanOptions,
     output: str | Path,
-    append: Index | None,
     resume: tuple[Index, dict[str, Any]] | None,
 ) -> None:
-    if append is not None and resume is not None:
-        raise OptionError("append plans new shards and continue the rest of an epoch: do one first")
     if resume is not None and _location(output) != _location(resume[0].path):
         raise OptionError(
             f"output is {output}: what continues a plan goes into its index, {resume[0].path}, "
             "where the next one will look for both"
-        )
-    if resume is not None and asked.shift != resume[0].snapshot.options.shift:
-        raise OptionError(
-            f"shift is {asked.shift}, and tokens that are trained were counted otherwise: continue "
-            "with the shift that was planned"
         )
 
 

@@ -22,9 +22,7 @@ from packidx.io.option_files import members, options_of, read_options, section
 from packidx.plan.options import PlanOptions
 
 NEMO = "packed_sequence"
-_SHIFTED = (
-    "counts in NeMo after the labels are shifted, one token less per sample: `--shift` plans that"
-)
+_SHIFTED = "counts tokens after the labels are shifted in NeMo, one fewer per sample than here"
 _NO_PLAN = "changes no plan: the reader decides how packs are padded and masked, collate"
 _NOTES = {
     "pack_size": _SHIFTED,

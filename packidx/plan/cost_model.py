@@ -37,28 +37,19 @@ PRESETS = {
 }
 """Name of a model -> its weights (`CostModel`)."""
 
-MEASURED = "measured:"
 DEFAULT_PRESET = "qwen2.5-vl-7b"
-_ADVICE = (
-    f"give a preset ({', '.join(PRESETS)}) or weights (llm_linear=…,vit_linear=…), or measured:LOG"
-)
+_ADVICE = f"give a preset ({', '.join(PRESETS)}) or weights (llm_linear=…,vit_linear=…)"
 
 
 def parse_cost(word: str) -> CostModel:
-    """The cost model that ``--cost`` names.
+    """Return the cost model that ``--cost`` names.
 
-    ``measured:LOG``, fitted to a run's log (`packidx.plan.measured`); a preset, or weights alone
-    (those not named are 0), or a preset and after it weights that replace its own:
-    ``qwen2.5-vl-7b,vit_linear=0``.
+    The word is a preset, or weights alone (those not named are 0), or a preset followed by weights
+    that replace its own: ``qwen2.5-vl-7b,vit_linear=0``.
 
     Raises:
-        OptionError: none of these, or a log that does not tell.
-        SourceError, FormatError: there is no log.
+        OptionError: the word is none of these.
     """
-    if word.startswith(MEASURED):
-        from packidx.plan.measured import measured_cost
-
-        word = measured_cost(word.removeprefix(MEASURED)).word
     base, *items = word.split(",")
     if "=" in base:
         base, items = "", [base, *items]

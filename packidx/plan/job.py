@@ -8,9 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packidx.errors import OptionError
 from packidx.format.index import Consumed, Options
-from packidx.format.manifest import setting_differences
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
 from packidx.plan.options import PlanOptions, number_text
@@ -27,8 +25,6 @@ class PlanJob:
     """All that decides one plan of the lengths in `table`, into the index at `output`.
 
     Attributes:
-        append: the snapshot whose windows are taken over.
-        todo: the windows that are not taken over.
         recipe: the text of the recipe that asks for the plan.
     """
 
@@ -36,15 +32,8 @@ class PlanJob:
     output: str
     options: Options
     rules: Rules
-    append: Index | None
     windows: Sequence[WindowRange]
-    todo: Sequence[WindowRange]
     recipe: str | None = None
-
-    @property
-    def block_before(self) -> int | None:
-        """Packs of an optimizer step in the snapshot that is appended to."""
-        return None if self.append is None else self.append.snapshot.result.schedule_block
 
     def block(self, num_packs: int) -> int:
         """Packs of an optimizer step: as asked, else 512 or, of few packs, a smaller power of two;
@@ -60,7 +49,6 @@ def prepare(
     table: Lengths,
     output: str,
     asked: PlanOptions,
-    append: Index | None,
     resume: tuple[Index, Mapping[str, Any]] | None,
     progress: Callable[[str], None],
 ) -> PlanJob:
@@ -80,7 +68,7 @@ def prepare(
         rules, continues = continued_rules(table, *resume, rules), lineage(*resume)
         excluded = excluded or resume[0].snapshot.options.excluded
     rows_of_window = asked.rows_of_window
-    has_shards = bool(shard_ends(table, 0))
+    has_shards = bool(shard_ends(table))
     options = replace(
         options,
         window_shards=rows_of_window if has_shards else None,
@@ -88,65 +76,12 @@ def prepare(
         weights=_weights(table, asked, options),
         excluded=excluded,
         continues=continues,
-        appends_to=None if append is None else append.id,
     )
-    taken = [] if append is None else _taken_windows(table, options, append)
     memory = asked.memory_bytes() if rows_of_window is None else None
-    windows = windows_of(table, options, taken, memory)
+    windows = windows_of(table, options, memory)
     if is_stream(options):
         options = resolved(options, asked.lanes, table, len(windows))
-    return PlanJob(table, output, options, rules, append, windows, windows[len(taken) :])
-
-
-def _taken_windows(table: Lengths, options: Options, append: Index) -> list[WindowRange]:
-    """The windows of `append`, if these lengths and options go on where it ends, with new samples.
-
-    Raises:
-        OptionError: they do not; the message says in what.
-    """
-    planned = f"{append.path}@{append.id[:12]}"
-    mine, theirs = options.to_json(), append.snapshot.options.to_json()
-    for name in [*mine, *(theirs.keys() - mine.keys())]:
-        if name != "appends_to" and mine.get(name) != theirs.get(name):
-            raise OptionError(
-                f"append: {name} is {mine.get(name)!r}, in {planned} it is {theirs.get(name)!r}: "
-                "plan with the same options, or without --append"
-            )
-    old, new = append.snapshot.shards, table.shards
-    rows = append.snapshot.lengths.num_samples
-    if not old or sum(shard.rows for shard in old) != rows:
-        raise OptionError(
-            f"append: {planned} does not say which shards its samples are of: estimate the lengths "
-            "with packidx"
-        )
-    for number, shard in enumerate(old):
-        if number >= len(new) or any(
-            getattr(new[number], name) != getattr(shard, name)
-            for name in ("fingerprint", "rows", "source")
-        ):
-            raise OptionError(
-                f"append: shard {number} of {planned} is {shard.uri}, and of {table.uri} "
-                f"{new[number].uri if number < len(new) else 'nothing'}: new shards must follow "
-                "those that are planned"
-            )
-    was, now = append.snapshot.lengths.encoder, table.encoder
-    if (was and was.fingerprint) != (now and now.fingerprint):
-        differences = []
-        if was and now and was.settings and now.settings:
-            differences = setting_differences(was.settings, now.settings, "planned", "appended")
-        said = f" ({', '.join(differences)})" if differences else ""
-        raise OptionError(
-            f"append: {table.uri} was counted by another encoder than {planned}{said}: plan anew"
-        )
-    if table.num_samples == rows:
-        raise OptionError(
-            f"append: {table.uri} has no sample after the {rows:,} that {planned} has planned: "
-            "estimate it with the new shards first"
-        )
-    return [
-        WindowRange(placed.number, placed.first_row, placed.first_row + placed.window.num_rows)
-        for placed in append.snapshot.placed
-    ]
+    return PlanJob(table, output, options, rules, windows)
 
 
 def _weights(table: Lengths, asked: PlanOptions, options: Options) -> dict[str, str]:
@@ -159,7 +94,7 @@ def _weights(table: Lengths, asked: PlanOptions, options: Options) -> dict[str, 
     from packidx.lengths.survey import source_totals  # Arrow's functions take 0.1 s to load
 
     cuts = options.on_long in ("split", "truncate")
-    totals = source_totals(table, asked.shift, options.longest, cuts_text=cuts)
+    totals = source_totals(table, options.longest, cuts_text=cuts)
     resolved = mixture.resolve(totals, ratios)
     return {
         name: number_text(weight)

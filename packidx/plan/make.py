@@ -47,14 +47,14 @@ def make_plan(workers: Workers, job: PlanJob, progress: Progress) -> tuple[Index
         MismatchError: the lengths are others for a worker.
     """
     planners = _Planners(workers, job, progress)
-    block = job.block_before or job.block(_first_packs(planners, job))
+    block = job.block(_first_packs(planners, job))
 
     def uploaded(done: int, total: int) -> None:
         progress(f"publishing: {done} of {total} files are uploaded")
 
     with writing(job.output, uploaded) as writer:
-        todo = [_ToWrite(each, block, writer.staging) for each in job.todo]
-        windows = [] if job.append is None else [*job.append.snapshot.windows]
+        todo = [_ToWrite(each, block, writer.staging) for each in job.windows]
+        windows: list[Window] = []
         of_sources: list[_SourceSums] = []
         for folder, window, sums in planners.run("writing packs", _write, todo):
             writer.take_window(folder, window)
@@ -72,7 +72,7 @@ def try_plan(workers: Workers, job: PlanJob, progress: Progress) -> IndexManifes
     """
     planners = _Planners(workers, job, progress)
     block = job.block(_first_packs(planners, job))
-    todo = [_ToWrite(each, block, None) for each in job.todo]
+    todo = [_ToWrite(each, block, None) for each in job.windows]
     made = [*planners.run("packing samples", _add_up, todo)]
     of_sources = [each for _, sums in made for each in sums]
     return _manifest(job, block, [window for window, _ in made], of_sources)
@@ -178,7 +178,7 @@ def _first_packs(planners: _Planners, job: PlanJob) -> int:
         OptionError, SourceError: none has.
     """
     reasons = Counter[str]()
-    for window in job.todo:
+    for window in job.windows:
         for num_packs, dropped in planners.run("packing samples", _count, [window]):
             if num_packs:
                 return num_packs

@@ -218,9 +218,7 @@ class PlanOptions:
     """None becomes a number: the largest up to 8 that divides `global_batch`."""
     cost: str | None = option(
         None,
-        "The cost model of a pack: a preset, weight=value,… or both; or measured:LOG, fitted "
-        "to the "
-        "step times of a run (StepLog).",
+        "The cost model of a pack: a preset, weight=value,… or both.",
         "MODEL",
         shown_default="qwen2.5-vl-7b",
         is_stored=False,
@@ -228,12 +226,11 @@ class PlanOptions:
     window: int | str = option(
         "4GB",
         "Plan N shards (of a bare table N samples) at a time: the samples of a pack lie near each "
-        "other, and more can be appended; or as many as take SIZE of memory.",
+        "other; or as many as take SIZE of memory.",
         "N|SIZE",
         is_stored=False,
     )
     """A size enters the plan only as the windows that it makes: all at once, if it suffices."""
-    shift: bool = option(False, "Count length - 1: labels are shifted before packing.")
     mix: tuple[str, ...] = option(
         (),
         "How often a sample of a source is seen per epoch, or its share of the epoch's tokens: "
@@ -368,10 +365,7 @@ def _within(name: str, value: int, low: int, high: int, what: str = "it must be"
 
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "what to pack": (
-        *("capacity", "on_long", "mix", "holdout", "holdout_only", "exclude"),
-        "shift",
-    ),
+    "what to pack": ("capacity", "on_long", "mix", "holdout", "holdout_only", "exclude"),
     "what may share a pack": (
         *(
             "strategy",

@@ -53,7 +53,7 @@ def with_defaults(asked: PlanOptions, weakest_method: str) -> Options:
     is_rest = asked.holdout_only is not None
     share = asked.holdout_only if is_rest else asked.holdout
     cost = parse_cost(DEFAULT_PRESET if asked.cost is None else asked.cost)
-    nothing = ("window_shards", "window_samples", "excluded", "appends_to")
+    nothing = ("window_shards", "window_samples", "excluded")
     values = {name: getattr(asked, name) for name, said in OPTIONS.items() if said.is_stored}
     values |= {"margin": float(margin), "planned_capacity": padded, "cost_model": cost.to_json()}
     values |= {"holdout": None if share is None else str(share)}

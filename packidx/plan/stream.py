@@ -23,13 +23,13 @@ class ListedSolution:
     """Packs that are given one by one, the same whatever the key.
 
     Attributes:
-        strategies: the rules that were taken.
+        strategy: name of the rule.
         bound: packs that no plan can go below, and the name of the proof.
         item: int64 [n], pack after pack, in each in the order in which they come.
         sizes: int64 [packs], items of each.
     """
 
-    strategies: frozenset[str]
+    strategy: str
     bound: tuple[int, str]
     item: Int64s
     sizes: Int64s
@@ -63,7 +63,6 @@ def resolved(options: Options, lanes: int | None, table: Lengths, num_windows: i
     refused = {
         "group-by": options.group_by is not None,
         f"on-long {options.on_long}": options.on_long in ("split", "truncate"),
-        "append": options.appends_to is not None,
         "window": num_windows > 1,
     }
     for name, is_asked in refused.items():
@@ -106,4 +105,4 @@ def solve_stream(items: Items, problem: Problem, options: Options) -> ListedSolu
     deal = Deal(copies, rule.lanes, options.seed, most=most_copies(options.weights))
     packed: Packed = pack_all(rule, tuple(limits.tolist()), deal, rule.lanes, measure)
     item = first[packed.row] + packed.copy
-    return ListedSolution(frozenset([options.strategy]), bound_of(problem), item, packed.sizes)
+    return ListedSolution(options.strategy, bound_of(problem), item, packed.sizes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from packidx.index.cost import pack_cost
 from packidx.lengths.rows import LengthsRows
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import Slots, joined
-from packidx.pack.solve import Problem, Solution, rounds_of, solve
+from packidx.pack.solve import Problem, Solution, solve
 from packidx.plan.schedule import schedule
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import Items, make_items
@@ -174,11 +174,7 @@ def _problem(items: Items, chosen: Int32s, options: Options) -> Problem:
             caps[name] = column[0][own], most
     cost = items.counter("vision_cost")
     values = None if cost is None or not cost[0].any() else cost[0][own]
-    problem = Problem(items.padded_tokens[own], options.planned_capacity, caps, values)
-    if items.copy is None:
-        return problem
-    sample, copy = items.of_first(items.row)[own], items.of_first(items.copy)[own]
-    return replace(problem, sample=sample, rounds=rounds_of(sample, copy, options.seed))
+    return Problem(items.padded_tokens[own], options.planned_capacity, caps, values)
 
 
 _SOURCES = 16  # the largest ones, whose shares the schedule looks at
@@ -216,7 +212,7 @@ class WindowPlan:
     @property
     def strategies(self) -> list[str]:
         """The rules that were taken."""
-        return sorted(set().union(*(solution.strategies for solution in self.solutions)))
+        return sorted({solution.strategy for solution in self.solutions})
 
     @property
     def num_samples(self) -> int:

@@ -31,25 +31,20 @@ class WindowRange:
     stop: int
 
 
-def windows_of(
-    lengths: Lengths, options: Options, taken: list[WindowRange], memory: int | None
-) -> list[WindowRange]:
-    """Return the windows of a plan: those `taken` from an earlier one, then runs of what follows
-    them, which are planned in `memory` bytes where `options` do not say how long they are."""
-    first = taken[-1].stop if taken else 0
-    if first == lengths.num_samples and taken:
-        return taken
+def windows_of(lengths: Lengths, options: Options, memory: int | None) -> list[WindowRange]:
+    """Return the windows of a plan, sized to `memory` bytes unless `options` state their size."""
     limit = options.window_samples if memory is None else _fitting(lengths, memory)
-    ends = shard_ends(lengths, first)
+    ends = shard_ends(lengths)
     if options.window_shards is not None:
         cuts = [*ends[options.window_shards - 1 :: options.window_shards], ends[-1]]
     elif limit is None:
         cuts = [lengths.num_samples]
     elif ends:
-        cuts = _runs(ends, first, limit)
+        cuts = _runs(ends, limit)
     else:
-        cuts = [*range(first + limit, lengths.num_samples, limit), lengths.num_samples]
-    windows = list(taken)
+        cuts = [*range(limit, lengths.num_samples, limit), lengths.num_samples]
+    windows: list[WindowRange] = []
+    first = 0
     for stop in dict.fromkeys(_between_pairs(lengths, cut) for cut in cuts):
         if stop > first or not windows:
             windows.append(WindowRange(len(windows), first, stop))
@@ -73,18 +68,17 @@ def _fitting(lengths: Lengths, memory: int) -> int | None:
     return None if lengths.num_samples <= most else min(WINDOW, most)
 
 
-def shard_ends(lengths: Lengths, first: int) -> list[int]:
-    """Return the row after each shard that ends behind `first`; nothing of a table that does not
-    say which shards all of its rows are of."""
+def shard_ends(lengths: Lengths) -> list[int]:
+    """Return the row after each shard; empty if the table does not name the shards of all rows."""
     ends = list(accumulate(shard.rows for shard in lengths.shards))
     if not ends or ends[-1] != lengths.num_samples:
         return []
-    return [end for end in ends if end > first]
+    return [end for end in ends if end]
 
 
-def _runs(ends: list[int], first: int, limit: int) -> list[int]:
+def _runs(ends: list[int], limit: int) -> list[int]:
     """Ends of runs of whole shards of at most `limit` samples, at least one shard each."""
-    cuts = []
+    cuts, first = [], 0
     for end, after in zip(ends, [*ends[1:], None], strict=True):
         if after is None or after - first > limit:
             cuts.append(end)

@@ -50,9 +50,6 @@ def collate(
       are [3, B, T]. A model that turns this mask into bool merges the samples: those of
       transformers do, take another mode for them.
 
-    Packs of a plan made with ``--shift`` carry shifted labels, returned as ``shift_labels`` too:
-    by these transformers' causal loss knows not to shift them again.
-
     Packs with preference pairs give ``pair_ids`` int64 [samples of all packs], counted on from pack
     to pack, -1 for samples of no pair: take it out of the batch for the loss, as no model takes it.
 
@@ -79,8 +76,6 @@ def collate(
         rows = _equally_long([pack.segments for pack in packs], pad_token_id, packs[0].rules)
     batch: dict[str, Any] = dict(join_segments(rows, packs[0].rules))
     batch.pop("attention_mask", None)  # all ones
-    if packs[0].shifted:
-        batch["shift_labels"] = batch["labels"]
     if _OF_LISTS in batch:
         batch |= {key: batch[key].tolist() for key in _LISTS if key in batch}
     batch |= _LAYOUTS[attention](rows, batch["position_ids"])
@@ -109,8 +104,6 @@ def _check(packs: Sequence[Pack]) -> None:
                 f"pack {pack.pack_id}: encode masks tokens out by attention_mask, which a packed"
                 " sequence cannot carry: leave them out in encode instead"
             )
-    if len({pack.shifted for pack in packs}) > 1:
-        raise MismatchError("collate got packs with shifted labels and packs without: use one plan")
 
 
 def _equally_long(

@@ -164,7 +164,6 @@ class PackedDataset(Dataset[Pack]):
             torch.tensor([sample.sample_id for sample in kept], dtype=torch.int64),
             torch.tensor(sources, dtype=torch.int64),
             self._segments(planned, kept, list(samples.values())),
-            self._options.shift,
             pair_ids(planned, samples.keys()),
             self._rules or None,
             happened,

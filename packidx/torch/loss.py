@@ -155,7 +155,7 @@ def loss_targets(batch: Batch, weights: LossWeights) -> tuple[Tensor, Tensor]:
     counts = torch.zeros(labels.numel(), dtype=torch.int64, device=labels.device)
     counts.index_add_(0, segments.flatten(), trained.flatten().long())
     per_token = weights.per_token(counts)[segments] * trained
-    if "shift_labels" in batch or batch.get("shifted"):
+    if "shift_labels" in batch:
         return labels, per_token
     # The first label of each sample is masked, so nothing is predicted across its border.
     return functional.pad(labels[..., 1:], (0, 1), value=IGNORE), functional.pad(

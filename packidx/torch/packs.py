@@ -53,7 +53,6 @@ class Pack:
         sample_ids, source_ids: int64 [n], of its samples in order; a source's number is that in the
             manifest's list.
         segments: the n samples, then the dummy image and the pack's own padding, if there are any.
-        shifted: whether position t predicts ``labels[t]``, of plans made with ``--shift``.
         pair_ids: int64 [n], None where there are no preference pairs (``--pair both``): 0, 1, … the
             same for both sides of a pair, of which the chosen one stands first; -1 for samples of
             no pair, and for a side whose other one was left out.
@@ -69,7 +68,6 @@ class Pack:
     sample_ids: Tensor
     source_ids: Tensor
     segments: list[Segment]
-    shifted: bool = False
     pair_ids: Tensor | None = None
     rules: Rules | None = None
     events: Happened = field(default_factory=list)
@@ -96,7 +94,6 @@ class Pack:
                 self.sample_ids[at : at + 1],
                 self.source_ids[at : at + 1],
                 [Segment(sample, length_of(sample))],
-                self.shifted,
                 rules=self.rules,
                 pixel_table=self.pixel_table,
             )
@@ -115,7 +112,7 @@ class Pack:
         - every other per-token tensor, [T]
         - every tensor of media, joined in order: on dimension 0, but for those of which `joining`
           knows another way
-        - ``pack_id``, ``sample_ids``, ``source_ids``, and ``pair_ids``, ``shifted`` and
+        - ``pack_id``, ``sample_ids``, ``source_ids``, and ``pair_ids`` and
           ``pixel_table`` where they say something
         """
         joined: dict[str, Any] = dict(join_segments([self.segments], self.rules))
@@ -131,8 +128,6 @@ class Pack:
         joined["sample_ids"], joined["source_ids"] = self.sample_ids, self.source_ids
         if self.pair_ids is not None:
             joined["pair_ids"] = self.pair_ids
-        if self.shifted:
-            joined["shifted"] = True
         if self.pixel_table is not None:
             joined[TABLE] = torch.from_numpy(self.pixel_table)
         return joined

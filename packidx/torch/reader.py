@@ -34,7 +34,6 @@ from packidx.torch.sample import (
     cut_piece,
     length_of,
     normalise,
-    shift,
 )
 from packidx.torch.sample import Sample as Tensors
 
@@ -161,7 +160,6 @@ class SampleReader:
         self._fetcher = Fetcher(index, transform, getattr(encode, "open_image", None))
         self._ready: dict[tuple[int, int], dict[str, Any]] = {}  # by pack and position
         options = index.snapshot.options
-        self._shift = options.shift
         self._cuts = options.on_long in ("split", "truncate")
         self._continues = bool(options.continues)
         # Pieces of long samples have the longest length but for the last of a split one; where
@@ -237,8 +235,7 @@ class SampleReader:
         if record is None:
             record = self._fetcher.read(sample, epoch)
         given = [room] if self._takes_room else []
-        encoded = normalise(self._encode(record, *given), self._rules)
-        return shift(encoded, self._rules) if self._shift and length_of(encoded) else encoded
+        return normalise(self._encode(record, *given), self._rules)
 
     def _fit(self, encoded: Tensors, sample: Sample) -> Tensors:
         """`encoded` cut as planned, with exactly the planned length and media."""
@@ -252,10 +249,9 @@ class SampleReader:
             if not may_cut or stop > length or (is_short and stop != length):
                 if not start and not may_cut:  # another grid says more than another length
                     check_media(encoded, sample.media)
-                after = " after the shift" if self._shift else ""
                 begin = f" from token {start}" if start else ""
                 raise PlanMismatch(
-                    f"encoded to {length} tokens{after} but planned as {sample.length}{begin};"
+                    f"encoded to {length} tokens but planned as {sample.length}{begin};"
                     f" {ADVICE if is_exact(self._index.snapshot) else GUESSED}"
                 )
             piece = self._cut(encoded, start, start + sample.length)
@@ -264,8 +260,7 @@ class SampleReader:
 
     def _cut(self, encoded: Tensors, start: int, stop: int) -> Tensors:
         piece = cut_piece(encoded, start, stop, self._media_ids, self._rules)
-        if not self._shift:
-            piece["labels"][:1] = IGNORE  # its predictor is in another piece
+        piece["labels"][:1] = IGNORE  # its predictor is in another piece
         return piece
 
     def _as_it_is(

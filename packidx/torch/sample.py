@@ -1,4 +1,4 @@
-"""One sample, a dict of tensors: as `encode` gave it, shifted, compared with its plan, cut.
+"""One sample, a dict of tensors: as `encode` gave it, compared with its plan, cut.
 
 - ``input_ids``, ``labels`` int64 [T]; the first label is never trained
 - ``position_ids`` int64 [T] from 0, or [3, T] of mRoPE
@@ -36,7 +36,7 @@ _AUDIO += ("chunk_sample_lengths",)
 
 OF_A_PACK = frozenset(
     ("cu_seqlens", "max_seqlen", "lengths", "pack_id", "sample_ids", "source_ids")
-    + ("shifted", "events", "join", "pair_ids", "pixel_table")
+    + ("events", "join", "pair_ids", "pixel_table")
 )
 
 ADVICE = "the data or the encoder is another: restore it, or estimate and plan again"
@@ -149,12 +149,6 @@ def between(sample: Sample, start: int, stop: int, rules: Rules | None) -> Sampl
     """Return tokens [start, stop) of a sample, without its media."""
     own = ("position_ids", *fills(rules))
     return {key: value[..., start:stop] for key, value in sample.items() if key in own}
-
-
-def shift(sample: Sample, rules: Rules | None) -> Sample:
-    """`sample` for trainers that do not shift: position t is labelled with token t + 1."""
-    shorter = between(sample, 0, length_of(sample) - 1, rules)
-    return {**shorter, **media_of(sample, rules), "labels": sample["labels"][1:]}
 
 
 def up_to(length: int, multiple: int) -> int:

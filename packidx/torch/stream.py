@@ -60,7 +60,7 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         micro_batch: packs that `collate` joins.
         mix: source -> how often its samples come in an epoch, if not once.
         options: further ones, as a plan has them: ``margin``, ``align``, ``pad_pack_to``,
-            ``reserve``, ``shift``, ``max_images``, ``max_vision_patches``, ``max_samples``.
+            ``reserve``, ``max_images``, ``max_vision_patches``, ``max_samples``.
         roots, transform, on_mismatch, on_bad, retries, dummy_image: of `PackedDataset`.
 
     Raises:

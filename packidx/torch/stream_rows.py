@@ -172,7 +172,7 @@ class StreamIndex(Index):
                 copies[own] *= int(weight) + more
         if self._lengths is None:
             return copies
-        tokens = self._lengths - options.shift
+        tokens = self._lengths
         usable = tokens > 0
         self._leave_out(copies, ~usable, "rejected or without a token")
         self._leave_out(copies, usable & (options.padded(tokens) > options.longest), "too long")
@@ -215,7 +215,7 @@ class StreamIndex(Index):
         """What each record of a lengths table takes of each limit."""
         assert self._lengths is not None
         options = self.snapshot.options
-        sizes = [options.padded(self._lengths - options.shift)]
+        sizes = [options.padded(self._lengths)]
         for name in options.caps:
             is_one = name == "num_samples"
             sizes.append(np.ones_like(self._lengths) if is_one else self._whole(name))
@@ -228,7 +228,7 @@ class StreamIndex(Index):
         options = self.snapshot.options
         try:
             length = self._count(row, copy)
-            taken = options.padded(length - options.shift)
+            taken = options.padded(length)
             if not 0 < taken <= options.longest:
                 raise BadRecord("too_long", f"{length} tokens, and a pack holds {options.longest}")
         except (BadRecord, SourceError) as error:
@@ -356,7 +356,7 @@ class StreamIndex(Index):
         located: dict[str, Any] = {name: values.get(name) for name in _LOCATED}
         return Sample(
             copy=copy,
-            length=(known or 0) - self.snapshot.options.shift,
+            length=known or 0,
             label_tokens=values.get("label_tokens"),
             media=_planned_media(values.get("media")),
             **placed,
@@ -384,11 +384,11 @@ def _options(
     asked: Mapping[str, Any], rule: StreamRule, is_exact: bool, weights: Mapping[str, str]
 ) -> Options:
     """The options of a plan that a stream has."""
-    known = {"capacity", "strategy", "seed", "align", "pad_pack_to", "reserve", "shift", "margin"}
+    known = {"capacity", "strategy", "seed", "align", "pad_pack_to", "reserve", "margin"}
     known |= set(_CAPS_ASKED)
     if unknown := sorted(asked.keys() - known):
         raise OptionError(f"a stream has no option {unknown[0]}: plan for that")
-    given = {"seed": 0, "align": 1, "pad_pack_to": 1, "reserve": 0, "shift": False, **asked}
+    given = {"seed": 0, "align": 1, "pad_pack_to": 1, "reserve": 0, **asked}
     least = {"capacity": 1, "align": 1, "pad_pack_to": 1, "reserve": 0}
     for name, value in given.items():
         if value is not None and (name in least or name in _CAPS_ASKED):
@@ -404,7 +404,7 @@ def _options(
     if planned < max(given["align"], given["pad_pack_to"]):
         raise OptionError(f"{planned} tokens are left of a pack: lower margin, reserve or padding")
     none = [*_CAPS_ASKED, "group_by", "holdout", "global_batch", "window_shards"]
-    none += ["window_samples", "excluded", "appends_to"]
+    none += ["window_samples", "excluded"]
     values: dict[str, Any] = {**dict.fromkeys(none), **given}
     values |= {"margin": float(margin), "strategy": str(rule)}
     return Options(

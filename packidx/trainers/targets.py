@@ -9,14 +9,11 @@ from torch import Tensor
 
 def next_tokens(batch: dict[str, Any]) -> Tensor:
     """Return the labels of a batch of `packidx.torch.collate`, int64 [B, T], so that position t
-    predicts ``labels[:, t]``; both its own are taken out.
+    predicts ``labels[:, t]``; its own are taken out.
 
     The first label of every sample is -100, so none predicts a token of another sample.
     """
     labels: Tensor = batch.pop("labels")
-    shifted: Tensor | None = batch.pop("shift_labels", None)
-    if shifted is not None:
-        return shifted
     labels = labels.roll(-1, dims=-1)
     labels[..., -1] = -100
     return labels

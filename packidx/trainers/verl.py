@@ -16,7 +16,6 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from packidx.errors import OptionError
 from packidx.torch import OrderedPacks
 from packidx.torch.sample import media_of
 
@@ -25,9 +24,6 @@ class Packs(Dataset[dict[str, Any]]):
     """Item i is the i-th pack of training as verl's SFT data sets give a sample: ``input_ids`` and
     ``loss_mask`` int64 [T], ``position_ids`` [T] or [4, T], which restart with every sample, and
     ``multi_modal_inputs``, the tensors of media: its collator wants them of all packs or none.
-
-    Raises:
-        OptionError: the plan was made with ``--shift``.
     """
 
     def __init__(
@@ -42,8 +38,6 @@ class Packs(Dataset[dict[str, Any]]):
         given = dict(config.get("packidx") or {})
         given.setdefault("encode", processor or tokenizer)
         self.packs = OrderedPacks(path, global_batch=config["train_batch_size"], **given)
-        if self.packs.index.snapshot.options.shift:
-            raise OptionError(f"{path} was planned with --shift, and verl shifts: plan without")
 
     def __len__(self) -> int:
         return len(self.packs)

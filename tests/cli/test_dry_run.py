@@ -40,7 +40,6 @@ def test_it_says_what_the_plan_would_be(
 @pytest.mark.parametrize(
     "more",
     [
-        ["--shift"],
         ["--window", "20", "--mix", "a=1.5"],
         ["--on-long", "truncate", "--group-by", "media_type", "--workers", "2", "--window", "1"],
         ["--holdout", "0.2", "--schedule", "random"],
@@ -80,7 +79,10 @@ def test_several_capacities_are_a_table(lengths: Path, capsys: pytest.CaptureFix
         (["--capacity", "64,128", "-o", "i"], "several are for --dry-run"),
         (["--capacity", "6x", "-o", "i"], "is not an integer"),
         (["--dry-run"], "4096,8192"),
-        (["--dry-run", "--capacity", "64", "--append", "-o", "i"], "plans anew"),
+        (
+            ["--dry-run", "--capacity", "64", "--continue", "s.json", "-o", "i"],
+            "cannot be combined",
+        ),
     ],
 )
 def test_what_does_not_go(

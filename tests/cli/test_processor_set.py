@@ -98,17 +98,3 @@ def test_settings_decide_lengths_and_are_in_the_options(
         assert main([*command, *settings]) == 1
         assert words in " ".join(capsys.readouterr().err.split())
     assert json.loads((output / "manifest.json").read_text()) == small
-
-
-def test_shards_counted_with_other_settings_are_not_appended(
-    data: str, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, index = processors / "qwen2.5-vl", str(tmp_path / "index")
-    estimated(data, folder, tmp_path / "lengths", *PLANNED)
-    plan = ["plan", str(tmp_path / "lengths"), "-o", index]
-    assert main([*plan, "--capacity", "4096", "--window", "1"]) == 0
-    estimated(data, folder, tmp_path / "lengths", PLANNED[1], "images.max_pixels=602112")
-    assert main([*plan, "--append"]) == 1
-    said = capsys.readouterr().err
-    assert "counted by another encoder than" in said
-    assert "images.max_pixels: 1003520 planned, 602112 appended" in said

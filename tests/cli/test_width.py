@@ -42,7 +42,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "trace i --step 0",
         "trace i --sample-id 3",
         "diff i j",
-        "plan l.parquet -o j --capacity 4096 --on-long truncate --holdout 0.1 --shift --align 8",
+        "plan l.parquet -o j --capacity 4096 --on-long truncate --holdout 0.1 --align 8",
     ],
 )
 @pytest.mark.parametrize("columns", [None, str(WIDTH)])

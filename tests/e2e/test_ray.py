@@ -212,22 +212,20 @@ def test_plan_gives_the_same_bytes(lengths: Path, tmp_path: Path, rules: dict[st
     assert broken_rules(open_index(tmp_path / "ray")) == []
 
 
-def test_append_and_continue_give_the_same_bytes(tmp_path: Path, small_tasks: None) -> None:
+def test_continued_plans_give_the_same_bytes(tmp_path: Path, small_tasks: None) -> None:
     data = write_talks(tmp_path / "data", 6)
-    estimate_lengths([f"all={data}"], tmp_path / "six", workers=1)
     for shard in range(6, 11):
         (data / f"shard-{shard:03d}.jsonl").write_bytes((data / "shard-000.jsonl").read_bytes())
     estimate_lengths([f"all={data}"], tmp_path / "eleven", workers=1)
     for engine in ("local", "ray"):
         index = tmp_path / engine
-        plan_packs(tmp_path / "six", index, capacity=3000, window=2, engine=engine)
-        plan_packs(tmp_path / "eleven", index, append=open_index(index), engine=engine)
+        plan_packs(tmp_path / "eleven", index, capacity=3000, window=2, engine=engine)
         now = open_index(index)
         state = Training(now, global_batch=8).state_at(1)
         plan_packs(tmp_path / "eleven", index, resume=(now, state), capacity=6000, engine=engine)
     local, there = (plans(tmp_path / engine) for engine in ("local", "ray"))
     assert local == there
-    assert len(snapshot_ids(tmp_path / "local")) == 3
+    assert len(snapshot_ids(tmp_path / "local")) == 2
 
 
 def test_the_commands_take_the_engine(

@@ -91,7 +91,7 @@ WRONG = [
     (setting("lengths", "methods", to={"heuristic": 60}), "lengths.fingerprint"),
     (setting("options", "seed", to=128), "snapshot_id"),
     (setting("options", "planned_capacity", to=65), "above its capacity 64"),
-    (setting("options", "shift", to=1), "`bool`, got `int` - at `\\$.options.shift`"),
+    (setting("options", "seed", to=True), "`int`, got `bool` - at `\\$.options.seed`"),
     (setting("options", "cost_model", "vit_linear", to=-1.0), ">= 0.0 - at .*vit_linear`"),
     (setting("windows", 0, "files", 0, "sha256", to="0" * 63), r"files\[0\].sha256`"),
     (setting("windows", 0, "files", 0, "rows", to=-1), r"`int` >= 0 - at .*files\[0\].rows`"),

@@ -70,7 +70,7 @@ TOTALS = f"""SELECT (SELECT count(*) FROM packs) AS num_packs,
     (SELECT sum(length) FROM packs) AS num_tokens, count(*) AS num_pieces,
     count(DISTINCT sample_id) AS num_samples, (SELECT count(*) FROM dropped) AS num_dropped,
     (SELECT sum(greatest(length, 0)) FROM dropped) AS num_tokens_dropped,
-    (SELECT sum(greatest(coalesce(length, 0), 0) - {{shift}}) FROM dropped
+    (SELECT sum(greatest(coalesce(length, 0), 0)) FROM dropped
     WHERE reason IN {LOST}) AS lost FROM samples"""
 LOCATED = ("source", "key", "shard", "row", "offset", "nbytes")
 
@@ -83,7 +83,6 @@ def broken_rules(index: Index) -> list[str]:
     caps = ("max_images", "max_vision_patches", "max_samples")
     values: dict[str, Any] = {name: getattr(options, name) or 1 << 62 for name in caps}
     values |= {"capacity": options.planned_capacity, "unit": options.pad_pack_to or 1}
-    values |= {"shift": int(options.shift)}
     totals, reasons, last = Counter[str](), Counter[str](), -1
     for placed in snapshot.placed:
         tables = {name: index.window(name, placed.number) for name in TABLES}

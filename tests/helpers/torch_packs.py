@@ -111,7 +111,6 @@ def pack(
     *,
     mrope: bool = True,
     slots: list[int] | None = None,
-    shifted: bool = False,
     **tensors: Any,
 ) -> Pack:
     """A pack as `PackedDataset` returns it, made by hand; media are those of its first sample."""
@@ -128,4 +127,4 @@ def pack(
             sample[key] = part
     numbers = torch.arange(sum(length > 0 for length in lengths))
     segments = [Segment(*each) for each in zip(samples, slots, strict=True)]
-    return Pack(3, 0, numbers, torch.zeros_like(numbers), segments, shifted)
+    return Pack(3, 0, numbers, torch.zeros_like(numbers), segments)

@@ -88,7 +88,6 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "max_samples": st.sampled_from([None, 1, 2, 3, 5]),
     "max_images": st.sampled_from([None, 2, 3]),
     "align": st.sampled_from([1, 4]),
-    "shift": st.booleans(),
     "holdout": st.sampled_from([None, "0.3"]),
     "window": st.sampled_from(["4GB", 7]),
     "schedule": st.sampled_from(["random", "stratified"]),

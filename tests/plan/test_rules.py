@@ -76,7 +76,6 @@ OPTIONS = st.fixed_dictionaries(
         "seed": st.integers(0, 3),
         "on_long": st.sampled_from(["drop", "split", "truncate"]),
         "margin": st.sampled_from([0.0, 0.3]),
-        "shift": st.just(True),
         "max_images": st.integers(1, 4),
         "max_vision_patches": st.integers(12, 100),
         "max_samples": st.integers(1, 4),
@@ -142,7 +141,7 @@ def assert_rules(index: Index, rows: list[Row], options: dict[str, Any]) -> None
     members = defaultdict(list)
     for sample in samples:
         members[sample["pack_id"]].append(sample)
-    shift, align = bool(options.get("shift")), options.get("align", 1)
+    align = options.get("align", 1)
     for pack in packs:
         inside = members[pack["pack_id"]]
         assert len(inside) == pack["num_samples"] <= options.get("max_samples", 999)
@@ -150,8 +149,6 @@ def assert_rules(index: Index, rows: list[Row], options: dict[str, Any]) -> None
         assert pack["padded_length"] % options.get("pad_pack_to", 1) == 0
         assert (pack["num_images"] or 0) <= options.get("max_images", 999)
         assert (pack["vision_patches"] or 0) <= options.get("max_vision_patches", 999)
-        copies = Counter((s["sample_id"], s["piece"]) for s in inside)
-        assert max(copies.values()) == 1
         if options.get("group_by") == "source":
             assert {s["source"] for s in inside} == {pack["group"]}
         if options.get("group_by") == "media_type":
@@ -165,14 +162,14 @@ def assert_rules(index: Index, rows: list[Row], options: dict[str, Any]) -> None
             tokens[sample["sample_id"]] += sample["length"]
     result = index.manifest["result"]
     eligible = {i for i in range(len(rows)) if dropped.get(i) not in NOT_ELIGIBLE}
-    assert result["num_tokens_eligible"] == sum(rows[i]["length"] - shift for i in eligible)
+    assert result["num_tokens_eligible"] == sum(rows[i]["length"] for i in eligible)
     seen: dict[int, int] = defaultdict(int)  # tokens of each sample, whichever copy has them
     for ident, spans in spans_of(samples).items():
         seen[ident] = len(set().union(*spans))
-    lost = sum(rows[i]["length"] - shift - seen[i] for i in eligible)
+    lost = sum(rows[i]["length"] - seen[i] for i in eligible)
     assert result["num_tokens_lost"] == lost
     for ident, number in tokens.items():
-        row, whole = rows[ident], rows[ident]["length"] - shift
+        row, whole = rows[ident], rows[ident]["length"]
         assert number == whole or options.get("on_long") in ("split", "truncate")
         is_text = not (row["num_images"] or row["num_videos"])
         assert number == whole or options["on_long"] == "truncate" or is_text

@@ -71,25 +71,23 @@ class Row:
             "label_spans": spans,
         }
 
-    def packed(self, on_long: str, longest: int, shift: int) -> tuple[list[tuple[int, int]], str]:
+    def packed(self, on_long: str, longest: int) -> tuple[list[tuple[int, int]], str]:
         """The tokens that are in packs, piece by piece, or why there are none."""
-        weight, last = self.length - shift, max((b for _, b in self.media), default=0)
+        weight, last = self.length, max((b for _, b in self.media), default=0)
         if weight <= 0:
             return [], "empty"
-        if shift and last == self.length:
-            return [], "too_long"
         if weight <= longest:
             return [(0, weight)], ""
         if on_long == "drop" or self.media and (on_long == "split" or last > longest):
             return [], "too_long"
         cuts = [(a, min(a + longest, weight)) for a in range(0, weight, longest)]
         cuts = cuts[:1] if on_long == "truncate" else cuts
-        held = [(a, b) for a, b in cuts if self.labels(a, b, shift)]
+        held = [(a, b) for a, b in cuts if self.labels(a, b)]
         return held, "" if held else "too_long" if self.media else "no_labels"
 
-    def labels(self, start: int, stop: int, shift: int) -> int:
+    def labels(self, start: int, stop: int) -> int:
         # What the piece's first token would be trained on stands in another piece.
-        return len(self.trained & set(range(start + 1, stop + shift)))
+        return len(self.trained & set(range(start + 1, stop)))
 
 
 def write(path: Path, rows: list[Row]) -> Path:
@@ -134,7 +132,6 @@ ROWS = st.lists(
 OPTIONS = st.fixed_dictionaries(
     {
         "capacity": st.integers(3, 40),
-        "shift": st.booleans(),
         "on_long": st.sampled_from(["split", "truncate", "drop"]),
     },
     optional={"align": st.sampled_from([2, 3]), "window": st.just(2)},
@@ -147,9 +144,9 @@ def test_text_is_cut_and_media_are_not(
 ) -> None:
     folder = tmp_path_factory.mktemp("split")
     index = planned(write(folder / "l.parquet", rows), folder / "i", **options)
-    align, shift = options.get("align", 1), int(options["shift"])
+    align = options.get("align", 1)
     longest = options["capacity"] // align * align
-    wanted = [row.packed(options["on_long"], longest, shift) for row in rows]
+    wanted = [row.packed(options["on_long"], longest) for row in rows]
     if index is None:
         assert not any(held for held, _ in wanted)
         return
@@ -162,10 +159,10 @@ def test_text_is_cut_and_media_are_not(
         assert spans == held
         for piece, (a, b) in zip(pieces, held, strict=True):
             assert [m["at"] for m in piece["media"]] == [at for at, _ in row.media]
-            assert piece["label_tokens"] == row.labels(a, b, shift)
+            assert piece["label_tokens"] == row.labels(a, b)
     sizes = [sum(b - a for a, b in held) for held, _ in wanted]
     result = index.snapshot.result
-    whole = [row.length - shift for row in rows]
+    whole = [row.length for row in rows]
     assert result.num_tokens_lost == sum(max(n, 0) for n in whole) - sum(sizes)
     assert result.num_tokens_cut == sum(
         n - size for n, size in zip(whole, sizes, strict=True) if size

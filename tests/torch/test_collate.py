@@ -60,14 +60,6 @@ def test_flash_puts_all_packs_into_one_row() -> None:
     assert isinstance(batch["max_length_q"], int)
 
 
-def test_shifted_labels_are_marked_as_such() -> None:
-    batch = collate(pack([3], shifted=True))
-    assert torch.equal(batch["shift_labels"], batch["labels"]) and "shifted" not in batch
-    assert "shift_labels" not in collate(pack([3]))
-    with pytest.raises(MismatchError, match="use one plan"):
-        collate([pack([3], shifted=True), pack([3])])
-
-
 def aligned(**media: Any) -> Pack:
     """Two samples in slots of 4, then a segment of nothing but padding."""
     return pack([3, 4, 0], slots=[4, 4, 4], **media)

@@ -293,22 +293,6 @@ def test_a_short_sample_is_not_taken_for_a_cut_one(tmp_path: Path) -> None:
         PackedDataset(index, longer)[0]
 
 
-def test_shifted_plan(tmp_path: Path) -> None:
-    index = make_index(tmp_path, {"all": TEXTS[:3] + IMAGES[:1]}, capacity=64, shift=True)
-    encode = SyntheticEncode()
-    (pack,) = every(PackedDataset(index, encode))
-    parts = [encode(one) for one in TEXTS[:3] + IMAGES[:1]]
-    by_length = {len(part["input_ids"]) - 1: part for part in parts}
-    assert pack["shifted"] is True
-    assert len(pack["input_ids"]) == sum(by_length)
-    bounds = pack["cu_seqlens"].tolist()
-    for start, stop in zip(bounds, bounds[1:], strict=False):
-        part = by_length[stop - start]
-        assert torch.equal(pack["input_ids"][start:stop], part["input_ids"][:-1])
-        assert torch.equal(pack["labels"][start:stop], part["input_ids"][1:])
-        assert torch.equal(pack["position_ids"][1:, start:stop], part["position_ids"][:, :-1])
-
-
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_workers_read_the_same_packs(index: Index, context: str) -> None:
     dataset = PackedDataset(index, SyntheticEncode())

@@ -350,7 +350,7 @@ def test_copies_come_as_a_plan_has_them_and_never_meet(lengths: Path, tmp_path: 
     "options",
     [
         {"align": 8, "margin": 0.05},  # 243 tokens, of which samples take 240
-        {"shift": True, "pad_pack_to": 16, "reserve": 16},
+        {"pad_pack_to": 16, "reserve": 16},
         {"max_samples": 3, "align": 4},
     ],
 )

@@ -215,10 +215,9 @@ def plain_trainer(out: Path, dataset: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("shift", [False, True])
-def test_the_plain_trainers_loss_of_whole_packs_is_the_models(tmp_path: Path, shift: bool) -> None:
+def test_the_plain_trainers_loss_of_whole_packs_is_the_models(tmp_path: Path) -> None:
     """Position t predicts token t + 1 of its sample, whoever shifts the labels."""
-    trained_index(tmp_path, num_packs=4, shift=shift)
+    trained_index(tmp_path, num_packs=4)
     dataset = PackedDataset(tmp_path / "index", Encode())
     job = plain_trainer(tmp_path / "run", dataset)
     losses: list[float] = []
@@ -233,23 +232,11 @@ def test_the_plain_trainers_loss_of_whole_packs_is_the_models(tmp_path: Path, sh
     total, count, bounds = 0.0, 0, pack["cu_seqlens"].tolist()
     for start, stop in zip(bounds, bounds[1:], strict=False):
         rows, labels = logits[start:stop], pack["labels"][start:stop]
-        rows, labels = (rows, labels) if shift else (rows[:-1], labels[1:])
+        rows, labels = rows[:-1], labels[1:]
         trained = labels != -100
         total += float(cross_entropy(rows[trained], labels[trained], reduction="sum"))
         count += int(trained.sum())
     assert count > 1 and losses == [pytest.approx(total / count, abs=1e-3)]
-
-
-def test_evaluation_of_shifted_packs_shifts_them_once(tmp_path: Path) -> None:
-    trained_index(tmp_path, num_packs=4, shift=True)
-    dataset = PackedDataset(tmp_path / "index", Encode())
-    job = trainer(
-        str(tmp_path), dataset, PackSampler(tmp_path / "index", global_batch=4), max_steps=1
-    )
-    with torch.no_grad():
-        expected = float(job.model.eval()(**collate(dataset[0])).loss)
-    few = torch.utils.data.Subset(dataset, [0])
-    assert job.evaluate(few)["eval_loss"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_global_batch_that_is_not_the_plans(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ logits, is called on its class without one.
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,13 +17,11 @@ pytest.importorskip("verl.trainer.sft_trainer", exc_type=ImportError)
 
 import trainer_packs as real
 from omegaconf import OmegaConf
-from small_packs import make_index, record
 from verl.trainer.sft_trainer import SFTTrainer, create_sft_dataset
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.utils.losses import sft_loss
 
-from packidx.errors import OptionError
 from packidx.index import Index
 from packidx.trainers.verl import in_order
 
@@ -80,14 +77,6 @@ def test_its_loader_resumes_by_its_own_state(index: Index) -> None:
     again = loader_of(index)
     again.load_state_dict(loader.state_dict())
     assert packs_in(index, again) == real.packs_of(index, 0, 1)[7 * real.BATCH :]
-
-
-def test_shifted_plans_are_refused(tmp_path: Path) -> None:
-    shifted = make_index(
-        tmp_path, {"a": [record(n, [9]) for n in range(20)]}, capacity=40, shift=True
-    )
-    with pytest.raises(OptionError, match="verl shifts"):
-        loader_of(shifted)
 
 
 def test_its_loss_is_that_of_plain_pytorch(index: Index) -> None:

@@ -212,7 +212,7 @@ def judge(
 ) -> tuple[Verdicts, Copies]:
     """Return what is dropped before lengths and caps are looked at, and the copies of the rest.
 
-    `weight` has the tokens of each row after the shift, int32 [n].
+    `weight` has the tokens of each row, int32 [n].
     """
     verdicts = Verdicts(np.zeros(rows.num_rows, np.int8))
     ok = rows.is_ok()

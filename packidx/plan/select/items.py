@@ -175,15 +175,11 @@ def make_items(rows: LengthsRows, options: Options, rules: Rules) -> tuple[Items
         OptionError: a sample is too long and `on_long` is ``error``, or a cap is on a column that
             is not known.
     """
-    weight = rows.length - 1 if options.shift else rows.length
+    weight = rows.length
     verdicts, copies = judge(rows, weight, options, rules)
     usable = verdicts.usable()
     _check_labels(rows, usable)
     rows.check_media(usable)
-    if options.shift:
-        verdicts.set(rows.end_with_media(), "too_long")
-        verdicts.join(rows.chosen)
-        usable = verdicts.usable()
     paired = _paired_rows(rows)
     needed = weight
     if len(rows.chosen):
@@ -267,9 +263,7 @@ def _with_pieces(
         too_long = np.unique(stretches.row[over])
         stretches = select(stretches, ~np.isin(stretches.row, too_long))
     truncate = options.on_long == "truncate"
-    pieces, uncut = cut_into_pieces(
-        items.rows, stretches, options.longest, only_first=truncate, shift=options.shift
-    )
+    pieces, uncut = cut_into_pieces(items.rows, stretches, options.longest, only_first=truncate)
     uncut = uncut._replace(too_long=np.union1d(uncut.too_long, too_long))
     if not len(pieces.row):
         return items, uncut
@@ -429,13 +423,11 @@ def _details(
     long = tell("too_long", tokens, kept)
     long[long] = rows.may_hold_media(numbers[long])
     detail[long & ~paired] += WITH_MEDIA
-    detail[long & (tokens[numbers] <= options.longest)] = "the shift would cut its last medium"
     tell("no_labels", tokens, " tokens; no part of it that fits a pack has a label token")
     for name, cap in options.caps.items():
         values = rows.ints(name)[0] if name in rows.frame.columns else np.ones_like(tokens)
         tell(f"max_{name.removeprefix('num_')}", _of_pairs(rows, values), f" > {cap} per pack")
-    shifted = " after the shift" if options.shift else ""
-    detail[reasons == "empty"] = f"no token is left to train on{shifted}"
+    detail[reasons == "empty"] = "no token is left to train on"
     invalid = np.flatnonzero(reasons == "invalid_length")
     stated = rows.take("length", numbers[invalid]).to_pylist()
     detail[invalid] = [f"length is {'null' if n is None else n}" for n in stated]

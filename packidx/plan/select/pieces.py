@@ -91,14 +91,11 @@ class Uncut(NamedTuple):
 
 
 def cut_into_pieces(
-    rows: LengthsRows, stretches: Stretches, longest: int, *, only_first: bool, shift: bool
+    rows: LengthsRows, stretches: Stretches, longest: int, *, only_first: bool
 ) -> tuple[Pieces, Uncut]:
     """Cut every stretch into pieces of at most `longest` tokens; keep all, or the first alone.
 
     Pieces that are known to have no label token are left out.
-
-    Args:
-        shift: True if token t of a stretch is trained to predict token t + 1 of its sample.
     """
     chosen = np.unique(stretches.row)
     has_media = rows.may_hold_media(chosen)
@@ -106,7 +103,7 @@ def cut_into_pieces(
     if only_first:
         fixed = fixed[_media_ends(rows, fixed) > longest]
     pieces = _chunks(select(stretches, ~np.isin(stretches.row, fixed)), longest, only_first)
-    first, last = pieces.token_start + 1, pieces.token_start + pieces.length + shift
+    first, last = pieces.token_start + 1, pieces.token_start + pieces.length
     labels, unknown = label_tokens(rows, pieces.row, first, last)
     pieces = pieces._replace(label_tokens=labels, labels_unknown=unknown)
     pieces = select(pieces, (labels > 0) | unknown)

@@ -74,7 +74,7 @@ def test_a_recipe_is_the_plan_of_its_options(
     assert planned["snapshot_id"] == same["snapshot_id"] and same["existed"]
     for key in ("pretokenize", "collate_max_length", "packing_format", "attn_implementation"):
         assert f"note: {path}: packed_sequence.{key} changes no plan" in notes
-    assert "`--shift` plans that" in notes
+    assert "one fewer per sample" in notes
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,6 @@ def test_the_format_has_every_option_of_a_manifest() -> None:
         (["--margin", "0.25"], {"margin": 0.25, "capacity": 2048}),
         (["--seed", "5"], {"seed": 5, "margin": 0.1}),
         (["--mix", "b=2"], {"weights": {"b": "2"}}),
-        (["--shift"], {"shift": True}),
     ],
 )
 def test_the_command_line_wins(

@@ -152,19 +152,6 @@ def test_planned_denominator_is_what_the_batches_hold(index: Index, name: str) -
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_shifted_plan_is_the_same_loss(tmp_path: Path, name: str) -> None:
-    """Labels one position earlier are the same labels."""
-    index = trained_index(tmp_path, 8, shift=True)
-    packs = PackSampler(index, global_batch=BATCH).packs_of_step(0)
-    pack = PackedDataset(index, Encode())[packs[0]]
-    assert pack.shifted and "shift_labels" in collate(pack)
-    loss, expected = alone(index, packs, name)
-    found, grads = packed(index, name)
-    assert found == pytest.approx(loss, abs=1e-5)
-    assert largest_difference(grads, expected) < 1e-5
-
-
-@pytest.mark.parametrize("name", WEIGHTS)
 def test_holes_leave_the_loss_of_the_others(index: Index, name: str) -> None:
     """One sample's labels are gone: after the correction the gradients are those without it."""
     sampler, dataset, weights = PackSampler(index, global_batch=BATCH), None, LossWeights(name)

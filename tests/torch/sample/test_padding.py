@@ -37,7 +37,7 @@ PLANS: list[dict[str, Any]] = [
     {"align": 8},
     {"pad_pack_to": 24},
     {"align": 8, "pad_pack_to": 32},
-    {"align": 8, "pad_pack_to": 16, "shift": True},
+    {"align": 8, "pad_pack_to": 16},
     {"align": 8, "on_long": "split"},
 ]
 

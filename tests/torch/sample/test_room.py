@@ -80,14 +80,13 @@ def check_packs(
         assert ids == [number for number in planned if number in ids]  # in order of position
         for number, start, length in zip(ids, bounds, lengths, strict=False):
             whole = encode.whole(number, records)
-            whole = whole[: len(whole) - options.shift]
             assert torch.equal(pack["input_ids"][start : start + length], whole)
             assert pack["position_ids"][0, start : start + length].tolist() == [*range(length)]
             held.add(number)
         slots = dict(zip(ids, (b - a for a, b in itertools.pairwise(bounds)), strict=False))
         for event in each.events:
             assert (event["kind"], event["done"]) == ("no_room", "left_out")
-            found = length_of(records[event["sample_id"]]["parts"]) - options.shift
+            found = length_of(records[event["sample_id"]]["parts"])
             assert event["found"] == found
             # No room beside those before it, of which none was left out later.
             before = planned.index(event["sample_id"])
@@ -101,7 +100,6 @@ RULES: list[dict[str, Any]] = [
     {},
     {"align": 8},
     {"pad_pack_to": 32},
-    {"shift": True},
     {"margin": 0.25},
     {"reserve": 48, "align": 4, "pad_pack_to": 16},
 ]
