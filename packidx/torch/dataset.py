@@ -58,8 +58,7 @@ class PackedDataset(Dataset[Pack]):
             counted with one: applied to every record as it stands in its file. Its
             random numbers are the plan's: of its seed, sample and copy, and of a stream's epoch.
         on_mismatch: about a sample that is not what was planned: ``'error'`` raises; ``'skip'``
-            leaves it out; ``'truncate'`` keeps its slot, cutting what is longer behind its last
-            medium, and padding what is shorter; ``'fit'``, for plans on guessed lengths, takes
+            leaves it out; ``'fit'``, for plans on guessed lengths, takes
             every sample as long as it is, in order, as far as the capacity goes (less the plan's
             ``--reserve``). A pack is then padded to a multiple of the plan's ``--pad-pack-to``
             alone. Of a plan with ``--on-long truncate`` a sample longer than a pack is cut.

@@ -65,7 +65,7 @@ def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
 
 T = TypeVar("T")
 
-ON_MISMATCH = ("error", "skip", "truncate", "fit")
+ON_MISMATCH = ("error", "skip", "fit")
 ON_BAD = ("error", "skip")
 
 BACKOFF = 0.1  # seconds before the first retry, twice as many before each further one
@@ -186,9 +186,10 @@ class SampleReader:
     def read(
         self, sample: Sample, epoch: int, events: Happened, room: PackBuffer
     ) -> Tensors | None:
-        """The piece of `sample` that its pack holds, of exactly the planned length; by
-        ``on_mismatch="truncate"`` not longer, by ``"fit"`` as long as it is. None where it is left
-        out.
+        """Read the piece of `sample` that its pack holds.
+
+        It has exactly the planned length, or its own by ``on_mismatch="fit"``. None if it is
+        skipped.
 
         Args:
             sample: as planned.
@@ -218,7 +219,7 @@ class SampleReader:
         except PlanMismatch as error:
             if self._on_mismatch == "error":
                 raise _located(error, sample, self._index) from None
-            if self._on_mismatch in ("truncate", "fit"):
+            if self._on_mismatch == "fit":
                 return self._as_it_is(encoded, sample, error, events)
             events.append(event("mismatch", "left_out", sample, error, length_of(encoded)))
             return None
@@ -271,12 +272,11 @@ class SampleReader:
     def _as_it_is(
         self, encoded: Tensors, sample: Sample, error: PlanMismatch, events: Happened
     ) -> Tensors | None:
-        """A sample that is not what was planned, whole, or as much of it as there is room for: by
-        ``'truncate'`` as many tokens as planned, by ``'fit'`` a pack, where the plan truncates."""
-        length, most = length_of(encoded), sample.length
-        if self.room is not None:
-            truncates = self._index.snapshot.options.on_long == "truncate"
-            most = self._longest if truncates else length
+        """Return a whole sample that is not what was planned; one longer than a pack is cut if the
+        plan truncates."""
+        length = length_of(encoded)
+        truncates = self._index.snapshot.options.on_long == "truncate"
+        most = self._longest if truncates else length
         is_cut, fitted = length > most, encoded
         done = "truncated" if is_cut else "fitted"
         if sample.piece or sample.token_start or not min(length, most):
@@ -288,7 +288,7 @@ class SampleReader:
                 done = "left_out"
             else:
                 done = done if (fitted["labels"] != IGNORE).any() else "left_out"
-        # Of guesses hardly any is right, and nobody wants to hear it.
+        # Guessed lengths are hardly ever right: a warning for each would say nothing.
         if done != "fitted" or self._is_exact:
             events.append(event("mismatch", done, sample, error, length))
         return None if done == "left_out" else fitted

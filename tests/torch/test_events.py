@@ -215,51 +215,6 @@ def test_a_sample_of_another_length(index: Index, key: str, parts: Any) -> None:
     assert dataset.events.counts == {"mismatch": 1}
 
 
-@pytest.mark.parametrize(
-    ("key", "parts", "kept"),
-    [
-        ("key-2", [9], 7),  # planned as 7
-        ("key-2", [4], 4),
-        ("key-101", [3, (4, 4), 4, (2, 2), 6], 19),
-        ("key-101", [3, (4, 4), 4], 13),
-    ],
-)
-def test_a_sample_keeps_its_slot(index: Index, key: str, parts: Any, kept: int) -> None:
-    k, inside = at(index, key)
-    healthy = PackedDataset(index, SyntheticEncode())[k].joined()
-    encode = Resized(key, parts)
-    dataset = PackedDataset(index, encode, on_mismatch="truncate")
-    read = dataset[k]
-    pack, length = read.joined(), inside.stop - inside.start
-    assert pack["cu_seqlens"].tolist() == healthy["cu_seqlens"].tolist()
-    for name in ("input_ids", "labels"):
-        assert torch.equal(pack[name][: inside.start], healthy[name][: inside.start])
-        assert torch.equal(pack[name][inside.stop :], healthy[name][inside.stop :])
-    (own,) = [s for s, n in zip(read.samples, read.sample_ids, strict=True) if n == number_of(key)]
-    whole = encode((TEXTS + IMAGES)[number_of(key)])["input_ids"].flatten()
-    assert len(own["input_ids"]) <= min(length, len(whole))
-    assert torch.equal(own["input_ids"], whole[: len(own["input_ids"])])
-    tokens = sum(int(t * h * w) // 4 for t, h, w in pack.get("image_grid_thw", []))
-    assert tokens == int((pack["input_ids"] == IMAGE).sum())
-    (told,) = read.events
-    assert told["done"] == ("truncated" if len(whole) > length else "fitted")
-    assert len(own["input_ids"]) == kept
-
-
-def test_a_sample_that_would_lose_an_image_is_left_out(index: Index) -> None:
-    k, _ = at(index, "key-101")
-    encode = Resized("key-101", [3, (4, 8), 4, (2, 8), 3])  # the second image has no room
-    read = PackedDataset(index, encode, on_mismatch="truncate")[k]
-    (told,) = read.events
-    assert (told["done"], told["key"]) == ("left_out", "key-101")
-    assert number_of("key-101") not in read.sample_ids.tolist()
-
-
-def number_of(key: str) -> int:
-    number = int(key[4:])
-    return number if number < 100 else len(TEXTS) + number - 100
-
-
 @pytest.mark.parametrize("on_mismatch", ["error", "skip"])
 def test_media_of_another_size_at_the_same_length(index: Index, on_mismatch: str) -> None:
     """A 2 x 8 image has the tokens of a 4 x 4 one: length alone would not tell."""
