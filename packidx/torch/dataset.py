@@ -67,8 +67,6 @@ class PackedDataset(Dataset[Pack]):
             nothing is left is pad tokens alone. `events` tells of each. Ranks that read the same
             pack for themselves (tensor, context or pipeline parallelism) may leave out different
             samples: let those raise.
-        retries: how often reading is tried again, after 0.1 s and then twice as long each time,
-            where an input or output error may be transient. A missing file or a bad record is not.
         dummy_image: True: a pack without media gets one small image as a segment of its own, seen
             by no sample and without labels, for trainers that need every rank to run the vision
             tower; the plan must reserve its tokens (``--reserve``). A record with one image: that.
@@ -92,7 +90,6 @@ class PackedDataset(Dataset[Pack]):
         *,
         on_mismatch: str = "error",
         on_bad: str = "error",
-        retries: int = 3,
         dummy_image: bool | Mapping[str, Any] | None = None,
     ) -> None:
         self.index = open_index(index, roots)
@@ -113,8 +110,7 @@ class PackedDataset(Dataset[Pack]):
         planned = self.index.snapshot.lengths.transform
         checked = planned_transform(planned, transform, str(self.index.path))
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
-        policies = (on_mismatch, on_bad, retries)
-        self._reader = SampleReader(self.index, encode, checked, *policies)
+        self._reader = SampleReader(self.index, encode, checked, on_mismatch, on_bad)
         self._dummy_image = dummy_image
         self._like = NOTHING  # per-token tensors of the last first sample, for packs that keep none
         if dummy_image and not self._options.reserve:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import operator
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from packidx.errors import (
     BadRecord,
@@ -21,7 +19,6 @@ from packidx.errors import (
 )
 from packidx.format.index import IndexManifest
 from packidx.index import Index, Sample
-from packidx.io.stores import is_transient
 from packidx.records.fetch import Fetcher
 from packidx.torch.events import Happened, event
 from packidx.torch.joining import IGNORE, rules_of
@@ -63,12 +60,8 @@ def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
     return ProcessorEncoder(encode, policy or "all", settings=settings)
 
 
-T = TypeVar("T")
-
 ON_MISMATCH = ("error", "skip", "fit")
 ON_BAD = ("error", "skip")
-
-BACKOFF = 0.1  # seconds before the first retry, twice as many before each further one
 
 
 def room_of(snapshot: IndexManifest) -> int:
@@ -108,32 +101,14 @@ def is_of_the_sample(error: Exception) -> bool:
     return not isinstance(error, MemoryError | ImportError)
 
 
-def with_retries(read: Callable[[], T], retries: int) -> tuple[T, Exception | None]:
-    """``read()``, again after input or output that failed and may work another time.
-
-    Returns:
-        what it returned, and the last error before it did.
-    """
-    failed: Exception | None = None
-    for attempt in range(retries):
-        try:
-            return read(), failed
-        except Exception as error:
-            if not is_transient(error):
-                raise
-            failed = error
-        time.sleep(BACKOFF * 2**attempt)
-    return read(), failed
-
-
 class SampleReader:
-    """Reads the samples of one plan; `on_mismatch`, `on_bad` and `retries` are `PackedDataset`'s.
+    """Reads the samples of one plan; `on_mismatch` and `on_bad` are `PackedDataset`'s.
 
     Attributes:
         room: tokens for the samples of one pack by ``on_mismatch="fit"``; else None.
 
     Raises:
-        OptionError: one of the three is none, or a plan cannot be read so.
+        OptionError: one of the two is unknown, or the plan cannot be read so.
     """
 
     def __init__(
@@ -143,15 +118,12 @@ class SampleReader:
         transform: Transform | None,
         on_mismatch: str,
         on_bad: str,
-        retries: int,
     ) -> None:
         if on_mismatch not in ON_MISMATCH:
             raise OptionError(f"on_mismatch {on_mismatch!r} is not one of {', '.join(ON_MISMATCH)}")
         if on_bad not in ON_BAD:
             raise OptionError(f"on_bad {on_bad!r} is not one of {', '.join(ON_BAD)}")
-        if operator.index(retries) < 0:
-            raise OptionError(f"retries is {retries}: it must be 0 or more")
-        self._on_mismatch, self._on_bad, self._retries = on_mismatch, on_bad, retries
+        self._on_mismatch, self._on_bad = on_mismatch, on_bad
         self.room = room_of(index.snapshot) if on_mismatch == "fit" else None
         self._index = index
         self._encode: Any = encode
@@ -202,9 +174,7 @@ class SampleReader:
             BadRecord, SourceError: record, media or shard cannot be read.
         """
         try:
-            encoded, failed = with_retries(
-                lambda: self._encoded(sample, epoch, room), self._retries
-            )
+            encoded = self._encoded(sample, epoch, room)
         except Exception as error:
             self._note_changes(sample, events)
             if self._on_bad == "error" or not is_of_the_sample(error):
@@ -212,8 +182,6 @@ class SampleReader:
             events.append(event("unreadable", "left_out", sample, error))
             return None
         self._note_changes(sample, events)
-        if failed is not None:
-            events.append(event("retried", "read", sample, failed, length_of(encoded)))
         try:
             return self._fit(encoded, sample)
         except PlanMismatch as error:
