@@ -158,6 +158,7 @@ class PackedDataset(Dataset[Pack]):
             epoch,
             torch.tensor([sample.sample_id for sample in kept], dtype=torch.int64),
             torch.tensor(sources, dtype=torch.int64),
+            torch.tensor([sample.position for sample in kept], dtype=torch.int64),
             self._segments(planned, kept, list(samples.values())),
             self._options.shift,
             pair_ids(planned, samples.keys()),
