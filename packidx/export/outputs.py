@@ -118,7 +118,7 @@ def packs_in_order(
             if progress is not None:
                 progress("packs", tasks[number].stop, stop)
     except WorkerDied as died:
-        raise died.error("read packs", "use fewer workers") from None
+        raise died.error("read packs") from None
 
 
 def described(folder: str, names: Iterable[str]) -> tuple[ExportedFile, ...]:

@@ -62,10 +62,10 @@ def test_padding_hides_no_sample(tmp_path: Path, attention: str, align: int) -> 
     """Padding behind samples and at the ends of rows belongs to the sample before it."""
     index = trained_index(tmp_path, 4, align=align, pad_pack_to=64, capacity=256)
     dataset, log = PackedDataset(index, Encode()), StepLog(tmp_path / "log", sampler_of(index))
-    planned = set()
+    planned: dict[int, int | None] = {}
     for step in range(log.sampler.num_steps):
         packs = log.sampler.packs_of_step(step)
-        planned |= {s.sample_id for k in packs for s in index.pack(k).samples}
+        planned |= {s.sample_id: s.label_tokens for k in packs for s in index.pack(k).samples}
         for start in (0, 2):
             held = [dataset[k] for k in packs[start : start + 2]]
             batch = collate(held, attention, sample_table=True)
@@ -73,7 +73,7 @@ def test_padding_hides_no_sample(tmp_path: Path, attention: str, align: int) -> 
         log.end_step(step)
     log.close()
     found = rows(index, tmp_path / "log", BY_SAMPLE)
-    assert planned and {row["sample_id"] for row in found} == planned
+    assert planned and {row["sample_id"]: row["label_tokens"] for row in found} == planned
 
 
 def test_a_sample_that_is_left_out_confuses_no_other(tmp_path: Path, index: Index) -> None:
