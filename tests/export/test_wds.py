@@ -99,6 +99,8 @@ def test_no_turn_is_lost(case: str) -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF"])
 def test_an_extension_is_the_content_s(kind: str) -> None:
+    if kind not in Image.registered_extensions().values():
+        pytest.skip(f"this Pillow writes no {kind}")
     expected = {"JPEG": "jpg"}.get(kind, kind.lower())
     assert extension(picture(1, kind), "x.mp4") == expected
 
