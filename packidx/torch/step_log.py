@@ -44,7 +44,7 @@ class _Step(NamedTuple):
 
 
 class StepLog:
-    """Keeps each sample's loss of each step, and the step's time and gradient norm, in a folder.
+    """Keep each sample's loss, and each step's time and gradient norm, in a folder.
 
         log = StepLog("runs/log", sampler)
         loader = DataLoader(..., collate_fn=partial(collate, sample_table=True))
