@@ -37,10 +37,10 @@ def main(data: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = StepLog(folder, sampler, flush_steps=10)
         for step, pack in enumerate(packs):
-            batch = collate(dataset[pack])
+            batch = collate(dataset[pack], sample_table=True)
             begin = time.perf_counter()
             kept = label_positions(batch)
-            inputs = {key: value for key, value in batch.items() if key != "labels"}
+            inputs = {k: v for k, v in batch.items() if k not in ("labels", "sample_table")}
             logits = model(**inputs, logits_to_keep=kept).logits
             losses: list[Tensor] = []
             weights, note = LossWeights(), lambda _, each, to=losses: to.append(each)

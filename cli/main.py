@@ -117,10 +117,7 @@ def main(args: list[str] | None = None) -> Any:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except PackidxError as error:
-        from .advice import for_command
-
-        name = next(iter(sys.argv[1:] if args is None else args), "")
-        return _failed(for_command(str(error), cli, name), error.exit_code)
+        return _failed(str(error), error.exit_code)
     except SystemExit:
         raise
     except BaseException as error:  # of which a panic in Rust is one, and no Exception

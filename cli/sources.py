@@ -46,7 +46,7 @@ def processor_option(required: bool = False) -> Decorator:
 _labels = option(
     "--labels",
     "WORDS",
-    "Which tokens to train on, such as last,no-thinking,no-eot; needs --processor.",
+    "Which tokens to train on, all, last or no-eot (last,no-eot); needs --processor.",
 )
 _transform = option(
     "--transform",

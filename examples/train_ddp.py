@@ -34,8 +34,6 @@ from packidx.torch import (
 )
 from packidx.torch.loss import (
     LossWeights,
-    batch_weight,
-    correct_gradients,
     label_positions,
     packed_loss,
     seen_denominator,
@@ -60,24 +58,21 @@ class WithLoss(torch.nn.Module):
 
 
 def train_step(
-    model: torch.nn.Module, loader: Any, per_rank: int, planned: float | None, weights: LossWeights
+    model: torch.nn.Module, loader: Any, per_rank: int, weights: LossWeights
 ) -> tuple[float, int]:
     """Gradients of one step from this rank's `per_rank` packs; its share of loss, its tokens."""
-    loss, tokens, seen = 0.0, 0, []
-    if planned is None:  # the plan cuts samples: what they weigh is known when all are here
-        held = list(itertools.islice(loader, per_rank))
-        planned, loader = seen_denominator(held, weights), iter(held)
+    loss, tokens = 0.0, 0
+    batches = list(itertools.islice(loader, per_rank))
+    denominator = seen_denominator(batches, weights)  # also right where a sample was skipped
     device = next(model.parameters()).device
-    for number in range(per_rank):
-        batch = on_device(next(loader), device)
+    for number, held in enumerate(batches):
+        batch = on_device(held, device)
         last = number == per_rank - 1
         silent = not last and isinstance(model, DistributedDataParallel)
         with model.no_sync() if silent else contextlib.nullcontext():
-            share = model(batch, planned)
+            share = model(batch, denominator)
             share.backward()
         loss, tokens = loss + float(share.detach()), tokens + batch["input_ids"].numel()
-        seen.append(batch_weight(batch, weights))
-    correct_gradients(model.parameters(), planned, seen)  # 1.0, unless samples were unreadable
     return loss, tokens
 
 
@@ -112,8 +107,7 @@ def train(args: argparse.Namespace, rank: int, world_size: int, device: torch.de
     batches, per_rank = iter(loader), sampler.global_batch // world_size
     for step in range(first, min(first + args.steps, sampler.num_steps)):
         begin = time.perf_counter()
-        planned = sampler.denominator(step, weights.name)
-        loss, tokens = train_step(model, batches, per_rank, planned, weights)
+        loss, tokens = train_step(model, batches, per_rank, weights)
         optimizer.step()
         optimizer.zero_grad()
         sums = torch.tensor([loss / world_size, tokens], dtype=torch.float64, device=device)

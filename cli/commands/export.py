@@ -85,9 +85,9 @@ def _show_energon(summary: EnergonSummary) -> None:
 def wds(quiet: bool, as_json: bool, **options: Any) -> None:
     """Write the packs of INDEX or INDEX@ID as tars, media copied as they are.
 
-    One WebDataset sample per pack: LoongForge's packed JSON, and the media of its samples. The
-    folder is ready for Megatron-Energon (.nv-meta) and for webdataset. Stopped or killed, the same
-    command goes on behind the last finished tar; the output appears when it is whole.
+    One WebDataset sample per pack: LoongForge's packed JSON, and the media of its samples. Where
+    Megatron-Energon is installed, its `energon prepare` indexes the tars. The output appears when
+    it is whole; an export that was killed starts again.
     """
     from packidx.export.wds import export_wds
 
@@ -105,8 +105,8 @@ def _show_wds(summary: WdsSummary) -> None:
         "shards": f"{count(summary.num_shards)} ({size})",
         "export": f"{summary.path} (written in {summary.seconds:.1f} s)",
     }
-    if summary.num_shards_taken_over:
-        facts["shards"] += f", {count(summary.num_shards_taken_over)} from an earlier run"
     if summary.num_kept:
         facts["samples"] += f"; {count(summary.num_kept)} also as messages under _meta.records"
+    if summary.prepare:
+        facts["Energon"] = f"not installed here; before it reads the tars, run: {summary.prepare}"
     print_facts("Exported", facts)

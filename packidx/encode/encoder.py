@@ -53,7 +53,7 @@ class ProcessorEncoder:
 
     Args:
         processor: a transformers processor or tokenizer, or a folder or model name to load it from.
-        policy: which tokens are trained on, also in words (``"last,no-thinking"``); the plan was
+        policy: which tokens are trained on, also in words (``"last,no-eot"``); the plan was
             counted with one, and only that will do.
         settings: in place of the folder's own, as ``{"images.max_pixels": 602112}``
             (`packidx.processor.folder.Given`); an object is loaded with its own.

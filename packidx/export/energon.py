@@ -232,7 +232,6 @@ def _lines(packs: range, reader: _Reader) -> tuple[list[bytes], int]:
             functools.partial(_record, reader), pack.samples, _REQUESTS if waits else 1
         )
         for record in records:
-            reader.sources.check(record.path, record.key, record.media)
             num_media += len(record.media)
         lines.append(pack_line(pack, records, reader.sources))
     return lines, num_media
@@ -307,8 +306,8 @@ class Record(NamedTuple):
     """In its tar."""
     json: dict[str, Any]
     """The record: ``messages`` (and ``tools``), or ``input_ids`` (and ``labels``)."""
-    media: list[Extent]
-    """Members, one for each placeholder in order; of a video given as frames, all."""
+    media: list[str]
+    """Names of members, one for each placeholder in order; of a video given as frames, all."""
 
 
 def record_in_words(key: str, record: dict[str, Any], path: str) -> Record:
@@ -319,7 +318,7 @@ def record_in_words(key: str, record: dict[str, Any], path: str) -> Record:
         SourceError: it has a medium that is not a member of its tar.
     """
     conversation = parse(record)
-    media: list[Extent] = []
+    media: list[str] = []
     for medium in conversation.media:
         for ref in medium.ref if isinstance(medium.ref, list) else [medium.ref]:
             if not isinstance(ref, Extent):
@@ -327,7 +326,7 @@ def record_in_words(key: str, record: dict[str, Any], path: str) -> Record:
                     f"sample {key!r} of {path} has a medium that is not a member of its tar, where "
                     "Energon could find it: `packidx export wds` writes tars that hold all"
                 )
-            media.append(ref)
+            media.append(ref.name)
     ident = record.get("id")
     said = {} if ident in (None, key) else {"id": ident}
     words = to_record(conversation, lambda turn: message_of(turn, _placeholder))
@@ -346,7 +345,7 @@ def pack_line(pack: Pack, records: Sequence[Record], sources: Sources) -> bytes:
     samples: list[dict[str, Any]] = []
     for record, located in zip(records, pack.samples, strict=True):
         said: dict[str, Any] = {"key": record.key, "json": record.json}
-        said |= {"media": [member.name for member in record.media], "token_len": located.length}
+        said |= {"media": record.media, "token_len": located.length}
         optional = {name: getattr(located, name) for name in ("copy", "piece", "token_start")}
         optional["aux"] = sources.name_of(record.path)
         samples.append(said | {name: value for name, value in optional.items() if value})

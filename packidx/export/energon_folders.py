@@ -2,22 +2,20 @@
 
 Energon finds a member by name in ``.nv-meta/index.sqlite`` of its folder, and its tar in
 ``.nv-meta/.info.json`` (`WebdatasetFileStore` in megatron.energon.cache). `energon prepare` writes
-both. Where they are older than the tars, Energon would read other bytes without a word.
+both; run it again after the tars have changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import os
 import re
-import sqlite3
-import urllib.parse
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packidx.errors import OptionError, SourceError
 from packidx.io import storage, urls
-from packidx.io.ranges import Extent
 from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.sources.energon import FOLDER
 
@@ -43,7 +41,6 @@ class Sources:
         self.shards = list(shards)
         self._shards: dict[str, tuple[str, str]] = {}  # path → folder and name in it
         self._info = functools.cache(_listed)
-        self._opened = functools.cache(_open)
         for path in shards:
             folder = self._folder_of(urls.absolute(path))
             name = urls.absolute(path)[len(folder) :].lstrip("/")
@@ -57,29 +54,6 @@ class Sources:
         """Return what a pack calls the folder of a shard; None where there is only one."""
         return self._names[self._shards[path][0]] if len(self.folders) > 1 else None
 
-    def check(self, path: str, key: str, media: Sequence[Extent]) -> None:
-        """Look a sample's media up as Energon will; nothing where it is on another machine.
-
-        Raises:
-            SourceError: they are not where the shard has them.
-        """
-        folder, name = self._shards[path]
-        database = self._opened(folder)
-        if not media or database is None:
-            return
-        known = dict(enumerate(self._info(folder) or []))
-        stated = {
-            f"{key}.{part}": (known.get(tar), at, nbytes)
-            for part, tar, at, nbytes in _rows(database, folder, _MEMBERS, key)
-        }
-        for member in media:
-            if stated.get(member.name) != (name, member.offset, member.nbytes):
-                raise SourceError(
-                    f"{_database(folder)} does not say that {member.name!r} begins at byte "
-                    f"{member.offset} of {name}, so Energon would read something else: "
-                    "run `energon prepare` on the folder again"
-                )
-
     def _folder_of(self, path: str) -> str:
         own = folder = path.rpartition("/")[0] or "/"
         while True:
@@ -92,11 +66,12 @@ class Sources:
 
     def _unready(self, folder: str) -> str | None:
         """Return what Energon would miss in a folder; None where nothing."""
-        listed, database = self._info(folder), _database(folder)
+        listed = self._info(folder)
+        database = urls.join(urls.join(folder, FOLDER), _DATABASE)
         if listed is None or not storage.is_file(database):
             return (
                 f"{folder} has no {FOLDER}/{_DATABASE}, in which Energon looks media up: run "
-                f"`energon prepare {_shown(folder)}` before training"
+                f"`{prepare_command(folder)}` before training"
             )
         known = set(listed)
         for inside, name in self._shards.values():
@@ -105,57 +80,14 @@ class Sources:
                     f"{folder} was prepared without {name}: run `energon prepare` on it again "
                     "before training"
                 )
-        if not urls.is_url(folder) and self._opened(folder) is None:
-            return (
-                f"{database} lists no members, as Energon 7 needs it: run `energon prepare` on "
-                f"{folder} again before training"
-            )
         return None
 
 
-def _database(folder: str) -> str:
-    return urls.join(urls.join(folder, FOLDER), _DATABASE)
-
-
-def _open(folder: str) -> sqlite3.Connection | None:
-    """The database of a folder of this machine; None where it lists no members, as an earlier
-    Energon's.
-
-    Raises:
-        SourceError: it cannot be read.
-    """
-    path = _database(folder)
-    if urls.is_url(folder) or not os.path.isfile(path):
-        return None
-    uri = f"file:{urllib.parse.quote(path)}?mode=ro&immutable=1"
-    database = sqlite3.connect(uri, uri=True)
-    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sample_parts'"
-    return database if _rows(database, folder, query) else None
-
-
-_MEMBERS = (
-    "SELECT part_name, p.tar_file_id, content_byte_offset, content_byte_size FROM samples s "
-    "JOIN sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index "
-    "WHERE sample_key = ?"
-)
-
-
-def _rows(database: sqlite3.Connection, folder: str, query: str, *values: str) -> list[Any]:
-    try:
-        return database.execute(query, values).fetchall()
-    except sqlite3.Error as error:
-        raise SourceError(
-            f"{_database(folder)} cannot be read ({error}): run `energon prepare` on the folder "
-            "again"
-        ) from None
-
-
-def _shown(folder: str) -> str:
-    """A folder as a command of Energon takes it, as far as that is known."""
-    try:
-        return as_energon_names(folder)
-    except OptionError:
-        return folder
+def prepare_command(folder: str, *options: str) -> str:
+    """Return the command that prepares a folder; one of a store as far as Energon knows it."""
+    with contextlib.suppress(OptionError):
+        folder = as_energon_names(folder)
+    return shlex.join(["energon", "prepare", folder, *options])
 
 
 def as_energon_names(folder: str) -> str:

@@ -1,14 +1,12 @@
-"""One pack as the members of one WebDataset sample: its JSON, then its media, headers and padding.
+"""One pack as the members of one WebDataset sample: its JSON and its media.
 
-The JSON is LoongForge's packed one (``packed_multi_mix_qa``); docs/energon-and-tars.md says
-what is in it. Bytes depend on the pack and on what it names alone: no time, no owner, one mode.
+The JSON is LoongForge's packed one (``packed_multi_mix_qa``), see docs/energon-and-tars.md.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -34,10 +32,6 @@ from packidx.records.media.images import read_image
 from packidx.records.media.opener import MediaOpener
 from packidx.records.media.paths import MediaRoot
 
-BLOCK = 512
-"""Bytes of a tar header, and what content is padded to."""
-
-
 Names = list[str | list[str]]
 """Member names of a sample's media, in order of appearance; of a video's frames a list."""
 Files = list[tuple[str, bytes]]
@@ -50,12 +44,10 @@ all of them."""
 
 
 class PackMembers(NamedTuple):
-    """A pack as a run of bytes of a tar."""
+    """A pack as a sample of a tar."""
 
-    key: str
-    data: bytes
-    parts: list[tuple[str, int, int]]
-    """Name after the key, where its content begins in `data`, and its bytes."""
+    files: dict[str, bytes]
+    """Name after the key → content."""
     totals: dict[str, int]
     """By `TOTALS`."""
 
@@ -71,20 +63,19 @@ class _Written(NamedTuple):
     files: Files
 
 
-def pack_members(pack: Pack, fetcher: Fetcher, key: str) -> PackMembers:
-    """A pack, its records and media read, as the sample `key`, which has no dot in it.
+def pack_members(pack: Pack, fetcher: Fetcher) -> PackMembers:
+    """Read the records and media of a pack.
 
     Raises:
         SourceError: a sample cannot be read or written; the text names shard and key.
     """
     written = _read_all(fetcher, pack.samples)
-    text = orjson.dumps(_json(pack, written))
-    files = [("json", text), *(file for entry in written for file in entry.files)]
-    data, parts = _tar_members(key, files)
+    files = {"json": orjson.dumps(_json(pack, written))}
+    files |= dict(file for entry in written for file in entry.files)
     kept = sum(entry.kept is not None for entry in written)
     lengths = [sample.length for sample in pack.samples]
-    numbers = (1, len(lengths), sum(lengths), len(parts) - 1, kept)
-    return PackMembers(key, data, parts, dict(zip(TOTALS, numbers, strict=True)))
+    numbers = (1, len(lengths), sum(lengths), len(files) - 1, kept)
+    return PackMembers(files, dict(zip(TOTALS, numbers, strict=True)))
 
 
 def _read_all(fetcher: Fetcher, samples: Sequence[Sample]) -> list[_Written]:
@@ -129,7 +120,7 @@ def _read(fetcher: Fetcher, sample: Sample, position: int) -> _Written:
         shard = fetcher.index.snapshot.shards[sample.shard].uri
         raise SourceError(
             f"pack {sample.pack_id}, sample {sample.key!r} of shard {shard}: {error}; mend it and "
-            "start again (what is written is kept), or plan without it (packidx plan --exclude)"
+            "export again, or plan without it (packidx plan --exclude)"
         ) from error
     kinds = {medium.kind for medium in conversation.media}
     return _Written(prompts, captions, names, kinds, kept, files)
@@ -156,25 +147,6 @@ def _json(pack: Pack, written: Sequence[_Written]) -> dict[str, Any]:
         "media_type": "+".join(sorted(kinds)) or "text",
         "_meta": meta,
     }
-
-
-def _tar_members(key: str, files: Files) -> tuple[bytes, list[tuple[str, int, int]]]:
-    pieces: list[bytes] = []
-    parts: list[tuple[str, int, int]] = []
-    at = 0
-    for name, data in files:
-        header = _header(f"{key}.{name}", len(data))
-        padding = bytes(-len(data) % BLOCK)
-        parts.append((name, at + len(header), len(data)))
-        pieces += header, data, padding
-        at += len(header) + len(data) + len(padding)
-    return b"".join(pieces), parts
-
-
-def _header(name: str, nbytes: int) -> bytes:
-    info = tarfile.TarInfo(name)  # mtime, uid and gid 0, no names of owners
-    info.size, info.mode = nbytes, 0o644
-    return info.tobuf(tarfile.GNU_FORMAT)
 
 
 _OWN = re.compile(r"\.([A-Za-z0-9]{1,8})$")

@@ -1,41 +1,45 @@
 """`export wds`: a snapshot's packs as the samples of new tars, with their media in them.
 
-Packs are written in order, shard by shard, beside the output (`OutputFolder`); a run that is
-killed leaves its finished shards to the next one of the same job. docs/energon-and-tars.md has the
-layout.
+Packs are written in order, tar by tar, into a folder beside the output that takes its place when
+it is whole; an export that was killed starts again. docs/energon-and-tars.md has the layout.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
-import json
+import itertools
 import os
-import sqlite3
+import shutil
+import subprocess
+import sys
 import time
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
+from tarfile import BLOCKSIZE, RECORDSIZE
 from typing import Any
 
-import numpy as np
-
 from packidx import digests
-from packidx.errors import OptionError
-from packidx.export.outputs import open_exported, packs_in_order
-from packidx.export.packed_record import BLOCK, TOTALS, PackMembers, pack_members
+from packidx.errors import OptionError, PackidxError
+from packidx.export.energon_folders import prepare_command
+from packidx.export.outputs import described, open_exported, packs_in_order
+from packidx.export.packed_record import TOTALS, PackMembers, pack_members
 from packidx.format.outputs import ExportedTar, WdsManifest
 from packidx.index import Index
 from packidx.io import files
-from packidx.io.output_folder import OutputFolder, replacing
+from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind
 from packidx.io.sizes import parse_size
 from packidx.records.fetch import Fetcher
+from packidx.records.sources.energon import FOLDER
 from packidx.run import open_workers
-from packidx.run.workers import Progress, Workers
+from packidx.run.workers import Progress
 from packidx.software import software
+
+NAMES = (".info.json", ".info.yaml", "split.yaml", "dataset.yaml", "index.sqlite", "index.uuid")
+"""All files of the folder ``.nv-meta``; `energon prepare` writes all but ``dataset.yaml``."""
 
 KIND = Kind(
     what="folder of packs as tars",
@@ -49,11 +53,21 @@ KIND = Kind(
 VERSION = 1
 MAX_COUNT = 10_000
 MAX_SIZE = "1GB"
-ENDINGS = (".tar", ".tar.idx")
-"""Of a tar, and of where each of its packs begins."""
 
 _PACKS_PER_PROCESS = 16
 """Fewer are read before another process has started."""
+
+SAMPLE_TYPE = "packed_multi_mix_qa"
+"""Subflavor by which a cooker knows the samples (LoongForge's name)."""
+
+_DATASET = f"""\
+__module__: megatron.energon
+__class__: CrudeWebdataset
+subflavors:
+  sample_type: {SAMPLE_TYPE}
+"""
+
+_PREPARE = ("--non-interactive", "--split-ratio", "1,0,0", "--skip-dataset-yaml")
 
 
 @dataclass(frozen=True)
@@ -70,8 +84,8 @@ class WdsSummary:
     num_bytes: int
     num_kept: int
     """Samples that ``texts`` does not say all of: their messages are under ``_meta``."""
-    num_shards_taken_over: int
-    """Shards that an earlier run had finished."""
+    prepare: str | None
+    """Command to run before Energon reads the tars; None if it was run."""
     seconds: float
 
 
@@ -123,14 +137,14 @@ def export_wds(
     identity = digests.digest(digests.canonical_json({**head, "software": software()}))
     uploaded = None if progress is None else functools.partial(progress, "files")
     with replacing(output, KIND, identity, uploaded) as built, readers:
-        finished = _taken_over(built)
-        built.keep({f"{each.name}{ending}" for each in finished for ending in ENDINGS})
-        taken_over = len(finished)
-        finished += _written(opened, built, finished, readers, progress, options)
-        tars = [each.tar for each in finished]
-        totals: dict[str, Any] = {n: sum(each.totals[n] for each in finished) for n in TOTALS}
-        entries = ((built.finished(each.name) or {})["entries"] for each in finished)
-        write_nv_meta(built.table, tars, entries, identity)
+        files.remove_tree(built.table)  # what a run that was killed has left
+        os.makedirs(os.path.join(built.table, FOLDER))
+        setup = functools.partial(_reader, opened)
+        packs = packs_in_order(opened, _read, setup, readers, progress)
+        digits = max(6, len(str(opened.num_packs - 1)))
+        tars, totals = _write_tars(built.table, _numbered(packs, **options), digits)
+        files.write_atomic(os.path.join(built.table, FOLDER, "dataset.yaml"), _DATASET.encode())
+        left = _prepare(built.table, output)
         manifest = WdsManifest(
             snapshot_id=opened.id, options=options, **totals, shards=(*tars,), software=software()
         )
@@ -140,7 +154,7 @@ def export_wds(
         snapshot_id=opened.id,
         num_shards=len(tars),
         num_bytes=sum(tar.bytes for tar in tars),
-        num_shards_taken_over=taken_over,
+        prepare=left,
         seconds=time.monotonic() - begun,
         **totals,
     )
@@ -152,57 +166,75 @@ def _reader(index: Index) -> tuple[Index, Fetcher]:
 
 def _read(packs: range, reader: tuple[Index, Fetcher]) -> PackMembers:
     index, fetcher = reader
-    key = f"pack{packs.start:0{max(6, len(str(index.num_packs - 1)))}d}"
-    return pack_members(index.pack(packs.start), fetcher, key)
+    return pack_members(index.pack(packs.start), fetcher)
 
 
-@dataclass(frozen=True, slots=True)
-class _Finished:
-    """A tar on disk, and what it holds; where each pack of it begins says its note."""
+def _numbered(
+    packs: Iterable[tuple[range, PackMembers]], max_count: int, max_bytes: int
+) -> Iterator[tuple[int, int, PackMembers]]:
+    """Yield the number of its tar, its own number and the members of each pack; a tar is full when
+    the next pack would exceed its bounds."""
+    tar = num_packs = nbytes = 0
+    for at, pack in packs:
+        more = sum(BLOCKSIZE + _rounded(len(data), BLOCKSIZE) for data in pack.files.values())
+        is_over = _rounded(nbytes + more + 2 * BLOCKSIZE, RECORDSIZE) > max_bytes
+        if num_packs and (is_over or num_packs == max_count):
+            tar, num_packs, nbytes = tar + 1, 0, 0
+        num_packs, nbytes = num_packs + 1, nbytes + more
+        yield tar, at.start, pack
 
-    tar: ExportedTar
-    totals: dict[str, int]
 
-    @property
-    def name(self) -> str:
-        """The tar's name, without its ending."""
-        return self.tar.path.removesuffix(ENDINGS[0])
+def _rounded(nbytes: int, multiple: int) -> int:
+    return -(-nbytes // multiple) * multiple
 
 
-def _written(
-    index: Index,
-    output: OutputFolder,
-    before: Sequence[_Finished],
-    readers: Workers,
-    progress: Progress | None,
-    options: Mapping[str, int],
-) -> Iterator[_Finished]:
-    """Write all packs that no tar of `before` holds; a tar is full when the next pack would be over
-    its bounds.
+def _write_tars(
+    folder: str, packs: Iterable[tuple[int, int, PackMembers]], digits: int
+) -> tuple[list[ExportedTar], dict[str, Any]]:
+    """Write packs into tars; each gets its name when it is complete.
+
+    Returns:
+        The tars, and the sums of `TOTALS`.
 
     Raises:
         SourceError: a sample cannot be read, or a process died.
         FormatError: the index is damaged.
     """
-    first, number = sum(each.tar.num_packs for each in before), len(before)
-    setup = functools.partial(_reader, index)
-    cure = "use fewer workers; what is written is kept"
-    packs = packs_in_order(index, _read, setup, readers, progress, first=first, cure=cure)
-    with contextlib.ExitStack() as opened:
-        tar: _Tar | None = None
-        for at, pack in packs:
-            if tar is not None and (
-                len(tar.entries) == options["max_count"]
-                or tar.nbytes + len(pack.data) + len(_END) > options["max_bytes"]
-            ):
-                yield tar.finish(output)
-                tar, number = None, number + 1
-            if tar is None:
-                tar = _Tar(output.table, number, at.start)
-                opened.callback(tar.file.close)
-            tar.add(pack)
-        if tar is not None:
-            yield tar.finish(output)
+    from webdataset import TarWriter  # it loads torch where that is installed
+
+    tars: list[ExportedTar] = []
+    totals = Counter(dict.fromkeys(TOTALS, 0))
+    plain: dict[str, Any] = {"encoder": False, "user": "", "group": "", "mode": 0o644, "mtime": 0}
+    for number, members in itertools.groupby(packs, itemgetter(0)):
+        name, ids = f"packs-{number:06d}.tar", []
+        path = os.path.join(folder, name)
+        with open(f"{path}.part", "wb") as file, TarWriter(file, **plain) as tar:
+            for _, pack_id, pack in members:
+                tar.write({"__key__": f"pack{pack_id:0{digits}d}", **pack.files})
+                totals.update(pack.totals)
+                ids.append(pack_id)
+        os.rename(f"{path}.part", path)
+        [written] = described(folder, [name])
+        tars.append(ExportedTar(**written.to_json(), first_pack=ids[0], num_packs=len(ids)))
+    return tars, dict(totals)
+
+
+def _prepare(folder: str, output: str) -> str | None:
+    """Let Energon index the tars if it is installed; return the command if it is not.
+
+    Raises:
+        PackidxError: it failed.
+    """
+    here = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    energon = shutil.which("energon", path=here)
+    if energon is None:
+        return prepare_command(output, *_PREPARE)
+    command = [energon, "prepare", folder, *_PREPARE, "--no-progress"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode or not os.path.exists(os.path.join(folder, FOLDER, "index.sqlite")):
+        said = (done.stderr or done.stdout).strip().rpartition("\n")[2]
+        raise PackidxError(f"`energon prepare` failed on the tars of {output}: {said}")
+    return None
 
 
 def _check_whole(index: Index) -> None:
@@ -228,193 +260,3 @@ def _piece(index: Index) -> str | None:
             if any(piece):
                 return f"sample {key!r} is split"
     return None
-
-
-FOLDER = ".nv-meta"
-NAMES: tuple[str, ...] = (
-    ".info.json",
-    ".info.yaml",
-    "split.yaml",
-    "dataset.yaml",
-    "index.sqlite",
-    "index.uuid",
-)
-"""All files of the folder."""
-
-SAMPLE_TYPE = "packed_multi_mix_qa"
-"""Subflavor by which a cooker knows the samples (LoongForge's name)."""
-
-_DATASET = f"""\
-__module__: megatron.energon
-__class__: CrudeWebdataset
-subflavors:
-  sample_type: {SAMPLE_TYPE}
-"""
-
-_TABLES = (
-    """CREATE TABLE samples (tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL UNIQUE,
-       sample_index INTEGER NOT NULL, byte_offset INTEGER, byte_size INTEGER)""",
-    """CREATE TABLE sample_parts (tar_file_id INTEGER, sample_index INTEGER, part_name TEXT,
-       content_byte_offset INTEGER, content_byte_size INTEGER)""",
-)
-_INDICES = (
-    "idx_samples_by_tar_and_idx ON samples(tar_file_id, sample_index)",
-    "idx_sample_parts_seq ON sample_parts(tar_file_id, sample_index, content_byte_offset)",
-    "idx_sample_parts_full ON sample_parts(tar_file_id, sample_index, part_name, "
-    "content_byte_offset, content_byte_size)",
-)
-
-
-def write_nv_meta(
-    folder: str,
-    shards: Sequence[ExportedTar],
-    entries: Iterable[Sequence[IndexEntry]],
-    identity: str,
-) -> None:
-    """Write the folder ``.nv-meta`` beside the tars.
-
-    Args:
-        entries: the samples of each shard, in the same order.
-        identity: digest of everything that decides the tars; ``index.uuid`` follows from it.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    meta = os.path.join(folder, FOLDER)
-    os.makedirs(meta, exist_ok=True)
-    counts = {"shard_counts": {shard.path: shard.num_packs for shard in shards}}
-    texts = {
-        ".info.json": json.dumps(counts, indent=2) + "\n",
-        # JSON is YAML; a line a shard, so that diff and grep serve.
-        ".info.yaml": "shard_counts:\n" + "".join(f"  {s.path}: {s.num_packs}\n" for s in shards),
-        "split.yaml": f"split_parts:\n  train:\n  - {_range(shards)}\n  val: []\n  test: []\n"
-        "exclude: []\n",
-        "dataset.yaml": _DATASET,
-        "index.uuid": str(uuid.uuid5(uuid.NAMESPACE_URL, f"packidx:{identity}")),
-    }
-    for name, text in texts.items():
-        files.write_atomic(os.path.join(meta, name), text.encode())
-    _write_index(os.path.join(meta, "index.sqlite"), entries)
-    files.fsync_path(meta)
-
-
-def _range(shards: Sequence[ExportedTar]) -> str:
-    """The shards' names in braces, as Energon expands them; in quotes, for YAML."""
-    first, last = (shard.path.removesuffix(".tar") for shard in (shards[0], shards[-1]))
-    stem, _, low = first.rpartition("-")
-    if first == last:
-        return f"{first}.tar"
-    return f'"{stem}-{{{low}..{last.rpartition("-")[2]}}}.tar"'
-
-
-def _write_index(path: str, entries: Iterable[Sequence[IndexEntry]]) -> None:
-    """Write where each sample and each part of it is in the tars."""
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA synchronous = OFF")  # it is written anew after a crash
-        for table in _TABLES:
-            database.execute(table)
-        for number, samples in enumerate(entries):
-            database.executemany(
-                "INSERT INTO samples VALUES (?, ?, ?, ?, ?)",
-                ((number, key, at, *span) for at, (key, *span, _) in enumerate(samples)),
-            )
-            database.executemany(
-                "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)",
-                (
-                    (number, at, *part)
-                    for at, (_, _, _, parts) in enumerate(samples)
-                    for part in parts
-                ),
-            )
-        for index in _INDICES:
-            database.execute(f"CREATE INDEX {index}")
-        database.commit()
-    os.chmod(path, 0o644)
-    files.fsync_path(path)
-
-
-_END = bytes(2 * BLOCK)
-"""What a tar ends with (POSIX.1-2017, pax, ustar interchange format)."""
-_BUFFER = 1 << 20
-
-IndexEntry = tuple[str, int, int, list[tuple[str, int, int]]]
-"""A sample: key, first byte and bytes in its tar, and its parts as (name, first byte, bytes)."""
-
-
-class _Tar:
-    """A tar that is being written.
-
-    Attributes:
-        entries: its packs so far.
-        nbytes: of it so far.
-    """
-
-    def __init__(self, folder: str, number: int, first_pack: int) -> None:
-        self._name, self._folder, self._first_pack = _name(number), folder, first_pack
-        self.entries: list[IndexEntry] = []
-        self.nbytes = 0
-        path = os.path.join(folder, f".{self._name}{ENDINGS[0]}")
-        self.file = open(path, "wb", buffering=_BUFFER)  # noqa: SIM115
-        self._totals = dict.fromkeys(TOTALS, 0)
-        self._sha256 = hashlib.sha256()
-
-    def add(self, pack: PackMembers) -> None:
-        """Write the next pack.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        parts = [(name, self.nbytes + at, nbytes) for name, at, nbytes in pack.parts]
-        self.entries.append((pack.key, self.nbytes, len(pack.data), parts))
-        self._write(pack.data)
-        self._totals = {name: total + pack.totals[name] for name, total in self._totals.items()}
-
-    def finish(self, output: OutputFolder) -> _Finished:
-        """Write its end: it and its ``.idx`` are on disk, then its note.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        # The last one is where the tar's end begins.
-        offsets = np.array([*(start for _, start, *_ in self.entries), self.nbytes], "<u8")
-        self._write(_END)
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-        path, idx = (os.path.join(self._folder, f"{self._name}{ending}") for ending in ENDINGS)
-        files.write_atomic(idx, offsets.tobytes())
-        os.chmod(self.file.name, 0o644)
-        os.replace(self.file.name, path)
-        files.fsync_path(self._folder)
-        tar = ExportedTar(
-            path=os.path.basename(path),
-            bytes=self.nbytes,
-            sha256=self._sha256.hexdigest(),
-            first_pack=self._first_pack,
-            num_packs=len(self.entries),
-        )
-        facts = {"tar": tar.to_json(), "totals": self._totals, "entries": self.entries}
-        output.finish(self._name, facts | {"inode": os.stat(path).st_ino})
-        return _Finished(tar, self._totals)
-
-    def _write(self, data: bytes) -> None:
-        self.file.write(data)
-        self._sha256.update(data)
-        self.nbytes += len(data)
-
-
-def _name(number: int) -> str:
-    return f"packs-{number:06d}"
-
-
-def _taken_over(output: OutputFolder) -> list[_Finished]:
-    """The tars that an earlier run of this very job has finished, from the first one on."""
-    tars: list[_Finished] = []
-    while (note := output.finished(_name(len(tars)))) is not None:
-        tar = ExportedTar(**note["tar"])
-        path = os.path.join(output.table, tar.path)
-        # A run that was killed right at its end leaves the tars that were there before it.
-        if not os.path.exists(path) or os.stat(path).st_ino != note["inode"]:
-            break
-        tars.append(_Finished(tar, note["totals"]))
-    return tars

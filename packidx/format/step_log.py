@@ -48,7 +48,7 @@ STEP_LOG = pa.schema(
 """`session` is when the process began to log, or last went back to an earlier step, in nanoseconds
 since 1970; `seconds` are null of a process's first step. The four sums are the plan's, over the
 rank's packs of the step. `samples` are those with label tokens, in order; `loss` is the sum over
-their label tokens, and the first three are null where the log cannot tell which sample it was."""
+their label tokens."""
 
 LOG_VIEWS = ("losses", "outliers", "logged_steps")
 _PREFIX = "steps"
@@ -116,7 +116,7 @@ OUTLIERS = """WITH dealt AS (
     SELECT *, loss / label_tokens AS per_token, count(*) OVER of_source AS number,
         (row_number() OVER (of_source ORDER BY epoch, step, rank) - 1)
         * greatest(1, least(80, number // 50)) // number AS bucket
-    FROM losses WHERE sample_id IS NOT NULL WINDOW of_source AS (PARTITION BY source)
+    FROM losses WINDOW of_source AS (PARTITION BY source)
 ), centred AS (
     SELECT *, per_token - median(per_token) OVER (PARTITION BY source, bucket) AS above FROM dealt
 )

@@ -29,10 +29,6 @@ _VERSIONS = (
 # Errors that waiting does not mend.
 _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 _LASTING_KINDS = (NotImplementedError, ImportError, TypeError, ValueError)
-_LASTING_NUMBERS = frozenset(
-    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS}
-    | {errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EBADF, errno.ENODEV, errno.ENXIO}
-)
 _CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
 
 
@@ -134,25 +130,6 @@ def _is_behind_end(error: BaseException) -> bool:
     if isinstance(answer := facts.get("response"), dict):
         codes.append(answer.get("Error", {}).get("Code"))
     return not {"416", "InvalidRange"}.isdisjoint(map(str, codes))
-
-
-def is_transient(error: BaseException) -> bool:
-    """Return whether an input or output error is behind `error` that may be gone at the next
-    attempt.
-
-    A missing or forbidden file is none, nor is what Pillow raises as OSError without a number: an
-    image that cannot be decoded.
-    """
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        if isinstance(current, TimeoutError | ConnectionError):
-            return True
-        if isinstance(current, OSError) and current.errno not in (None, *_LASTING_NUMBERS):
-            return True
-        current = current.__cause__ or current.__context__
-    return False
 
 
 def _words(error: BaseException) -> str:

@@ -26,8 +26,9 @@ def collate(
     attention: str = "sdpa",
     *,
     pad_token_id: int = 0,
+    sample_table: bool = False,
 ) -> dict[str, Any]:
-    """The model's arguments for one pack or several.
+    """Return the model's arguments for one pack or several.
 
     Returns ``input_ids`` and ``labels`` int64 [B, T], ``position_ids`` int64 [4, B, T] (mRoPE) or
     [B, T], the media tensors of all packs joined, ``use_cache`` False, and what keeps the
@@ -58,6 +59,9 @@ def collate(
     Args:
         packs: or rows of `as_hf_dataset`.
         pad_token_id: what stands in the rows' padding.
+        sample_table: add ``sample_table`` for `StepLog`, int64 [samples of all packs, 4]: first
+            token in the flattened batch, pack, position in the pack, sample id. No model takes it:
+            leave it out of the model's arguments.
 
     Raises:
         OptionError: an unknown `attention`, or no pack.
@@ -81,6 +85,9 @@ def collate(
     batch |= _LAYOUTS[attention](rows, batch["position_ids"])
     batch |= _joined_pair_ids(packs)
     batch |= _one_table(packs)
+    if sample_table:
+        width = None if attention in _ONE_ROW else batch["labels"].shape[1]
+        batch["sample_table"] = _sample_table(packs, width)
     batch["use_cache"] = False
     return batch
 
@@ -225,6 +232,23 @@ def _joined_pair_ids(packs: Sequence[Pack]) -> dict[str, Tensor]:
         ids.append(torch.where(own >= 0, own + first, own))
         first += int(own.max()) + 1 if len(own) else 0
     return {"pair_ids": torch.cat(ids)}
+
+
+def _sample_table(packs: Sequence[Pack], width: int | None) -> Tensor:
+    """Return where each sample of a batch begins, its pack, its position there and its id.
+
+    Args:
+        width: tokens of a pack's row; None if all packs are in one row.
+    """
+    parts, first = [], 0
+    for pack in packs:
+        starts = [*accumulate((segment.slot for segment in pack.segments), initial=first)]
+        ids = pack.sample_ids
+        columns = [torch.tensor(starts[: len(ids)], dtype=torch.int64)]
+        columns += [torch.full_like(ids, pack.pack_id), pack.positions, ids]
+        parts.append(torch.stack(columns, 1))
+        first = starts[-1] if width is None else first + width
+    return torch.cat(parts)
 
 
 def _one_table(packs: Sequence[Pack]) -> dict[str, Tensor]:

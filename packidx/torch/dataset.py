@@ -58,8 +58,7 @@ class PackedDataset(Dataset[Pack]):
             counted with one: applied to every record as it stands in its file. Its
             random numbers are the plan's: of its seed, sample and copy, and of a stream's epoch.
         on_mismatch: about a sample that is not what was planned: ``'error'`` raises; ``'skip'``
-            leaves it out; ``'truncate'`` keeps its slot, cutting what is longer behind its last
-            medium, and padding what is shorter; ``'fit'``, for plans on guessed lengths, takes
+            leaves it out; ``'fit'``, for plans on guessed lengths, takes
             every sample as long as it is, in order, as far as the capacity goes (less the plan's
             ``--reserve``). A pack is then padded to a multiple of the plan's ``--pad-pack-to``
             alone. Of a plan with ``--on-long truncate`` a sample longer than a pack is cut.
@@ -68,8 +67,6 @@ class PackedDataset(Dataset[Pack]):
             nothing is left is pad tokens alone. `events` tells of each. Ranks that read the same
             pack for themselves (tensor, context or pipeline parallelism) may leave out different
             samples: let those raise.
-        retries: how often reading is tried again, after 0.1 s and then twice as long each time,
-            where an input or output error may be transient. A missing file or a bad record is not.
         dummy_image: True: a pack without media gets one small image as a segment of its own, seen
             by no sample and without labels, for trainers that need every rank to run the vision
             tower; the plan must reserve its tokens (``--reserve``). A record with one image: that.
@@ -93,7 +90,6 @@ class PackedDataset(Dataset[Pack]):
         *,
         on_mismatch: str = "error",
         on_bad: str = "error",
-        retries: int = 3,
         dummy_image: bool | Mapping[str, Any] | None = None,
     ) -> None:
         self.index = open_index(index, roots)
@@ -114,8 +110,7 @@ class PackedDataset(Dataset[Pack]):
         planned = self.index.snapshot.lengths.transform
         checked = planned_transform(planned, transform, str(self.index.path))
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
-        policies = (on_mismatch, on_bad, retries)
-        self._reader = SampleReader(self.index, encode, checked, *policies)
+        self._reader = SampleReader(self.index, encode, checked, on_mismatch, on_bad)
         self._dummy_image = dummy_image
         self._like = NOTHING  # per-token tensors of the last first sample, for packs that keep none
         if dummy_image and not self._options.reserve:
@@ -163,6 +158,7 @@ class PackedDataset(Dataset[Pack]):
             epoch,
             torch.tensor([sample.sample_id for sample in kept], dtype=torch.int64),
             torch.tensor(sources, dtype=torch.int64),
+            torch.tensor([sample.position for sample in kept], dtype=torch.int64),
             self._segments(planned, kept, list(samples.values())),
             pair_ids(planned, samples.keys()),
             self._rules or None,

@@ -31,8 +31,8 @@ def event(
     """One event as a plain dict, which goes into JSON and through a queue.
 
     Args:
-        kind: ``'mismatch'`` (the sample is not what was planned), ``'unreadable'``, ``'retried'``
-            (it could be read in the end), ``'changed'`` (its shard seems to be another one),
+        kind: ``'mismatch'`` (the sample is not what was planned), ``'unreadable'``,
+            ``'changed'`` (its shard seems to be another one),
             ``'no_room'`` (it does not fit its pack, which was planned of other lengths) or
             ``'too_long'`` (of a stream that counts its records: no pack is so long).
         done: ``'truncated'``, ``'fitted'``, ``'left_out'`` or ``'read'``.

@@ -4,20 +4,19 @@ A step's loss is a weighted mean over all label tokens of its global batch,
 
     L = Σ w(n) · cross_entropy / D,    D = Σ n · w(n),
 
-n being the label tokens of the sample (or piece) that a token belongs to. D is the same number on
-every rank and known before the step begins: `PackSampler.denominator(step, weight)` reads it from
-the plan. Each micro-step adds its share of the sum over D, gradients add up to those of L, and
-neither how many packs a rank takes nor which samples share a pack changes them.
+n being the label tokens of the sample (or piece) that a token belongs to. Each micro-step adds its
+share of the sum over D, gradients add up to those of L, and neither how many packs a rank takes nor
+which samples share a pack changes them.
 
-Where less was trained than planned (a sample that could not be read was left out), or something
-else (``on_mismatch="fit"`` takes samples as long as they are), `correct_gradients` exchanges the
-planned D for the one that was seen, once per step.
+`seen_denominator` is D of the step's batches, collected before the first forward pass: right also
+if a sample was skipped or is longer than planned. `PackSampler.denominator(step, weight)` reads it
+from the plan, for loops that skip nothing and know all lengths.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +36,6 @@ __all__ = [
     "LossWeights",
     "batch_weight",
     "chosen_rows",
-    "correct_gradients",
     "label_positions",
     "loss_targets",
     "packed_loss",
@@ -200,68 +198,14 @@ def batch_weight(batch: Batch, weights: LossWeights) -> float:
     return weights.total(torch.bincount(segments).cpu().numpy())
 
 
-# Sums of square roots rounded in another order differ by 1e-15, one token of 2^31 by 5e-10.
-_SAME = 1e-12
-
-
 def seen_denominator(
     batches: Iterable[Batch], weights: LossWeights, group: dist.ProcessGroup | None = None
 ) -> float:
     """The step's denominator out of this rank's batches of the step, summed over the ranks.
 
-    All data-parallel ranks (`group`, all processes if None) must call it. For plans that do not
-    know label counts: those of bare or guessed lengths.
+    All data-parallel ranks (`group`, all processes if None) must call it.
     """
-    return _summed_over_ranks([batch_weight(batch, weights) for batch in batches], group)
-
-
-def correct_gradients(
-    parameters: Iterable[Tensor],
-    planned: float,
-    seen: float | Sequence[float],
-    group: dist.ProcessGroup | None = None,
-    *,
-    may_exceed: bool = False,
-) -> float:
-    """Make of gradients over the planned denominator those over the one that was seen.
-
-    To be called by all data-parallel ranks once per step, after the last backward pass, before
-    gradients are clipped. It costs one all-reduce of a number, and touches them where both differ.
-
-    Args:
-        parameters: of the model, their gradients summed over ranks already.
-        planned: `PackSampler.denominator` of the step.
-        seen: `batch_weight` of this rank's batches of the step, or their sum.
-        group: the data-parallel ranks; all processes if None.
-        may_exceed: whether more may be seen than planned: of packs read with
-            ``on_mismatch="fit"``, whose plan does not know their label tokens. `planned` is then
-            whatever the loss was divided by, 1.0 where the plan knows nothing.
-
-    Returns:
-        the factor, 1.0 where everything planned was there.
-
-    Raises:
-        MismatchError: more was seen than planned, which cannot be of samples left out.
-    """
-    _check_denominator(planned)
-    each = [seen] if isinstance(seen, (int, float)) else seen
-    total = _summed_over_ranks(each, group)
-    if abs(total - planned) <= _SAME * planned or total == 0:
-        return 1.0
-    if total > planned and not may_exceed:
-        raise MismatchError(
-            f"the step's samples weigh {total:g} in the loss but were planned as {planned:g}: pass"
-            " the denominator of this step and of this loss weight"
-        )
-    factor = planned / total
-    for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.grad.mul_(factor)
-    return factor
-
-
-def _summed_over_ranks(parts: Sequence[float], group: dist.ProcessGroup | None) -> float:
-    total = math.fsum(parts)
+    total = math.fsum(batch_weight(batch, weights) for batch in batches)
     if not (dist.is_available() and dist.is_initialized()):
         return total
     on_cpu = dist.get_backend(group) in ("gloo", "mpi")

@@ -50,8 +50,8 @@ class Pack:
     Attributes:
         pack_id: its number.
         epoch: of the stream that gave it out; 0 of an index.
-        sample_ids, source_ids: int64 [n], of its samples in order; a source's number is that in the
-            manifest's list.
+        sample_ids, source_ids, positions: int64 [n], of its samples in order; a source's number is
+            that in the manifest's list, a position counts the planned samples of the pack from 0.
         segments: the n samples, then the dummy image and the pack's own padding, if there are any.
         pair_ids: int64 [n], None where there are no preference pairs (``--pair both``): 0, 1, … the
             same for both sides of a pair, of which the chosen one stands first; -1 for samples of
@@ -67,6 +67,7 @@ class Pack:
     epoch: int
     sample_ids: Tensor
     source_ids: Tensor
+    positions: Tensor
     segments: list[Segment]
     pair_ids: Tensor | None = None
     rules: Rules | None = None
@@ -93,6 +94,7 @@ class Pack:
                 self.epoch,
                 self.sample_ids[at : at + 1],
                 self.source_ids[at : at + 1],
+                self.positions[at : at + 1],
                 [Segment(sample, length_of(sample))],
                 rules=self.rules,
                 pixel_table=self.pixel_table,

@@ -26,12 +26,10 @@ _SAME = {
 }
 
 
-def check_ranks(
-    dataset: PackedDataset, sampler: PackSampler, group: dist.ProcessGroup | None = None
-) -> None:
+def check_ranks(dataset: PackedDataset, sampler: PackSampler) -> None:
     """Compare what the processes of a run are about to train on.
 
-    All processes of `group` (all processes if None) must call it, after the sampler has loaded its
+    All processes must call it, after the sampler has loaded its
     state. They need the same snapshot, seed, epoch, position, global batch, world size and encoder,
     and every data-parallel rank must occur equally often: processes that share a rank (tensor or
     pipeline parallel) share its packs. Without a process group only `dataset` and `sampler` are
@@ -43,8 +41,8 @@ def check_ranks(
     gathered: list[Any] = [_facts(dataset, sampler)]
     together = dist.is_available() and dist.is_initialized()
     if together:
-        mine, gathered = gathered[0], [None] * dist.get_world_size(group)
-        dist.all_gather_object(gathered, mine, group=group)
+        mine, gathered = gathered[0], [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, mine)
     if faults := list(_faults(gathered, together)):
         raise MismatchError(
             f"the ranks do not agree: {'; '.join(faults)}: give all of them the same INDEX@ID,"

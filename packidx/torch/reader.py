@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import operator
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from packidx.errors import (
     BadRecord,
@@ -21,7 +19,6 @@ from packidx.errors import (
 )
 from packidx.format.index import IndexManifest
 from packidx.index import Index, Sample
-from packidx.io.stores import is_transient
 from packidx.records.fetch import Fetcher
 from packidx.torch.events import Happened, event
 from packidx.torch.joining import IGNORE, rules_of
@@ -62,12 +59,8 @@ def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
     return ProcessorEncoder(encode, policy or "all", settings=settings)
 
 
-T = TypeVar("T")
-
-ON_MISMATCH = ("error", "skip", "truncate", "fit")
+ON_MISMATCH = ("error", "skip", "fit")
 ON_BAD = ("error", "skip")
-
-BACKOFF = 0.1  # seconds before the first retry, twice as many before each further one
 
 
 def room_of(snapshot: IndexManifest) -> int:
@@ -107,32 +100,14 @@ def is_of_the_sample(error: Exception) -> bool:
     return not isinstance(error, MemoryError | ImportError)
 
 
-def with_retries(read: Callable[[], T], retries: int) -> tuple[T, Exception | None]:
-    """``read()``, again after input or output that failed and may work another time.
-
-    Returns:
-        what it returned, and the last error before it did.
-    """
-    failed: Exception | None = None
-    for attempt in range(retries):
-        try:
-            return read(), failed
-        except Exception as error:
-            if not is_transient(error):
-                raise
-            failed = error
-        time.sleep(BACKOFF * 2**attempt)
-    return read(), failed
-
-
 class SampleReader:
-    """Reads the samples of one plan; `on_mismatch`, `on_bad` and `retries` are `PackedDataset`'s.
+    """Reads the samples of one plan; `on_mismatch` and `on_bad` are `PackedDataset`'s.
 
     Attributes:
         room: tokens for the samples of one pack by ``on_mismatch="fit"``; else None.
 
     Raises:
-        OptionError: one of the three is none, or a plan cannot be read so.
+        OptionError: one of the two is unknown, or the plan cannot be read so.
     """
 
     def __init__(
@@ -142,15 +117,12 @@ class SampleReader:
         transform: Transform | None,
         on_mismatch: str,
         on_bad: str,
-        retries: int,
     ) -> None:
         if on_mismatch not in ON_MISMATCH:
             raise OptionError(f"on_mismatch {on_mismatch!r} is not one of {', '.join(ON_MISMATCH)}")
         if on_bad not in ON_BAD:
             raise OptionError(f"on_bad {on_bad!r} is not one of {', '.join(ON_BAD)}")
-        if operator.index(retries) < 0:
-            raise OptionError(f"retries is {retries}: it must be 0 or more")
-        self._on_mismatch, self._on_bad, self._retries = on_mismatch, on_bad, retries
+        self._on_mismatch, self._on_bad = on_mismatch, on_bad
         self.room = room_of(index.snapshot) if on_mismatch == "fit" else None
         self._index = index
         self._encode: Any = encode
@@ -184,9 +156,10 @@ class SampleReader:
     def read(
         self, sample: Sample, epoch: int, events: Happened, room: PackBuffer
     ) -> Tensors | None:
-        """The piece of `sample` that its pack holds, of exactly the planned length; by
-        ``on_mismatch="truncate"`` not longer, by ``"fit"`` as long as it is. None where it is left
-        out.
+        """Read the piece of `sample` that its pack holds.
+
+        It has exactly the planned length, or its own by ``on_mismatch="fit"``. None if it is
+        skipped.
 
         Args:
             sample: as planned.
@@ -199,9 +172,7 @@ class SampleReader:
             BadRecord, SourceError: record, media or shard cannot be read.
         """
         try:
-            encoded, failed = with_retries(
-                lambda: self._encoded(sample, epoch, room), self._retries
-            )
+            encoded = self._encoded(sample, epoch, room)
         except Exception as error:
             self._note_changes(sample, events)
             if self._on_bad == "error" or not is_of_the_sample(error):
@@ -209,14 +180,12 @@ class SampleReader:
             events.append(event("unreadable", "left_out", sample, error))
             return None
         self._note_changes(sample, events)
-        if failed is not None:
-            events.append(event("retried", "read", sample, failed, length_of(encoded)))
         try:
             return self._fit(encoded, sample)
         except PlanMismatch as error:
             if self._on_mismatch == "error":
                 raise _located(error, sample, self._index) from None
-            if self._on_mismatch in ("truncate", "fit"):
+            if self._on_mismatch == "fit":
                 return self._as_it_is(encoded, sample, error, events)
             events.append(event("mismatch", "left_out", sample, error, length_of(encoded)))
             return None
@@ -266,12 +235,11 @@ class SampleReader:
     def _as_it_is(
         self, encoded: Tensors, sample: Sample, error: PlanMismatch, events: Happened
     ) -> Tensors | None:
-        """A sample that is not what was planned, whole, or as much of it as there is room for: by
-        ``'truncate'`` as many tokens as planned, by ``'fit'`` a pack, where the plan truncates."""
-        length, most = length_of(encoded), sample.length
-        if self.room is not None:
-            truncates = self._index.snapshot.options.on_long == "truncate"
-            most = self._longest if truncates else length
+        """Return a whole sample that is not what was planned; one longer than a pack is cut if the
+        plan truncates."""
+        length = length_of(encoded)
+        truncates = self._index.snapshot.options.on_long == "truncate"
+        most = self._longest if truncates else length
         is_cut, fitted = length > most, encoded
         done = "truncated" if is_cut else "fitted"
         if sample.piece or sample.token_start or not min(length, most):
@@ -283,7 +251,7 @@ class SampleReader:
                 done = "left_out"
             else:
                 done = done if (fitted["labels"] != IGNORE).any() else "left_out"
-        # Of guesses hardly any is right, and nobody wants to hear it.
+        # Guessed lengths are hardly ever right: a warning for each would say nothing.
         if done != "fitted" or self._is_exact:
             events.append(event("mismatch", done, sample, error, length))
         return None if done == "left_out" else fitted

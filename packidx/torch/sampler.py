@@ -175,8 +175,7 @@ class PackSampler(Sampler[int]):
         Σ n · w(n) over the samples (or pieces) of the global batch, n being a sample's label
         tokens. It reads those packs' rows of the index, nothing else. None where a count is
         unknown: guessed lengths, or those that do not say where a sample's label tokens are that
-        the plan cuts. Of packs that are read with ``on_mismatch="fit"`` it is no more than a guess
-        (`correct_gradients`).
+        the plan cuts. `seen_denominator` is right also where samples are skipped.
         """
         # In order of their numbers: each row group is then decoded once.
         packs = map(self.index.pack, sorted(self.packs_of_step(step)))

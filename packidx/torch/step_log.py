@@ -8,7 +8,6 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -17,20 +16,18 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
-from packidx.format.index import IndexManifest
-from packidx.format.schema import Pack
 from packidx.format.step_log import STEP_LOG, has_log, log_files, part_name
 from packidx.index import Index, open_index
 from packidx.index.order import Dealing, Epochs
 from packidx.io.files import atomic_file, make_folder
 from packidx.torch.joining import IGNORE
 from packidx.torch.loss import Batch, LossWeights, loss_targets, segment_numbers
-from packidx.torch.reader import is_exact
 from packidx.torch.sampler import PackSampler
 
 _log = logging.getLogger("packidx.torch")
 
 _SUMS = ("length", "attention_cost", "vision_patches", "vision_cost")
+_SAMPLE = ("pack_id", "position", "sample_id", "label_tokens", "loss")
 _STOP = None
 
 
@@ -41,24 +38,23 @@ class _Step(NamedTuple):
     step: int
     seconds: float | None
     grad_norm: Tensor | float | None
-    batches: list[Tensor]
-    """Of each batch, float64 [3, segments]: tokens, label tokens and loss."""
+    batches: list[tuple[Tensor, Tensor]]
+    """Of each batch: pack, position and sample id, int64 [n, 3]; label tokens and loss, float64
+    [n, 2]."""
 
 
 class StepLog:
-    """Keeps each sample's loss of each step, and the step's time and gradient norm, in a folder.
+    """Keep each sample's loss, and each step's time and gradient norm, in a folder.
 
         log = StepLog("runs/log", sampler)
-        ...
+        loader = DataLoader(..., collate_fn=partial(collate, sample_table=True))
+        ...  # the model takes all of the batch but "labels", "shift_labels" and "sample_table"
         loss = packed_loss(logits, batch, weights, denominator, log=log.add)  # in every micro-step
         log.end_step(step, grad_norm)  # after the last one
         ...
         log.close()
 
-    Which sample a loss is of follows from the sampler's order: a batch holds no ids. The lengths
-    and label tokens of what was trained are compared with the plan's; where samples were left out,
-    those of which it cannot be told which sample they are have none (null), and so have all of
-    packs that hold something else than planned.
+    The batch's ``sample_table`` says which sample a loss belongs to.
 
     All ranks may write into one folder; a run that resumes goes on in it. Each run has a folder of
     its own. Files are written by a thread, every `flush_steps` steps: a run that is killed loses
@@ -87,7 +83,7 @@ class StepLog:
             "global_batch": sampler.global_batch,
         }
         _check_run(self.folder, run)
-        self._batches: list[Tensor] = []
+        self._batches: list[tuple[Tensor, Tensor]] = []
         self._ended: float | None = None
         self._steps: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
         writer = _Writer(self.folder, sampler, run)
@@ -101,13 +97,18 @@ class StepLog:
         """Note the losses of a micro-step's label tokens; `packed_loss` does it with ``log=``.
 
         Args:
-            batch: what `collate` returned.
+            batch: what `collate` returned with ``sample_table=True``.
             losses: float [B, T] as ``cross_entropy(..., reduction="none")`` of `loss_targets`
                 gives them, or [n] of the n label tokens alone.
 
         Raises:
-            MismatchError: there are more or fewer of them.
+            MismatchError: there are more or fewer of them, or the batch has no table.
         """
+        if "sample_table" not in batch:
+            raise MismatchError(
+                "the batch has no sample_table, which names the samples of its losses: collate"
+                " with sample_table=True"
+            )
         targets, _ = loss_targets(batch, LossWeights())
         chosen = targets != IGNORE
         segments = segment_numbers(batch)
@@ -120,11 +121,10 @@ class StepLog:
                 f"losses of shape {list(losses.shape)} are not of a batch of shape"
                 f" {list(chosen.shape)} with {len(mine)} label tokens: give one for each position"
             )
-        sums = losses.new_zeros(3, segments.numel(), dtype=torch.float64)
-        sums[0].index_add_(0, segments.flatten(), (~_padding(batch)).flatten().double())
-        sums[1].index_add_(0, mine, torch.ones_like(mine, dtype=torch.float64))
-        sums[2].index_add_(0, mine, losses.double())
-        self._batches.append(sums)
+        each = torch.stack([torch.ones_like(losses), losses], 1).double()
+        sums = each.new_zeros(segments.numel(), 2).index_add_(0, mine, each)
+        table = batch["sample_table"].to(segments.device)
+        self._batches.append((table[:, 1:], sums[segments.flatten()[table[:, 0]]]))
 
     def end_step(self, step: int, grad_norm: Tensor | float | None = None) -> None:
         """Log a step; its time is that since the end of the one before.
@@ -173,7 +173,7 @@ def _check_run(folder: str, run: dict[str, Any]) -> None:
 
 
 class _Writer:
-    """Tells the samples of each step, and writes parts; all of it in the thread."""
+    """Write the parts of a log, in a thread of its own."""
 
     def __init__(self, folder: str, sampler: PackSampler, run: dict[str, Any]) -> None:
         index = sampler.index
@@ -206,9 +206,8 @@ class _Writer:
             self._session = time.time_ns()
         self._last = (step.epoch, step.step)
         numbers = dealing.packs_of_rank(first, first + global_batch, self._rank, self._world_size)
-        read = {number: index.pack(number) for number in sorted(numbers.tolist())}
-        packs = [read[number] for number in numbers.tolist()]
-        sums = {name: [pack.stats[name] for pack in packs] for name in _SUMS}
+        packs = [index.pack(number).stats for number in sorted(numbers.tolist())]
+        sums = {name: [pack[name] for pack in packs] for name in _SUMS}
         return {
             **self._run,
             "session": self._session,
@@ -219,7 +218,7 @@ class _Writer:
             "seconds": step.seconds,
             "grad_norm": None if step.grad_norm is None else float(step.grad_norm),
             **{name: None if None in each else sum(each) for name, each in sums.items()},
-            "samples": _samples(packs, step.batches, index.snapshot),
+            "samples": [row for batch in step.batches for row in _samples(*batch)],
         }
 
     def _write(self, rows: list[dict[str, Any]]) -> None:
@@ -231,67 +230,10 @@ class _Writer:
         self._part += 1
 
 
-def _padding(batch: Batch) -> Tensor:
-    """Which tokens a batch says are padding, bool [B, T]: there it may belong to a sample's segment
-    (`segment_numbers`), also that at the end of a row."""
-    labels, mask = batch["labels"], batch.get("attention_mask")
-    if isinstance(mask, Tensor) and mask.shape == labels.shape:
-        return mask == 0
-    padding: Tensor = batch.get("padding_mask", torch.zeros_like(labels, dtype=torch.bool))
-    return padding
-
-
-def _samples(
-    packs: list[Pack], batches: list[Tensor], snapshot: IndexManifest
-) -> list[dict[str, Any]]:
-    """A row's `samples`: those with label tokens of a step's batches, which hold `packs`."""
-    seen = torch.cat([torch.zeros(3, 0, dtype=torch.float64), *(each.cpu() for each in batches)], 1)
-    tokens, labels, losses = seen[:, seen[1] > 0].tolist()
-    slots = [snapshot.options.padded(int(number)) for number in tokens]
-    planned = [sample for pack in packs for sample in pack.samples if sample.label_tokens != 0]
-    places = certain_places(
-        list(zip(slots, labels, strict=True)),
-        [(sample.padded_length or sample.length, sample.label_tokens) for sample in planned],
-        may_lack=is_exact(snapshot),
-    )
-    rows = []
-    for place, number, loss in zip(places, labels, losses, strict=True):
-        row: dict[str, Any] = {"label_tokens": int(number), "loss": loss}
-        if place is not None:
-            names = ("pack_id", "position", "sample_id")
-            row |= {name: getattr(planned[place], name) for name in names}
-        rows.append(row)
-    return rows
-
-
-def certain_places(seen: Sequence[Any], planned: Sequence[Any], may_lack: bool) -> list[int | None]:
-    """Which of `planned` each of `seen` is, None where more than one could be.
-
-    What was seen is the plan, in its order, without what was left out. If the first place at which
-    each can stand is also the last one, it stands there.
-
-    Args:
-        may_lack: whether some may be left out; else all are None if the two are not equal.
-    """
-    nowhere: list[int | None] = [None] * len(seen)
-    if not may_lack and len(seen) != len(planned):
-        return nowhere
-    first = _first_places(seen, planned)
-    last = _first_places(seen[::-1], planned[::-1])
-    if first is None or last is None:
-        return nowhere
-    pairs = zip(first, (len(planned) - 1 - place for place in reversed(last)), strict=True)
-    return [place if place == other else None for place, other in pairs]
-
-
-def _first_places(seen: Sequence[Any], planned: Sequence[Any]) -> list[int] | None:
-    """The first place in `planned` of each of `seen`, one behind the other; None without one."""
-    places, at = [], 0
-    for each in seen:
-        while at < len(planned) and planned[at] != each:
-            at += 1
-        if at == len(planned):
-            return None
-        places.append(at)
-        at += 1
-    return places
+def _samples(named: Tensor, sums: Tensor) -> list[dict[str, Any]]:
+    """Return the rows of a batch's samples with label tokens."""
+    return [
+        dict(zip(_SAMPLE, (*names, int(number), loss), strict=True))
+        for names, (number, loss) in zip(named.tolist(), sums.tolist(), strict=True)
+        if number
+    ]

@@ -61,7 +61,7 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         mix: source -> how often its samples come in an epoch, if not once.
         options: further ones, as a plan has them: ``margin``, ``align``, ``pad_pack_to``,
             ``reserve``, ``max_images``, ``max_vision_patches``, ``max_samples``.
-        roots, transform, on_mismatch, on_bad, retries, dummy_image: of `PackedDataset`.
+        roots, transform, on_mismatch, on_bad, dummy_image: of `PackedDataset`.
 
     Raises:
         OptionError: an option has no meaning for these records.

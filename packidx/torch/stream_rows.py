@@ -38,7 +38,7 @@ from packidx.pack.streams import (
 )
 from packidx.records.fetch import Fetcher
 from packidx.torch.events import Happened, event
-from packidx.torch.reader import Encode, with_retries
+from packidx.torch.reader import Encode
 from packidx.torch.sample import length_of, normalise
 
 _FREE = CostModel(
@@ -46,7 +46,6 @@ _FREE = CostModel(
 )
 _LOCATED = ("sample_id", "source", "key", "shard", "row", "offset", "nbytes")
 _COUNTED = ("length", "label_tokens", "num_images", "vision_patches", "vision_cost", "media")
-_RETRIES = 3  # of a record that is read to be counted
 _CAPS_ASKED = ("max_images", "max_vision_patches", "max_samples")
 
 
@@ -242,7 +241,7 @@ class StreamIndex(Index):
     def _count(self, row: int, copy: int) -> int:
         """Tokens of a record that is read for it."""
         sample = self._sample(row, copy, length=0)
-        record, _ = with_retries(lambda: self._fetcher.read(sample, self.epoch), _RETRIES)
+        record = self._fetcher.read(sample, self.epoch)
         count = getattr(self._encode, "count", None)
         length = count(record) if callable(count) else length_of(normalise(self._encode(record)))
         self._lengths_of[row, copy] = int(length)

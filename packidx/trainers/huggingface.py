@@ -35,6 +35,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments  # noqa: E4
 
 __all__ = ["PackedTrainer", "TrainsOnPacks"]
 
+_NOT_THE_MODELS = ("labels", "shift_labels", "sample_table")
 _ORDER = "packs.json"  # in a checkpoint: the sampler's state
 
 
@@ -102,7 +103,7 @@ class PackedTrainer(TrainsOnPacks):
         if "data_collator" in options:
             raise OptionError("data_collator is packidx.torch.collate here: give attention= to it")
         _check(args, train_dataset)
-        collator = partial(collate, attention=attention)
+        collator = partial(collate, attention=attention, sample_table=log is not None)
         super().__init__(
             model, args, data_collator=collator, train_dataset=train_dataset, **options
         )
@@ -172,7 +173,7 @@ class PackedTrainer(TrainsOnPacks):
         num_items_in_batch: Any = None,
     ) -> Any:
         kept = label_positions(inputs)
-        arguments = {key: inputs[key] for key in inputs if key not in ("labels", "shift_labels")}
+        arguments = {key: inputs[key] for key in inputs if key not in _NOT_THE_MODELS}
         outputs = model(**arguments, logits_to_keep=kept)
         denominator, scale = num_items_in_batch, self.args.world_size  # over which DDP averages
         if not model.training:

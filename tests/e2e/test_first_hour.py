@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 import pytest
 import torchvision_cpu  # noqa: F401  (before transformers)
-from packidx_cli.advice import _NAMED, _OPTION, _options, for_command
-from packidx_cli.main import _COMMANDS, cli, main
+from packidx_cli.main import main
 
 import packidx
 from packidx.errors import MismatchError, OptionError
 from packidx.recipe import pack_recipe
-
-REPO = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -158,35 +153,6 @@ def test_a_folder_that_holds_a_clone_is_not_taken_for_the_package(tmp_path: Path
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == packidx.__file__
-
-
-def messages() -> Iterator[str]:
-    """All text in the code that names an option, but for docstrings."""
-    for file in [*(REPO / "packidx").rglob("*.py"), *(REPO / "cli").rglob("*.py")]:
-        tree = ast.parse(file.read_text())
-        said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
-            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-            if is_text and id(node) not in said and "--" in node.value:
-                yield node.value
-
-
-def test_no_advice_names_an_option_that_its_command_lacks() -> None:
-    has = {name: _options(cli, name) for name in _COMMANDS}
-    texts = sorted(set(messages()))
-    for command, own in has.items():
-        seen = 0
-        for text in texts:
-            said = for_command(text, cli, command)
-            for match in _OPTION.finditer(said):
-                before, option = said[: match.start()], match[0]
-                if option not in own and any(option in others for others in has.values()):
-                    seen += 1
-                    assert _NAMED.search(before), (command, said)
-        assert seen > 10
-    text = "give --max-images, or plan with --reserve 8; `tar --sort=name`"
-    assert for_command(text, cli, "stats") == text.replace("--max", "packidx plan --max")
-    assert for_command(text, cli, "plan") == text
 
 
 def test_a_processor_itself_and_guessed_lengths(

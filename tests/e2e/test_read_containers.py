@@ -424,7 +424,7 @@ def test_the_label_policy_of_the_plan(
     data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It goes with the plan: verify takes it from there, and a reader with another is refused."""
-    folder, words = str(processors / "qwen2.5-vl"), "last,no-thinking"
+    folder, words = str(processors / "qwen2.5-vl"), "last,no-eot"
     path = write(data, "jsonl", CHATS)
     command = ["estimate", path, "-o", str(tmp_path / "l"), "--processor", folder]
     assert main([*command, "--labels", words, "--quiet", "--workers", "1"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import re
@@ -46,12 +47,16 @@ def train(index: str, log: Path, steps: int, seed: int = 0) -> dict[str, Any]:
     model = tiny_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     loader = DataLoader(
-        PackedDataset(index, encode), batch_size=4, sampler=sampler, collate_fn=collate
+        PackedDataset(index, encode),
+        batch_size=4,
+        sampler=sampler,
+        collate_fn=functools.partial(collate, sample_table=True),
     )
     kept_log = StepLog(log, sampler)
     for step, batch in zip(range(steps), loader, strict=False):
         kept = label_positions(batch)
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        outside = ("labels", "sample_table")
+        inputs = {name: value for name, value in batch.items() if name not in outside}
         logits = model(**inputs, logits_to_keep=kept).logits
         planned = sampler.denominator(step) or 1.0
         packed_loss(logits, batch, LossWeights(), planned, kept=kept, log=kept_log.add).backward()

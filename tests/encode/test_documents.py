@@ -116,12 +116,11 @@ def test_a_tokenizer_alone(text: str, tmp_path: Path) -> None:
 
 
 def test_label_policies(tmp_path: Path) -> None:
-    """The end is an end of turn; what is said of turns and reasoning is not about documents."""
+    """The end is an end of turn; what is said of turns is not about documents."""
     folder = str(qwen_folders(tmp_path, FEW_RANKS)["qwen2.5-vl"])
     record = {"text": "<think>It was.</think> So"}
     plain = ProcessorEncoder(folder)(record)["labels"].tolist()
-    for words in ("last,no-thinking,no-tool-calls", "newline"):
-        assert ProcessorEncoder(folder, words)(record)["labels"].tolist() == plain
+    assert ProcessorEncoder(folder, "last")(record)["labels"].tolist() == plain
     assert ProcessorEncoder(folder, "no-eot")(record)["labels"].tolist() == [*plain[:-1], -100]
 
 

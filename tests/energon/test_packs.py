@@ -177,22 +177,6 @@ def test_several_folders_that_move_along(planned: Callable[..., Path], tmp_path:
     assert auxes == {"src", "src1"}
 
 
-def test_what_energon_would_read_wrongly_is_refused(
-    planned: Callable[..., Path], tmp_path: Path
-) -> None:
-    """Tars written anew behind a database of old ones: no plan of them is exported."""
-    folder = prepare(wds_folder.write_folder(tmp_path / "tars", 1, 10))
-    wds_folder.write_folder(folder, 1, 9, 1)
-    index = planned(folder)
-    with pytest.raises(AssertionError, match="energon prepare"):
-        packidx("export", "energon", index, "-o", tmp_path / "packs")
-    assert not (tmp_path / "packs").exists()
-    shutil.rmtree(folder / ".nv-meta")
-    prepare(folder)
-    packidx("export", "energon", index, "-o", tmp_path / "packs")
-    assert sum(len(pack.samples) for pack in read(tmp_path / "packs")) == 9
-
-
 def test_a_yaml_that_energon_knows(export: Path, tars: Path) -> None:
     """The only YAML of the folder, with the folder of the tars as `src`."""
     assert [path.name for path in export.glob("*.y*ml")] == ["metadataset.yaml"]

@@ -11,11 +11,8 @@ import os
 import random
 import shutil
 import signal
-import sqlite3
-import struct
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,6 @@ import lmdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from clips import write_clip
 from dying import dying
 from export_files import contents, picture
@@ -34,10 +30,10 @@ from record_files import tar_of
 from webdataset import tariterators
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import OptionError, SourceError
+from packidx.errors import OptionError, PackidxError, SourceError
 from packidx.export import wds as api
 from packidx.export.packed_record import extension, is_pairs, messages_of, pairs_of
-from packidx.export.wds import WdsSummary, export_wds
+from packidx.export.wds import export_wds
 from packidx.index import Index
 from packidx.records.dialects.parse import parse
 
@@ -103,6 +99,8 @@ def test_no_turn_is_lost(case: str) -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF"])
 def test_an_extension_is_the_content_s(kind: str) -> None:
+    if kind not in Image.registered_extensions().values():
+        pytest.skip(f"this Pillow writes no {kind}")
     expected = {"JPEG": "jpg"}.get(kind, kind.lower())
     assert extension(picture(1, kind), "x.mp4") == expected
 
@@ -297,41 +295,6 @@ def test_every_turn_is_there(export: Path, data: tuple[Path, dict[str, list[byte
     assert [len(name) if isinstance(name, list) else 1 for name in names] == [3, 1]
 
 
-def test_what_energon_reads_is_where_the_tars_have_it(export: Path, index: Index) -> None:
-    """Offsets and rows, against Python's tarfile (tests/energon compares with `energon prepare`)."""
-    meta = export / ".nv-meta"
-    database = sqlite3.connect(meta / "index.sqlite")
-    samples = database.execute("SELECT * FROM samples ORDER BY rowid").fetchall()
-    parts = database.execute("SELECT * FROM sample_parts ORDER BY rowid").fetchall()
-    database.close()
-    counts, own_samples, own_parts = {}, [], []
-    for shard, path in enumerate(sorted(export.glob("*.tar"))):
-        with tarfile.open(path) as archive:
-            members = archive.getmembers()
-        assert {(m.mtime, m.uid, m.gid, m.mode, m.uname) for m in members} == {(0, 0, 0, 0o644, "")}
-        keys = list(dict.fromkeys(member.name.partition(".")[0] for member in members))
-        starts = [next(m.offset for m in members if m.name.startswith(f"{k}.")) for k in keys]
-        last = members[-1]
-        starts.append(last.offset_data + -(-last.size // 512) * 512)
-        idx = Path(f"{path}.idx").read_bytes()
-        assert struct.unpack(f"<{len(idx) // 8}Q", idx) == tuple(starts)
-        assert path.read_bytes()[starts[-1] :] == bytes(1024)
-        counts[path.name] = len(keys)
-        own_samples += [
-            (shard, k, n, a, b - a)
-            for n, (k, a, b) in enumerate(zip(keys, starts[:-1], starts[1:], strict=True))
-        ]
-        for member in members:
-            key, _, name = member.name.partition(".")
-            own_parts.append((shard, keys.index(key), name, member.offset_data, member.size))
-    assert samples == own_samples and parts == own_parts
-    for name in (".info.json", ".info.yaml"):
-        assert yaml.safe_load((meta / name).read_text()) == {"shard_counts": counts}
-    split = yaml.safe_load((meta / "split.yaml").read_text())
-    last = f"{len(counts) - 1:06d}"
-    assert split["split_parts"]["train"] == [f"packs-{{000000..{last}}}.tar"]
-
-
 def test_the_bytes_depend_on_the_plan_alone(export: Path, index: Index, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(api, "_PACKS_PER_PROCESS", 1)
@@ -371,7 +334,7 @@ def test_shards_are_bounded_by_count_and_size(many: Index, tmp_path: Path) -> No
     for shard in shards:
         assert shard["bytes"] == (tmp_path / "size" / shard["path"]).stat().st_size <= whole // 2
     assert min(s["bytes"] for s in shards[:-1]) + whole // 10 > whole // 2  # none ends early
-    export_wds(many, tmp_path / "alone", max_size="1KB")
+    export_wds(many, tmp_path / "alone", max_size="1KB")  # below one pack
     assert [shard["num_packs"] for shard in shards_of(tmp_path / "alone")] == [1] * 24
     ids = [pack["json"]["_meta"]["pack_id"] for pack in packs_of(tmp_path / "alone")]
     assert ids == list(range(24))
@@ -398,27 +361,18 @@ def test_packidx_counts_the_same_tokens(corpus: Path, processors: Path, tmp_path
     index = open_index(tmp_path / "index")
     summary = export_wds(index, tmp_path / "tars", max_count=20)
     assert summary.num_kept == 0 and summary.num_packs > 20
-    estimate_lengths(str(tmp_path / "tars"), tmp_path / "again", **options)
+    estimate_lengths(str(tmp_path / "tars" / "*.tar"), tmp_path / "again", **options)
     again = pq.read_table(tmp_path / "again" / "part-00000.parquet").to_pydict()
     assert set(again["status"]) == {"ok"}
     assert again["length"] == index.packs(["length"]).column(0).to_pylist()
     assert sum(again["length"]) == summary.num_tokens
 
 
-DYING = dying("import packidx.export.wds, packidx.records.shards")
+DYING = dying("import packidx.export.wds, packidx.records.shards, webdataset")
 
 
-def states(parent: Path) -> dict[str, tuple[int, int]]:
-    """Inode and time of change of the tars with a note."""
-    found = {}
-    for note in parent.glob(".out.new/notes/packs-*.json"):
-        path = note.parents[1] / "table" / f"{note.stem}.tar"
-        if path.exists():
-            found[path.name] = path.stat().st_ino, path.stat().st_mtime_ns
-    return found
-
-
-def test_killed_before_each_change_to_the_disk(many: Index, tmp_path: Path) -> None:
+def test_an_export_that_is_killed_starts_again(many: Index, tmp_path: Path) -> None:
+    """Killed before changes to the disk: the former export or the whole new one is there."""
     root, chance = tmp_path / "exports", random.Random(1)
     root.mkdir()
     export_wds(many, root / "out", max_count=24)
@@ -426,55 +380,63 @@ def test_killed_before_each_change_to_the_disk(many: Index, tmp_path: Path) -> N
     before, expected = contents(root / "out"), contents(tmp_path / "whole")
     arguments = ["export", "wds", many.path, "-o", str(root / "out"), "--max-count", "10"]
     arguments += ["--workers", "1", "--quiet"]
-    kills: dict[int, int] = {}  # by the number of shards that were finished before
-    kept: dict[str, tuple[int, int]] = {}
-    command, pipe = [sys.executable, "-c", DYING], subprocess.PIPE
+    command, pipe, number, kills = [sys.executable, "-c", DYING], subprocess.PIPE, 0, 0
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as runs:
         assert runs.stdin is not None and runs.stdout is not None
         while True:
-            if contents(root / "out") == before:
-                assert states(root).items() >= kept.items()  # none is ever done again
-                kept = states(root)
-            number = kills.get(len(kept), 0)
             print(json.dumps([number, str(root), arguments]), file=runs.stdin, flush=True)
             status = int(runs.stdout.readline())
             assert contents(root / "out") in (before, expected)
             if status == 0:
                 break
             assert status == -signal.SIGKILL
-            kills[len(kept)] = number + chance.randrange(2, 16)
-    assert set(kills) == {0, 1, 2, 3} and min(kills.values()) >= 4 and kills[3] >= 10
-    assert contents(root / "out") == expected
+            number, kills = number + chance.randrange(1, 3), kills + 1
+    assert kills >= 10 and contents(root / "out") == expected
     assert os.listdir(root) == ["out"]
 
 
-def test_a_sample_that_cannot_be_read_stops_it_and_nothing_is_done_twice(
-    many: Index, tmp_path: Path
-) -> None:
+def test_a_tar_that_was_cut_meanwhile_is_not_published(many: Index, tmp_path: Path) -> None:
+    """What a killed run has left, whole or half, is in no later export."""
+    export_wds(many, tmp_path / "whole", max_count=10)
+    left = tmp_path / ".out.new" / "table"
+    shutil.copytree(tmp_path / "whole", left)
+    tar = left / "packs-000001.tar"
+    tar.write_bytes(tar.read_bytes()[:5000])
+    (left / "packs-000007.tar.part").write_bytes(b"half")
+    export_wds(many, tmp_path / "out", max_count=10)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_sample_that_cannot_be_read_stops_it(many: Index, tmp_path: Path) -> None:
     folder = Path(many.path).parent
     moved = tmp_path / "moved"
     shutil.copytree(folder, moved, ignore=shutil.ignore_patterns("index", "lengths"))
-    key = many.pack(13).samples[0].key
-    lost = moved / f"{key[1:]}.png" if key is not None else moved
-    picture_bytes = lost.read_bytes()
-    lost.unlink()
-
-    def export() -> WdsSummary:
-        return export_wds(many, tmp_path / "out", max_count=5, roots={str(folder): str(moved)})
-
+    key = str(many.pack(13).samples[0].key)
+    (moved / f"{key[1:]}.png").unlink()
     with pytest.raises(SourceError) as failed:
-        export()
+        export_wds(many, tmp_path / "out", max_count=5, roots={str(folder): str(moved)})
     said = str(failed.value)
     assert said.startswith(f"pack 13, sample {key!r} of shard {folder}/lines.jsonl: missing_media")
-    assert not (tmp_path / "out").exists()
-    kept = states(tmp_path)
-    assert len(kept) == (13 - 1) // 5 == 2  # the third is not full
-    lost.write_bytes(picture_bytes)
-    assert export().num_shards_taken_over == len(kept)
-    for name, state in kept.items():
-        status = (tmp_path / "out" / name).stat()
-        assert (status.st_ino, status.st_mtime_ns) == state
-    assert len(packs_of(tmp_path / "out")) == 24
+    assert os.listdir(tmp_path) == ["moved"]
+
+
+def test_energon_prepares_the_tars_where_it_is_installed(
+    many: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tests/energon has the real one; here a program of its name makes its file, or fails."""
+    left = export_wds(many, tmp_path / "without").prepare
+    assert left is not None and left.startswith(f"energon prepare {tmp_path}/without --non-inter")
+    program = tmp_path / "bin" / "energon"
+    program.parent.mkdir()
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    program.write_text('#!/bin/sh\n[ "$1" = prepare ] && echo made > "$2/.nv-meta/index.sqlite"\n')
+    program.chmod(0o755)
+    assert export_wds(many, tmp_path / "out").prepare is None
+    assert (tmp_path / "out" / ".nv-meta" / "index.sqlite").read_text() == "made\n"
+    program.write_text("#!/bin/sh\necho no space >&2; exit 1\n")
+    with pytest.raises(PackidxError, match="no space"):
+        export_wds(many, tmp_path / "failed")
+    assert not (tmp_path / "failed").exists()
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -496,7 +458,7 @@ def test_plans_of_what_is_no_record_are_refused(case: str, tmp_path: Path) -> No
 
 def test_an_export_is_no_source_that_is_overwritten(many: Index, tmp_path: Path) -> None:
     export_wds(many, tmp_path / "one", max_count=5)
-    index = plan(tmp_path, tmp_path / "one", capacity=50_000)
+    index = plan(tmp_path, tmp_path / "one" / "*.tar", capacity=50_000)
     with pytest.raises(OptionError, match="which is exported: name another folder"):
         export_wds(index, tmp_path / "one")
     export_wds(index, tmp_path / "two")

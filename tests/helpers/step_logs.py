@@ -29,9 +29,11 @@ def logged(
     for step in steps:
         packs = sampler.packs_of_step(step)[sampler.rank :: sampler.world_size]
         for start in range(0, len(packs), together):
-            batch = collate([dataset[k] for k in packs[start : start + together]], attention)
+            held = [dataset[k] for k in packs[start : start + together]]
+            batch = collate(held, attention, sample_table=True)
+            inputs = {k: v for k, v in batch.items() if k not in ("labels", "sample_table")}
             with torch.no_grad():
-                logits = model(**{k: v for k, v in batch.items() if "labels" not in k}).logits
+                logits = model(**inputs).logits
             packed_loss(logits, batch, LossWeights(), 1.0, log=log.add)
         log.end_step(step, torch.tensor(1.0 + step))
 

@@ -307,7 +307,8 @@ def video_pack(family: str) -> Pack:
         ids = sample["input_ids"]
         rows = rope_rows(tiny(family).model, sample)
         segments.append(Segment({**sample, "labels": ids, "position_ids": rows}, len(ids)))
-    return Pack(0, 0, torch.arange(2), torch.zeros(2, dtype=torch.int64), segments)
+    numbers, sources = torch.arange(2), torch.zeros(2, dtype=torch.int64)
+    return Pack(0, 0, numbers, sources, numbers, segments)
 
 
 def with_video(family: str, seed: int) -> dict[str, Any]:

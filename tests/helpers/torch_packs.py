@@ -127,4 +127,4 @@ def pack(
             sample[key] = part
     numbers = torch.arange(sum(length > 0 for length in lengths))
     segments = [Segment(*each) for each in zip(samples, slots, strict=True)]
-    return Pack(3, 0, numbers, torch.zeros_like(numbers), segments)
+    return Pack(3, 0, numbers, torch.zeros_like(numbers), numbers, segments)

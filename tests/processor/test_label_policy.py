@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from packidx.errors import OptionError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.labels import LabelPolicy
 from packidx.records.conversation import Conversation, Turn
@@ -52,17 +53,14 @@ THOUGHT_CALL = Turn("assistant", (), {"reasoning_content": "hm", "tool_calls": [
         (PLAIN, "all", (USER, FIRST, AGAIN, LAST), ["yes<|im_end|>", "no<|im_end|>"]),
         (PLAIN, "last", (USER, FIRST, AGAIN, LAST), ["no<|im_end|>"]),
         (PLAIN, "no-eot", (USER, FIRST, AGAIN, LAST), ["yes", "no"]),
-        (PLAIN, "newline", (USER, FIRST), ["yes<|im_end|>\n"]),
-        (PLAIN, "no-eot,no-thinking", (USER, THOUGHT), ["yes"]),
+        (PLAIN, "last,no-eot", (USER, FIRST, AGAIN, LAST), ["no"]),
         (BLOCKS, "all", (USER, FIRST), ["yes<|im_end|>\n"]),
         (BLOCKS, "no-eot", (USER, FIRST, AGAIN, LAST), ["yes", "no"]),
         (PLAIN, "all", (USER, THOUGHT), ["<think>\nhm\n</think>\n\nyes<|im_end|>"]),
-        (PLAIN, "no-thinking", (USER, THOUGHT), ["yes<|im_end|>"]),
         (PLAIN, "all", (USER, CALLS, RESULT, LAST), [f"{JSON}<|im_end|>", "no<|im_end|>"]),
-        (PLAIN, "no-tool-calls", (USER, CALLS, RESULT, LAST), ["no<|im_end|>"]),
         (OPENED, "all", (USER, CALLS, RESULT, LAST), [f"{JSON}<|im_end|>", "no<|im_end|>"]),
         (OPENED, "all", (USER, FIRST, AGAIN, LAST), ["yes<|im_end|>", "no<|im_end|>"]),
-        (PLAIN, "no-tool-calls", (USER, THOUGHT_CALL), ["<think>\nhm\n</think>\n\n"]),
+        (PLAIN, "all", (USER, THOUGHT_CALL), [f"<think>\nhm\n</think>\n\n{JSON}<|im_end|>"]),
     ],
 )
 def test_what_is_trained_on(
@@ -71,17 +69,10 @@ def test_what_is_trained_on(
     assert trained(source, words, *turns) == expected
 
 
-@pytest.mark.parametrize(
-    ("said", "kept"),
-    [
-        ("<think>hm</think> yes", " yes<|im_end|>"),
-        ("<think>\nhm\n</think>\n\nyes", "yes<|im_end|>"),
-        ("<think>hm</think>yes", "yes<|im_end|>"),
-    ],
-)
-def test_a_space_belongs_to_the_word_behind_it(said: str, kept: str) -> None:
-    """Most tokenizers make one token of both: cut off, it would take the word along."""
-    assert trained(PLAIN, "no-thinking", USER, Turn("assistant", (said,))) == [kept]
+@pytest.mark.parametrize("words", ["no-thinking", "newline", "tool-calls", "eot", "all,last"])
+def test_other_words_are_refused(words: str) -> None:
+    with pytest.raises(OptionError, match=f"label policy: .*{words.partition(',')[0]}"):
+        LabelPolicy.parse(words)
 
 
 def test_a_records_own_flag_wins() -> None:

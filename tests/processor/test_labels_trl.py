@@ -4,8 +4,8 @@ TRL masks by ``{% generation %}`` blocks, which its training templates have and 
 
 - With a training template our default policy gives TRL's mask.
 - With a model's own template the default differs by one thing: TRL's blocks hold the newline after
-  ``<|im_end|>``. The policy ``newline`` makes them equal, wherever both templates write the same
-  text (Qwen3's own leaves out what was thought before the last question).
+  ``<|im_end|>``, wherever both templates write the same text (Qwen3's own leaves out what was
+  thought before the last question).
 
 One more difference is by intent and does not occur here: a token that begins before a block (a
 newline of the header merged with one of the content) is trained on by TRL, and by us only where it
@@ -33,7 +33,6 @@ from packidx.processor.text.sequence import Expanded, locate_runs, trained_token
 from packidx.records.dialects.parse import parse
 
 NUM_DIALOGUES = 250
-NEWLINE = LabelPolicy.parse("newline")
 WORDS = [
     "weather",
     "in Köln",
@@ -182,16 +181,15 @@ def test_training_templates(tokenizer: PreTrainedTokenizerBase, name: str) -> No
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_instruct_2507", "qwen3_vl"])
 def test_own_templates(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Models' own templates, without blocks: equal with ``newline``, and that is all there is."""
+    """Models' own templates, without blocks: equal but for the newline."""
     plain = getattr(trl_templates, f"{name}_chat_template")
-    default, newline = (ours(tokenizer, plain, policy) for policy in (LabelPolicy(), NEWLINE))
+    default = ours(tokenizer, plain, LabelPolicy())
     # Qwen3's own template writes what TRL's does where every message thinks, after one question.
     questions, think = ([1], 1.0) if name == "qwen3" else ([1, 2, 3], 0.5)
     rng = random.Random(name)
     for _ in range(NUM_DIALOGUES):
         record = dialogue(rng, questions=rng.choice(questions), think=think, beside=BESIDE[name])
         ids, mask = their_labels(tokenizer, plain, record)
-        assert our_labels(tokenizer, newline, record) == (ids, mask)
         assert our_labels(tokenizer, default, record) == (
             ids,
             without_newlines(tokenizer, ids, mask),

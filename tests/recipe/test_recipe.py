@@ -38,7 +38,7 @@ sources:
 estimate:
   processor: Qwen/Qwen2.5-VL-7B-Instruct
   processor_settings: {images.max_pixels: 602112}
-  labels: last,no-thinking
+  labels: last,no-eot
   remote_media: ["s3://corpus/images/"]
 plan:
   capacity: 8192
@@ -60,7 +60,7 @@ def test_every_key_comes_to_an_argument() -> None:
     assert recipe.estimate == {
         "processor": "Qwen/Qwen2.5-VL-7B-Instruct",
         "processor_settings": {"images.max_pixels": 602112},
-        "labels": "last,no-thinking",
+        "labels": "last,no-eot",
         "remote_media": ["s3://corpus/images/"],
     }
     assert recipe.plan == PlanOptions(8192, on_long="split", mix=("photos=2",), holdout=0.01)
@@ -85,7 +85,7 @@ def test_the_keys_are_the_arguments_that_decide_a_table() -> None:
         ("on-long: split", "on-long: split\n  on_long: drop", "plan gives a key twice"),
         ("labels: last", "lables: last", r"r\.yaml: estimate: .*unknown field `lables`"),
         (
-            "labels: last,no-thinking",
+            "labels: last,no-eot",
             "labels: [last]",
             r"estimate: Expected `str \| null`, got `array` - at `labels`",
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import errno
 import gc
 import logging
@@ -20,7 +19,7 @@ from torch_packs import IMAGE, Failing, SyntheticEncode
 
 from packidx.errors import BadRecord, MismatchError, SourceError
 from packidx.index import Index
-from packidx.torch import Pack, PackedDataset, events, reader
+from packidx.torch import Pack, PackedDataset, events
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(5)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -31,57 +30,23 @@ def index(tmp_path: Path) -> Index:
     return make_index(tmp_path, {"text": TEXTS, "image": IMAGES}, capacity=64)
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "BACKOFF", 0.001)
-
-
 BAD = BadRecord("broken_media", "an image cannot be decoded")
 
 
 # -- input and output ------------------------------------------------------------------------------
 
 
-def stale() -> OSError:
-    return OSError(errno.ESTALE, "Stale file handle")
-
-
-def test_input_that_fails_is_tried_again(index: Index) -> None:
-    key = str(index.pack(0).samples[1].key)
-    encode = Failing({key}, stale(), times=2)
-    dataset = PackedDataset(index, encode)
-    pack = dataset[0]
-    assert encode.asked[key] == 3
-    healthy = PackedDataset(index, SyntheticEncode())[0]
-    assert torch.equal(pack.joined()["input_ids"], healthy.joined()["input_ids"])
-    (told,) = pack.events
-    assert (told["kind"], told["done"], told["key"]) == ("retried", "read", key)
-    assert "Stale file handle" in told["error"] and dataset.events.counts == {"retried": 1}
-
-
-@pytest.mark.parametrize("retries", [0, 1, 3])
-def test_input_that_fails_for_good(index: Index, retries: int) -> None:
-    sample = index.pack(0).samples[1]
-    encode = Failing({str(sample.key)}, stale())
-    with pytest.raises(OSError) as caught:
-        PackedDataset(index, encode, retries=retries)[0]
-    assert f"pack 0, sample {sample.sample_id} (key {sample.key!r})" in str(caught.value.__notes__)
-    assert encode.asked[str(sample.key)] == 1 + retries
-    encode.error = stale()
-    dataset = PackedDataset(index, encode, retries=retries, on_bad="skip")
-    assert dataset[0].events[0]["done"] == "left_out"
-
-
-LASTING = [
+FAILURES = [
     BAD,
+    OSError(errno.ESTALE, "Stale file handle"),
     FileNotFoundError(errno.ENOENT, "No such file"),
     OSError("image file is truncated"),  # as Pillow says it, without a number
     KeyError("tokens"),
 ]
 
 
-@pytest.mark.parametrize("error", LASTING, ids=lambda error: type(error).__name__)
-def test_what_will_fail_again_is_not_tried_again(index: Index, error: Exception) -> None:
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+def test_a_sample_is_read_once(index: Index, error: Exception) -> None:
     key = str(index.pack(0).samples[0].key)
     encode = Failing({key}, error)
     with pytest.raises(type(error)):
@@ -90,29 +55,6 @@ def test_what_will_fail_again_is_not_tried_again(index: Index, error: Exception)
     encode = Failing({key}, error)
     PackedDataset(index, encode, on_bad="skip")[0]
     assert encode.asked[key] == 1
-
-
-def test_an_io_error_is_seen_behind_what_was_made_of_it(
-    index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The readers of records say `BadRecord` and `SourceError`, whatever the file system said."""
-    opened: list[Any] = []
-
-    def flaky(real: Any) -> Any:
-        def opening(path: Any, *args: Any, **options: Any) -> Any:
-            if str(path).endswith(".jsonl") and "packidx-events" not in str(path):
-                opened.append(path)
-                if len(opened) == 1:
-                    raise OSError(errno.EIO, "Input/output error")
-            return real(path, *args, **options)
-
-        return opening
-
-    monkeypatch.setattr(os, "open", flaky(os.open))
-    monkeypatch.setattr(builtins, "open", flaky(open))
-    dataset = PackedDataset(index, SyntheticEncode())
-    assert dataset[0].events[0]["kind"] == "retried"
-    assert "SourceError" in dataset.events.records[0]["error"]
 
 
 def test_errors_that_are_raised_name_the_sample(index: Index, tmp_path: Path) -> None:
@@ -213,51 +155,6 @@ def test_a_sample_of_another_length(index: Index, key: str, parts: Any) -> None:
     found = (told["done"], told["planned"], told["found"], told["key"])
     assert found == ("left_out", inside.stop - inside.start, length_of(parts), key)
     assert dataset.events.counts == {"mismatch": 1}
-
-
-@pytest.mark.parametrize(
-    ("key", "parts", "kept"),
-    [
-        ("key-2", [9], 7),  # planned as 7
-        ("key-2", [4], 4),
-        ("key-101", [3, (4, 4), 4, (2, 2), 6], 19),
-        ("key-101", [3, (4, 4), 4], 13),
-    ],
-)
-def test_a_sample_keeps_its_slot(index: Index, key: str, parts: Any, kept: int) -> None:
-    k, inside = at(index, key)
-    healthy = PackedDataset(index, SyntheticEncode())[k].joined()
-    encode = Resized(key, parts)
-    dataset = PackedDataset(index, encode, on_mismatch="truncate")
-    read = dataset[k]
-    pack, length = read.joined(), inside.stop - inside.start
-    assert pack["cu_seqlens"].tolist() == healthy["cu_seqlens"].tolist()
-    for name in ("input_ids", "labels"):
-        assert torch.equal(pack[name][: inside.start], healthy[name][: inside.start])
-        assert torch.equal(pack[name][inside.stop :], healthy[name][inside.stop :])
-    (own,) = [s for s, n in zip(read.samples, read.sample_ids, strict=True) if n == number_of(key)]
-    whole = encode((TEXTS + IMAGES)[number_of(key)])["input_ids"].flatten()
-    assert len(own["input_ids"]) <= min(length, len(whole))
-    assert torch.equal(own["input_ids"], whole[: len(own["input_ids"])])
-    tokens = sum(int(t * h * w) // 4 for t, h, w in pack.get("image_grid_thw", []))
-    assert tokens == int((pack["input_ids"] == IMAGE).sum())
-    (told,) = read.events
-    assert told["done"] == ("truncated" if len(whole) > length else "fitted")
-    assert len(own["input_ids"]) == kept
-
-
-def test_a_sample_that_would_lose_an_image_is_left_out(index: Index) -> None:
-    k, _ = at(index, "key-101")
-    encode = Resized("key-101", [3, (4, 8), 4, (2, 8), 3])  # the second image has no room
-    read = PackedDataset(index, encode, on_mismatch="truncate")[k]
-    (told,) = read.events
-    assert (told["done"], told["key"]) == ("left_out", "key-101")
-    assert number_of("key-101") not in read.sample_ids.tolist()
-
-
-def number_of(key: str) -> int:
-    number = int(key[4:])
-    return number if number < 100 else len(TEXTS) + number - 100
 
 
 @pytest.mark.parametrize("on_mismatch", ["error", "skip"])

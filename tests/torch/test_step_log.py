@@ -9,16 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from step_logs import alone, logged, rows, sampler_of
 from trained_packs import Encode, tiny_model, trained_index
 
 from packidx.errors import MismatchError, OptionError, SourceError
 from packidx.index import Index
 from packidx.torch import PackedDataset, StepLog, collate
-from packidx.torch.loss import LossWeights, loss_targets
-from packidx.torch.step_log import certain_places
 
 BY_SAMPLE = "SELECT step, rank, pack_id, sample_id, label_tokens, loss, source, key FROM losses"
 
@@ -66,22 +62,21 @@ def test_padding_hides_no_sample(tmp_path: Path, attention: str, align: int) -> 
     """Padding behind samples and at the ends of rows belongs to the sample before it."""
     index = trained_index(tmp_path, 4, align=align, pad_pack_to=64, capacity=256)
     dataset, log = PackedDataset(index, Encode()), StepLog(tmp_path / "log", sampler_of(index))
-    planned = set()
+    planned: dict[int, int | None] = {}
     for step in range(log.sampler.num_steps):
         packs = log.sampler.packs_of_step(step)
-        planned |= {s.sample_id for k in packs for s in index.pack(k).samples}
+        planned |= {s.sample_id: s.label_tokens for k in packs for s in index.pack(k).samples}
         for start in (0, 2):
-            batch = collate([dataset[k] for k in packs[start : start + 2]], attention)
+            held = [dataset[k] for k in packs[start : start + 2]]
+            batch = collate(held, attention, sample_table=True)
             log.add(batch, torch.ones(batch["labels"].shape))
         log.end_step(step)
     log.close()
     found = rows(index, tmp_path / "log", BY_SAMPLE)
-    assert planned and {row["sample_id"] for row in found} == planned
+    assert planned and {row["sample_id"]: row["label_tokens"] for row in found} == planned
 
 
-def test_of_samples_that_are_left_out_nothing_is_guessed(tmp_path: Path, index: Index) -> None:
-    """Those after it in its pack are as long as it is, or else told apart."""
-
+def test_a_sample_that_is_left_out_confuses_no_other(tmp_path: Path, index: Index) -> None:
     class Skipping(Encode):
         def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
             if record["id"] in bad:
@@ -94,51 +89,12 @@ def test_of_samples_that_are_left_out_nothing_is_guessed(tmp_path: Path, index: 
     logged(log, dataset, model, range(log.sampler.num_steps), 2)
     log.close()
     found = rows(index, tmp_path, BY_SAMPLE)
-    known = [row for row in found if row["sample_id"] is not None]
-    losses = alone(index, model, [row["sample_id"] for row in known])
-    assert dataset.events.left_out.samples and not {row["key"] for row in known} & bad
-    assert len(known) > 0.8 * len(found)
-    for row in known:
+    packs = [k for step in range(log.sampler.num_steps) for k in log.sampler.packs_of_step(step)]
+    planned = {sample.key for k in packs for sample in index.pack(k).samples}
+    assert planned & bad and {row["key"] for row in found} == planned - bad
+    losses = alone(index, model, [row["sample_id"] for row in found])
+    for row in found:
         assert row["loss"] == pytest.approx(losses[row["sample_id"]], rel=1e-5)
-
-
-def test_packs_of_another_step_are_unknown(tmp_path: Path, index: Index) -> None:
-    log = StepLog(tmp_path, sampler_of(index))
-    other = StepLog(tmp_path / "other", sampler_of(index, seed=1))
-    for step in range(log.sampler.num_steps):
-        for k in other.sampler.packs_of_step(step):
-            batch = collate(PackedDataset(index, Encode())[k])
-            targets, _ = loss_targets(batch, LossWeights())
-            log.add(batch, torch.ones(targets.shape))
-        log.end_step(step)
-    log.close()
-    right = {
-        (step, s.sample_id)
-        for step in range(log.sampler.num_steps)
-        for k in other.sampler.packs_of_step(step)
-        for s in index.pack(k).samples
-    }
-    found = rows(index, tmp_path, BY_SAMPLE)
-    assert found and all(
-        row["sample_id"] is None or (row["step"], row["sample_id"]) in right for row in found
-    )
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=12),
-    st.booleans(),
-)
-def test_a_place_is_certain_or_none(planned: list[tuple[int, bool]], may_lack: bool) -> None:
-    keys = [key for key, _ in planned]
-    places = [at for at, (_, is_kept) in enumerate(planned) if is_kept]
-    found = certain_places([keys[at] for at in places], keys, may_lack)
-    assert all(place in (None, at) for place, at in zip(found, places, strict=True))
-    if len(places) == len(keys):
-        assert found == places
-    elif not may_lack:
-        assert found == [None] * len(places)
-    elif len(set(keys)) == len(keys):
-        assert found == places
 
 
 def test_the_later_of_two_rows_holds(tmp_path: Path, index: Index) -> None:
@@ -172,7 +128,8 @@ def test_a_run_that_goes_back_logs_what_it_did_last(
     """In one process, beside a table of the user's own."""
     (tmp_path / "outliers.parquet").write_bytes(b"mine")
     log = StepLog(tmp_path, sampler_of(index), flush_steps)
-    batches = [collate(PackedDataset(index, Encode())[k]) for k in log.sampler.packs_of_step(1)]
+    packs = [PackedDataset(index, Encode())[k] for k in log.sampler.packs_of_step(1)]
+    batches = [collate(pack, sample_table=True) for pack in packs]
     for time, step in enumerate([0, 1, 2, 1, 2, 0, 1, 0, 1]):
         for batch in batches:
             log.add(batch, torch.full(batch["labels"].shape, float(time)))
@@ -204,9 +161,12 @@ def test_a_killed_run_loses_its_last_part(tmp_path: Path, index: Index) -> None:
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path, index: Index) -> None:
     log = StepLog(tmp_path, sampler_of(index))
-    batch = collate(PackedDataset(index, Encode())[0])
+    batch = collate(PackedDataset(index, Encode())[0], sample_table=True)
     with pytest.raises(MismatchError, match=r"losses of shape \[3\] are not of a batch"):
         log.add(batch, torch.ones(3))
+    del batch["sample_table"]
+    with pytest.raises(MismatchError, match="collate with sample_table=True"):
+        log.add(batch, torch.ones(batch["labels"].shape))
     with pytest.raises(OptionError, match="step 99 is outside"):
         log.end_step(99)
     with pytest.raises(OptionError, match="flush_steps is 0"):

@@ -269,12 +269,12 @@ class ChatTemplate:
         try:
             known = without_unknown(conversation, self._names)
             shown = show(partial(self._render, by=self._watched), known, core=HOLE)
-            asked = {*self._asked, *tags_of(self.policy, self._words.header)}
+            asked = {*self._asked, *tags_of(self._words.header)}
             media = self._placeholders.positions(known, shown.text)
             if media is None:
                 return None
             regions = self._regions(known, shown)
-            spans = trained_spans(regions, shown.text, known.turns, self.policy)
+            spans = trained_spans(regions, self.policy)
             tokens = self._placeholders.tokens
             return skeleton_of(shown, spans, media, tokens, sorted(asked))
         except (BadRecord, Lost):  # marks do not do, or it is refused: Jinja says which
@@ -304,7 +304,7 @@ class ChatTemplate:
         known = without_unknown(conversation, self._names)
         try:
             regions = self._search_regions(known, text)
-            return trained_spans(regions, text, known.turns, self.policy)
+            return trained_spans(regions, self.policy)
         except Lost as error:
             why = f"the chat template does not show what is trained on: {error}"
             raise BadRecord("template", why) from error

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.marks import Lost, Shown, Span, Stretch, gaps
-from packidx.processor.labels import LabelPolicy
+from packidx.processor.labels import ROLE, LabelPolicy
 from packidx.records.conversation import Conversation, Turn
 
 THINKING = (
@@ -45,8 +45,6 @@ class Region:
     start: int
     end: int
     """Of what the turn says: where its end-of-turn token begins, if it has one."""
-    said: int
-    """Where its last text ends, or `start`."""
     cuts: tuple[Span, ...] = ()
     """Inside it, the template's words around media."""
     stop: Span | None = None
@@ -76,20 +74,20 @@ def find_turns(
     policy: LabelPolicy,
     has_blocks: bool,
 ) -> list[Region]:
-    """The regions of all turns that are trained on, in order.
+    """Return the regions of all turns that are trained on, in order.
 
     Args:
-        has_blocks: the template has ``{% generation %}`` blocks: they are the turns, of all that
-            `policy.roles` names.
+        has_blocks: the template has ``{% generation %}`` blocks: they are the turns, of all
+            messages of the assistant.
 
     Raises:
         Lost: a turn is not there, or not to be told from its neighbours.
     """
     wanted = policy.trains(turns)
     if not has_blocks:
-        return _Finder(shown, turns, words, policy, wanted).from_words()
-    of_roles = [turn.role in policy.roles for turn in turns]
-    regions = _Finder(shown, turns, words, policy, of_roles).from_blocks()
+        return _Finder(shown, turns, words, wanted).from_words()
+    of_role = [turn.role == ROLE for turn in turns]
+    regions = _Finder(shown, turns, words, of_role).from_blocks()
     return [region for region in regions if wanted[region.turn]]
 
 
@@ -99,11 +97,10 @@ class _Finder:
         shown: Shown,
         turns: Sequence[Turn],
         words: TurnWords,
-        policy: LabelPolicy,
         wanted: Sequence[bool],
     ) -> None:
         self.text, self.stretches, self.blocks = shown.text, shown.stretches, shown.blocks
-        self.turns, self.words, self.policy = turns, words, policy
+        self.turns, self.words = turns, words
         self.mine = [number for number, chosen in enumerate(wanted) if chosen]
         self.spoken = {stretch.turn for stretch in self.stretches}
         self.has_control = False
@@ -123,7 +120,7 @@ class _Finder:
             turn = self._owner(start, inside) if self.stretches else self.mine[number]
             own = inside[-1].end if inside else start
             body, stop = self._block_end(own, end)
-            regions.append(Region(turn, start, body, own, (), stop))
+            regions.append(Region(turn, start, body, (), stop))
         return regions
 
     def _owner(self, start: int, inside: Sequence[Stretch]) -> int:
@@ -163,8 +160,7 @@ class _Finder:
             cuts = self._media_cuts(start, end)
             if cuts and _says_more(self.turns[turn]):
                 raise Lost(f"what stands beside media in turn {turn}")
-            own = [each.end for each in self.stretches if start <= each.start and each.end <= end]
-            regions.append(Region(turn, start, end, [start, *own][-1], cuts, stop))
+            regions.append(Region(turn, start, end, cuts, stop))
         return regions
 
     def _refuse_forged(self) -> None:
@@ -247,8 +243,7 @@ class _Finder:
             return limit, None  # the text ends with it
         if stop is None:
             return at, None
-        past = skip_space(text, stop[1], high) if self.policy.newline else stop[1]
-        return stop[0], (stop[0], past)
+        return stop[0], stop
 
     def _stop(self, turn: int, at: int, limit: int, high: int, *, is_next: bool) -> Span | None:
         """The token that ends a turn: what follows `at`, if it `is_next`; else the first behind."""
@@ -308,51 +303,16 @@ def _without_thinking(header: str) -> str:
 # -- what is trained on ----------------------------------------------------------------------------
 
 
-def trained_spans(
-    regions: Iterable[Region], text: str, turns: Sequence[Turn], policy: LabelPolicy
-) -> tuple[Span, ...]:
-    """The characters that `policy` trains on in `regions`, all of whose turns are trained.
-
-    Raises:
-        Lost: what is not trained on is in the text, but not between tags.
-    """
+def trained_spans(regions: Iterable[Region], policy: LabelPolicy) -> tuple[Span, ...]:
+    """Return the characters that `policy` trains on in `regions` of trained turns."""
     spans: list[Span] = []
     for region in regions:
-        cuts = _untrained(region, text, turns[region.turn], policy)
-        # The end of a turn goes with what stands before it: what ends untrained ends unlearned.
-        is_cut_off = any(end == region.end > start for start, end in cuts)
-        stop = None if is_cut_off or not policy.end_of_turn else region.stop
-        own = _subtract(region.start, region.end, [*region.cuts, *cuts])
+        stop = region.stop if policy.end_of_turn else None
+        own = _subtract(region.start, region.end, region.cuts)
         if stop and own and own[-1][1] == stop[0]:
             stop = own.pop()[0], stop[1]
         spans += [*own, stop] if stop else own
     return tuple(spans)
-
-
-def _untrained(region: Region, text: str, turn: Turn, policy: LabelPolicy) -> list[Span]:
-    """The stretches of a turn that are thoughts or tool calls, if those are not trained on."""
-    thoughts = _tagged(text, region, THINKING)
-    cuts = [] if policy.thinking else [*thoughts]
-    behind = ""
-    if not policy.tool_calls:
-        cuts += _tagged(text, region, TOOL_CALLS)
-    if not policy.tool_calls and any(map(turn.extra.get, CALLS)):
-        # What the template writes behind all that is said is the calls, with tags or without.
-        said = region.said
-        if said == region.start:
-            said = max([said, *(end for _, end in thoughts)])
-        if (said == region.end and not cuts) or (_spoken(turn) and region.said == region.start):
-            raise Lost(f"what turn {region.turn} calls")
-        cuts.append((said, region.end))
-        behind = text[said : region.end]
-    if not policy.thinking:
-        behind = "".join(text[low:high] for low, high in _subtract(region.start, region.end, cuts))
-    for key in REASONING:
-        thought = str(turn.extra.get(key) or "").strip()
-        has_tag = not policy.thinking and any(closing in thought for _, closing in THINKING)
-        if thought and (has_tag or thought in behind):
-            raise Lost(f"what turn {region.turn} thinks")
-    return cuts
 
 
 def _subtract(start: int, end: int, cuts: Iterable[Span]) -> list[Span]:
@@ -369,35 +329,9 @@ def _subtract(start: int, end: int, cuts: Iterable[Span]) -> list[Span]:
     return left
 
 
-def tags_of(policy: LabelPolicy, header: str) -> list[str]:
-    """The tags that tell what `policy` does not train on, or that a prompt ends with."""
-    pairs = [pair for pair in THINKING if not policy.thinking or pair[0] in header]
-    pairs += () if policy.tool_calls else TOOL_CALLS
-    return [tag for pair in pairs for tag in pair]
-
-
-def _tagged(text: str, region: Region, tags: Sequence[tuple[str, str]]) -> list[Span]:
-    """Every stretch from an opening tag to its closing one and the white space after it.
-
-    One that was opened before the turn (by the generation prompt) begins with the turn; one that is
-    not closed ends with it.
-    """
-    stretches: list[Span] = []
-    for opening, closing in tags:
-        start, end = region.start, region.end
-        at = start if text[:start].rstrip().endswith(opening) else text.find(opening, start, end)
-        while at >= 0:
-            closed = text.find(closing, at, end)
-            past = end if closed < 0 else _past_space(text, closed + len(closing), end)
-            stretches.append((at, past))
-            at = text.find(opening, past, end)
-    return stretches
-
-
-def _past_space(text: str, at: int, end: int) -> int:
-    """After the white space at `at`, but for a last space: that belongs to the word behind it."""
-    past = skip_space(text, at, end)
-    return past - 1 if at < past < end and text[past - 1] == " " else past
+def tags_of(header: str) -> list[str]:
+    """Return the tags around reasoning that a prompt ends with."""
+    return [tag for pair in THINKING if pair[0] in header for tag in pair]
 
 
 def skip_space(text: str, at: int, end: int) -> int:

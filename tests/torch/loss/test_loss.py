@@ -28,7 +28,6 @@ from packidx.torch.loss import (
     WEIGHTS,
     LossWeights,
     batch_weight,
-    correct_gradients,
     label_positions,
     loss_targets,
     packed_loss,
@@ -149,46 +148,6 @@ def test_planned_denominator_is_what_the_batches_hold(index: Index, name: str) -
         planned = sampler.denominator(step, name)
         assert planned == pytest.approx(seen_denominator(batches, LossWeights(name)), rel=1e-14)
         assert planned is not None and planned > 0
-
-
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_holes_leave_the_loss_of_the_others(index: Index, name: str) -> None:
-    """One sample's labels are gone: after the correction the gradients are those without it."""
-    sampler, dataset, weights = PackSampler(index, global_batch=BATCH), None, LossWeights(name)
-    dataset = PackedDataset(index, Encode())
-    packs = [dataset[k] for k in sampler.packs_of_step(0)]
-    victim = max(packs, key=lambda pack: int((pack.joined()["labels"] != -100).sum()))
-    victim.samples[0]["labels"].fill_(-100)
-    batches = [collate(pack) for pack in packs]
-    planned, seen = sampler.denominator(0, name), seen_denominator(batches, weights)
-    assert planned is not None and 0 < seen < planned
-    found = {}
-    for denominator in (planned, seen):
-        model = tiny_model()
-        for batch in batches:
-            packed_loss(logits_of(model, batch), batch, weights, denominator).backward()
-        found[denominator] = model
-    parts = [batch_weight(batch, weights) for batch in batches]
-    wrong = largest_difference(gradients(found[planned]), gradients(found[seen]))
-    factor = correct_gradients(found[planned].parameters(), planned, parts)
-    assert factor == pytest.approx(planned / seen) and wrong > 1e-4
-    assert largest_difference(gradients(found[planned]), gradients(found[seen])) < 1e-6
-
-
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_where_all_is_read_nothing_is_touched(index: Index, name: str) -> None:
-    sampler, dataset = PackSampler(index, global_batch=BATCH), PackedDataset(index, Encode())
-    parts = [batch_weight(collate(dataset[k]), LossWeights(name)) for k in sampler.packs_of_step(0)]
-    planned = sampler.denominator(0, name)
-    assert planned is not None
-    parameter = torch.nn.Parameter(torch.ones(3))
-    parameter.grad = torch.full((3,), 0.1)
-    assert correct_gradients([parameter], planned, parts) == 1.0
-    assert correct_gradients([parameter], planned, sum(parts)) == 1.0
-    assert parameter.grad.tolist() == torch.full((3,), 0.1).tolist()
-    assert correct_gradients([parameter], planned, 0.0) == 1.0  # nothing could be read
-    with pytest.raises(MismatchError, match="were planned as .*of this step and of this loss"):
-        correct_gradients([parameter], planned, [*parts, 1.0])
 
 
 def test_a_batch_without_labels_adds_nothing(index: Index) -> None:

@@ -17,8 +17,7 @@ from torch_packs import SyntheticEncode
 from packidx import open_index, plan_packs
 from packidx.errors import OptionError
 from packidx.index import Index
-from packidx.torch import PackedDataset, PackSampler, collate
-from packidx.torch.loss import LossWeights, batch_weight, correct_gradients
+from packidx.torch import PackedDataset, collate
 
 PARTS = [
     [[5 + 7 * n] for n in range(9)],
@@ -184,22 +183,3 @@ def test_in_an_exact_plan_what_was_fitted_is_told(tmp_path: Path) -> None:
     (event,) = pack.events
     assert (event["done"], event["planned"], event["found"]) == ("fitted", 12, 15)
     assert len(pack.joined()["input_ids"]) == 5 + 15 + 19
-
-
-def test_gradients_are_those_of_what_was_seen(tmp_path: Path) -> None:
-    """The plan knows no label tokens, or others: the loss is divided by those of the samples."""
-    index = guessed(tmp_path, RECORDS, 0.3, capacity=96)
-    dataset, sampler = (
-        PackedDataset(index, Own(), on_mismatch="fit"),
-        PackSampler(index, global_batch=1),
-    )
-    assert sampler.denominator(0) is None
-    batches = [collate([dataset[k]]) for k in range(len(dataset))]
-    weights = LossWeights("square")
-    seen = [batch_weight(batch, weights) for batch in batches]
-    parameter = torch.nn.Parameter(torch.ones(3))
-    parameter.grad = torch.full((3,), 5.0)
-    assert correct_gradients([parameter], 1.0, seen, may_exceed=True) == pytest.approx(
-        1 / sum(seen)
-    )
-    assert torch.allclose(parameter.grad, torch.full((3,), 5.0 / sum(seen)))
