@@ -22,6 +22,7 @@ from packidx.errors import FormatError, OptionError
 from packidx.format.terms import BOTH, COLUMNS, PAIRS, TAGS
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
+from packidx.io.unique_keys import load_json
 
 
 class Unfit(ValueError):
@@ -357,23 +358,10 @@ def parse(text: bytes) -> dict[str, Any]:
     Raises:
         ValueError, RecursionError: it is none, a member is there twice, or a number is none.
     """
-    value = json.loads(text.decode(), object_pairs_hook=_object, parse_constant=_no_number)
+    value = load_json(text)
     if not isinstance(value, dict):
         raise ValueError(f"a {type(value).__name__} and no object")
     return value
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r:.40} is there twice")
-    return members
-
-
-def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is not a number")
 
 
 def _checked(stated: dict[str, Any], kind: type[M]) -> M:
