@@ -9,7 +9,7 @@ import copy
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -87,12 +87,14 @@ Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 SnapshotId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Place = Annotated[str, Meta(pattern=r"^[^\0]+\Z")]
 """A path or URL, as a user gave it."""
+FileName = Annotated[str, Meta(pattern=r"^\w[\w.-]*\Z")]
+"""A bare name: it leads to no other folder."""
 
 
 class File(JsonObject, frozen=True, kw_only=True):
-    """A file beside the manifest; `path` is a bare name, see `check_files`."""
+    """A file beside the manifest."""
 
-    path: str
+    path: FileName
     rows: Count
     bytes: Count
     sha256: Sha256
@@ -254,12 +256,6 @@ class Transform(JsonObject, frozen=True, kw_only=True):
     fingerprint: str
 
 
-class Digests(JsonObject, frozen=True, kw_only=True):
-    """Digests of what decides a lengths table beside its shards: the values of all columns."""
-
-    columns: Sha256
-
-
 class Manifest(JsonObject, frozen=True, kw_only=True, dict=True):
     """A manifest; each kind says what its `format` is, and what it must hold."""
 
@@ -274,13 +270,6 @@ class Manifest(JsonObject, frozen=True, kw_only=True, dict=True):
         """The object for `json`; one that was read, as it stood, unknown members included."""
         stated = self.__dict__.get("stated")
         return super().to_json() if stated is None else copy.deepcopy(stated)
-
-    def check(self) -> None:
-        """Raise an `Unfit` unless the members fit each other."""
-
-    @classmethod
-    def prove(cls, stated: Mapping[str, Any]) -> None:
-        """Raise an `Unfit` unless what identifies it follows from what it holds."""
 
 
 M = TypeVar("M", bound=Manifest)
@@ -375,32 +364,5 @@ def _checked(stated: dict[str, Any], kind: type[M]) -> M:
             " was written"
         )
     manifest = decoded(kind, stated)
-    manifest.check()
-    kind.prove(stated)
     manifest.__dict__["stated"] = stated
     return manifest
-
-
-def check_files(files: Iterable[File]) -> None:
-    """Raise an `Unfit` unless every file has a name of its own in the manifest's own folder: it
-    leads nowhere else, nor does a terminal obey it."""
-    names = [file.path for file in files]
-    for name in names:
-        if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
-            raise Unfit(f"names the file {name!r:.80}, which is not a bare file name")
-    unique(names, "file")
-
-
-def unique(names: list[str], what: str) -> None:
-    """Raise an `Unfit` if a name is there twice."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise Unfit(f"names the {what} {name!r:.80} twice")
-        seen.add(name)
-
-
-def equal(total: int, stated: int, what: str) -> None:
-    """Raise an `Unfit` if a number is not the sum that it must be."""
-    if total != stated:
-        raise Unfit(f"has {total} {what} by its parts, and {stated} in all")
