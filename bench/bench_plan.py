@@ -32,7 +32,7 @@ from bench_tools import (
     ratio,
     write_lengths,
 )
-from packidx.digests import digest, file_digest
+from packidx.digests import file_digest
 from packidx.format.lengths import LengthsManifest, fingerprint
 from packidx.format.manifest import decoded, sealed
 from packidx.index import open_index
@@ -256,7 +256,6 @@ def write_shards(folder: Path, count: int, drift: float) -> None:
     ]
     part = {"path": path.name, "rows": count, "bytes": path.stat().st_size}
     manifest: dict[str, Any] = {
-        "digests": {"columns": digest(f"bench, drift {drift}".encode())},
         "num_samples": count,
         "num_rejected": 0,
         "encoder": None,

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import ast
-import functools
 import inspect
 import os
 import re
 import sys
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import resolve_name
-from types import ModuleType
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packidx.digests import canonical_json, digest
+from packidx.digests import digest
 from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError
 from packidx.hashing import derive_key
 
@@ -101,7 +96,7 @@ class Transform:
     seed: int
     fingerprint: str
     """The function's own ``fingerprint`` (text, or a method that returns it), else the SHA-256 of
-    its source, its module's, and that of the user's modules which this imports."""
+    its module's source and its name."""
 
     @classmethod
     def load(cls, function: str | Function, seed: int = 0) -> Transform:
@@ -178,99 +173,18 @@ def planned_transform(
 
 
 def _source_digest(function: Any) -> str:
-    """SHA-256 of the source of a function, of a partial's function and arguments, or of a class."""
-    own = f"{name_of(function)}: give it an attribute `fingerprint`, text that changes with it"
-    if isinstance(function, functools.partial):
-        try:
-            arguments = canonical_json([function.args, function.keywords])
-        except TypeError as error:
-            raise OptionError(f"{error}, an argument of {own}") from None
-        return digest(_source_digest(function.func).encode(), arguments)
-    unwrapped = inspect.unwrap(function)
-    if getattr(unwrapped, "__closure__", None):
-        raise OptionError(f"a function that closes over variables hides what it does, {own}")
-    owner = getattr(unwrapped, "__self__", unwrapped)  # of a method, the object
-    if not inspect.isroutine(owner) and getattr(owner, "__dict__", None):
-        raise OptionError(f"an object with a state of its own says nothing of it, {own}")
-    code = [unwrapped if inspect.isroutine(unwrapped) else type(unwrapped)]
-    code += [] if owner is unwrapped else [type(owner)]
-    try:
-        sources = [textwrap.dedent(inspect.getsource(part)).encode() for part in code]
-        modules = [sources_digest(sys.modules[part.__module__]).encode() for part in code]
-        return digest(*sources, *modules)
-    except (OSError, TypeError, KeyError):
-        raise OptionError(f"there is no source of the transform {own}") from None
-
-
-def sources_digest(module: ModuleType) -> str:
-    """SHA-256 of the source of a module and of what it imports, as its import statements say and
-    wherever these stand; not of installed packages but its own, and nothing is executed.
+    """Return the SHA-256 of a function's name and of the source of the module that defines it.
 
     Raises:
-        OSError: the module's source is in no file.
+        OptionError: it is no plain function of a module with a file.
     """
-    path = getattr(module, "__file__", None)
-    if path is None:
-        raise OSError(f"{module.__name__} has no file")
-    with open(path, "rb") as file:
-        own = file.read()
-    found: dict[str, bytes] = {}
-    waiting = list(_imported(own, module.__package__ or ""))
-    while waiting:
-        name = waiting.pop()
-        if name in found:
-            continue
-        found[name], top = b"", name.partition(".")[0]
-        mine = top == module.__name__.partition(".")[0] or not _is_installed(top)
-        spec = _spec(name) if mine else None
-        if spec is not None and spec.has_location and spec.origin is not None:
-            with open(spec.origin, "rb") as file:
-                found[name] = file.read()
-            waiting += _imported(found[name], spec.parent or "")
-    parts = [(name.encode(), found[name]) for name in sorted(found) if found[name]]
-    return digest(own, *(part for pair in parts for part in pair))
-
-
-def _imported(source: bytes, package: str) -> Iterator[str]:
-    """Names of modules, or of what may be one, that a source imports, and of what they are in."""
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # it is not Python, but compiled
-        return
-    for node in ast.walk(tree):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            try:
-                start = resolve_name("." * node.level + (node.module or ""), package)
-            except ImportError:  # from beyond the topmost package
-                continue
-            names = [start, *(f"{start}.{alias.name}" for alias in node.names)]
-        for name in names:
-            parts = name.split(".")
-            yield from (".".join(parts[: n + 1]) for n in range(len(parts)))
-
-
-def _spec(name: str) -> ModuleSpec | None:
-    """Return what an import of a module would load; None where there is no such module."""
-    loaded = getattr(sys.modules.get(name), "__spec__", None)
-    if isinstance(loaded, ModuleSpec):
-        return loaded
-    parent, _, _ = name.rpartition(".")
-    above = _spec(parent) if parent else None
-    if parent and (above is None or above.submodule_search_locations is None):
-        return None
-    path = None if above is None else list(above.submodule_search_locations or ())
-    return PathFinder.find_spec(name, path)
-
-
-def _is_installed(top: str) -> bool:
-    """Return whether a module is Python's own, packidx's, or one that an installer has put
-    there."""
-    own = top in sys.stdlib_module_names or top in ("packidx", "packidx_cli")
-    spec = None if own else _spec(top)
-    if spec is None:
-        return True
-    place = next(iter(spec.submodule_search_locations or ()), spec.origin or "")
-    return any(name.endswith(".dist-info") for name in os.listdir(os.path.dirname(place) or "."))
+        if inspect.isfunction(function) and not function.__closure__:
+            source = Path(sys.modules[function.__module__].__file__ or "").read_bytes()
+            return digest(source, function.__qualname__.encode())
+    except (KeyError, AttributeError, OSError):
+        pass
+    raise OptionError(
+        f"the transform {name_of(function)} is not a function at the top of a module's file: give "
+        "it an attribute `fingerprint`, text that changes with it"
+    )

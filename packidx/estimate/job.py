@@ -13,15 +13,9 @@ from packidx.digests import canonical_json, digest
 from packidx.estimate.counter import CounterSettings, RecordCounter, ShardContext
 from packidx.estimate.parts import Part, Place, SourceSums
 from packidx.format import schema
-from packidx.format.lengths import (
-    LengthsManifest,
-    Source,
-    columns_digest,
-    fingerprint,
-)
+from packidx.format.lengths import LengthsManifest, Source, fingerprint
 from packidx.format.manifest import (
     DEFAULT,
-    Digests,
     Encoder,
     Layout,
     Shard,
@@ -248,16 +242,11 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
         for name, own in part.sources.items():
             totals[name] = totals[name].plus(own)
     total, encoder = functools.reduce(SourceSums.plus, totals.values()), job.encoder
-    num_columns = max([len(schema.LENGTHS.names), *(len(part.digests) for part in parts)])
-    columns = schema.ALL_LENGTHS.names[:num_columns]  # the last ones only where a part has them
     if encoder is not None and job.compared is not None:
         encoder = replace(encoder, compared=job.compared.to_json())
     of_shards, of_sources = _columns(job, parts)
     manifest = LengthsManifest(
         fingerprint="",
-        digests=Digests(
-            columns=columns_digest(columns, [part.digests for part in parts]),
-        ),
         num_samples=total.num_samples,
         num_rejected=sum(total.rejected.values()),
         encoder=encoder,

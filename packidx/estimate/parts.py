@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import structs
 
-from packidx.digests import column_digest, file_digest
+from packidx.digests import file_digest
 from packidx.errors import FormatError
 from packidx.format import parquet, schema
 from packidx.format.manifest import File
@@ -117,8 +117,6 @@ class Part(msgspec.Struct, frozen=True):
     """A part: its file, sums over its rows, and what these are."""
 
     file: File
-    digests: tuple[str, ...]
-    """`digests.column_digest` of each column that it has, in the schema's order."""
     num_media: int
     sources: dict[str, SourceSums]
     ranges: tuple[RangeRows, ...]
@@ -157,7 +155,6 @@ def write_part(
         writer.write_table(table, row_group_size=ROW_GROUP)
     part = Part(
         file=_put(temporary, folder, part_name(number), table.num_rows),
-        digests=tuple(column_digest(column) for column in table.columns),
         num_media=pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0,
         sources=_source_sums(table),
         ranges=tuple(_with_rejected(ranges, table["reason"])),
@@ -378,7 +375,7 @@ def _beside(note: StoredFile, part: Part) -> StoredFile:
 
 @lru_cache(maxsize=1)
 def _read_part(file: StoredFile) -> pa.Table:
-    with local_copy(file) as copy, pq.ParquetFile(copy) as stored:
+    with local_copy(file) as copy, pq.ParquetFile(copy, page_checksum_verification=True) as stored:
         return conform(stored.read(use_threads=False), schema.ALL_LENGTHS)
 
 

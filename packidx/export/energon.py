@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
-import yaml
 
 from packidx import digests
 from packidx.errors import BadRecord, OptionError, PackidxError, SourceError
@@ -31,6 +30,7 @@ from packidx.format.manifest import Shard
 from packidx.format.outputs import EnergonManifest
 from packidx.index import Index, Pack, Sample
 from packidx.io import files, storage
+from packidx.io.option_files import dump_yaml
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind
 from packidx.io.ranges import Extent
@@ -293,8 +293,7 @@ def _metadataset(aux: Mapping[str, str]) -> bytes:
         "__class__": "MetadatasetV2",
         "splits": {"train": {"path": PACKS, "subflavors": SUBFLAVORS, "aux": dict(aux)}},
     }
-    text = yaml.safe_dump(description, sort_keys=False, allow_unicode=True, width=1 << 20)
-    return str(text).encode()
+    return dump_yaml(description).encode()
 
 
 class Record(NamedTuple):

@@ -16,7 +16,7 @@ from typing import Any
 
 from packidx.errors import OptionError, SourceError
 from packidx.io import storage, urls
-from packidx.io.unique_keys import load_json, load_yaml
+from packidx.io.option_files import load_document
 from packidx.records.sources.energon import FOLDER
 
 _INFOS = (".info.json", ".info.yaml")  # of Energon 7, and of earlier ones
@@ -115,7 +115,7 @@ def _listed(folder: str) -> list[str] | None:
         path = urls.join(urls.join(folder, FOLDER), name)
         try:
             data = storage.read(path)
-            info: Any = load_json(data) if name.endswith(".json") else load_yaml(data)
+            info: Any = load_document(name, data)
         except OSError:
             continue
         except ValueError:

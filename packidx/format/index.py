@@ -10,11 +10,9 @@ from msgspec import Meta, field
 
 from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError
-from packidx.format.lengths import check_shards, fingerprint
 from packidx.format.manifest import (
     Amount,
     Count,
-    Digests,
     Encoder,
     File,
     Integer,
@@ -29,11 +27,7 @@ from packidx.format.manifest import (
     SnapshotId,
     SourceData,
     Transform,
-    Unfit,
-    check_files,
-    equal,
     load,
-    unique,
     written,
 )
 from packidx.format.schema import (
@@ -122,11 +116,6 @@ class Options(JsonObject, frozen=True, kw_only=True):
     excluded: str | None
     continues: tuple[Consumed, ...]
 
-    def __post_init__(self) -> None:
-        """Raise an `Unfit` unless the members fit each other."""
-        if self.planned_capacity > self.capacity:
-            raise Unfit(f"has options.planned_capacity above its capacity {self.capacity}")
-
     def padded(self, lengths: Any) -> Any:
         """Tokens that pieces of `lengths` (integers, an array or one) take in a pack."""
         if self.align == 1:
@@ -150,9 +139,13 @@ class Options(JsonObject, frozen=True, kw_only=True):
 
 
 class TableFile(File, frozen=True, kw_only=True):
-    """A file of a window: rows of one of the tables; `path` is a bare name."""
+    """A file of a window: rows of one of the tables.
 
-    crc32: Annotated[str, Meta(pattern=r"^([0-9a-f]{8})+\Z")]
+    Attributes:
+        footer: CRC-32 of its footer, in hex. Pages have checksums of their own.
+    """
+
+    footer: Annotated[str, Meta(pattern=r"^[0-9a-f]{8}\Z")]
 
 
 class Sums(JsonObject, frozen=True, kw_only=True):
@@ -206,23 +199,6 @@ class Window(Sums, frozen=True, kw_only=True):
     def files_of(self, table: str) -> list[TableFile]:
         """Its files of one of the tables, in order."""
         return [file for file in self.files if table_of(file.path) == table]
-
-    def check(self) -> None:
-        """Raise an `Unfit` unless the files are those of the window."""
-        check_files(self.files)
-        wanted = {
-            "packs": self.num_packs,
-            "samples": self.num_pieces,
-            "dropped": self.num_dropped,
-        }
-        for table, rows in wanted.items():
-            files = self.files_of(table)
-            equal(sum(file.rows for file in files), rows, f"rows of {table} in {self.folder}")
-            for number, file in enumerate(files):
-                if file.path != file_name(table, number):
-                    name = file_name(table, number)
-                    raise Unfit(f"has file {file.path!r:.80} in {self.folder}, not {name}")
-        equal(sum(self.dropped.values()), self.num_dropped, "dropped samples")
 
 
 class PlacedWindow(NamedTuple):
@@ -280,17 +256,6 @@ class Result(Sums, frozen=True, kw_only=True):
             lost_percent=lost_percent(sums["num_tokens_lost"], sums["num_tokens_eligible"]),
         )
 
-    def check(self, windows: Sequence[Window], options: Options) -> None:
-        """Raise an `Unfit` unless it is that of `windows`."""
-        block, chunk = self.schedule_block, self.schedule_chunk
-        if block % chunk:
-            raise Unfit(f"has schedule_block {block}, no multiple of schedule_chunk {chunk}")
-        own = Result.of(windows, options, (block, chunk))
-        for name in self.__struct_fields__:
-            stated, summed = getattr(self, name), getattr(own, name)
-            if stated != summed:
-                raise Unfit(f"has {name} {stated!r:.80}, its windows give {summed!r:.80}")
-
 
 TABLE_NAMES = ("packs", "samples", "dropped")
 _ID = re.compile("[0-9a-f]{32}")
@@ -329,11 +294,10 @@ def windows_folder(index: str) -> str:
 
 
 class LengthsOf(JsonObject, frozen=True, kw_only=True):
-    """The lengths that were planned. `digests` is null of a bare table, which has no manifest."""
+    """The lengths that were planned."""
 
     uri: Place
     fingerprint: Sha256
-    digests: Digests | None
     num_samples: Count
     encoder: Encoder | None
     methods: Mapping[str, Count]
@@ -409,33 +373,6 @@ class IndexManifest(Manifest, frozen=True, kw_only=True):
         """The same files in the index at `index`."""
         home = windows_folder(index)
         return [file.within(urls.join(home, folder)) for folder, file in self.files(table, window)]
-
-    def check(self) -> None:
-        unique([source.name for source in self.sources], "source")
-        check_shards(self.shards, [source.name for source in self.sources])
-        for window in self.windows:
-            window.check()
-        rows = sum(window.num_rows for window in self.windows)
-        equal(rows, self.lengths.num_samples, "samples of lengths")
-        self.result.check(self.windows, self.options)
-        if self.lengths.digests is None and self.shards:
-            raise Unfit("has shards, and lengths of a bare table, which has none")
-
-    @classmethod
-    def prove(cls, stated: Mapping[str, Any]) -> None:
-        """The id follows from the plan, and the lengths' fingerprint from what was counted."""
-        own = snapshot_id(stated)
-        if own != stated["snapshot_id"]:
-            raise Unfit(f"has snapshot_id {stated['snapshot_id']}, what it holds gives {own}")
-        lengths = stated["lengths"]
-        if lengths["digests"] is None:
-            return
-        counted = {**lengths, "shards": stated["shards"], "sources": stated["sources"]}
-        if fingerprint(counted) != lengths["fingerprint"]:
-            raise Unfit(
-                f"has lengths.fingerprint {lengths['fingerprint']}, its shards, sources, encoder"
-                f" and transform give {fingerprint(counted)}"
-            )
 
 
 def snapshot_id(stated: Mapping[str, Any]) -> str:

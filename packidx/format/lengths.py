@@ -1,6 +1,6 @@
 """The lengths manifest, and the fingerprint of a lengths table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from msgspec import field
@@ -9,7 +9,6 @@ from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError, SourceError
 from packidx.format.manifest import (
     Count,
-    Digests,
     Encoder,
     File,
     Manifest,
@@ -17,11 +16,7 @@ from packidx.format.manifest import (
     Shard,
     SourceData,
     Transform,
-    Unfit,
-    check_files,
-    equal,
     load,
-    unique,
     written,
 )
 from packidx.format.schema import FORMAT_VERSION, LENGTHS_FORMAT
@@ -31,6 +26,7 @@ from packidx.io.own_files import LIST
 
 # Of a layout, what says where media are, and what only a plan makes use of.
 _NOT_HASHED = ("media_root", "sample_ratio")
+_SUMS = ("num_samples", "num_rejected", "rejected", "num_tokens", "num_label_tokens")
 
 
 class Source(SourceData, frozen=True, kw_only=True):
@@ -49,7 +45,6 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
     VERSION: ClassVar[int] = FORMAT_VERSION
 
     fingerprint: Sha256
-    digests: Digests
     num_samples: Count
     num_rejected: Count
     encoder: Encoder | None
@@ -73,59 +68,19 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
             return shard.columns
         return next(each.columns or {} for each in self.sources if each.name == shard.source)
 
-    def check(self) -> None:
-        check_files((*self.files, *(self.notes or ())))
-        unique([source.name for source in self.sources], "source")
-        check_shards(self.shards, [source.name for source in self.sources])
-        equal(sum(file.rows for file in self.files), self.num_samples, "rows of files")
-        equal(sum(shard.rows for shard in self.shards), self.num_samples, "rows of shards")
-        equal(
-            sum(source.num_samples for source in self.sources),
-            self.num_samples,
-            "samples of sources",
-        )
-        equal(sum(self.rejected.values()), self.num_rejected, "rejected rows")
-
-    @classmethod
-    def prove(cls, stated: Mapping[str, Any]) -> None:
-        """The fingerprint follows from what decides the table."""
-        own = fingerprint(stated)
-        if own != stated["fingerprint"]:
-            raise Unfit(f"has fingerprint {stated['fingerprint']}, what it is made of has {own}")
-
-
-def check_shards(shards: tuple[Shard, ...], sources: list[str]) -> None:
-    """Raise an `Unfit` if a shard is of a source that is not there."""
-    known = set(sources)
-    for number, shard in enumerate(shards):
-        if shard.source not in known:
-            raise Unfit(f"has shards[{number}] of source {shard.source!r:.40}, which it lacks")
-
-
-def columns_digest(names: Sequence[str], parts: Sequence[Sequence[str]]) -> str:
-    """Return the digest of a table's values: of its columns' names and digests, part after part.
-
-    Args:
-        names: of all its columns.
-        parts: digests of each part's columns; a part may lack the last ones.
-    """
-    digests = [[*part, *[""] * (len(names) - len(part))] for part in parts]
-    values = [value.encode() for of_part in digests for value in of_part]
-    return digest(canonical_json(list(names)), *values)
-
 
 def fingerprint(stated: Mapping[str, Any]) -> str:
-    """Digest of a table's logical content: not of where things are, nor of any library.
+    """Return the digest of what a table was counted of and by, and of its sums.
+
+    It names no place and no library. The values are in the digests of a plan's windows.
 
     Args:
-        stated: a lengths manifest, or what a snapshot's has of it: `digests`, `methods`, `encoder`,
-            `transform`, `shards` and `sources`.
+        stated: a lengths manifest.
     """
     encoder, transform = stated["encoder"], stated.get("transform")
     head = {
         "format": LENGTHS_FORMAT,
         "version": FORMAT_VERSION,
-        "columns": stated["digests"]["columns"],
         "methods": {name: number for name, number in stated["methods"].items() if number},
         "encoder": None if encoder is None else encoder["fingerprint"],
         "transform": transform and [transform["fingerprint"], transform["seed"]],
@@ -140,10 +95,11 @@ def fingerprint(stated: Mapping[str, Any]) -> str:
 
 def _source(source: Mapping[str, Any]) -> list[Any]:
     """Return what of a source is not a place: its name, whether nothing outside its media root is
-    read, and its own names for things."""
+    read, its own names for things, and its sums."""
     layout = source.get("layout") or {}
     names = {name: value for name, value in layout.items() if name not in _NOT_HASHED}
-    return [source["name"], source["media_root"] is not None, names]
+    sums = [source.get(name) for name in _SUMS]
+    return [source["name"], source["media_root"] is not None, names, sums]
 
 
 HELP = (

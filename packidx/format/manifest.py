@@ -9,7 +9,7 @@ import copy
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -22,6 +22,7 @@ from packidx.errors import FormatError, OptionError
 from packidx.format.terms import BOTH, COLUMNS, PAIRS, TAGS
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
+from packidx.io.unique_keys import load_json
 
 
 class Unfit(ValueError):
@@ -86,12 +87,14 @@ Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 SnapshotId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Place = Annotated[str, Meta(pattern=r"^[^\0]+\Z")]
 """A path or URL, as a user gave it."""
+FileName = Annotated[str, Meta(pattern=r"^\w[\w.-]*\Z")]
+"""A bare name: it leads to no other folder."""
 
 
 class File(JsonObject, frozen=True, kw_only=True):
-    """A file beside the manifest; `path` is a bare name, see `check_files`."""
+    """A file beside the manifest."""
 
-    path: str
+    path: FileName
     rows: Count
     bytes: Count
     sha256: Sha256
@@ -253,12 +256,6 @@ class Transform(JsonObject, frozen=True, kw_only=True):
     fingerprint: str
 
 
-class Digests(JsonObject, frozen=True, kw_only=True):
-    """Digests of what decides a lengths table beside its shards: the values of all columns."""
-
-    columns: Sha256
-
-
 class Manifest(JsonObject, frozen=True, kw_only=True, dict=True):
     """A manifest; each kind says what its `format` is, and what it must hold."""
 
@@ -273,13 +270,6 @@ class Manifest(JsonObject, frozen=True, kw_only=True, dict=True):
         """The object for `json`; one that was read, as it stood, unknown members included."""
         stated = self.__dict__.get("stated")
         return super().to_json() if stated is None else copy.deepcopy(stated)
-
-    def check(self) -> None:
-        """Raise an `Unfit` unless the members fit each other."""
-
-    @classmethod
-    def prove(cls, stated: Mapping[str, Any]) -> None:
-        """Raise an `Unfit` unless what identifies it follows from what it holds."""
 
 
 M = TypeVar("M", bound=Manifest)
@@ -357,23 +347,10 @@ def parse(text: bytes) -> dict[str, Any]:
     Raises:
         ValueError, RecursionError: it is none, a member is there twice, or a number is none.
     """
-    value = json.loads(text.decode(), object_pairs_hook=_object, parse_constant=_no_number)
+    value = load_json(text)
     if not isinstance(value, dict):
         raise ValueError(f"a {type(value).__name__} and no object")
     return value
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r:.40} is there twice")
-    return members
-
-
-def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is not a number")
 
 
 def _checked(stated: dict[str, Any], kind: type[M]) -> M:
@@ -387,32 +364,5 @@ def _checked(stated: dict[str, Any], kind: type[M]) -> M:
             " was written"
         )
     manifest = decoded(kind, stated)
-    manifest.check()
-    kind.prove(stated)
     manifest.__dict__["stated"] = stated
     return manifest
-
-
-def check_files(files: Iterable[File]) -> None:
-    """Raise an `Unfit` unless every file has a name of its own in the manifest's own folder: it
-    leads nowhere else, nor does a terminal obey it."""
-    names = [file.path for file in files]
-    for name in names:
-        if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
-            raise Unfit(f"names the file {name!r:.80}, which is not a bare file name")
-    unique(names, "file")
-
-
-def unique(names: list[str], what: str) -> None:
-    """Raise an `Unfit` if a name is there twice."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise Unfit(f"names the {what} {name!r:.80} twice")
-        seen.add(name)
-
-
-def equal(total: int, stated: int, what: str) -> None:
-    """Raise an `Unfit` if a number is not the sum that it must be."""
-    if total != stated:
-        raise Unfit(f"has {total} {what} by its parts, and {stated} in all")

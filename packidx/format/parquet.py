@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -69,7 +70,16 @@ def open_writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:
         column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
         write_statistics=True,
         store_schema=True,
+        write_page_checksum=True,
     )
+
+
+def footer_crc(file: pa.NativeFile) -> str:
+    """Return the CRC-32 of a Parquet file's footer in hex; pages have checksums of their own."""
+    size = file.size()
+    length = int.from_bytes(file.read_at(4, max(0, size - 8)), "little") + 8
+    start = max(0, size - length)
+    return f"{zlib.crc32(file.read_at(size - start, start)):08x}"
 
 
 def as_arrow(values: NDArray[np.integer]) -> pa.Array:

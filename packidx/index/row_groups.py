@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from packidx.errors import FormatError
 from packidx.format.index import TableFile
-from packidx.index.checksums import CheckedFile
+from packidx.format.parquet import footer_crc
 from packidx.recent import Recent
 
 # Of the footers a process keeps of one table, counted as they are in the files: parsed, they take
@@ -36,8 +37,8 @@ class RowGroups:
 
     Args:
         paths: the table's files, in order.
-        files: what the manifest says of each: a row group is compared with it before it is decoded
-            for the first time.
+        files: what the manifest says of each. Its footer is compared with it, pages with their
+            own checksums.
         names: columns to read; what else a file has is not looked at.
         decoded_bytes: of decoded row groups that are kept; the newest is in any case.
         footer_bytes: of footers that are kept parsed; the newest is in any case.
@@ -66,8 +67,7 @@ class RowGroups:
         self._starts = list(accumulate((file.rows for file in files), initial=0))
         self.num_rows = self._starts.pop()
         self._bounds: dict[int, list[int]] = {}  # of row groups, kept when a footer is not
-        self._sound: set[tuple[int, int]] = set()  # row groups that are as the manifest says
-        self.opened: Recent[int, CheckedFile] = Recent(footer_bytes)
+        self.opened: Recent[int, pq.ParquetFile] = Recent(footer_bytes)
         self.decoded: Recent[tuple[int, int], list[Column]] = Recent(decoded_bytes)
 
     def read(self, first: int, count: int) -> list[list[Any]]:
@@ -104,10 +104,7 @@ class RowGroups:
         file = self._file(number)
 
         def columns(_: str) -> tuple[list[Column], int]:
-            if (number, at) not in self._sound:
-                file.check(at)
-                self._sound.add((number, at))
-            table = file.parquet.read_row_group(at, columns=self._names, use_threads=False)
+            table = file.read_row_group(at, columns=self._names, use_threads=False)
             absent = set(self._optional) - set(table.column_names)
             decoded = [
                 _nulls if name in absent else _column(table.column(name)) for name in self._names
@@ -119,15 +116,15 @@ class RowGroups:
         self.decoded.put((number, at), group, size)
         return group
 
-    def _file(self, number: int) -> CheckedFile:
+    def _file(self, number: int) -> pq.ParquetFile:
         file = self.opened.get(number)
         if file is None:
             path, stated = str(self._paths[number]), self._files[number]
             repeated = [name for name in self._names if name in _REPEATED]
             with self._copy(number) as copy:
-                options = {"name": path, "crc32": stated.crc32, "repeated": repeated}
-                file = read_as_format(path, copy, CheckedFile, **options)
-            metadata = file.parquet.metadata
+                options = {"footer": stated.footer, "repeated": repeated}
+                file = read_as_format(path, copy, _opened, **options)
+            metadata = file.metadata
             if metadata.num_rows != stated.rows:
                 raise FormatError(
                     f"{path} has {metadata.num_rows} rows, its manifest says {stated.rows}: "
@@ -137,6 +134,16 @@ class RowGroups:
             self._bounds[number] = list(accumulate(groups, initial=0))
             self.opened.put(number, file, metadata.serialized_size)
         return file
+
+
+def _opened(path: str, footer: str, repeated: list[str]) -> pq.ParquetFile:
+    """Open a file whose footer has the CRC-32 that its manifest says: Arrow checks none itself."""
+    file = pa.OSFile(path)
+    if footer_crc(file) != footer:
+        raise pa.ArrowInvalid("its footer is another one than its manifest says")
+    return pq.ParquetFile(
+        file, read_dictionary=repeated, pre_buffer=False, page_checksum_verification=True
+    )
 
 
 def read_as_format(path: str | Path, copy: str, read: Callable[..., Any], **options: Any) -> Any:
@@ -165,6 +172,7 @@ def _column(chunked: pa.ChunkedArray) -> Column:
         values = array.to_numpy()
         return lambda start, stop: values[start:stop].tolist()
     if pa.types.is_dictionary(array.type):
+        array.validate(full=True)  # a damaged page header may leave words out
         words, codes = array.dictionary.to_pylist(), _column(pa.chunked_array([array.indices]))
         return lambda start, stop: [None if c is None else words[c] for c in codes(start, stop)]
     return lambda start, stop: array.slice(start, stop - start).to_pylist()

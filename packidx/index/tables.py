@@ -176,7 +176,7 @@ def _read(path: str, *, table: str, wanted: list[str], placed: PlacedWindow) -> 
     """Columns of the file of a window, numbered as in the whole table."""
     from pyarrow import compute  # takes 20 ms to load, of a worker's time
 
-    file = pq.ParquetFile(path)
+    file = pq.ParquetFile(path, page_checksum_verification=True)
     there = set(file.schema_arrow.names)
     own = [_STORED_AS.get(name, name) for name in wanted if name != "window"]
     stored = [name for name in own if name in there or name not in OPTIONAL[table]]

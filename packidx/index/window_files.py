@@ -11,10 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.digests import ColumnDigest, canonical_json, digest
+from packidx.digests import ColumnDigest, canonical_json, digest, file_digest
 from packidx.format.index import TABLES, TableFile, file_name
-from packidx.format.parquet import open_writer
-from packidx.index.checksums import file_checksums
+from packidx.format.parquet import footer_crc, open_writer
 from packidx.io.files import fsync_path
 
 # Rows per row group and row groups per file, part of the format: a reader that looks one pack up
@@ -149,13 +148,14 @@ class _TableFiles:
         with _naming(self._path):
             self._writer.close()
         fsync_path(self._path)
-        sha256, crc32 = file_checksums(self._path)
+        with pa.OSFile(str(self._path)) as written:
+            footer = footer_crc(written)
         file = TableFile(
             path=self._path.name,
             rows=self._rows,
             bytes=self._path.stat().st_size,
-            sha256=sha256,
-            crc32=crc32,
+            sha256=file_digest(self._path),
+            footer=footer,
         )
         self._done.append(file)
         self._writer, self._rows, self._number = None, 0, self._number + 1

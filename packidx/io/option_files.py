@@ -1,17 +1,55 @@
-"""Files that state options: YAML or JSON, each section of which is what its struct says."""
+"""Files that state options: YAML 1.2 or JSON, each section of which is what its struct says."""
 
 from __future__ import annotations
 
+import io
 from typing import Any, TypeVar
 
 import msgspec
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from packidx.errors import OptionError
 from packidx.io import storage
-from packidx.io.unique_keys import load_json, load_yaml
+from packidx.io.unique_keys import load_json
 
 _MAX_BYTES = 1 << 20
 S = TypeVar("S")
+
+
+def load_yaml(data: bytes | str) -> Any:
+    """Return the value of a YAML document of plain data.
+
+    Raises:
+        ValueError: it is not valid or names a key twice; the message has the line.
+    """
+    try:
+        return YAML(typ="safe", pure=True).load(data)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        raise ValueError(f"{line}{error.problem}") from None
+    except (YAMLError, LookupError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def load_document(name: str, data: bytes | str) -> Any:
+    """Return the value of a file: JSON if its name ends in ``.json``, else YAML.
+
+    Raises:
+        ValueError: it is not valid or names a key twice.
+    """
+    return load_json(data) if name.endswith(".json") else load_yaml(data)
+
+
+def dump_yaml(value: Any) -> str:
+    """Return `value` as a YAML document, keys in their order, one line per text."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style, yaml.width = False, 1 << 20
+    yaml.sort_base_mapping_type_on_output = False
+    text = io.StringIO()
+    yaml.dump(value, text)
+    return text.getvalue()
 
 
 def read_options(path: str, what: str) -> str:
@@ -49,7 +87,7 @@ def options_of(text: str, where: str, what: str) -> dict[str, Any]:
     """
     form = "JSON" if where.endswith(".json") else "YAML"
     try:
-        value = load_json(text) if form == "JSON" else load_yaml(text)
+        value = load_document(where, text)
     except ValueError as error:
         raise OptionError(f"{where} is not valid {form}: {error}") from None
     if not isinstance(value, dict):

@@ -190,7 +190,12 @@ class Lengths:
         file = groups[0].file
         wanted = [name for name in columns if name in self.names[file]]
         with readable(self.uri):
-            opened = pq.ParquetFile(copy, metadata=self.footers[file], memory_map=True)
+            opened = pq.ParquetFile(
+                copy,
+                metadata=self.footers[file],
+                memory_map=True,
+                page_checksum_verification=True,
+            )
             table = opened.read_row_groups([group.number for group in groups], wanted)
         if "sample_id" not in columns:
             return table
@@ -203,7 +208,9 @@ class Lengths:
         """The whole table, sorted: its row groups say nothing of the order of its samples."""
         with self.local_files() as copies, readable(self.uri):
             tables = [
-                pq.read_table(path, columns=[name for name in self.columns if name in names])
+                pq.ParquetFile(path, page_checksum_verification=True).read(
+                    [name for name in self.columns if name in names]
+                )
                 for path, names in zip(copies, self.names, strict=True)
             ]
         frame = _typed(_frame(tables, self.columns), self.uri)

@@ -281,7 +281,6 @@ def _lengths_entry(table: Lengths) -> LengthsOf:
     return LengthsOf(
         uri=table.uri,
         fingerprint=table.fingerprint(),
-        digests=None if manifest is None else manifest.digests,
         num_samples=table.num_samples,
         encoder=table.encoder,
         methods=table.methods,

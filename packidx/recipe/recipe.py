@@ -23,13 +23,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
-import yaml
 
 from packidx.errors import OptionError
 from packidx.format.manifest import Layout
 from packidx.io import storage
-from packidx.io.option_files import members, options_of, read_options, section
-from packidx.io.unique_keys import load_yaml
+from packidx.io.option_files import dump_yaml, load_yaml, members, options_of, read_options, section
 from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions
 from packidx.records.sources.mixes import DataSet, is_mix
 
@@ -162,7 +160,7 @@ def to_yaml_value(recipe: Recipe) -> str:
     if recipe.output is not None:
         value["output"] = recipe.output
     stated = {name: member for name, member in value.items() if member}
-    return str(yaml.safe_dump(stated, sort_keys=False, allow_unicode=True, width=100))
+    return dump_yaml(stated)
 
 
 def _sources(where: str, given: Any) -> tuple[str | DataSet, ...]:

@@ -454,14 +454,16 @@ def _counted(path: str) -> tuple[pa.Table, dict[str, Any]]:
     assert manifest is not None
     wanted = (*_LOCATED, *_COUNTED, "status")
     with local_copies(table.files) as copies:
-        parts = [pq.read_table(copy, columns=list(wanted)) for copy in copies]
+        parts = [
+            pq.read_table(copy, columns=list(wanted), page_checksum_verification=True)
+            for copy in copies
+        ]
     rows = pa.concat_tables(parts).combine_chunks()
     if any(source.layout and source.layout.pair == "both" for source in manifest.sources):
         raise OptionError(f"{path} has both sides of preference pairs: plan them")
     lengths = LengthsOf(
         uri=path,
         fingerprint=manifest.fingerprint,
-        digests=manifest.digests,
         num_samples=manifest.num_samples,
         encoder=manifest.encoder,
         methods=manifest.methods,
@@ -517,7 +519,6 @@ def _scanned(
     lengths = LengthsOf(
         uri=names[0],
         fingerprint=digest(canonical_json([shard.to_json() for shard in shards])),
-        digests=None,
         num_samples=sum(counts.values()),
         encoder=None,
         methods={},

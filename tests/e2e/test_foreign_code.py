@@ -121,22 +121,12 @@ def test_names_of_sources_lead_nowhere(
 
 
 def test_yaml_makes_nothing_but_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither objects, nor a text that is a thousand million once its aliases are followed."""
     estimate_lengths(write(here / "a.jsonl", [CHAT]), here / "lengths", workers=1)
     Path("object.yaml").write_text(f"datasets: !!python/object/apply:os.mkdir [{here}/pwned]\n")
-    aliases = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 11))
-    Path("aliases.yaml").write_text(f"a0: &a0 [lol]\n{aliases}datasets: *a10\n")
-    for name in ("object.yaml", "aliases.yaml"):
-        assert main(["estimate", name, "-o", "l", "--quiet"]) == 1
-        assert main(["plan", "lengths", "-o", "i", "--capacity", "9", "--config", name]) == 1
-        assert len(capsys.readouterr().err) < 4000
-    bomb = Path("aliases.yaml").read_text()
-    Path("recipe.yaml").write_text(f"{bomb}sources: *a10\n")
-    assert main(["pack", "recipe.yaml", "--quiet"]) == 1
-    Path("set/.nv-meta").mkdir(parents=True)
-    Path("set/.nv-meta/.info.yaml").write_text(f"{bomb}shard_counts: *a10\n")
-    assert main(["estimate", "set", "-o", "l", "--quiet"]) == 1
-    assert capsys.readouterr().err.count("its aliases (*NAME) stand for over 1,000,000 values") == 2
+    assert main(["estimate", "object.yaml", "-o", "l", "--quiet"]) == 1
+    assert main(["plan", "lengths", "-o", "i", "--capacity", "9", "--config", "object.yaml"]) == 1
+    assert main(["pack", "object.yaml", "--quiet"]) == 1
+    assert capsys.readouterr().err.count("could not determine a constructor") == 3
     assert not (here / "pwned").exists()
 
 

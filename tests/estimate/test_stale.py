@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import os
 import shutil
-import sys
 import tarfile
 import time
 from collections.abc import Callable, Mapping
@@ -379,50 +377,3 @@ def test_code_of_the_users_own(home: Home, options: dict[str, Any]) -> None:
     rewrite(home.here / "data/img/0.bmp", large())
     again = home.count(*DATA, **options)
     assert again.num_tokens > first.num_tokens
-
-
-SOURCES = {
-    "own.py": "from helper import word\nfrom pack.deep import more\nEND = '!'\n"
-    "def f(record, rng):\n    import lazy\n"
-    "    text = word() + more + lazy.WORD + END\n"
-    "    return {'messages': [{'role': 'user', 'content': text}]}\n",
-    "helper.py": "def word():\n    return 'one'\n",
-    "lazy.py": "WORD = 'a'\n",
-    "pack/__init__.py": "",
-    "pack/deep.py": "from .deeper import more\n",
-    "pack/deeper.py": "more = 'b'\n",
-    "unused.py": "X = 'c'\n",
-}
-EDITS = {
-    "own.py": ("'!'", "' and so on!'"),
-    "helper.py": ("'one'", "'one two three'"),
-    "lazy.py": ("'a'", "'a b c d'"),
-    "pack/deeper.py": ("'b'", "'b c d e'"),
-}
-
-
-@pytest.mark.parametrize("name", [*EDITS, "unused.py"])
-def test_a_transform_is_all_that_its_module_imports(
-    home: Home, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    for path, source in SOURCES.items():
-        (home.here / path).parent.mkdir(exist_ok=True)
-        (home.here / path).write_text(source)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.syspath_prepend(str(home.here))
-
-    def count() -> LengthsSummary:
-        importlib.invalidate_caches()
-        try:
-            return home.count(*TEXT, transform="own:f")
-        finally:
-            for module in ("own", "helper", "lazy", "pack", "pack.deep", "pack.deeper"):
-                sys.modules.pop(module, None)
-
-    first = count()
-    assert count().existed
-    path = home.here / name
-    path.write_text(SOURCES[name].replace(*EDITS.get(name, ("X", "Y"))))
-    again = count()
-    assert again.existed == (name == "unused.py")
-    assert (again.num_tokens > first.num_tokens) == (name in EDITS)

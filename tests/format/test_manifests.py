@@ -35,10 +35,6 @@ def swap(members: list[Any]) -> None:
     members[0], members[1] = members[1], members[0]
 
 
-def twice(members: list[Any]) -> None:
-    members.append(members[0])
-
-
 def setting(*place: Any, to: Any) -> Callable[[dict[str, Any]], None]:
     """What sets a member, by its place, to a value."""
 
@@ -51,55 +47,28 @@ def setting(*place: Any, to: Any) -> Callable[[dict[str, Any]], None]:
 
 
 WRONG = [
-    (setting("shards", to=[]), "lengths.fingerprint"),
     (setting("result", "schedule_block", to=-64), "`int` >= 1 - at `\\$.result.schedule_block`"),
     (setting("result", "schedule_block", to="64"), "got `str` - at .*schedule_block"),
     (setting("result", "schedule_block", to=True), "`int`, got `bool`"),
-    (setting("result", "schedule_chunk", to=7), "no multiple of schedule_chunk 7"),
-    (setting("result", "schedule_chunk", to=0), "`int` >= 1 - at `\\$.result.schedule_chunk`"),
     (setting("result", "schedule_block", to=1.5), "`int`, got `float`"),
     (setting("result", "num_packs", to=1 << 64), "`int` <= 9223372036854775807 - at"),
-    (setting("result", "num_packs", to=1), "has num_packs 1, its windows give 10"),
-    (setting("result", "fill", to=0.5), "has fill 0.5, its windows give 0.9"),
-    (setting("windows", 0, "num_rows", to=39), "59 samples of lengths by its parts, and 60"),
     (setting("windows", 0, "num_packs", to=[5]), r"`int`, got `array` - at .*num_packs`"),
-    (setting("windows", 0, "num_packs", to=3), "rows of packs in"),
     (setting("windows", 0, "num_packs", to=-1), r"`int` >= 0 - at .*num_packs`"),
     (setting("windows", 0, "folder", to="../.."), r"matching regex .* - at `\$.windows\[0\].fold"),
-    (setting("windows", 0, "lower_bound", to=99), "has lower_bound .*, its windows give"),
-    (setting("windows", 0, "dropped", to={"mix": 1}), "dropped samples by its parts, and 0"),
+    (setting("windows", 0, "files", 0, "footer", to="0"), r"files\[0\].footer`"),
+    (setting("windows", 0, "files", 0, "sha256", to="0" * 63), r"files\[0\].sha256`"),
+    (setting("windows", 0, "files", 0, "rows", to=-1), r"`int` >= 0 - at .*files\[0\].rows`"),
     (setting("shards", 0, "container", to="pickle"), "Invalid enum value 'pickle' - at"),
-    (setting("shards", 0, "container", to="json"), "lengths.fingerprint"),
-    (setting("shards", 0, "source", to="three"), "of source 'three', which it lacks"),
     (setting("shards", 0, "uri", to="a\0b"), r"- at `\$.shards\[0\].uri`"),
-    (lambda manifest: swap(manifest["shards"]), "lengths.fingerprint"),
-    (lambda manifest: swap(manifest["sources"]), "lengths.fingerprint"),
-    (
-        setting("windows", 0, "files", 0, "path", to="packs-00001.parquet"),
-        "not packs-00000.parquet",
-    ),
     (setting("sources", 0, "media_root", to=5), "`str \\| null`, got `int`"),
     (setting("sources", 0, "layout", to={"new": 1}), "unknown field `new`"),
     (setting("sources", 0, "layout", to={"tags": {"user_tag": 5}}), "got `int` - at .*layout.tags"),
-    (setting("sources", 0, "layout", to={"tags": {"user_tag": "U"}}), "lengths.fingerprint"),
-    (
-        setting("sources", 0, "layout", to={"tags": {"human": "U"}}),
-        "there is no tag 'human' to state",
-    ),
+    (setting("sources", 0, "layout", to={"tags": {"human": "U"}}), "there is no tag 'human' to"),
     (setting("sources", 0, "layout", to={"sample_ratio": -1}), "- at `\\$.sources.*sample_ratio`"),
     (setting("lengths", "encoder", to=[1]), "`object \\| null`, got `array`"),
-    (setting("lengths", "methods", to={"heuristic": 60}), "lengths.fingerprint"),
-    (setting("options", "seed", to=128), "snapshot_id"),
-    (setting("options", "planned_capacity", to=65), "above its capacity 64"),
     (setting("options", "seed", to=True), "`int`, got `bool` - at `\\$.options.seed`"),
     (setting("options", "cost_model", "vit_linear", to=-1.0), ">= 0.0 - at .*vit_linear`"),
-    (setting("windows", 0, "files", 0, "sha256", to="0" * 63), r"files\[0\].sha256`"),
-    (setting("windows", 0, "files", 0, "rows", to=-1), r"`int` >= 0 - at .*files\[0\].rows`"),
     (setting("parent", to="../../elsewhere"), "matching regex .* - at `\\$.parent`"),
-    (
-        lambda manifest: manifest["windows"][0]["files"].append(manifest["windows"][0]["files"][0]),
-        "the file .* twice",
-    ),
 ]
 
 
@@ -121,15 +90,9 @@ def test_a_snapshots_manifest_that_no_reader_can_use_is_refused_when_it_is_opene
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (setting("shards", to=[]), "60 in all"),
-        (lambda manifest: swap(manifest["shards"]), "has fingerprint"),
-        (lambda manifest: swap(manifest["sources"]), "has fingerprint"),
         (setting("shards", 0, "container", to="pickle"), "Invalid enum value 'pickle'"),
         (setting("encoder", to=[1]), "`object \\| null`, got `array`"),
-        (setting("encoder", to={"name": "x", "fingerprint": "y"}), "has fingerprint"),
-        (setting("methods", "exact", to=59), "has fingerprint"),
         (setting("num_media", to=1.0), "`int`, got `float` - at `\\$.num_media`"),
-        (setting("files", 0, "rows", to=59), "59 rows of files by its parts, and 60 in all"),
     ],
 )
 def test_a_lengths_manifest_that_no_plan_can_use_is_refused(
@@ -144,9 +107,9 @@ def test_a_lengths_manifest_that_no_plan_can_use_is_refused(
 def test_files_of_a_manifest_lie_beside_it(index: Index, tmp_path: Path, path: str) -> None:
     edit(index, setting("windows", 0, "files", 0, "path", to=path))
     edit(tmp_path / "lengths", setting("files", 0, "path", to=path))
-    with pytest.raises(FormatError, match="which is not a bare file name"):
+    with pytest.raises(FormatError, match=r"matching regex .*files\[0\].path"):
         open_index(index.path)
-    with pytest.raises(FormatError, match="which is not a bare file name"):
+    with pytest.raises(FormatError, match=r"matching regex .*files\[0\].path"):
         plan_packs(tmp_path / "lengths", tmp_path / "other", capacity=64)
 
 

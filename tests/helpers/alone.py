@@ -15,7 +15,7 @@ REPO = Path(__file__).parents[2]
 PLANNER = frozenset({"polars", "duckdb", "click", "rich", "typer"})
 """What planning needs and reading does not; typer, an optional part of transformers, brings two."""
 
-NETWORK = frozenset({"fsspec", "pyyaml", "huggingface-hub", "braceexpand"})
+NETWORK = frozenset({"fsspec", "ruamel.yaml", "huggingface-hub", "braceexpand"})
 """What further sources and processors given by name need."""
 
 

@@ -14,9 +14,9 @@ from packidx.digests import file_digest
 from packidx.format import lengths
 from packidx.format.index import manifest_path, snapshot_id
 from packidx.format.manifest import content_digest
+from packidx.format.parquet import footer_crc
 from packidx.format.schema import FORMAT_VERSION, LENGTHS_FORMAT
 from packidx.index import Index
-from packidx.index.checksums import file_checksums
 from packidx.io.files import write_json
 
 Change = Callable[[dict[str, Any]], Any] | Mapping[str, Any]
@@ -68,10 +68,9 @@ def refresh(place: Path | Index, rows: bool = True) -> None:
         if rows:
             part["rows"] = pq.read_metadata(path).num_rows
         part["bytes"] = path.stat().st_size
-        if "crc32" in part:
-            part["sha256"], part["crc32"] = file_checksums(path)
-        else:
-            part["sha256"] = file_digest(path)
+        part["sha256"] = file_digest(path)
+        if "footer" in part:
+            part["footer"] = footer_crc(pa.OSFile(str(path)))
 
     def change(manifest: dict[str, Any]) -> None:
         for window in manifest.get("windows", ()):
@@ -116,7 +115,6 @@ def write_lengths_manifest(folder: Path, num_samples: int, columns: str, **membe
     manifest = {
         "format": LENGTHS_FORMAT,
         "version": FORMAT_VERSION,
-        "digests": {"columns": columns},
         "num_samples": num_samples,
         "num_rejected": 0,
         "encoder": None,

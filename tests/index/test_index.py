@@ -16,11 +16,11 @@ import pytest
 from manifests import edit, file_of, path_of, refresh, sign
 
 from packidx import open_index, plan_packs
+from packidx.digests import file_digest
 from packidx.errors import FormatError, NotFoundInIndex
 from packidx.format.index import TableFile
-from packidx.format.parquet import open_writer
+from packidx.format.parquet import footer_crc, open_writer
 from packidx.index import Index, Pack, Sample
-from packidx.index.checksums import file_checksums
 from packidx.index.row_groups import RowGroups
 
 
@@ -59,11 +59,14 @@ def in_pieces(tmp_path: Path) -> Index:
             path = path.with_name(f"{table}-{number:05d}.parquet")
             with open_writer(str(path), rows.schema) as writer:
                 writer.write_table(part, row_group_size=64)
-            sha256, crc32 = file_checksums(path)
             entry = {"path": path.name, "rows": part.num_rows, "bytes": path.stat().st_size}
-            files.append(entry | {"sha256": sha256, "crc32": crc32})
+            files.append(entry | {"sha256": file_digest(path), "footer": crc_of(path)})
     edit(index, lambda manifest: manifest["windows"][0].update(files=files))
     return open_index(index.path)
+
+
+def crc_of(path: Path) -> str:
+    return footer_crc(pa.OSFile(str(path)))
 
 
 def by_tables(index: Index) -> list[Pack]:
@@ -100,9 +103,9 @@ def number_table(folder: Path, rows: list[int]) -> tuple[list[Path], list[TableF
         paths.append(folder / f"{number}.parquet")
         with open_writer(str(paths[-1]), part.schema) as writer:
             writer.write_table(part, row_group_size=64)
-        sha256, crc32 = file_checksums(paths[-1])
+        sha256, footer = file_digest(paths[-1]), crc_of(paths[-1])
         path, nbytes = paths[-1].name, paths[-1].stat().st_size
-        files.append(TableFile(path=path, rows=n, bytes=nbytes, sha256=sha256, crc32=crc32))
+        files.append(TableFile(path=path, rows=n, bytes=nbytes, sha256=sha256, footer=footer))
         start += n
     return paths, files
 
@@ -180,11 +183,9 @@ def rolled(table: pa.Table) -> pa.Table:
     ("name", "change", "says"),
     [
         ("packs", rolled, "damaged at pack 0 \\(pack 1 of its window, not 0, is in its place\\)"),
-        ("packs", lambda t: t.slice(0, 0), "has 0 rows of packs in .* by its parts"),
         ("packs", lambda t: t.drop_columns("num_images"), "packs-00000.parquet lacks a column"),
         ("packs", lambda t: t.drop_columns("group"), "packs-00000.parquet lacks a column"),
         ("samples", rolled, "damaged at pack 0 .* samples from row 0 are of other"),
-        ("samples", lambda t: t.slice(0, 1), "has 1 rows of samples in .* by its parts, and"),
     ],
 )
 def test_a_pack_with_other_rows_is_refused(index: Index, name: str, change: Any, says: str) -> None:

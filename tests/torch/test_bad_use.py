@@ -108,7 +108,7 @@ def model_of(attention: str) -> Any:
     [
         (cut, MismatchError, r"\d+ bytes, \d+ when it was planned; restore it"),
         (gone, SourceError, r"all.jsonl"),
-        (flipped, PackidxError, "samples-00000.parquet is damaged .row group 0 has"),
+        (flipped, PackidxError, "samples-00000.parquet is damaged or missing"),
         (bare, PackidxError, "was planned from bare lengths and does not say where"),
         (
             rewritten,

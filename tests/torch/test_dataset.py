@@ -330,4 +330,4 @@ def test_import_is_light() -> None:
     loaded = set(modules.stdout.split())
     assert "packidx.torch.dataset" in loaded
     assert not loaded & {"duckdb", "polars", "transformers", "packidx.plan", "tokenizers"}
-    assert not loaded & {"yaml", "jinja2", "av", "lmdb", "packidx.records.sources.mixes"}
+    assert not loaded & {"ruamel", "jinja2", "av", "lmdb", "packidx.records.sources.mixes"}

@@ -60,7 +60,7 @@ def main():
             media = [name for name in ("pixels", "pixel_values") if name in pack.samples[0]]
             assert media and len(batch[media[0]])
     assert sorted(seen) == sorted(len(methods) * list(range(9))), seen
-    absent = "polars duckdb rich click yaml braceexpand ray".split()
+    absent = "polars duckdb rich click ruamel braceexpand ray".split()
     assert not {name.split(".")[0] for name in sys.modules} & set(absent)
 
 

@@ -17,8 +17,8 @@ import braceexpand
 
 from packidx.errors import SourceError
 from packidx.io import storage, urls
+from packidx.io.option_files import load_document
 from packidx.io.storage import unreadable
-from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.media.paths import refuse_outside
 
 FOLDER = ".nv-meta"
@@ -135,7 +135,7 @@ def _loaded(folder: str, names: tuple[str, ...]) -> tuple[str, Any]:
         try:
             refuse_outside(path, folder)
             data = storage.read(path)
-            return path, load_json(data) if name.endswith(".json") else load_yaml(data)
+            return path, load_document(name, data)
         except FileNotFoundError:
             continue
         except OSError as error:

