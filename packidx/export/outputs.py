@@ -99,29 +99,26 @@ def packs_in_order(
     workers: Workers,
     progress: Progress | None,
     *,
-    first: int = 0,
     size: int = 1,
-    cure: str = "use fewer workers",
 ) -> Iterator[tuple[range, Made]]:
-    """Yield what `read` makes of all packs from `first` on, `size` at a time, in their order.
+    """Yield what `read` makes of all packs, `size` at a time, in their order.
 
     Args:
         setup: makes what a process reads by.
-        cure: what to do where a process died.
 
     Raises:
         SourceError: a process died.
         PackidxError: as of `read`.
     """
     stop = index.num_packs
-    tasks = [range(at, min(at + size, stop)) for at in range(first, stop, size)]
+    tasks = [range(at, min(at + size, stop)) for at in range(0, stop, size)]
     try:
         for number, made in workers.run(read, tasks, setup, in_turn=True):
             yield tasks[number], made
             if progress is not None:
                 progress("packs", tasks[number].stop, stop)
     except WorkerDied as died:
-        raise died.error("read packs", cure) from None
+        raise died.error("read packs", "use fewer workers") from None
 
 
 def described(folder: str, names: Iterable[str]) -> tuple[ExportedFile, ...]:

@@ -1,8 +1,7 @@
 """`export wds`: a snapshot's packs as the samples of new tars, with their media in them.
 
-Packs are written in order, shard by shard, beside the output (`OutputFolder`); a run that is
-killed leaves its finished shards to the next one of the same job. docs/energon-and-tars.md has the
-layout.
+Packs are written in order, shard by shard, beside the output (`OutputFolder`).
+docs/energon-and-tars.md has the layout.
 """
 
 from __future__ import annotations
@@ -41,10 +40,6 @@ KIND = Kind(
     what="folder of packs as tars",
     manifest=".packidx.json",
     format="packidx-wds",
-    names=lambda stated: [
-        *(f"{shard['path']}{ending}" for shard in stated["shards"] for ending in ("", ".idx")),
-        *(f"{FOLDER}/{name}" for name in NAMES),
-    ],
 )
 VERSION = 1
 MAX_COUNT = 10_000
@@ -70,8 +65,6 @@ class WdsSummary:
     num_bytes: int
     num_kept: int
     """Samples that ``texts`` does not say all of: their messages are under ``_meta``."""
-    num_shards_taken_over: int
-    """Shards that an earlier run had finished."""
     seconds: float
 
 
@@ -93,7 +86,7 @@ def export_wds(
 
     Args:
         index: path of an index (``dir`` or ``dir@ID``) or an opened one.
-        output: a folder, or a URL of one; one that this has written is replaced as a whole.
+        output: a folder, or a URL of one, that is not there yet, or empty.
         max_count: packs of a shard.
         max_size: bytes of a shard, or text like ``1GB``; a pack that is larger has its own.
         roots: old prefix -> new prefix of shard and media paths.
@@ -123,13 +116,11 @@ def export_wds(
     identity = digests.digest(digests.canonical_json({**head, "software": software()}))
     uploaded = None if progress is None else functools.partial(progress, "files")
     with replacing(output, KIND, identity, uploaded) as built, readers:
-        finished = _taken_over(built)
-        built.keep({f"{each.name}{ending}" for each in finished for ending in ENDINGS})
-        taken_over = len(finished)
-        finished += _written(opened, built, finished, readers, progress, options)
+        built.keep(())
+        finished = [*_written(opened, built, readers, progress, options)]
         tars = [each.tar for each in finished]
         totals: dict[str, Any] = {n: sum(each.totals[n] for each in finished) for n in TOTALS}
-        entries = ((built.finished(each.name) or {})["entries"] for each in finished)
+        entries = (json.loads(Path(each.entries).read_bytes()) for each in finished)
         write_nv_meta(built.table, tars, entries, identity)
         manifest = WdsManifest(
             snapshot_id=opened.id, options=options, **totals, shards=(*tars,), software=software()
@@ -140,7 +131,6 @@ def export_wds(
         snapshot_id=opened.id,
         num_shards=len(tars),
         num_bytes=sum(tar.bytes for tar in tars),
-        num_shards_taken_over=taken_over,
         seconds=time.monotonic() - begun,
         **totals,
     )
@@ -158,36 +148,29 @@ def _read(packs: range, reader: tuple[Index, Fetcher]) -> PackMembers:
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
-    """A tar on disk, and what it holds; where each pack of it begins says its note."""
+    """A tar on disk, and what it holds."""
 
     tar: ExportedTar
     totals: dict[str, int]
-
-    @property
-    def name(self) -> str:
-        """The tar's name, without its ending."""
-        return self.tar.path.removesuffix(ENDINGS[0])
+    entries: str
+    """File that says where each pack begins, as JSON: in memory it would be much."""
 
 
 def _written(
     index: Index,
     output: OutputFolder,
-    before: Sequence[_Finished],
     readers: Workers,
     progress: Progress | None,
     options: Mapping[str, int],
 ) -> Iterator[_Finished]:
-    """Write all packs that no tar of `before` holds; a tar is full when the next pack would be over
-    its bounds.
+    """Write all packs; a tar is full when the next pack would be over its bounds.
 
     Raises:
         SourceError: a sample cannot be read, or a process died.
         FormatError: the index is damaged.
     """
-    first, number = sum(each.tar.num_packs for each in before), len(before)
-    setup = functools.partial(_reader, index)
-    cure = "use fewer workers; what is written is kept"
-    packs = packs_in_order(index, _read, setup, readers, progress, first=first, cure=cure)
+    number, setup = 0, functools.partial(_reader, index)
+    packs = packs_in_order(index, _read, setup, readers, progress)
     with contextlib.ExitStack() as opened:
         tar: _Tar | None = None
         for at, pack in packs:
@@ -370,7 +353,7 @@ class _Tar:
         self._totals = {name: total + pack.totals[name] for name, total in self._totals.items()}
 
     def finish(self, output: OutputFolder) -> _Finished:
-        """Write its end: it and its ``.idx`` are on disk, then its note.
+        """Write its end: it and its ``.idx`` are on disk then.
 
         Raises:
             OSError: it cannot be written.
@@ -393,9 +376,9 @@ class _Tar:
             first_pack=self._first_pack,
             num_packs=len(self.entries),
         )
-        facts = {"tar": tar.to_json(), "totals": self._totals, "entries": self.entries}
-        output.finish(self._name, facts | {"inode": os.stat(path).st_ino})
-        return _Finished(tar, self._totals)
+        entries = os.path.join(output.scratch("entries"), f"{self._name}.json")
+        Path(entries).write_text(json.dumps(self.entries))
+        return _Finished(tar, self._totals, entries)
 
     def _write(self, data: bytes) -> None:
         self.file.write(data)
@@ -405,16 +388,3 @@ class _Tar:
 
 def _name(number: int) -> str:
     return f"packs-{number:06d}"
-
-
-def _taken_over(output: OutputFolder) -> list[_Finished]:
-    """The tars that an earlier run of this very job has finished, from the first one on."""
-    tars: list[_Finished] = []
-    while (note := output.finished(_name(len(tars)))) is not None:
-        tar = ExportedTar(**note["tar"])
-        path = os.path.join(output.table, tar.path)
-        # A run that was killed right at its end leaves the tars that were there before it.
-        if not os.path.exists(path) or os.stat(path).st_ino != note["inode"]:
-            break
-        tars.append(_Finished(tar, note["totals"]))
-    return tars

@@ -29,7 +29,7 @@ from packidx.io.copies import StoredFile, content_of, unsound_file
 from packidx.io.files import fsync_path, locked, remove_tree, write_atomic, write_json
 from packidx.io.output_folder import local_home
 from packidx.io.own_files import check_index
-from packidx.io.publish import Uploaded, upload
+from packidx.io.storage import Uploaded
 from packidx.software import software
 
 _STAGING = re.compile(r"\.tmp-.*")
@@ -93,7 +93,7 @@ class SnapshotWriter:
                 for name, folder in self._made.items()
                 for path in sorted(folder.iterdir())
             }
-            upload(files, self._uploaded)
+            storage.upload_all(files, self._uploaded)
             write_json(self.staging / "manifest.json", manifest.to_json())
             storage.upload(str(self.staging / "manifest.json"), target)
             return

@@ -14,7 +14,7 @@ import errno
 import fnmatch
 import glob as local_glob
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from stat import S_ISDIR, S_ISREG
 from typing import Any, NamedTuple, TypeVar
@@ -30,6 +30,9 @@ THREADS = 16
 """Requests under way at a time where many are made: what they wait for is the store."""
 
 S = TypeVar("S")
+
+Uploaded = Callable[[int, int], None]
+"""``uploaded(done, total)``: so many files are in the store."""
 
 
 class Stat(NamedTuple):
@@ -213,6 +216,28 @@ def upload(source: str, path: str) -> None:
     """Copy a file of this machine to a store, whole or not at all."""
     system, name = opened(path)
     retried(path, lambda: system.put_file(source, name))
+
+
+def upload_all(files: Mapping[str, str], uploaded: Uploaded | None = None) -> None:
+    """Copy files of this machine to a store, several at a time.
+
+    Args:
+        files: URL -> path on this machine.
+
+    Raises:
+        OSError: one cannot be read or written.
+    """
+    done = 0
+
+    def put(file: tuple[str, str]) -> None:
+        nonlocal done
+        url, path = file
+        upload(path, url)
+        done += 1
+        if uploaded is not None:
+            uploaded(done, len(files))
+
+    overlapped(put, list(files.items()))
 
 
 def download(path: str, target: str) -> None:
