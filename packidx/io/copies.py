@@ -21,6 +21,7 @@ from packidx.io.ranges import open_range
 _BLOCK = 8 << 20  # bytes of a request where a file is only hashed
 _SPARE = 256  # handles that a process has for other files
 _REMEMBERED = 1 << 14
+_OTHER = "has other content than its manifest's sha256"
 
 _digests: dict[tuple[str, int, int], str] = {}  # by path, inode and ctime
 
@@ -62,11 +63,11 @@ def _cached(file: StoredFile, stack: contextlib.ExitStack) -> tuple[str, str | N
     """The cache's copy of a store's file, and what is wrong with it."""
     from packidx.io import cache
 
-    copy = stack.enter_context(cache.local(file.path, file.sha256))
-    if _wrong(file, copy):  # damaged here, or by the store: a new copy tells
-        os.unlink(copy)
-        copy = stack.enter_context(cache.local(file.path, file.sha256))
-    if wrong := _wrong(file, copy):
+    copy = stack.enter_context(cache.local(file.path, file.sha256, check=True))
+    wrong, sha256 = _wrong(file._replace(sha256=None), copy), os.path.basename(copy)[:64]
+    if wrong is None and file.sha256 not in (None, sha256):
+        wrong = _OTHER
+    if wrong is not None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(copy)  # the next reader asks the store again
     return copy, wrong
@@ -113,7 +114,7 @@ def _wrong(file: StoredFile, copy: str) -> str | None:
     if file.nbytes is not None and status.st_size != file.nbytes:
         return f"has {status.st_size} bytes, its manifest says {file.nbytes}"
     if file.sha256 is not None and _known_digest(copy, status) != file.sha256:
-        return "has other content than its manifest's sha256"
+        return _OTHER
     return None
 
 

@@ -23,9 +23,6 @@ from packidx.errors import SourceError
 from packidx.io.stores import BehindEnd, T, call_store, file_version, opened, retried
 from packidx.io.urls import is_url
 
-_PART = 8 << 20  # bytes of a request of a download, of which so many are under way
-_DOWNLOADS = 4
-
 THREADS = 16
 """Requests under way at a time where many are made: what they wait for is the store."""
 
@@ -59,7 +56,7 @@ def stat(path: str) -> Stat:
     """Return it for a file; an OSError where there is none."""
     if not is_url(path):
         status = os.stat(path)
-        return Stat(status.st_size, str(status.st_mtime_ns))
+        return Stat(status.st_size, f"{status.st_mtime_ns} {status.st_ino}")
     info = call_store(path, "info")
     if info.get("type") == "directory":
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -241,22 +238,9 @@ def upload_all(files: Mapping[str, str], uploaded: Uploaded | None = None) -> No
 
 
 def download(path: str, target: str) -> None:
-    """Copy a file of a store to this machine, by requests for some of its bytes each."""
-    head = _range(path, 0, _PART)
-    with open(target, "wb") as file:
-        file.write(head)
-        if len(head) < _PART:
-            return
-        file.flush()
-        size = stat(path).nbytes
-
-        def fetch(start: int) -> None:
-            data = _range(path, start, min(start + _PART, size))
-            if len(data) < min(_PART, size - start):
-                raise OSError(errno.EIO, "it became shorter while it was read", path)
-            os.pwrite(file.fileno(), data, start)
-
-        overlapped(fetch, range(_PART, size, _PART), _DOWNLOADS)
+    """Copy a file of a store to this machine."""
+    system, name = opened(path)
+    retried(path, lambda: system.get_file(name, target))
 
 
 def remove(path: str) -> None:
