@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from msgspec import structs
 
 from packidx.digests import column_digest, file_digest
-from packidx.errors import FormatError
+from packidx.errors import FormatError, refuse_open_files
 from packidx.format import parquet, schema
 from packidx.format.manifest import File
 from packidx.format.parquet import as_arrow, conform
@@ -149,7 +149,7 @@ def write_part(
         OSError: it cannot be written.
     """
     table = _with_what_is_known(table)
-    with parquet.open_writer(temporary, table.schema) as writer:
+    with files.naming(temporary), parquet.open_writer(temporary, table.schema) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP)
     part = Part(
         file=_put(temporary, folder, PARTS, number, table.num_rows),
@@ -159,7 +159,7 @@ def write_part(
         ranges=tuple(_with_rejected(ranges, table["reason"])),
     )
     temporary = begin_part(folder, number)
-    with pa.output_stream(temporary, compression="zstd") as stream:
+    with files.naming(temporary), pa.output_stream(temporary, compression="zstd") as stream:
         stream.write(msgspec.json.encode(part))
     note = _put(temporary, folder, NOTES, number, len(ranges))
     # What records refer to may be much, and is in the note.
@@ -284,6 +284,7 @@ def read_note(note: StoredFile) -> Part:
             with pa.input_stream(copy, compression="zstd") as stream:
                 return msgspec.json.decode(stream.read(), type=Part)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
+            refuse_open_files(error)
             raise FormatError(f"{note.path} is not a note of a part ({error})") from None
 
 

@@ -53,7 +53,6 @@ from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRang
 from packidx.records.media.opener import LookedAt, forget_media
 from packidx.run.workers import Progress, Setup, WorkerDied, Workers
 
-
 _TABLES = 64
 """Tables that are joined at a time: one takes 50 kB of Arrow's objects, however few its rows."""
 

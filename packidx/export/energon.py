@@ -273,8 +273,10 @@ def _write_packs(
     """
     num_media = at = 0
     setup = functools.partial(_reader, index, sources.shards)
+    path = os.path.join(folder, PACKS)
     with (
-        open(os.path.join(folder, PACKS), "wb") as packs,
+        files.naming(path),
+        open(path, "wb") as packs,
         open(os.path.join(folder, IDX), "wb") as starts,
     ):
         starts.write(bytes(8))

@@ -182,7 +182,7 @@ def _written(
                 tar, number = None, number + 1
             if tar is None:
                 tar = _Tar(output.table, number, at.start)
-                opened.callback(tar.file.close)
+                opened.callback(tar.close)
             tar.add(pack)
         if tar is not None:
             yield tar.finish(output)
@@ -361,9 +361,8 @@ class _Tar:
         # The last one is where the tar's end begins.
         offsets = np.array([*(start for _, start, *_ in self.entries), self.nbytes], "<u8")
         self._write(_END)
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
+        self.close()
+        files.fsync_path(self.file.name)
         path, idx = (os.path.join(self._folder, f"{self._name}{ending}") for ending in ENDINGS)
         files.write_atomic(idx, offsets.tobytes())
         os.chmod(self.file.name, 0o644)
@@ -380,8 +379,14 @@ class _Tar:
         Path(entries).write_text(json.dumps(self.entries))
         return _Finished(tar, self._totals, entries)
 
+    def close(self) -> None:
+        """Close the file; twice is no error."""
+        with files.naming(self.file.name):
+            self.file.close()
+
     def _write(self, data: bytes) -> None:
-        self.file.write(data)
+        with files.naming(self.file.name):
+            self.file.write(data)
         self._sha256.update(data)
         self.nbytes += len(data)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from packidx.errors import FormatError
+from packidx.errors import FormatError, refuse_open_files
 from packidx.format.index import TableFile
 from packidx.index.checksums import CheckedFile
 from packidx.recent import Recent
@@ -146,6 +146,7 @@ def read_as_format(path: str | Path, copy: str, read: Callable[..., Any], **opti
     except KeyError as error:
         raise FormatError(f"{path} lacks a column ({error.args[0]}); plan again") from None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        refuse_open_files(error)
         words = " ".join(str(error).split())[:200]
         raise FormatError(
             f"{path} is damaged or missing ({words}): `packidx verify` tells more; plan again"

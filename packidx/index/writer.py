@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packidx.errors import FormatError
+from packidx.errors import FormatError, refuse_open_files
 from packidx.format.index import (
     IndexManifest,
     Window,
@@ -164,7 +164,8 @@ def _are_sound(parts: Sequence[StoredFile]) -> bool:
         found = storage.overlapped(content_of, [part.path for part in parts])
     except FileNotFoundError:
         return False
-    except OSError:
+    except OSError as error:
+        refuse_open_files(error)
         if any(urls.is_url(part.path) for part in parts):
             raise
         return False

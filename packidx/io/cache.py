@@ -183,7 +183,8 @@ def _make(home: str, make: Callable[[str], None], name: str) -> None:
         os.unlink(os.path.join(home, other))
     begun = os.path.join(home, "begun")
     try:
-        make(begun)
+        with files.naming(begun):
+            make(begun)
         _make_room(os.path.dirname(home))
         os.utime(begun, ns=(time.time_ns(), _MTIME))
         os.rename(begun, os.path.join(home, f"{file_digest(begun)}-{name}"))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packidx.digests import digest
-from packidx.errors import OptionError
+from packidx.errors import OptionError, refuse_open_files
 from packidx.io import files, storage, urls
 from packidx.io.own_files import UNFINISHED, Kind, check_manifest, is_part, remove_stale
 from packidx.io.storage import Uploaded
@@ -89,6 +89,7 @@ def replacing(
                     files.remove_tree(output.path)
                 raise
     except OSError as error:
+        refuse_open_files(error)
         where = f" ({error.filename})" if error.filename else ""
         reason = error.strerror or error
         raise OptionError(f"cannot write the {kind.what} to {path}: {reason}{where}") from error

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from stat import S_ISDIR, S_ISREG
 from typing import Any, NamedTuple, TypeVar
 
-from packidx.errors import SourceError
+from packidx.errors import SourceError, refuse_open_files
 from packidx.io.stores import BehindEnd, T, call_store, file_version, opened, retried
 from packidx.io.urls import is_url
 
@@ -259,7 +259,12 @@ def reading(path: str) -> Iterator[None]:
 
 
 def unreadable(path: str, error: Exception) -> SourceError:
-    """The error of a file that cannot be read."""
+    """The error of a file that cannot be read.
+
+    Raises:
+        LimitError: too many files are open.
+    """
+    refuse_open_files(error)
     reason = getattr(error, "strerror", None) or str(error)
     of_store = "the URL, and that this machine has access to the store"
     check = of_store if is_url(path) else "the path and its permissions"

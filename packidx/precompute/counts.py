@@ -369,7 +369,7 @@ def write_shard(task: JoinTask, lengths: Lengths) -> SourceSums:
     shard, totals = task.shard, Totals()
     os.makedirs(os.path.dirname(task.path), exist_ok=True)
     joined = _joined(task, lengths, totals)
-    with local_shard(shard.path) as copy:
+    with local_shard(shard.path) as copy, files.naming(task.path):
         write = _write_parquet if shard.container == "parquet" else _write_lines
         write(copy, joined, task)
     files.fsync_path(task.path)

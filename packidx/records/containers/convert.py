@@ -28,7 +28,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import BadRecord, SourceError, refuse_open_files
 from packidx.io import cache, storage, urls
 from packidx.records.containers.base import (
     BLOCK,
@@ -142,6 +142,7 @@ class Converted(Container):
                 )
                 copy = stack.enter_context(made)
             except OSError as error:
+                refuse_open_files(error)
                 raise SourceError(
                     f"cannot convert {path} in the local cache {cache.folder()}: {error.strerror}; "
                     "make room there, or set PACKIDX_CACHE to another folder"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, refuse_open_files
 from packidx.io import storage, urls
 from packidx.io.identity import Identity, identity_of, lasting_identity
 from packidx.io.ranges import Extent
@@ -367,6 +367,7 @@ def _identity(
         identity = identify(path)
     except BadRecord:
         return None
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        refuse_open_files(error)
         return _ABSENT
     return None if identity is None else b"%d %d %d %d %d;" % identity
