@@ -16,10 +16,8 @@ from typing import NamedTuple
 from packidx.digests import file_digest
 from packidx.errors import FormatError
 from packidx.io import storage, urls
-from packidx.io.ranges import open_range
 
 _BLOCK = 8 << 20  # bytes of a request where a file is only hashed
-_SPARE = 256  # handles that a process has for other files
 _REMEMBERED = 1 << 14
 _OTHER = "has other content than its manifest's sha256"
 
@@ -77,7 +75,7 @@ def _cached(file: StoredFile, stack: contextlib.ExitStack) -> tuple[str, str | N
 def local_copies(files: Sequence[StoredFile]) -> Iterator[list[str]]:
     """`local_copy` of several files."""
     if any(urls.is_url(file.path) for file in files):
-        _allow_open_files(len(files) + _SPARE)  # each copy is held by a handle
+        _allow_open_files(len(files) + 256)  # each copy is held by a handle
     with contextlib.ExitStack() as stack:
         yield storage.overlapped(lambda file: stack.enter_context(local_copy(file)), files)
 
@@ -97,8 +95,11 @@ def content_of(path: str) -> Content:
         OSError: it cannot be read.
     """
     if urls.is_url(path):
-        with open_range(path, block=_BLOCK) as file:
-            return Content(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
+        hasher, nbytes = hashlib.sha256(), 0
+        while nbytes % _BLOCK == 0 and (block := storage.read_range(path, nbytes, _BLOCK)):
+            hasher.update(block)
+            nbytes += len(block)
+        return Content(hasher.hexdigest(), nbytes)
     with open(path, "rb") as file:
         status = os.fstat(file.fileno())
         content = Content(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
@@ -137,10 +138,8 @@ def _allow_open_files(number: int) -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= number:
-        return
-    wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    if resource.RLIM_INFINITY not in (soft, hard) and soft < number:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(number, hard)), hard))
 
 
 def unsound_file(files: Sequence[StoredFile]) -> str | None:
