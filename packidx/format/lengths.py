@@ -30,7 +30,7 @@ from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
 
 # Of a layout, what says where media are, and what only a plan makes use of.
-PART_NAME = re.compile(r"(part|note)-\d{5,}-[0-9a-f]{16}\.(parquet|json\.zst)")
+PART_NAME = re.compile(r"(part|note)-\d{5,}-(?P<digest>[0-9a-f]{16})\.(parquet|json\.zst)")
 """Parts of a table, and notes beside them; the digits are of the file's SHA-256."""
 _NOT_HASHED = ("media_root", "sample_ratio")
 

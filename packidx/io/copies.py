@@ -138,8 +138,9 @@ def _allow_open_files(number: int) -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if resource.RLIM_INFINITY not in (soft, hard) and soft < number:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(number, hard)), hard))
+    wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def unsound_file(files: Sequence[StoredFile]) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from packidx.digests import file_digest
 from packidx.errors import OptionError
 from packidx.io import storage, urls
 
@@ -30,8 +31,9 @@ class Kind:
     format: str
     """`format` in its manifest."""
     parts: re.Pattern[str] | None = None
-    """Names of its other files where each holds a digest of the file's content. Such an output can
-    be replaced: new files never take the place of old ones, and the manifest is written last."""
+    """Names of its other files where each holds the first digits of the file's SHA-256 (a group
+    ``digest``). Such an output can be replaced: new files never take the place of old ones, and the
+    manifest is written last."""
 
 
 def check_free(output: str, kind: Kind) -> None:
@@ -73,10 +75,19 @@ def is_part(name: str, kind: Kind) -> bool:
 
 
 def remove_stale(output: str, kind: Kind, names: Collection[str]) -> None:
-    """Delete the parts in a folder that are not among the files `names` of its manifest."""
+    """Delete the parts in a folder that are not among the files `names` of its manifest.
+
+    On this machine, a file with the name of a part that has another content is somebody's, and
+    stays.
+    """
     stale = [each for each in storage.names(output) if is_part(each, kind) and each not in names]
-    remove = storage.remove if urls.is_url(output) else os.unlink
-    storage.overlapped(remove, [urls.join(output, name) for name in stale])
+    if urls.is_url(output):
+        storage.overlapped(storage.remove, [urls.join(output, name) for name in stale])
+        return
+    for name in stale:
+        path, match = os.path.join(output, name), kind.parts and kind.parts.fullmatch(name)
+        if match and os.path.isfile(path) and file_digest(path).startswith(match["digest"]):
+            os.unlink(path)
 
 
 def check_index(location: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -16,8 +17,14 @@ from packidx.io import storage
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind, check_bucket, check_free, check_index
 
-TABLE = Kind("table", "manifest.json", "packidx-table", re.compile(r"part-[0-9a-f]"))
+TABLE = Kind(
+    "table", "manifest.json", "packidx-table", re.compile(r"part-(?P<digest>[0-9a-f]{16})")
+)
 PACKS = Kind("folder of packs", ".packidx.json", "packidx-packs")
+
+
+def part_of(text: str) -> str:
+    return f"part-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def write(place: str, kind: Kind, parts: str, intruder: str | None = None) -> None:
@@ -25,7 +32,7 @@ def write(place: str, kind: Kind, parts: str, intruder: str | None = None) -> No
     check_free(place, kind)
     with replacing(place, kind, "1") as output:
         for part in parts:
-            Path(output.table, f"part-{part}").write_text(part)
+            Path(output.table, part_of(part)).write_text(part)
         (Path(output.table) / kind.manifest).write_text(json.dumps({"format": kind.format}))
         if intruder is not None and "://" in place:
             storage.write(f"{place}/{intruder}", b"mine")
@@ -47,14 +54,15 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> str:
     return str(tmp_path / "out") if request.param == "folder" else there
 
 
-@pytest.mark.parametrize("intruder", ["mine.txt", "notes/mine.txt", "part-0.txt", ".hidden"])
+@pytest.mark.parametrize("intruder", ["mine.txt", "notes/mine.txt", "part-0.txt", f"part-{0:016}"])
 def test_files_of_others_that_come_meanwhile_stay(place: str, intruder: str) -> None:
     write(place, TABLE, "abc", intruder)
-    assert names(place) == sorted(["manifest.json", "part-a", "part-b", "part-c", intruder])
-    if intruder != ".hidden":
-        write(place, TABLE, "ad")  # a table is replaced, and nothing else of the folder
-        assert names(place) == sorted(["manifest.json", "part-a", "part-d", intruder])
-    assert storage.read(f"{place}/{intruder}") == b"mine"
+    is_part_of_store = "://" in place and intruder == f"part-{0:016}"
+    kept = [] if is_part_of_store else [intruder]
+    assert names(place) == sorted(["manifest.json", *map(part_of, "abc"), *kept])
+    write(place, TABLE, "ad")  # a table is replaced, and nothing else of the folder
+    assert names(place) == sorted(["manifest.json", *map(part_of, "ad"), *kept])
+    assert is_part_of_store or storage.read(f"{place}/{intruder}") == b"mine"
 
 
 def test_an_export_is_never_replaced(place: str) -> None:
@@ -63,14 +71,14 @@ def test_an_export_is_never_replaced(place: str) -> None:
         write(place, PACKS, "c")
     with pytest.raises(OptionError, match=r"which is of no table"):
         write(place, TABLE, "c")
-    assert names(place) == [".packidx.json", "part-a", "part-b"]
+    assert names(place) == [".packidx.json", *sorted(map(part_of, "ab"))]
 
 
 def test_a_file_of_others_in_the_place_of_ours(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="holds part-b"):
-        write(str(tmp_path / "out"), PACKS, "ab", "part-b")
-    assert names(str(tmp_path / "out")) == ["part-b"]
-    assert (tmp_path / "out/part-b").read_bytes() == b"mine"
+    with pytest.raises(OptionError, match=f"holds {part_of('b')}"):
+        write(str(tmp_path / "out"), PACKS, "ab", part_of("b"))
+    assert names(str(tmp_path / "out")) == [part_of("b")]
+    assert (tmp_path / "out" / part_of("b")).read_bytes() == b"mine"
 
 
 def test_an_upload_that_was_cut_off_is_done_again(
@@ -79,13 +87,13 @@ def test_an_upload_that_was_cut_off_is_done_again(
     for kind in (TABLE, PACKS):
         url = f"{URL}/{tmp_path.name}/cut-{kind.format}"
         monkeypatch.setattr(storage, "THREADS", 1)
-        store.refusals.append(("PUT", "part-b", 403, "AccessDenied", "no"))
+        store.refusals.append(("PUT", part_of("b"), 403, "AccessDenied", "no"))
         with pytest.raises(OptionError):
             write(url, kind, "ab")
         store.refusals.clear()
-        assert "part-a" in names(url)
+        assert part_of("a") in names(url)
         write(url, kind, "ab")
-        assert names(url) == sorted([kind.manifest, "part-a", "part-b"])
+        assert names(url) == sorted([kind.manifest, *map(part_of, "ab")])
 
 
 def test_an_empty_path_is_not_the_working_folder(
@@ -127,7 +135,7 @@ def test_a_place_that_cannot_be_listed_is_not_free(store: Store, tmp_path: Path)
     with pytest.raises(OSError):
         write(url, TABLE, "b")
     store.denied.clear()
-    assert names(url) == ["manifest.json", "part-a"]
+    assert names(url) == ["manifest.json", part_of("a")]
 
 
 def test_an_index_that_a_killed_plan_began_is_gone_on_with(tmp_path: Path) -> None:
