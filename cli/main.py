@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from packidx.errors import PackidxError, missing_package
+from packidx.errors import LimitError, PackidxError, missing_package, refuse_open_files
 
 try:
     import click
@@ -122,6 +122,10 @@ def main(args: list[str] | None = None) -> Any:
         raise
     except BaseException as error:  # of which a panic in Rust is one, and no Exception
         if isinstance(error, OSError):
+            try:
+                refuse_open_files(error)
+            except LimitError as limit:
+                return _failed(str(limit))
             where = f"{error.filename}: " if error.filename else ""
             return _failed(f"{where}{error.strerror or error}")
         if os.environ.get("PACKIDX_TRACEBACK"):

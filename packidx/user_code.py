@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packidx.digests import digest
-from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError
+from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError, refuse_open_files
 from packidx.hashing import derive_key
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ class Transform:
         except PackidxError:
             raise
         except (Exception, SystemExit) as error:
+            refuse_open_files(error)
             detail = f"{self.name}: {type(error).__name__}: {error}"
             raise BadRecord("transform_failed", detail) from error
         if not isinstance(changed, Mapping):

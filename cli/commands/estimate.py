@@ -56,7 +56,7 @@ from ..sources import (
         "there. Files that records refer to may have changed, too.",
     ),
     OptionGroup("output", "-o lengths/ --show 3"),
-    output_option("Folder of the lengths table; one that is there already is replaced as a whole."),
+    output_option("Folder of the lengths table; one that is there already is replaced."),
     option(
         "--show",
         "N",

@@ -30,7 +30,7 @@ def export() -> None:
 
 @export.command(short_help="Packs for Megatron-Energon, no media copied.")
 @click.argument("index")
-@output_option("Folder of the export; one that is there already is replaced as a whole.")
+@output_option("Folder of the export, new or empty.")
 @root_option
 @roots_option(
     "--energon-root",
@@ -69,7 +69,7 @@ def _show_energon(summary: EnergonSummary) -> None:
 
 @export.command(short_help="Packs as the samples of new WebDataset tars.")
 @click.argument("index", metavar="INDEX[@ID]")
-@output_option("Folder of the tars; one that export wds has written is replaced as a whole.")
+@output_option("Folder of the tars, new or empty.")
 @click.option("--max-count", default=10_000, show_default=True, metavar="N", help="Packs per tar.")
 @click.option(
     "--max-size",

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     worker_options("count"),
     OptionGroup("output", "-o counted/ --meta objects"),
     output_option(
-        "Folder of the new data set; one that precompute has written is replaced as a whole. "
+        "Folder of the new data set, new or empty. "
         "With --pixels a folder of pixels, to which those that it lacks are added."
     ),
     click.option(

@@ -1,7 +1,7 @@
 """A lengths table that is there: whether it is the one that is asked for, and what it knows.
 
 A shard is taken for the one that was counted, without being read, where its identity is the same
-(`packidx.io.identity`); one of a store by its version.
+(`packidx.io.storage.Identity`); one of a store by its version.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from packidx.estimate.job import (
     make_manifest,
     refuse_changed_shards,
 )
-from packidx.estimate.parts import OldParts, SourceSums
+from packidx.estimate.parts import NOTES, OldParts, SourceSums
 from packidx.estimate.summary import (
     CountSummary,
     absent_columns,
@@ -32,9 +31,10 @@ from packidx.estimate.tasks import CounterSetup, make_parts, make_tasks
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Layout
-from packidx.io import files, storage, urls
+from packidx.io import files, urls
 from packidx.io.copies import StoredFile
-from packidx.io.output_folder import OutputFolder, discard_abandoned, replacing
+from packidx.io.output_folder import discard_abandoned, replacing
+from packidx.io.own_files import remove_stale
 from packidx.lengths.parts import KIND, existing_manifest
 from packidx.processor.counts import Compared
 from packidx.processor.text import encoder as backends
@@ -197,6 +197,7 @@ def estimate_lengths(
         job = EstimateJob(own, settings, counter, root, remote, wanted, method=method)
         if earlier is not None and earlier.is_table_of(job):
             discard_abandoned(output)
+            remove_stale(output, KIND, [file.path for file in earlier.manifest.all_files])
             taken = TakenOver(earlier.manifest.num_samples, len(job.shards))
             summary = replace(_summary(output, earlier.manifest, begun, taken), existed=True)
         else:
@@ -238,10 +239,11 @@ def _make(
         if reason is None:
             old.add(earlier.notes)
     uploaded = functools.partial(progress, "upload")
-    with replacing(output, KIND, "fresh" if fresh else "", uploaded) as built:
-        for notes, is_trusted in _killed_runs(built):
-            if is_trusted or not fresh:
-                old.add(notes, is_trusted)
+    # A killed run's rows serve the next one where relative paths lead where they led then.
+    identity = f"{'fresh' if fresh else ''}\n{os.getcwd()}"
+    with replacing(output, KIND, identity, uploaded) as built:
+        notes = sorted(name for name in os.listdir(built.table) if name.startswith(NOTES[0]))
+        old.add([StoredFile(os.path.join(built.table, name)) for name in notes], True)
         tasks = make_tasks(job, old)
         if reason is not None:
             num_shards = len(job.shards)
@@ -253,33 +255,9 @@ def _make(
         parts = make_parts(job, tasks, built.table, workers, progress)
         refuse_changed_shards(job)
         manifest = make_manifest(job, parts)
-        built.keep([*KIND.names(manifest.to_json())])
+        built.keep([file.path for file in manifest.all_files])
         files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
     return _summary(output, manifest, begun, taken, sum(task.is_resumed for task in tasks))
-
-
-def _killed_runs(built: OutputFolder) -> Iterator[tuple[list[StoredFile], bool]]:
-    """Put aside what killed runs have left in the folder that is being built.
-
-    Yields:
-        notes: of one of them.
-        is_trusted: it is not a table, which that run had finished or found, but of that run alone,
-            and relative paths led where they lead now.
-    """
-    home, here = built.scratch("before"), os.getcwd().encode()
-    if os.listdir(built.table):
-        os.rename(built.table, os.path.join(home, secrets.token_hex(8)))
-        os.mkdir(built.table)
-    files.write_atomic(os.path.join(built.table, _HERE), here)
-    for name in sorted(os.listdir(home)):
-        folder = os.path.join(home, name)
-        inside = sorted(os.listdir(folder))
-        notes = [StoredFile(os.path.join(folder, each)) for each in inside if each[:5] == "note-"]
-        was_here = _HERE in inside and storage.read(os.path.join(folder, _HERE)) == here
-        yield notes, was_here and KIND.manifest not in inside
-
-
-_HERE = ".working-folder"
 
 
 def decided(job: EstimateJob) -> EstimateJob:

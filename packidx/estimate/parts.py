@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from msgspec import structs
 
 from packidx.digests import file_digest
-from packidx.errors import FormatError
+from packidx.errors import FormatError, refuse_open_files
 from packidx.format import parquet, schema
 from packidx.format.manifest import File
 from packidx.format.parquet import as_arrow, conform
@@ -124,14 +124,10 @@ class Part(msgspec.Struct, frozen=True):
     """That says all this; None in itself."""
 
 
-def part_name(number: int) -> str:
-    """Return the name of part `number`."""
-    return f"part-{number:05d}.parquet"
-
-
-def note_name(number: int) -> str:
-    """Return the name of its note: JSON, compressed by Zstandard."""
-    return f"note-{number:05d}.json.zst"
+PARTS = "part", "parquet"
+"""How the names of parts begin and end."""
+NOTES = "note", "json.zst"
+"""The same of their notes: JSON, compressed by Zstandard."""
 
 
 # -- written ---------------------------------------------------------------------------------------
@@ -151,18 +147,18 @@ def write_part(
         OSError: it cannot be written.
     """
     table = _with_what_is_known(table)
-    with parquet.open_writer(temporary, table.schema) as writer:
+    with files.naming(temporary), parquet.open_writer(temporary, table.schema) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP)
     part = Part(
-        file=_put(temporary, folder, part_name(number), table.num_rows),
+        file=_put(temporary, folder, PARTS, number, table.num_rows),
         num_media=pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0,
         sources=_source_sums(table),
         ranges=tuple(_with_rejected(ranges, table["reason"])),
     )
     temporary = begin_part(folder, number)
-    with pa.output_stream(temporary, compression="zstd") as stream:
+    with files.naming(temporary), pa.output_stream(temporary, compression="zstd") as stream:
         stream.write(msgspec.json.encode(part))
-    note = _put(temporary, folder, note_name(number), len(ranges))
+    note = _put(temporary, folder, NOTES, number, len(ranges))
     # What records refer to may be much, and is in the note.
     bare = tuple(rows._replace(references=NOTHING) for rows in ranges)
     return structs.replace(part, note=note, ranges=bare)
@@ -174,7 +170,7 @@ def begin_part(folder: str, number: int) -> str:
     No two processes share one: a worker that outlives its killed parent for a moment does not write
     into the next run's.
     """
-    name = f".{part_name(number)}.{os.getpid()}-{secrets.token_hex(4)}"
+    name = f".part-{number:05d}.{os.getpid()}-{secrets.token_hex(4)}"
     path = os.path.join(folder, name)
     with open(path, "wb"):
         return path
@@ -182,14 +178,18 @@ def begin_part(folder: str, number: int) -> str:
 
 def is_begun(folder: str, number: int) -> bool:
     """Return whether a part is being counted, or was when its process died."""
-    start = f".{part_name(number)}."
+    start = f".part-{number:05d}."
     return any(name.startswith(start) for name in os.listdir(folder))
 
 
-def _put(temporary: str, folder: str, name: str, rows: int) -> File:
-    """Give a file that is written its name, and return what a manifest says of it."""
+def _put(temporary: str, folder: str, kind: tuple[str, str], number: int, rows: int) -> File:
+    """Give a file that is written its name, and return what a manifest says of it.
+
+    The name has a digest in it: the files of two tables can lie side by side.
+    """
     files.fsync_path(temporary)
     nbytes, sha256 = os.path.getsize(temporary), file_digest(temporary)
+    name = f"{kind[0]}-{number:05d}-{sha256[:16]}.{kind[1]}"
     os.replace(temporary, os.path.join(folder, name))
     files.fsync_path(folder)
     return File(path=name, rows=rows, bytes=nbytes, sha256=sha256)
@@ -281,6 +281,7 @@ def read_note(note: StoredFile) -> Part:
             with pa.input_stream(copy, compression="zstd") as stream:
                 return msgspec.json.decode(stream.read(), type=Part)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
+            refuse_open_files(error)
             raise FormatError(f"{note.path} is not a note of a part ({error})") from None
 
 
@@ -358,11 +359,11 @@ def copy_part(
     if note is None or len((part := read_note(note)).ranges) != len(rows):
         return None
     copies = []
-    for file, name in ((_beside(note, part), part_name(number)), (note, note_name(number))):
+    for file, kind in ((_beside(note, part), PARTS), (note, NOTES)):
         temporary = begin_part(folder, number)
         with local_copy(file) as copy:
             shutil.copyfile(copy, temporary)
-        copies.append(_put(temporary, folder, name, part.file.rows))
+        copies.append(_put(temporary, folder, kind, number, part.file.rows))
     noted = structs.replace(copies[-1], rows=len(rows))
     bare = tuple(each._replace(references=NOTHING) for each in part.ranges)
     return structs.replace(part, file=copies[0], note=noted, ranges=bare)

@@ -53,6 +53,9 @@ from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRang
 from packidx.records.media.opener import LookedAt, forget_media
 from packidx.run.workers import Progress, Setup, WorkerDied, Workers
 
+_TABLES = 64
+"""Tables that are joined at a time: one takes 50 kB of Arrow's objects, however few its rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -188,6 +191,8 @@ def make_part(
             if progress is not None:
                 progress(table.num_rows)
         tables.append(table)
+        if len(tables) > _TABLES:
+            tables = [pa.concat_tables(tables).combine_chunks()]
         ranges.append(rows._replace(range=_bare(placed.range)))
     rows = pa.concat_tables(tables).combine_chunks()
     return write_part(folder, task.number, rows, ranges, temporary)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from packidx.arrays import Int64s
-from packidx.errors import BadRecord, OptionError, PackidxError
+from packidx.errors import BadRecord, OptionError, PackidxError, refuse_open_files
 from packidx.processor.counts import (
     EXACT,
     KINDS,
@@ -95,6 +95,7 @@ class UserEncoder:
         except (PackidxError, MemoryError):  # memory that ran out is not a record's error
             raise
         except (Exception, SystemExit) as error:  # whatever it raises costs this record alone
+            refuse_open_files(error)
             raise BadRecord("encode_failed", f"{type(error).__name__}: {error}") from error
         if not isinstance(encoded, Mapping) or encoded.get("input_ids") is None:
             given = ", ".join(map(str, encoded)) if isinstance(encoded, Mapping) else ""

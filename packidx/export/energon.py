@@ -3,7 +3,7 @@
 packs.jsonl        a line per pack (docs/energon-and-tars.md), in the schedule's order
 packs.jsonl.idx    where each line begins, and the end: little-endian uint64, Energon's own index
 metadataset.yaml   a MetadatasetV2 that gives `packs.jsonl` the tars' folders as ``aux``
-.packidx.json      what was exported; the mark of a folder that an export may replace
+.packidx.json      what was exported
 
 Energon reads a ``.jsonl`` with such an index as crude samples, and hands a cooker the stores named
 in ``aux``, in which media are looked up by member name (`DatasetReference.aux` in its
@@ -48,7 +48,6 @@ KIND = Kind(
     what="folder of packs for Energon",
     manifest=".packidx.json",
     format="packidx-energon",
-    names=lambda stated: (PACKS, IDX, YAML),
 )
 VERSION = 1
 SUBFLAVORS = {"sample_type": "packidx"}
@@ -89,11 +88,11 @@ def export_energon(
 ) -> EnergonSummary:
     """Write a snapshot's packs for Megatron-Energon; only headers and JSON of the tars are read.
 
-    `output` is built beside its place and swapped in whole. Equal arguments give equal bytes.
+    `output` is built beside its place and put there whole. Equal arguments give equal bytes.
 
     Args:
         index: the index, or ``INDEX@ID``.
-        output: a folder; an export that is there is replaced.
+        output: a folder that is not there yet, or empty.
         roots: ``{old: new}`` path prefixes of data that has moved since it was planned.
         energon_roots: ``{old: new}`` prefixes of the tars' folders where Energon sees them; a
             relative one starts at `output`.
@@ -273,8 +272,10 @@ def _write_packs(
     """
     num_media = at = 0
     setup = functools.partial(_reader, index, sources.shards)
+    path = os.path.join(folder, PACKS)
     with (
-        open(os.path.join(folder, PACKS), "wb") as packs,
+        files.naming(path),
+        open(path, "wb") as packs,
         open(os.path.join(folder, IDX), "wb") as starts,
     ):
         starts.write(bytes(8))

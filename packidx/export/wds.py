@@ -45,10 +45,6 @@ KIND = Kind(
     what="folder of packs as tars",
     manifest=".packidx.json",
     format="packidx-wds",
-    names=lambda stated: [
-        *(f"{shard['path']}{ending}" for shard in stated["shards"] for ending in ("", ".idx")),
-        *(f"{FOLDER}/{name}" for name in NAMES),
-    ],
 )
 VERSION = 1
 MAX_COUNT = 10_000
@@ -107,7 +103,7 @@ def export_wds(
 
     Args:
         index: path of an index (``dir`` or ``dir@ID``) or an opened one.
-        output: a folder, or a URL of one; one that this has written is replaced as a whole.
+        output: a folder, or a URL of one, that is not there yet, or empty.
         max_count: packs of a shard.
         max_size: bytes of a shard, or text like ``1GB``; a pack that is larger has its own.
         roots: old prefix -> new prefix of shard and media paths.

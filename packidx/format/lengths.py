@@ -1,5 +1,6 @@
 """The lengths manifest, and the fingerprint of a lengths table."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,9 +23,10 @@ from packidx.format.manifest import (
 from packidx.format.schema import FORMAT_VERSION, LENGTHS_FORMAT
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
-from packidx.io.own_files import LIST
 
 # Of a layout, what says where media are, and what only a plan makes use of.
+PART_NAME = re.compile(r"(part|note)-\d{5,}-(?P<digest>[0-9a-f]{16})\.(parquet|json\.zst)")
+"""Parts of a table, and notes beside them; the digits are of the file's SHA-256."""
 _NOT_HASHED = ("media_root", "sample_ratio")
 _SUMS = ("num_samples", "num_rejected", "rejected", "num_tokens", "num_label_tokens")
 
@@ -60,6 +62,11 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
     rejected: Mapping[str, Count]
     num_media: Count
     software: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def all_files(self) -> tuple[File, ...]:
+        """All files of the table but the manifest."""
+        return (*self.files, *(self.notes or ()))
 
     def columns_of(self, number: int) -> Mapping[str, str]:
         """The columns of shard `number`, and what each is used as."""
@@ -148,7 +155,7 @@ def known_table(
     names = storage.names(uri)
     if not names and not storage.exists(uri):
         raise SourceError(f"{uri} does not exist; {HELP}")
-    if LIST in names:  # what is there may be parts of two tables
+    if any(map(PART_NAME.fullmatch, names)):  # what is there may be half a table
         raise SourceError(
             f"{uri} has no manifest.json yet: it is being written, or its run was cut off; run "
             "`packidx estimate` again"

@@ -18,7 +18,7 @@ from msgspec import Meta, field
 from msgspec.structs import force_setattr, replace
 
 from packidx.digests import canonical_json, digest
-from packidx.errors import FormatError, OptionError
+from packidx.errors import FormatError, OptionError, refuse_open_files
 from packidx.format.terms import BOTH, COLUMNS, PAIRS, TAGS
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
@@ -290,6 +290,7 @@ def load(path: str | Path, kind: type[M], remedy: str) -> M:
         stated = parse(storage.read(str(path)))
         form, version = stated["format"], stated["version"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        refuse_open_files(error)
         lasting = (FileNotFoundError, IsADirectoryError)
         if isinstance(error, OSError) and urls.is_url(str(path)) and type(error) not in lasting:
             raise  # the store's state says nothing of the manifest

@@ -13,7 +13,7 @@ import os
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import FormatError, SourceError
+from packidx.errors import FormatError, SourceError, refuse_open_files
 from packidx.format.parquet import scan_of
 
 _SAMPLE = pa.struct(
@@ -83,7 +83,8 @@ def log_files(folder: str, snapshot_id: str | None = None) -> list[str]:
         try:
             rows = pq.read_table(file, columns=["snapshot_id"], partitioning=None)
             parts.setdefault(rows.column(0)[0].as_py(), []).append(file)
-        except (OSError, LookupError, pa.ArrowException):
+        except (OSError, LookupError, pa.ArrowException) as error:
+            refuse_open_files(error)
             raise FormatError(f"{file} is damaged, or not part of a log: remove it") from None
     if not parts:
         raise SourceError(f"{folder} holds no log of steps: name the folder that StepLog was given")

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import FormatError
+from packidx.errors import FormatError, refuse_open_files
 from packidx.format.index import TableFile
 from packidx.format.parquet import footer_crc
 from packidx.recent import Recent
@@ -153,6 +153,7 @@ def read_as_format(path: str | Path, copy: str, read: Callable[..., Any], **opti
     except KeyError as error:
         raise FormatError(f"{path} lacks a column ({error.args[0]}); plan again") from None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        refuse_open_files(error)
         words = " ".join(str(error).split())[:200]
         raise FormatError(
             f"{path} is damaged or missing ({words}): `packidx verify` tells more; plan again"

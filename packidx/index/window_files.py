@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pyarrow.parquet as pq
 from packidx.digests import ColumnDigest, canonical_json, digest, file_digest
 from packidx.format.index import TABLES, TableFile, file_name
 from packidx.format.parquet import footer_crc, open_writer
-from packidx.io.files import fsync_path
+from packidx.io.files import fsync_path, naming
 
 # Rows per row group and row groups per file, part of the format: a reader that looks one pack up
 # parses a file's footer, which grows with its groups, and decodes one group.
@@ -137,7 +135,7 @@ class _TableFiles:
         return self._folder / file_name(self._table, self._number)
 
     def _append(self, rows: pa.Table) -> None:
-        with _naming(self._path):
+        with naming(self._path):
             if self._writer is None:
                 self._writer = open_writer(str(self._path), rows.schema)
             self._writer.write_table(rows, row_group_size=self._group)
@@ -145,7 +143,7 @@ class _TableFiles:
 
     def _finish(self) -> None:
         assert self._writer is not None
-        with _naming(self._path):
+        with naming(self._path):
             self._writer.close()
         fsync_path(self._path)
         with pa.OSFile(str(self._path)) as written:
@@ -159,15 +157,3 @@ class _TableFiles:
         )
         self._done.append(file)
         self._writer, self._rows, self._number = None, 0, self._number + 1
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Arrow's errors of input and output, which name no file, with the one they are about."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        words = os.strerror(error.errno) if error.errno else str(error)
-        raise OSError(error.errno, words, str(path)) from None

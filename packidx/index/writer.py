@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packidx.errors import FormatError
+from packidx.errors import FormatError, refuse_open_files
 from packidx.format.index import (
     IndexManifest,
     Window,
@@ -29,7 +29,7 @@ from packidx.io.copies import StoredFile, content_of, unsound_file
 from packidx.io.files import fsync_path, locked, remove_tree, write_atomic, write_json
 from packidx.io.output_folder import local_home
 from packidx.io.own_files import check_index
-from packidx.io.publish import Uploaded, upload
+from packidx.io.storage import Uploaded
 from packidx.software import software
 
 _STAGING = re.compile(r"\.tmp-.*")
@@ -93,7 +93,7 @@ class SnapshotWriter:
                 for name, folder in self._made.items()
                 for path in sorted(folder.iterdir())
             }
-            upload(files, self._uploaded)
+            storage.upload_all(files, self._uploaded)
             write_json(self.staging / "manifest.json", manifest.to_json())
             storage.upload(str(self.staging / "manifest.json"), target)
             return
@@ -164,7 +164,8 @@ def _are_sound(parts: Sequence[StoredFile]) -> bool:
         found = storage.overlapped(content_of, [part.path for part in parts])
     except FileNotFoundError:
         return False
-    except OSError:
+    except OSError as error:
+        refuse_open_files(error)
         if any(urls.is_url(part.path) for part in parts):
             raise
         return False

@@ -1,13 +1,13 @@
-"""What all processes keep: local copies of files, of a bounded total size, and answers as JSON.
+"""Files that all processes share: local copies, of a bounded total size, and answers as JSON.
 
-<cache>/files/<digest>-<name> a copy of a store's file, or a compressed file's text; the digest is
-                              of its source and version: it never changes
-<cache>/files/.<digest>       what there is of it so far, locked by the process that is making it
+<cache>/files/<key>/<sha256>-<name> a copy of a store's file, or a compressed file's text; the key
+                              is a digest of its source and version, the sha256 that of the copy
 <cache>/<what>/<digest>.json  an answer that takes seconds to find, and the digest of its content;
                               the digest in its name is of all that decides it
 
-A copy in use is locked (shared) and not removed. Where the bound is reached, what was used longest
-ago goes first; what a killed process had begun to download goes at once. ``PACKIDX_CACHE`` names
+Of several processes one makes a copy, and it is not removed while it is used (`flock` of its
+folder). Where the bound is reached, copies used longest ago are removed. All copies have one time
+of change: one that was written into since is known by it, and made again. ``PACKIDX_CACHE`` names
 the folder (default: ``packidx`` in ``$XDG_CACHE_HOME`` or ``~/.cache``), ``PACKIDX_CACHE_SIZE`` the
 bound (default 16GB).
 """
@@ -15,21 +15,25 @@ bound (default 16GB).
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Any
+from typing import Any
 
 import orjson
 
-from packidx.digests import digest
+from packidx.digests import digest, file_digest
 from packidx.errors import OptionError
 from packidx.io import files, storage
 from packidx.io import urls as urls_module
 from packidx.io.sizes import parse_size
 
 _DEFAULT = "16GB"
+_MTIME = 10**18
+"""Time of change of all copies, in nanoseconds."""
 
 
 def folder() -> str:
@@ -55,6 +59,8 @@ def limit() -> int:
 
 
 _stats: dict[str, storage.Stat] = {}
+_checked: set[tuple[str, int]] = set()
+"""Copies that were compared with their digests, by path and inode."""
 
 
 def remembered_stat(url: str) -> storage.Stat:
@@ -80,19 +86,16 @@ def remember_stats(urls: Iterable[str]) -> None:
 
 
 def forget(url: str | None = None) -> None:
-    """Ask the stores anew from now on, of one file or of all."""
+    """Ask the stores anew from now on, of one file or of all, and look at all copies again."""
     if url is None:
         _stats.clear()
+        _checked.clear()
     else:
         _stats.pop(url, None)
 
 
-class _Replaced(Exception):
-    """An object is no longer the one whose version was asked for."""
-
-
 @contextlib.contextmanager
-def local(path: str, version: str | None = None) -> Iterator[str]:
+def local(path: str, version: str | None = None, *, check: bool = False) -> Iterator[str]:
     """A file of this machine with the content of `path`, there for as long as the block.
 
     What was opened in the block stays readable after it.
@@ -100,8 +103,7 @@ def local(path: str, version: str | None = None) -> Iterator[str]:
     Args:
         path: a file, which is given back as it is, or a URL.
         version: names the content, where it is known without asking the store.
-
-    An object that is replaced while it is downloaded is downloaded again, if `version` is None.
+        check: compare the copy with its digest, once per process.
 
     Raises:
         OSError: it cannot be read, or the cache cannot be written.
@@ -114,118 +116,108 @@ def local(path: str, version: str | None = None) -> Iterator[str]:
         storage.download(path, target)
         if version is None and storage.stat(path).version != known:
             forget(path)
-            raise _Replaced
+            raise OSError(errno.EIO, "it was replaced while it was read; start again", path)
 
     known = remembered_stat(path).version if version is None else version
-    with contextlib.ExitStack() as stack:
-        try:
-            copy = stack.enter_context(made(path, known, download))
-        except _Replaced:
-            copy = stack.enter_context(local(path))
+    with made(path, known, download, check=check) as copy:
         yield copy
 
 
 @contextlib.contextmanager
-def made(source: str, version: str, make: Callable[[str], None]) -> Iterator[str]:
+def made(
+    source: str, version: str, make: Callable[[str], None], *, check: bool = False
+) -> Iterator[str]:
     """A file of the cache, there for as long as the block; made where it is not there.
 
     Args:
         version: another one whenever the content is.
         make: writes the file, whose path it is given.
+        check: as of `local`.
 
     Raises:
         OSError: the cache cannot be written.
     """
-    name = f"{digest(source.encode(), version.encode())[:32]}-{source.rpartition('/')[2][-80:]}"
-    copy = os.path.join(folder(), "files", name)
-    while (handle := _held(copy)) is None:
-        _make(copy, make)
-    try:
-        # When it was used; its time of change stays, since readers know it by that.
-        os.utime(copy, ns=(time.time_ns(), os.fstat(handle).st_mtime_ns))
-        yield copy
-    finally:
-        os.close(handle)
+    home = os.path.join(folder(), "files", digest(source.encode(), version.encode())[:32])
+    while True:
+        os.makedirs(home, exist_ok=True)
+        handle = os.open(home, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH)
+            if copy := _sound(home, check):
+                yield copy
+                return
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if _is_at(handle, home) and not _sound(home, check):
+                _make(home, make, source.rpartition("/")[2][-80:])
+        finally:
+            os.close(handle)
 
 
-def _held(copy: str) -> int | None:
-    """A handle of a copy, locked against its removal; None where there is none."""
+def _is_at(handle: int, home: str) -> bool:
+    """Return True if an opened folder is still where it was."""
     try:
-        handle = os.open(copy, os.O_RDONLY | os.O_CLOEXEC)
+        return os.path.samestat(os.fstat(handle), os.stat(home))
     except FileNotFoundError:
-        return None
-    fcntl.flock(handle, fcntl.LOCK_SH)
-    try:
-        if os.path.samestat(os.fstat(handle), os.stat(copy)):
-            return handle
-    except FileNotFoundError:
-        pass
-    os.close(handle)  # removed before the lock was ours
+        return False
+
+
+def _sound(home: str, check: bool) -> str | None:
+    """The copy in a folder, marked as used now; None where it is damaged, or not there."""
+    for name in os.listdir(home):
+        copy = os.path.join(home, name)
+        status, sha256 = os.stat(copy), name.partition("-")[0]
+        known = copy, status.st_ino
+        is_whole = len(sha256) == 64 and status.st_mtime_ns == _MTIME
+        if is_whole and check and known not in _checked:
+            is_whole = file_digest(copy) == sha256
+            _checked.update([known] if is_whole else ())
+        if is_whole:
+            os.utime(copy, ns=(time.time_ns(), _MTIME))
+            return copy
     return None
 
 
-def _make(copy: str, make: Callable[[str], None]) -> None:
-    """Make a copy, unless another process has done it meanwhile."""
-    home, name = os.path.split(copy)
-    os.makedirs(home, exist_ok=True)
-    begun = os.path.join(home, f".{name.partition('-')[0]}")
-    with _locked(begun) as file:
-        try:
-            if os.path.exists(copy):
-                return
-            file.truncate(0)
+def _make(home: str, make: Callable[[str], None], name: str) -> None:
+    """Make the copy of a folder, which is locked, in place of all that is in it."""
+    for other in os.listdir(home):
+        os.unlink(os.path.join(home, other))
+    begun = os.path.join(home, "begun")
+    try:
+        with files.naming(begun):
             make(begun)
-            _make_room(home)
-            os.rename(begun, copy)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(begun)
+        _make_room(os.path.dirname(home))
+        os.utime(begun, ns=(time.time_ns(), _MTIME))
+        os.rename(begun, os.path.join(home, f"{file_digest(begun)}-{name}"))
+    except BaseException:
+        shutil.rmtree(home, ignore_errors=True)
+        raise
 
 
-@contextlib.contextmanager
-def _locked(path: str) -> Iterator[IO[bytes]]:
-    """A file of this process alone, made if need be, for as long as the block."""
-    while True:
-        with open(path, "ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            is_there = False
-            with contextlib.suppress(FileNotFoundError):  # removed before the lock was ours
-                is_there = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-            if is_there:
-                yield file
-                return
-
-
-def _make_room(home: str) -> None:
-    """Remove copies, those used longest ago first, until all that is here is within the bound.
-
-    What is being downloaded counts, and stays; what a dead process had begun goes first.
-    """
+def _make_room(files_folder: str) -> None:
+    """Remove copies, those used longest ago first, until all that is here is within the bound."""
     copies, excess = [], -limit()
-    for entry in os.scandir(home):
-        with contextlib.suppress(FileNotFoundError):
-            status = entry.stat()
-            excess += status.st_size
-            is_copy = not entry.name.startswith(".")
-            copies.append((is_copy, status.st_atime_ns, status.st_size, entry.path))
-    for is_copy, _, size, path in sorted(copies):
-        if (excess > 0 or not is_copy) and _removed(path):
+    for here, _, names in os.walk(files_folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(os.path.join(here, name))
+                copies.append((status.st_atime_ns, status.st_size, here))
+                excess += status.st_size
+    for _, size, home in sorted(copies):
+        if excess > 0 and _removed(home):
             excess -= size
 
 
-def _removed(path: str) -> bool:
-    """Return whether a file was removed: one in use is not."""
+def _removed(home: str) -> bool:
+    """Return whether a copy was removed: one in use is not."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(home, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return True
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(path)
+        shutil.rmtree(home)
     except BlockingIOError:
         return False
-    except FileNotFoundError:
-        pass
     finally:
         os.close(handle)
     return True

@@ -16,11 +16,10 @@ from typing import NamedTuple
 from packidx.digests import file_digest
 from packidx.errors import FormatError
 from packidx.io import storage, urls
-from packidx.io.ranges import open_range
 
 _BLOCK = 8 << 20  # bytes of a request where a file is only hashed
-_SPARE = 256  # handles that a process has for other files
 _REMEMBERED = 1 << 14
+_OTHER = "has other content than its manifest's sha256"
 
 _digests: dict[tuple[str, int, int], str] = {}  # by path, inode and ctime
 
@@ -62,11 +61,11 @@ def _cached(file: StoredFile, stack: contextlib.ExitStack) -> tuple[str, str | N
     """The cache's copy of a store's file, and what is wrong with it."""
     from packidx.io import cache
 
-    copy = stack.enter_context(cache.local(file.path, file.sha256))
-    if _wrong(file, copy):  # damaged here, or by the store: a new copy tells
-        os.unlink(copy)
-        copy = stack.enter_context(cache.local(file.path, file.sha256))
-    if wrong := _wrong(file, copy):
+    copy = stack.enter_context(cache.local(file.path, file.sha256, check=True))
+    wrong, sha256 = _wrong(file._replace(sha256=None), copy), os.path.basename(copy)[:64]
+    if wrong is None and file.sha256 not in (None, sha256):
+        wrong = _OTHER
+    if wrong is not None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(copy)  # the next reader asks the store again
     return copy, wrong
@@ -76,7 +75,7 @@ def _cached(file: StoredFile, stack: contextlib.ExitStack) -> tuple[str, str | N
 def local_copies(files: Sequence[StoredFile]) -> Iterator[list[str]]:
     """`local_copy` of several files."""
     if any(urls.is_url(file.path) for file in files):
-        _allow_open_files(len(files) + _SPARE)  # each copy is held by a handle
+        _allow_open_files(len(files) + 256)  # each copy is held by a handle
     with contextlib.ExitStack() as stack:
         yield storage.overlapped(lambda file: stack.enter_context(local_copy(file)), files)
 
@@ -96,8 +95,11 @@ def content_of(path: str) -> Content:
         OSError: it cannot be read.
     """
     if urls.is_url(path):
-        with open_range(path, block=_BLOCK) as file:
-            return Content(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
+        hasher, nbytes = hashlib.sha256(), 0
+        while nbytes % _BLOCK == 0 and (block := storage.read_range(path, nbytes, _BLOCK)):
+            hasher.update(block)
+            nbytes += len(block)
+        return Content(hasher.hexdigest(), nbytes)
     with open(path, "rb") as file:
         status = os.fstat(file.fileno())
         content = Content(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
@@ -113,7 +115,7 @@ def _wrong(file: StoredFile, copy: str) -> str | None:
     if file.nbytes is not None and status.st_size != file.nbytes:
         return f"has {status.st_size} bytes, its manifest says {file.nbytes}"
     if file.sha256 is not None and _known_digest(copy, status) != file.sha256:
-        return "has other content than its manifest's sha256"
+        return _OTHER
     return None
 
 
@@ -136,10 +138,9 @@ def _allow_open_files(number: int) -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= number:
-        return
     wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def unsound_file(files: Sequence[StoredFile]) -> str | None:

@@ -36,13 +36,25 @@ def make_folder(path: str | Path) -> None:
 
 
 @contextlib.contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Give errors of input and output that name no file, as of a full disk, the name `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        words = os.strerror(error.errno) if error.errno else str(error)
+        raise OSError(error.errno, words, str(path)) from None
+
+
+@contextlib.contextmanager
 def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` at the end of the block: readers see the old bytes or
     the new ones, never a mix, and the old ones after an error."""
     path = Path(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with naming(path), os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

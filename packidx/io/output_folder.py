@@ -1,39 +1,28 @@
-"""A folder of output: built beside the path that was named, swapped in whole, or not at all.
+"""A folder of output: built beside the path that was named, and put there when it is whole.
 
 .NAME.new/     beside the folder NAME, locked by the run that works on it
-  table/       what is being built: it becomes NAME
-  notes/       what is finished of it, for the next run of the same job, if no notes are in it
-  before/      what killed runs have made of a lengths table
+  table/       what is being built
   job          what decides it: of another job nothing is left
 
-What goes into an object store is built in the cache's folder, NAME being a digest of the URL, and
-then uploaded (`packidx.io.publish`).
+It becomes NAME by one rename where nothing is there. Otherwise, as in an object store, its files
+are put beside those that are there, the manifest last. Output for a store is built in the cache's
+folder, NAME being a digest of the URL.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
-import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from packidx.digests import digest
-from packidx.errors import OptionError
+from packidx.errors import OptionError, refuse_open_files
 from packidx.io import files, storage, urls
-from packidx.io.own_files import Kind, made_by_another
-
-if TYPE_CHECKING:
-    from packidx.io.publish import Uploaded
-
-_AT_FDCWD = -100  # <fcntl.h>
-_RENAME_EXCHANGE = 2  # <linux/fs.h>
-_ATTEMPTS = 20  # a second in all: who removes an abandoned folder locks it for an instant
-_PAUSE = 0.05
+from packidx.io.own_files import UNFINISHED, Kind, check_manifest, is_part, remove_stale
+from packidx.io.storage import Uploaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +43,6 @@ class OutputFolder:
         os.makedirs(path, exist_ok=True)
         return path
 
-    def finish(self, part: str, facts: Mapping[str, Any]) -> None:
-        """Note that a part, whose files are on disk, is finished: the next run takes it over.
-
-        Args:
-            facts: what that run must know of it, as JSON.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        files.write_atomic(self._note(part), json.dumps(facts).encode())
-
-    def finished(self, part: str) -> dict[str, Any] | None:
-        """Return the facts of a part that is finished; None where it must be done again."""
-        try:
-            with open(self._note(part), "rb") as file:
-                facts: dict[str, Any] = json.load(file)
-                return facts
-        except FileNotFoundError:
-            return None
-
     def keep(self, names: Collection[str]) -> None:
         """Remove everything from the output but the files of these names."""
         for entry in os.scandir(self.table):
@@ -82,23 +51,15 @@ class OutputFolder:
             elif entry.name not in names:
                 os.unlink(entry.path)
 
-    def has_finished(self) -> bool:
-        """Return whether there is a note of what is finished."""
-        places = ("notes/*.json", "table/note-*", "before/*/note-*")
-        return any(True for place in places for _ in Path(self.path).glob(place))
-
-    def _note(self, part: str) -> str:
-        return os.path.join(self.scratch("notes"), f"{part}.json")
-
 
 @contextlib.contextmanager
 def replacing(
     path: str, kind: Kind, identity: str, uploaded: Uploaded | None = None
 ) -> Iterator[OutputFolder]:
-    """A new folder beside `path` that takes its place, whole, when the block ends well.
+    """A new folder beside `path` that is put there when the block ends well.
 
-    When it does not, or the process is killed, what is in it stays: the next run of the same job
-    finds it, one of another job to the same `path` removes it.
+    When it does not, or the process is killed, finished parts stay: the next run of the same job
+    finds them, one of another job to the same `path` removes them.
 
     Args:
         identity: what decides the output.
@@ -109,28 +70,27 @@ def replacing(
     """
     if not path:  # which is the working folder, to some functions, and nothing, to others
         raise OptionError(f"the path of the {kind.what} is empty: name a folder")
-    real = local_home(path)
-    output = OutputFolder(_hidden(real))
+    output = OutputFolder(_hidden(local_home(path)))
     try:
-        with _claimed(output.path, path, kind.what):
+        os.makedirs(output.path, exist_ok=True)
+        with files.locked(output.path) as free:
+            if not free:
+                raise OptionError(
+                    f"another run is making the {kind.what} at {path}: let it finish and start "
+                    "again, or name another folder"
+                )
             try:
                 _begin(output, identity)
                 yield output
-                if urls.is_url(path):
-                    from packidx.io.publish import publish
-
-                    publish(output.table, path, kind, uploaded)
-                else:
-                    files.fsync_path(output.table)
-                    _swap(output.table, real)
-                    files.fsync_path(os.path.dirname(real))
-                files.remove_tree(output.path)  # with the output that was replaced
+                _publish(output.table, path, kind, uploaded)
+                files.remove_tree(output.path)
             except BaseException:
-                if not output.has_finished():
+                if not any(True for _ in Path(output.table).glob("note-*")):
                     files.remove_tree(output.path)
                 raise
     except OSError as error:
-        where = f" ({error.filename})" if urls.is_url(path) and error.filename else ""
+        refuse_open_files(error)
+        where = f" ({error.filename})" if error.filename else ""
         reason = error.strerror or error
         raise OptionError(f"cannot write the {kind.what} to {path}: {reason}{where}") from error
 
@@ -167,36 +127,59 @@ def discard_abandoned(path: str) -> None:
             files.remove_tree(folder)
 
 
-@contextlib.contextmanager
-def _claimed(folder: str, path: str, what: str) -> Iterator[None]:
-    """Make a folder if need be and lock it for as long as the block, or the process, lives."""
-    for _ in range(_ATTEMPTS):
-        os.makedirs(folder, exist_ok=True)
-        with files.locked(folder) as free:
-            if free:
-                yield
-                return
-        time.sleep(_PAUSE)
-    raise made_by_another(path, what)
+def _publish(folder: str, path: str, kind: Kind, uploaded: Uploaded | None) -> None:
+    """Put the files of a folder into `path`, in an order in which no reader sees half of it.
+
+    Files of others are neither overwritten nor deleted.
+
+    Raises:
+        OptionError: something else is at `path`.
+        OSError: it cannot be written.
+    """
+    names = [os.path.relpath(file, folder) for file in sorted(Path(folder).rglob("*"))]
+    names = [name for name in names if not os.path.isdir(os.path.join(folder, name))]
+    check_manifest(path, there := storage.names(path), kind)
+    if urls.is_url(path):
+        _upload(folder, path, kind, names, uploaded)
+    else:
+        for inner, _, _ in os.walk(folder):
+            files.fsync_path(inner)
+        real = os.path.realpath(path)
+        if not there:
+            os.rename(folder, real)
+            files.fsync_path(os.path.dirname(real))
+            return
+        _move(folder, real, kind, names)
+    remove_stale(path, kind, names)
 
 
-def _swap(folder: str, path: str) -> None:
-    """Put `folder` at `path`; what was there is then at `folder`."""
-    if not os.path.isdir(path) or not os.listdir(path):
-        os.rename(folder, path)
-    elif not _exchange(folder, path):
-        # No such system call here: for an instant there is no table, but never half a one.
-        old = f"{folder}.old"
-        os.rename(path, old)
-        os.rename(folder, path)
-        os.rename(old, folder)
+def _move(folder: str, path: str, kind: Kind, names: list[str]) -> None:
+    """Move files into a folder of this machine that is not empty, the manifest last."""
+    taken = [name for name in names if os.path.lexists(os.path.join(path, name))]
+    for name in taken:
+        if name != kind.manifest and not is_part(name, kind):
+            raise OptionError(f"{path} holds {name} by now: name another folder")
+    for name in sorted(names, key=lambda name: name == kind.manifest):
+        target = os.path.join(path, name)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if name == kind.manifest:
+            files.fsync_path(path)
+        os.rename(os.path.join(folder, name), target)
+    files.fsync_path(path)
 
 
-def _exchange(first: str, other: str) -> bool:
-    """Swap two folders atomically (renameat2); False where the system cannot."""
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    paths = _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(other)
-    return bool(rename(*paths, _RENAME_EXCHANGE) == 0)
+def _upload(folder: str, url: str, kind: Kind, names: list[str], uploaded: Uploaded | None) -> None:
+    """Upload files, the manifest last.
+
+    A store has no locks. Of two runs that write to one place at once, files of both may be left;
+    the manifest, which states the digest of each, then shows it to whoever reads them.
+    """
+    manifest = urls.join(url, kind.manifest)
+    if kind.parts is None:
+        stated = {"format": kind.format, UNFINISHED: True}
+        storage.write(manifest, json.dumps(stated).encode())
+    last = [name for name in names if name.startswith(".") and name != kind.manifest]
+    first = [name for name in names if name not in (*last, kind.manifest)]
+    for group in (first, last, [kind.manifest]):  # a reader begins with what is hidden
+        place: Mapping[str, str] = {urls.join(url, n): os.path.join(folder, n) for n in group}
+        storage.upload_all(place, uploaded if group is first else None)

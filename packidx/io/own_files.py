@@ -1,22 +1,23 @@
-"""What is ours in a folder of output, and what is refused; one not to be read is an OSError."""
+"""Folders of output: what may be written where; a place that cannot be listed is an OSError."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from packidx.digests import file_digest
 from packidx.errors import OptionError
 from packidx.io import storage, urls
 
-LIST = ".packidx-files.json"
-"""Names the files that packidx has put into a folder of a store."""
-
-FORMAT = "packidx-files"
 _BEGUN = {"windows", ".lock"}  # in an index before its first snapshot
 _BUCKETS = ("s3", "s3a", "gs", "gcs")  # stores whose URLs begin with a bucket that must be there
+
+UNFINISHED = "unfinished"
+"""Member of the manifest of an export that is being put into a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,38 +29,65 @@ class Kind:
     manifest: str
     """Name of its manifest."""
     format: str
-    """What the manifest says that it is."""
-    names: Callable[[dict[str, Any]], Iterable[str]]
-    """Files that belong to such a manifest, by their paths below the folder."""
-
-    def own_names(self, folder: str) -> set[str]:
-        """Files of such an output in a folder that has a manifest; none where it is another's."""
-        manifest = read_json_object(urls.join(folder, self.manifest))
-        if manifest.get("format") != self.format:
-            return set()
-        try:
-            return {self.manifest, LIST, *self.names(manifest)}
-        except (KeyError, TypeError, AttributeError):
-            return {self.manifest, LIST}
+    """`format` in its manifest."""
+    parts: re.Pattern[str] | None = None
+    """Names of its other files where each holds the first digits of the file's SHA-256 (a group
+    ``digest``). Such an output can be replaced: new files never take the place of old ones, and the
+    manifest is written last."""
 
 
-def check_free(output: str, kind: Kind) -> tuple[list[str], set[str]]:
-    """Return what is below `output`, and which names packidx has put there.
+def check_free(output: str, kind: Kind) -> None:
+    """Refuse a place where no output of a kind can be written.
 
     Raises:
-        OptionError: something else is there, or no folder can be.
+        OptionError: it is a file, holds something else, or an output that is never replaced.
     """
     _check_folder(output, kind.what)
-    there = names_below(output)
-    if not there:
+    names = storage.names(output)
+    if not names:
         check_bucket(output)
-    known = _listed(output, kind) if LIST in there else set()
-    if kind.manifest in there and not known.issuperset(there):
-        known |= kind.own_names(output)
-    for name in there:
-        if name not in known or os.path.islink(os.path.join(output, name)):
-            raise _is_foreign(output, name)
-    return there, known
+    check_manifest(output, names, kind)
+    if kind.manifest not in names:
+        _check_names(output, [name for name in names if not is_part(name, kind)], kind.what)
+
+
+def check_manifest(output: str, names: Collection[str], kind: Kind) -> None:
+    """Refuse a folder, which has files of these names, if its manifest must not be overwritten.
+
+    Raises:
+        OptionError: it is of something else, or of an output that is never replaced.
+    """
+    if kind.manifest not in names:
+        return
+    stated = read_json_object(urls.join(output, kind.manifest))
+    if stated.get("format") != kind.format:
+        raise _is_foreign(output, kind.manifest, kind.what)
+    if kind.parts is None and UNFINISHED not in stated:
+        raise OptionError(
+            f"{output} holds a {kind.what}, which is never overwritten: delete it, or name another "
+            "folder"
+        )
+
+
+def is_part(name: str, kind: Kind) -> bool:
+    """Return True if a file has the name of a part, which has a digest in it."""
+    return kind.parts is not None and kind.parts.fullmatch(name) is not None
+
+
+def remove_stale(output: str, kind: Kind, names: Collection[str]) -> None:
+    """Delete the parts in a folder that are not among the files `names` of its manifest.
+
+    On this machine, a file with the name of a part that has another content is somebody's, and
+    stays.
+    """
+    stale = [each for each in storage.names(output) if is_part(each, kind) and each not in names]
+    if urls.is_url(output):
+        storage.overlapped(storage.remove, [urls.join(output, name) for name in stale])
+        return
+    for name in stale:
+        path, match = os.path.join(output, name), kind.parts and kind.parts.fullmatch(name)
+        if match and os.path.isfile(path) and file_digest(path).startswith(match["digest"]):
+            os.unlink(path)
 
 
 def check_index(location: str) -> None:
@@ -70,8 +98,8 @@ def check_index(location: str) -> None:
     """
     _check_folder(location, "index")
     names = storage.names(location)
-    if "snapshots" not in names and (others := sorted({*names} - _BEGUN)):
-        raise _is_foreign(location, others[0])
+    if "snapshots" not in names:
+        _check_names(location, sorted({*names} - _BEGUN), "index")
     if not names:
         check_bucket(location)
 
@@ -80,6 +108,15 @@ def _check_folder(output: str, what: str) -> None:
     is_path = os.path.lexists(output) and not os.path.isdir(output)
     if storage.is_file(output) if urls.is_url(output) else is_path:
         raise OptionError(f"{output} is not a folder: name a folder for the {what}")
+
+
+def _check_names(folder: str, names: list[str], what: str) -> None:
+    if names:
+        raise _is_foreign(folder, names[0], what)
+
+
+def _is_foreign(folder: str, name: str, what: str) -> OptionError:
+    return OptionError(f"{folder} holds {name}, which is of no {what}: name another folder")
 
 
 def check_bucket(url: str) -> None:
@@ -98,19 +135,6 @@ def check_bucket(url: str) -> None:
         return  # it is there, or only parts of it may be asked for
 
 
-def names_below(folder: str) -> list[str]:
-    """Paths of all files below a folder, relative to it, sorted; of this machine's, links to
-    folders and empty folders are among them."""
-    if urls.is_url(folder):
-        return storage.files_below(folder)
-    paths = []
-    for here, folders, names in os.walk(folder):
-        inside = [os.path.join(here, name) for name in folders]
-        paths += [os.path.join(here, name) for name in names]
-        paths += [path for path in inside if os.path.islink(path) or not os.listdir(path)]
-    return sorted(os.path.relpath(path, folder) for path in paths)
-
-
 def is_within(path: str, folder: str) -> bool:
     """Return whether `path` is `folder` or below it, wherever symbolic links lead."""
     return f"{_real(path)}/".startswith(f"{_real(folder).rstrip('/')}/")
@@ -123,53 +147,6 @@ def read_json_object(path: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _listed(folder: str, kind: Kind) -> set[str]:
-    """The names in the list of a folder, its own included; none where it is not a list of ours.
-
-    Raises:
-        OptionError: it is the list of another kind of output.
-    """
-    listed = read_json_object(urls.join(folder, LIST))
-    if listed.get("format") != FORMAT or not isinstance(listed.get("files"), list):
-        return set()
-    if listed.get("kind") != kind.what:
-        raise OptionError(
-            f"{folder} holds a {listed.get('kind')}, and a {kind.what} is to be written: name "
-            "another folder"
-        )
-    return {LIST, *(name for name in listed["files"] if isinstance(name, str))}
-
-
-def made_by_another(output: str, what: str) -> OptionError:
-    """The error of a place that another run is writing to."""
-    return OptionError(
-        f"another run is making the {what} at {output}: let it finish and start again, or name "
-        "another folder"
-    )
-
-
-def _is_foreign(folder: str, name: str) -> OptionError:
-    if ours := _of_ours(folder):
-        return OptionError(f"{folder} holds {ours}: name another folder")
-    return OptionError(
-        f"{folder} holds {name}, which packidx did not write: move it away, or name another folder"
-    )
-
-
-def _of_ours(folder: str) -> str | None:
-    """The kind of output that a folder holds, in words; None where it is not one of packidx."""
-    names = storage.names(folder)
-    if "snapshots" in names:
-        return "a pack index"
-    if "index" in names and "snapshots" in storage.names(urls.join(folder, "index")):
-        return "the lengths and index that packidx pack wrote"
-    if "manifest.json" not in names:
-        return None
-    stated = str(read_json_object(urls.join(folder, "manifest.json")).get("format"))
-    kind = stated.removeprefix("packidx-")
-    return f"the {kind} that packidx wrote" if kind != stated else None
 
 
 def _real(path: str) -> str:

@@ -14,22 +14,22 @@ import errno
 import fnmatch
 import glob as local_glob
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from stat import S_ISDIR, S_ISREG
 from typing import Any, NamedTuple, TypeVar
 
-from packidx.errors import SourceError
+from packidx.errors import SourceError, refuse_open_files
 from packidx.io.stores import BehindEnd, T, call_store, file_version, opened, retried
 from packidx.io.urls import is_url
-
-_PART = 8 << 20  # bytes of a request of a download, of which so many are under way
-_DOWNLOADS = 4
 
 THREADS = 16
 """Requests under way at a time where many are made: what they wait for is the store."""
 
 S = TypeVar("S")
+
+Uploaded = Callable[[int, int], None]
+"""``uploaded(done, total)``: so many files are in the store."""
 
 
 class Stat(NamedTuple):
@@ -38,6 +38,28 @@ class Stat(NamedTuple):
     nbytes: int
     version: str
     """Another one whenever the content is: an ETag where there is one."""
+
+
+class Identity(NamedTuple):
+    """By what a file of this machine is known, unread, to be the one that it was, links followed.
+
+    Tools that copy set a time of change back, and an inode is given again to another file, but
+    nobody can set a ctime.
+    """
+
+    nbytes: int
+    mtime: int
+    ctime: int
+    device: int
+    inode: int
+
+
+def identity_of(path: str) -> Identity:
+    """Return it for a file; an OSError where there is none."""
+    status = os.stat(path)
+    return Identity(
+        status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino
+    )
 
 
 def overlapped(call: Callable[[S], T], items: Iterable[S], threads: int = THREADS) -> list[T]:
@@ -56,7 +78,7 @@ def stat(path: str) -> Stat:
     """Return it for a file; an OSError where there is none."""
     if not is_url(path):
         status = os.stat(path)
-        return Stat(status.st_size, str(status.st_mtime_ns))
+        return Stat(status.st_size, f"{status.st_mtime_ns} {status.st_ino}")
     info = call_store(path, "info")
     if info.get("type") == "directory":
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -215,23 +237,32 @@ def upload(source: str, path: str) -> None:
     retried(path, lambda: system.put_file(source, name))
 
 
+def upload_all(files: Mapping[str, str], uploaded: Uploaded | None = None) -> None:
+    """Copy files of this machine to a store, several at a time.
+
+    Args:
+        files: URL -> path on this machine.
+
+    Raises:
+        OSError: one cannot be read or written.
+    """
+    done = 0
+
+    def put(file: tuple[str, str]) -> None:
+        nonlocal done
+        url, path = file
+        upload(path, url)
+        done += 1
+        if uploaded is not None:
+            uploaded(done, len(files))
+
+    overlapped(put, list(files.items()))
+
+
 def download(path: str, target: str) -> None:
-    """Copy a file of a store to this machine, by requests for some of its bytes each."""
-    head = _range(path, 0, _PART)
-    with open(target, "wb") as file:
-        file.write(head)
-        if len(head) < _PART:
-            return
-        file.flush()
-        size = stat(path).nbytes
-
-        def fetch(start: int) -> None:
-            data = _range(path, start, min(start + _PART, size))
-            if len(data) < min(_PART, size - start):
-                raise OSError(errno.EIO, "it became shorter while it was read", path)
-            os.pwrite(file.fileno(), data, start)
-
-        overlapped(fetch, range(_PART, size, _PART), _DOWNLOADS)
+    """Copy a file of a store to this machine."""
+    system, name = opened(path)
+    retried(path, lambda: system.get_file(name, target))
 
 
 def remove(path: str) -> None:
@@ -250,7 +281,12 @@ def reading(path: str) -> Iterator[None]:
 
 
 def unreadable(path: str, error: Exception) -> SourceError:
-    """The error of a file that cannot be read."""
+    """The error of a file that cannot be read.
+
+    Raises:
+        LimitError: too many files are open.
+    """
+    refuse_open_files(error)
     reason = getattr(error, "strerror", None) or str(error)
     of_store = "the URL, and that this machine has access to the store"
     check = of_store if is_url(path) else "the path and its permissions"

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 
 from packidx.errors import FormatError
 from packidx.format import schema
-from packidx.format.lengths import LengthsManifest
+from packidx.format.lengths import PART_NAME, LengthsManifest
 from packidx.format.manifest import load
 from packidx.format.schema import Sample
-from packidx.io import urls
+from packidx.io import storage, urls
 from packidx.io.copies import local_copy
 from packidx.io.own_files import Kind, check_free
 from packidx.records.shards import short_names
@@ -25,9 +25,7 @@ KIND = Kind(
     what="lengths table",
     manifest="manifest.json",
     format=schema.LENGTHS_FORMAT,
-    names=lambda stated: [
-        file["path"] for kind in ("files", "notes", "tokens") for file in stated.get(kind, ())
-    ],
+    parts=PART_NAME,
 )
 
 
@@ -39,8 +37,8 @@ def existing_manifest(path: str) -> tuple[LengthsManifest | None, str | None]:
         OptionError: `path` is a file, or a folder with something in it that is not a lengths table.
         OSError: it cannot be looked at.
     """
-    names, _ = check_free(path, KIND)
-    if KIND.manifest not in names:
+    check_free(path, KIND)
+    if KIND.manifest not in storage.names(path):
         return None, None
     try:
         return load(urls.join(path, KIND.manifest), LengthsManifest, "it is written again"), None

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.digests import ColumnDigest, canonical_json, digest
-from packidx.errors import FormatError, MismatchError, SourceError
+from packidx.errors import FormatError, MismatchError, SourceError, refuse_open_files
 from packidx.format.lengths import HELP, KnownTable, LengthsManifest, known_table
 from packidx.format.manifest import Encoder, Shard, as_planned
 from packidx.format.schema import ALL_LENGTHS, METHODS
@@ -324,6 +324,7 @@ def readable(uri: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        refuse_open_files(error)
         reason = (str(error).splitlines() or [""])[0]
         raise SourceError(f"{uri} cannot be read as Parquet ({reason}); {HELP}") from None
 

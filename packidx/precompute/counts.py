@@ -61,7 +61,6 @@ KIND = Kind(
     what="data set",
     manifest=".packidx.json",  # with a dot: nobody who looks for data files takes it for one
     format="packidx-precomputed",
-    names=lambda stated: [os.path.normpath(shard["name"]) for shard in stated["shards"]],
 )
 _COLUMNS = ["text_tokens", "length", "media", "method", "reason"]
 _IMAGE = {"height": pa.int64(), "width": pa.int64(), "n_tokens": pa.int64()}
@@ -110,12 +109,12 @@ def precompute(
     columns; JSON in all its forms becomes JSON Lines, a line of which keeps its bytes and gets two
     keys. A record that cannot be counted is written as it is; what is not JSON at all, inside of an
     array or of a compressed file, is left out and told. `output` is built beside its place and
-    swapped in whole; its bytes do not depend on `workers` and `engine`.
+    put there whole; its bytes do not depend on `workers` and `engine`.
 
     Args:
         sources: files, globs, folders or mixes, as for `packidx.estimate_lengths`.
-        output: a folder; one that this has written before is replaced. Each shard is in it under
-            the shortest end of its path that no other shard has.
+        output: a folder that is not there yet, or empty. Each shard is in it under the shortest
+            end of its path that no other shard has.
         processor: folder or hub name of a Hugging Face processor.
         other options: as for `packidx.estimate_lengths`.
         meta: ``'lists'`` (``[height, width, n_tokens]``, ``[frames, height, width, fps, seconds,
@@ -190,8 +189,6 @@ def precompute(
         options = {"meta": meta, "media_root": root, "remote_media": list(remote)}
         stated = _manifest(manifest, names, sums, total, options)
         files.write_json(os.path.join(built.table, KIND.manifest), stated.to_json())
-        for inner, _, _ in os.walk(built.table):
-            files.fsync_path(inner)
     of_sources: dict[str, SourceSums] = {}
     for shard, own in zip(shards, sums, strict=True):
         of_sources[shard.source] = of_sources.get(shard.source, SourceSums()).plus(own)
@@ -372,7 +369,7 @@ def write_shard(task: JoinTask, lengths: Lengths) -> SourceSums:
     shard, totals = task.shard, Totals()
     os.makedirs(os.path.dirname(task.path), exist_ok=True)
     joined = _joined(task, lengths, totals)
-    with local_shard(shard.path) as copy:
+    with local_shard(shard.path) as copy, files.naming(task.path):
         write = _write_parquet if shard.container == "parquet" else _write_lines
         write(copy, joined, task)
     files.fsync_path(task.path)

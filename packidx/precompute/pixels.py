@@ -36,7 +36,7 @@ from packidx.records.sources.find_shards import find_shards
 from packidx.run import open_workers
 from packidx.run.workers import Progress, num_workers, silent
 
-KIND = Kind(what="folder of pixels", manifest=NAME, format="", names=lambda _: [])
+KIND = Kind(what="folder of pixels", manifest=NAME, format="")
 _RECORDS = 512
 """Of a range that one task looks at; it reads over those before them."""
 _BATCH_BYTES = 16 << 20

@@ -18,8 +18,7 @@ from packidx.digests import canonical_json, digest
 from packidx.errors import SourceError
 from packidx.format.manifest import DEFAULT, Layout, Shard
 from packidx.io import cache, storage, urls
-from packidx.io.identity import Identity, identity_of, lasting_identity
-from packidx.io.storage import reading
+from packidx.io.storage import Identity, identity_of, reading
 from packidx.records.containers.base import RecordRange
 from packidx.records.containers.lines import PREFIX
 from packidx.records.containers.registry import DEFAULT as JSONL
@@ -39,9 +38,7 @@ def marks_of(path: str) -> dict[str, Any]:
     with reading(path):
         if urls.is_url(path):
             return unread_marks(path)
-        identity = lasting_identity(path)
-        marks = {"mtime": os.stat(path).st_mtime_ns} if identity is None else _marks(identity)
-        return marks | {"sampled": sampled(path)}
+        return _marks(identity_of(path)) | {"sampled": sampled(path)}
 
 
 def unread_marks(

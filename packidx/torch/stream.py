@@ -390,7 +390,7 @@ class StreamLoader(DataLoader[Any]):
 
 def _write(path: Path, rows: pa.Table) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with parquet.open_writer(str(temporary), rows.schema) as writer:
+    with files.naming(temporary), parquet.open_writer(str(temporary), rows.schema) as writer:
         writer.write_table(rows)
     os.replace(temporary, path)
 

@@ -40,7 +40,7 @@ def test_json_is_one_object(
     [
         (["none.jsonl", "-o", "out"], "no such file"),
         (["a.jsonl", "-o", "a.jsonl"], "is not a folder"),
-        (["a.jsonl", "-o", "."], "holds a.jsonl, which packidx did not write"),
+        (["a.jsonl", "-o", "."], "holds a.jsonl, which is of no lengths table"),
         (["a.jsonl", "-o", "out", "--media-root", "none"], "not a folder"),
     ],
 )
@@ -68,6 +68,38 @@ def test_what_was_not_compared_is_exact_by_a_family_or_not_at_all() -> None:
     assert compared_fact(nothing, {}) == said + "nothing is exact"
 
 
+INTRUDES = """
+from pathlib import Path
+def change(record, rng):
+    for name in ("later.txt", "notes/later.txt", "part-00000.parquet"):
+        path = Path("out", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    return record
+"""
+
+
+def test_files_of_others_in_the_output_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put there before a run, or while it lasts."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "intrudes.py").write_text(INTRUDES)
+    out, shard = tmp_path / "out", tmp_path / "a.jsonl"
+    command = ["estimate", "a.jsonl", "-o", "out", "--workers", "1", "--quiet"]
+    for number in range(3):
+        shard.write_text(GOOD * (number + 1))
+        assert main(command if number == 1 else [*command, "--transform", "intrudes:change"]) == 0
+        mine = {path: path.read_text() for path in out.rglob("*") if path.suffix == ".txt"}
+        assert set(mine.values()) == {"mine"} and len(mine) == 2 + (number > 0)
+        assert (out / "part-00000.parquet").read_text() == "mine"
+        (out / "before.txt").write_text("mine")
+        stated = json.loads((out / "manifest.json").read_text())
+        assert stated["num_samples"] == number + 1
+        assert len(list(out.glob("part-*-*"))) == len(stated["files"]) == 1
+
+
 def test_what_is_taken_over_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()
@@ -90,11 +122,11 @@ def test_what_is_taken_over_is_said(tmp_path: Path, capsys: pytest.CaptureFixtur
     said = lines()
     assert said["taken over"] == "3 samples of 1 shard"
     assert said["counted"] == "4 samples of 1 shard: b.jsonl"
-    (out / "part-00000.parquet").write_bytes(b"")
+    next(out.glob("part-00000*")).write_bytes(b"")
     (data / "e.jsonl").write_text(GOOD)
     said = lines()
     assert said["taken over"] == "0 samples of 0 shards"
-    assert "part-00000.parquet has 0 bytes" in said["err"]
+    assert "parquet has 0 bytes" in said["err"]
     command.append("--json")
     (data / "e.jsonl").unlink()
     assert main(command) == 0

@@ -56,7 +56,7 @@ def test_without_a_media_root_a_shard_has_its_own_folder(root: Path) -> None:
     ):
         output = root.parent / f"lengths-{number}"
         assert estimate_lengths(str(root / "a.jsonl"), output, **options).rejected == rejected
-        rows = pq.read_table(output / "part-00000.parquet").to_pylist()
+        rows = pq.read_table(next(output.glob("part-00000*"))).to_pylist()
         typed = ["--media-root" if number == 0 else "--remote-media", *["--remote-media"] * 2]
         for row, option in zip(rows, typed if number < 2 else (), strict=number < 2):
             assert f": allow it with {option} {outside} if the data is" in row["detail"]

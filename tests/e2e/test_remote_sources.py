@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,13 @@ import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from clips import write_clip
 from object_store import Store
+from packidx_cli.main import main
 from PIL import Image
 from record_files import chats, write
 
 from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
+from packidx.io import cache
 from packidx.records.shards import short_names
 from packidx.records.sources.find_shards import find_shards
 from packidx.torch import PackedDataset, PackSampler
@@ -285,3 +289,37 @@ def test_a_reader_moves_what_it_uses(
         assert gets == {"files": 2 * images, "tar": images, "parquet": 4}[kind]
         heads = sum(one.method == "HEAD" for one in store.requests)
         assert heads == {"files": 4, "tar": 4, "parquet": 8}[kind]  # a copy is asked for again
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "flipped": lambda data: data[:-20] + bytes([data[-20] ^ 1]) + data[-19:],
+    "cut": lambda data: data[:-20],
+    "emptied": lambda data: b"",
+}
+
+
+@pytest.mark.parametrize("is_noticed", [True, False], ids=["written", "rotten"])
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "csv.gz", "jsonl"])
+def test_a_damaged_copy_in_the_cache_is_fetched_again(
+    there: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    damage: str,
+    is_noticed: bool,
+) -> None:
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
+    cache.forget()
+    shard = f"{there}/kinds/{kind}/data.{kind}"
+    for name in ("one", "two"):
+        command = ["estimate", shard, "-o", str(tmp_path / name), "--workers", "1", "--fresh"]
+        assert main([*command, "--quiet"]) == 0
+        copies = [path for path in (tmp_path / "cache/files").rglob("*") if path.is_file()]
+        assert len(copies) == 1 + (kind == "csv.gz")
+        for copy in copies:
+            status = copy.stat()
+            copy.write_bytes(DAMAGE[damage](copy.read_bytes()))
+            if not is_noticed:
+                os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert tables(tmp_path / "two") == tables(tmp_path / "one")

@@ -117,7 +117,7 @@ def test_what_is_read_is_what_was_planned(
     assert [check for check in checks if not check.ok] == []
     found = read_all(index, encode)
     dropped = {row["sample_id"]: row["reason"] for row in index.dropped().to_pylist()}
-    rows = pq.read_table(lengths / "part-00000.parquet").to_pylist()
+    rows = pq.read_table(next(lengths.glob("part-00000*"))).to_pylist()
     lost = cut_media = 0
     for row in rows:
         own = sorted(start for number, start in found if number == row["sample_id"])

@@ -140,7 +140,7 @@ def test_the_second_count_loads_no_torch(folder: Path, tmp_path: Path) -> None:
         command = [sys.executable, "-c", COUNT, *arguments]
         said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert said == ["['torch', 'transformers']\n", "[]\n"]
-    one, two = (tmp_path / run / "part-00000.parquet" for run in ("one", "two"))
+    one, two = (next((tmp_path / run).glob("part-00000*")) for run in ("one", "two"))
     assert one.read_bytes() == two.read_bytes()
 
 
@@ -258,7 +258,7 @@ def test_rows_say_who_counted(folder: Path, tmp_path: Path) -> None:
     without = {"messages": [{"role": "user", "content": "no image"}]}
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(map(orjson.dumps, (with_image, without))))
     estimate_lengths(str(tmp_path / "a.jsonl"), tmp_path / "lengths", processor=folder, workers=1)
-    rows = pq.read_table(tmp_path / "lengths" / "part-00000.parquet").to_pylist()
+    rows = pq.read_table(next((tmp_path / "lengths").glob("part-00000*"))).to_pylist()
     assert [row["method"] for row in rows] == ["exact", "exact"]
     by, form = "media counted by probing AyaVisionProcessor", "texts given as lists of parts"
     assert [row["detail"] for row in rows] == [by, form]

@@ -190,14 +190,14 @@ def test_ids_of_their_own_stay_where_a_shard_is_called_otherwise(tmp_path: Path)
     corpus.write("two/a", records("other"))
     taken = corpus.again()
     assert taken.num_samples == 9
-    keys = pq.read_table(corpus.out / "part-00000.parquet")["key"].to_pylist()
+    keys = pq.read_table(next(corpus.out.glob("part-00000*")))["key"].to_pylist()
     assert keys[:3] == ["one/a.jsonl#0", "a.jsonl#2", "one/a.jsonl#2"]
 
 
 def test_damaged_tables(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
     corpus.count()
-    part = corpus.out / "part-00002.parquet"
+    part = next(corpus.out.glob("part-00002*"))
     data = bytearray(part.read_bytes())
     data[len(data) // 2] ^= 1
     part.write_bytes(data)
@@ -207,7 +207,7 @@ def test_damaged_tables(tmp_path: Path) -> None:
     part.unlink()
     taken = corpus.again()
     assert taken.num_counted and "missing" in taken.damaged[0]
-    (corpus.out / "note-00001.json.zst").unlink()  # its shard is cut into ranges anew
+    (next(corpus.out.glob("note-00001*"))).unlink()  # its shard is cut into ranges anew
     corpus.write("d", records("d", 20))
     assert corpus.again().num_samples
     path = corpus.out / "manifest.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,44 +12,13 @@ from packidx.export.outputs import check_export
 from packidx.index import Index
 from packidx.io.own_files import Kind
 
-KIND = Kind("export", "about", "packidx-export", lambda stated: ["a.tar", "b.tar", "meta/info"])
+KIND = Kind("export", "about", "packidx-export")
 
 
 @pytest.fixture
 def index(tmp_path: Path) -> Index:
     (tmp_path / "plan").mkdir()
     return make_index(tmp_path / "plan", {"a": [record(0, [5])]}, capacity=64)
-
-
-def as_folder(path: Path) -> None:
-    path.mkdir()
-    (path / "inner").touch()
-
-
-@pytest.mark.parametrize(
-    ("name", "add"),
-    [
-        ("mine.txt", Path.touch),
-        ("empty", Path.mkdir),
-        ("link", lambda path: path.symlink_to("a.tar")),
-        ("b.tar", lambda path: path.symlink_to("a.tar")),
-        ("folder", lambda path: path.symlink_to("meta")),
-        ("meta/more", Path.touch),
-        ("b.tar/inner", lambda path: as_folder(path.parent)),
-    ],
-)
-def test_what_an_export_did_not_write(
-    index: Index, tmp_path: Path, name: str, add: Callable[[Path], None]
-) -> None:
-    output = tmp_path / "out"
-    (output / "meta").mkdir(parents=True)
-    (output / "a.tar").touch()
-    (output / "meta" / "info").touch()
-    (output / "about").write_text('{"format": "packidx-export"}')
-    check_export(str(output), index, KIND)
-    add(output / name)
-    with pytest.raises(OptionError, match=f"holds {name}, which packidx did not write"):
-        check_export(str(output), index, KIND)
 
 
 def test_places_that_are_no_folder_for_it(index: Index, tmp_path: Path) -> None:

@@ -286,11 +286,11 @@ def test_a_broken_index_is_not_read_any_further(planned: Index) -> None:
 
 
 def test_a_changed_part_of_the_lengths(planned: Index, tmp_path: Path) -> None:
-    part = tmp_path / "lengths" / "part-00000.parquet"
+    [part] = (tmp_path / "lengths").glob("part-*")
     pq.write_table(with_value(pq.read_table(part), "length", 4, 1), part)
     found = failed(planned)
     assert set(found) == {"lengths table"}
-    assert re.search("part-00000.parquet has .*, its manifest says", found["lengths table"])
+    assert re.search("part-00000-.*parquet has .*, its manifest says", found["lengths table"])
 
 
 def test_bare_lengths_are_hashed_row_by_row(tmp_path: Path) -> None:

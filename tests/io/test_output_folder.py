@@ -1,72 +1,147 @@
-"""A folder of output takes the place that was named, and no other."""
+"""A folder of output takes the place that was named, and nothing there of others is touched."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 from pathlib import Path
 
 import pytest
+import s3fs
+from object_store import URL, Store
 
 from packidx.errors import OptionError
-from packidx.io.output_folder import OutputFolder, replacing
-from packidx.io.own_files import Kind
+from packidx.io import storage
+from packidx.io.output_folder import replacing
+from packidx.io.own_files import Kind, check_bucket, check_free, check_index
 
-KIND = Kind("export", "manifest.json", "packidx-export", lambda stated: stated["files"])
+TABLE = Kind(
+    "table", "manifest.json", "packidx-table", re.compile(r"part-(?P<digest>[0-9a-f]{16})")
+)
+PACKS = Kind("folder of packs", ".packidx.json", "packidx-packs")
+
+
+def part_of(text: str) -> str:
+    return f"part-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def write(place: str, kind: Kind, parts: str, intruder: str | None = None) -> None:
+    """An output with a part for each letter; `intruder` is put there before its end."""
+    check_free(place, kind)
+    with replacing(place, kind, "1") as output:
+        for part in parts:
+            Path(output.table, part_of(part)).write_text(part)
+        (Path(output.table) / kind.manifest).write_text(json.dumps({"format": kind.format}))
+        if intruder is not None and "://" in place:
+            storage.write(f"{place}/{intruder}", b"mine")
+        elif intruder is not None:
+            Path(place, intruder).parent.mkdir(parents=True, exist_ok=True)
+            Path(place, intruder).write_bytes(b"mine")
+
+
+def names(place: str) -> list[str]:
+    if "://" in place:
+        return storage.files_below(place)
+    files = (path for path in Path(place).rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(place)) for path in files)
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> str:
+    there = f"{URL}/{tmp_path.name}{id(store)}/out"
+    return str(tmp_path / "out") if request.param == "folder" else there
+
+
+@pytest.mark.parametrize("intruder", ["mine.txt", "notes/mine.txt", "part-0.txt", f"part-{0:016}"])
+def test_files_of_others_that_come_meanwhile_stay(place: str, intruder: str) -> None:
+    write(place, TABLE, "abc", intruder)
+    is_part_of_store = "://" in place and intruder == f"part-{0:016}"
+    kept = [] if is_part_of_store else [intruder]
+    assert names(place) == sorted(["manifest.json", *map(part_of, "abc"), *kept])
+    write(place, TABLE, "ad")  # a table is replaced, and nothing else of the folder
+    assert names(place) == sorted(["manifest.json", *map(part_of, "ad"), *kept])
+    assert is_part_of_store or storage.read(f"{place}/{intruder}") == b"mine"
+
+
+def test_an_export_is_never_replaced(place: str) -> None:
+    write(place, PACKS, "ab")
+    with pytest.raises(OptionError, match="holds a folder of packs, which is never overwritten"):
+        write(place, PACKS, "c")
+    with pytest.raises(OptionError, match=r"which is of no table"):
+        write(place, TABLE, "c")
+    assert names(place) == [".packidx.json", *sorted(map(part_of, "ab"))]
+
+
+def test_a_file_of_others_in_the_place_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=f"holds {part_of('b')}"):
+        write(str(tmp_path / "out"), PACKS, "ab", part_of("b"))
+    assert names(str(tmp_path / "out")) == [part_of("b")]
+    assert (tmp_path / "out" / part_of("b")).read_bytes() == b"mine"
+
+
+def test_an_upload_that_was_cut_off_is_done_again(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in (TABLE, PACKS):
+        url = f"{URL}/{tmp_path.name}/cut-{kind.format}"
+        monkeypatch.setattr(storage, "THREADS", 1)
+        store.refusals.append(("PUT", part_of("b"), 403, "AccessDenied", "no"))
+        with pytest.raises(OptionError):
+            write(url, kind, "ab")
+        store.refusals.clear()
+        assert part_of("a") in names(url)
+        write(url, kind, "ab")
+        assert names(url) == sorted([kind.manifest, *map(part_of, "ab")])
 
 
 def test_an_empty_path_is_not_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To `os.path.realpath` it is, to `os.path.lexists` it is nothing: so nobody would check."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kept").write_text("kept")
     monkeypatch.chdir(tmp_path / "mine")
-    with pytest.raises(OptionError, match="the path of the export is empty"):  # noqa: SIM117
-        with replacing("", KIND, "0" * 64) as output:
-            Path(output.table, "new").write_text("new")
-    assert (tmp_path / "mine" / "kept").read_text() == "kept"
-    assert os.listdir(tmp_path) == ["mine"]
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> OutputFolder:
-    folder = OutputFolder(str(tmp_path / ".out.new"))
-    Path(folder.table).mkdir(parents=True)
-    Path(folder.table, "a.bin").write_bytes(b"one")
-    return folder
-
-
-def test_what_is_finished_stays_for_the_same_job_alone(tmp_path: Path) -> None:
-    path = str(tmp_path / "out")
-    for identity, known in (("1", None), ("1", {"rows": 3}), ("2", None)):
-        with (
-            pytest.raises(KeyboardInterrupt),
-            replacing(path, KIND, identity) as output,
-        ):
-            assert output.finished("a") == known
-            assert os.listdir(output.table) == ([] if known is None else ["a.bin"])
-            Path(output.table, "a.bin").write_bytes(b"one")
-            output.finish("a", {"rows": 3})
-            raise KeyboardInterrupt
-
-
-def test_what_is_no_part_of_the_output_is_removed(output: OutputFolder) -> None:
-    Path(output.table, "folder", "inner").mkdir(parents=True)
-    Path(output.table, ".half").touch()
-    output.keep(["a.bin"])
-    assert os.listdir(output.table) == ["a.bin"]
-    output.keep(())
-    assert os.listdir(output.table) == []
+    with pytest.raises(OptionError, match="the path of the table is empty"):  # noqa: SIM117
+        with replacing("", TABLE, "1"):
+            pass
+    assert os.listdir(tmp_path) == ["mine"] and os.listdir() == ["kept"]
 
 
 def test_of_two_runs_one_makes_the_output(tmp_path: Path) -> None:
     path = str(tmp_path / "out")
-    with replacing(path, KIND, "1" * 64) as first:
-        Path(first.table, "a").touch()
-        with (
-            pytest.raises(OptionError, match=f"another run is making the export at {path}"),
-            replacing(path, KIND, "1" * 64),
-        ):
-            pass
-    assert os.listdir(path) == ["a"]
+    with replacing(path, TABLE, "1") as first:
+        Path(first.table, "part-a").touch()
+        with pytest.raises(OptionError, match=f"another run is making the table at {path}"):
+            write(path, TABLE, "b")
+    assert os.listdir(path) == ["part-a"]
     assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_bucket_is_there_though_it_is_empty_or_closed(store: Store) -> None:
+    s3fs.S3FileSystem(use_listings_cache=False).mkdir("empty")
+    check_bucket("s3://empty/index")
+    with pytest.raises(OptionError, match="there is no bucket s3://none-such"):
+        check_bucket("s3://none-such/index")
+    store.denied.append("/empty")
+    check_bucket("s3://empty/index")  # nobody may look, which is not to say that it is not there
+    store.denied.clear()
+
+
+def test_a_place_that_cannot_be_listed_is_not_free(store: Store, tmp_path: Path) -> None:
+    url = f"{URL}/{tmp_path.name}/denied"
+    write(url, TABLE, "a")
+    store.denied.append("list-type=2")
+    with pytest.raises(OSError):
+        write(url, TABLE, "b")
+    store.denied.clear()
+    assert names(url) == ["manifest.json", part_of("a")]
+
+
+def test_an_index_that_a_killed_plan_began_is_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "windows" / "0a").mkdir(parents=True)
+    (tmp_path / ".lock").touch()
+    check_index(str(tmp_path))
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(OptionError, match=r"holds notes\.txt"):
+        check_index(str(tmp_path))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import signal
-import subprocess
-import sys
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -108,22 +105,6 @@ def test_a_cut_connection_is_tried_again(store: Store, places: tuple[str, str]) 
     assert not store.cuts
 
 
-def test_a_large_file_is_copied_part_by_part(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage, "_PART", 50_000)
-    content = os.urandom(220_001)
-    storage.write(f"{URL}/parts.bin", content)
-    store.forget()
-    store.cuts += ["parts.bin", "parts.bin"]
-    storage.download(f"{URL}/parts.bin", str(tmp_path / "x"))
-    assert (tmp_path / "x").read_bytes() == content
-    assert store.read("parts.bin") == len(content)
-    storage.write(f"{URL}/parts.bin", content[:50_000])  # a whole number of parts
-    storage.download(f"{URL}/parts.bin", str(tmp_path / "y"))
-    assert (tmp_path / "y").read_bytes() == content[:50_000]
-
-
 def test_requests_side_by_side() -> None:
     """As many as there are threads, in order; errors come out."""
     barrier = threading.Barrier(4, timeout=30)
@@ -210,43 +191,11 @@ def test_copies_are_made_once_and_bounded(
         for url in [*urls[1:], urls[3]]:
             with cache.local(url) as copy:
                 assert Path(copy).read_bytes() == storage.read(url)
-        kept = sorted(name.partition("-")[2] for name in os.listdir(tmp_path / "files"))
+        kept = sorted(path.name.partition("-")[2] for path in tmp_path.glob("files/*/*"))
         assert kept == ["0.bin", "3.bin"]  # the first is in use
         assert Path(first).read_bytes() == bytes(10_000)
     assert store.read("/0.bin") == 10_000
     assert store.read("/3.bin") == 3 * 10_000  # two of them by the comparison above
-
-
-KILLED = """
-import os, signal, sys
-from packidx.io import cache; from packidx.io import storage
-
-def die(url, start, end):
-    if start:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return read(url, start, end)
-
-read, storage._range = storage._range, die
-storage._PART = 50_000
-with cache.local(sys.argv[1]):
-    pass
-"""
-
-
-@pytest.mark.usefixtures("store")
-def test_what_a_killed_download_leaves_is_counted_and_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path))
-    monkeypatch.setenv("PACKIDX_CACHE_SIZE", "40KB")
-    storage.write(f"{URL}/killed/large.bin", bytes(120_000))
-    storage.write(f"{URL}/killed/small.bin", bytes(10_000))
-    done = subprocess.run([sys.executable, "-c", KILLED, f"{URL}/killed/large.bin"])
-    files = tmp_path / "files"
-    assert done.returncode == -signal.SIGKILL
-    assert sum(file.stat().st_size for file in files.iterdir()) >= 50_000
-    with cache.local(f"{URL}/killed/small.bin"):
-        assert [name.partition("-")[2] for name in os.listdir(files)] == ["small.bin"]
 
 
 def test_a_copy_in_use_does_not_look_changed(store: Store) -> None:
@@ -319,21 +268,32 @@ def test_only_416_ends_a_file_of_a_web_server(status: int) -> None:
         server.shutdown()
 
 
-@pytest.mark.parametrize("size", [10, 120_000])
-def test_a_file_that_is_replaced_meanwhile_is_kept_as_what_it_is(
-    store: Store, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_replaced_meanwhile_is_not_kept(store: Store) -> None:
     """The version is asked for, and then another object is there."""
-    monkeypatch.setattr(storage, "_PART", 50_000)
-    url, old, new = f"{URL}/replaced/{size}", b"old" * size, b"new" * size
-    storage.write(url, old)
-    store.replaced[f"replaced/{size}"] = new
-    with cache.local(url) as copy:
-        assert Path(copy).read_bytes() == new
-    storage.write(url, old)
-    cache.forget()
-    with cache.local(url) as copy:  # also for other processes, which know the old version
-        assert Path(copy).read_bytes() == old
+    url = f"{URL}/replaced/x"
+    storage.write(url, b"old")
+    store.replaced["replaced/x"] = b"new"
+    with pytest.raises(OSError, match="replaced while it was read"), cache.local(url):
+        pass
+    for content in (b"new", b"old"):  # also for other processes, which know the old version
+        storage.write(url, content)
+        cache.forget()
+        with cache.local(url) as copy:
+            assert Path(copy).read_bytes() == content
+
+
+def test_a_damaged_copy_is_made_again(store: Store) -> None:
+    """One that was written into is noticed at once, any other one where its digest is looked at."""
+    url = f"{URL}/damaged/x"
+    storage.write(url, CONTENT)
+    for is_noticed, check in ((True, False), (False, True)):
+        with cache.local(url) as copy:
+            status = os.stat(copy)
+            Path(copy).write_bytes(CONTENT[:-1] + b"?")
+            if not is_noticed:
+                os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+        with cache.local(url, check=check) as copy:
+            assert Path(copy).read_bytes() == CONTENT
 
 
 def test_a_file_here_is_its_own_copy(tmp_path: Path) -> None:

@@ -367,7 +367,7 @@ def test_what_cannot_be_kept_is_said(data: Path, processor: str, tmp_path: Path)
     with pytest.raises(OptionError, match="makes its pixels itself"):
         keep_pixels(source, tmp_path / "pixels", tiles, workers=1)
     assert not (tmp_path / "pixels").exists()
-    with pytest.raises(OptionError, match="which packidx did not write"):
+    with pytest.raises(OptionError, match="which is of no folder of pixels"):
         keep_pixels(source, data, processor, workers=1)
     for output, engine in (("s3://bucket/pixels", "local"), (tmp_path / "pixels", "ray")):
         with pytest.raises(OptionError, match="by processes of this machine, in a folder of it"):

@@ -268,14 +268,18 @@ def read_bytes(path: str, row: int, offset: int | None, nbytes: int | None) -> b
 
 
 @contextlib.contextmanager
-def local_shard(path: str) -> Iterator[str]:
-    """A file of this machine with the content of `path`, kept for as long as the block."""
+def local_shard(path: str, *, check: bool = False) -> Iterator[str]:
+    """A file of this machine with the content of `path`, kept for as long as the block.
+
+    Args:
+        check: compare a local copy with its digest, once per process.
+    """
     if not urls.is_url(path):
         yield path
         return
     with contextlib.ExitStack() as stack:
         with reading(path):
-            copy = stack.enter_context(cache.local(path))
+            copy = stack.enter_context(cache.local(path, check=check))
         try:
             yield copy
         except SourceError as error:

@@ -28,7 +28,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import BadRecord, SourceError, refuse_open_files
 from packidx.io import cache, storage, urls
 from packidx.records.containers.base import (
     BLOCK,
@@ -88,9 +88,9 @@ class Converted(Container):
         self._delimiter, self._max_record = delimiter, max_record
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        with local_shard(path) as here:
+        with local_shard(path, check=True) as here:
             hashing = file_hash(here)
-        with self._copy(path) as copy:
+        with self._copy(path, check=True) as copy:
             starts = _starts(copy)
         cuts, number = Cuts(task_bytes, TASK_RECORDS), len(starts) - 1
         for row, start in enumerate(map(int, starts)):
@@ -122,7 +122,7 @@ class Converted(Container):
         return _decode(line)
 
     @contextlib.contextmanager
-    def _copy(self, path: str) -> Iterator[str]:
+    def _copy(self, path: str, check: bool = False) -> Iterator[str]:
         """The shard as JSON Lines; it is there for as long as the block.
 
         Raises:
@@ -137,9 +137,12 @@ class Converted(Container):
         with contextlib.ExitStack() as stack, named(path):
             try:
                 key = f"{nbytes} {version} {form} JSON Lines"
-                made = cache.made(source, key, lambda target: self._convert(path, target))
+                made = cache.made(
+                    source, key, lambda target: self._convert(path, target), check=check
+                )
                 copy = stack.enter_context(made)
             except OSError as error:
+                refuse_open_files(error)
                 raise SourceError(
                     f"cannot convert {path} in the local cache {cache.folder()}: {error.strerror}; "
                     "make room there, or set PACKIDX_CACHE to another folder"

@@ -57,7 +57,7 @@ class Lines(Container):
                 hashing.add(block)
             prefixes[hashing.nbytes] = hashing.sha256[:PREFIX]
 
-        with local_shard(path) as here:
+        with local_shard(path, check=True) as here:
             blocks = file_blocks(here, size=SCAN_BLOCK)
             for offset, line in whole_lines(blocks, 0, False, self._max_record):
                 if cuts.at(offset, number, offset):

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from packidx.errors import BadRecord, PackidxError
+from packidx.errors import BadRecord, PackidxError, refuse_open_files
 from packidx.io import ranges, storage, urls
 from packidx.io.ranges import Extent, ReadAhead
 from packidx.io.storage import unreadable
@@ -64,6 +64,7 @@ def read_image(source: Source, label: str | None = None) -> bytes:
         try:
             return file.read()
         except OSError as error:
+            refuse_open_files(error)
             raise BadRecord("broken_media", f"{label} cannot be read: {error.strerror}") from None
 
 
@@ -90,6 +91,7 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
         except (FileNotFoundError, NotADirectoryError, ValueError):
             raise BadRecord("missing_media", f"{label} does not exist") from None
         except OSError as error:
+            refuse_open_files(error)
             reason = "missing_media" if error.errno == errno.ENAMETOOLONG else "broken_media"
             raise BadRecord(reason, f"{label} cannot be read: {error.strerror}") from None
     if not nbytes:
@@ -217,6 +219,7 @@ def _formats() -> tuple[str, ...]:
 def _broken(label: str, error: Exception) -> PackidxError:
     if isinstance(error, PackidxError):
         return error
+    refuse_open_files(error)
     text = re.sub(r"<[^>]* at 0x[0-9a-f]+>", "file", str(error)) or type(error).__name__
     return BadRecord("broken_media", f"{label} cannot be decoded: {shortened(text)}")
 

@@ -10,7 +10,7 @@ import re
 import threading
 from typing import Any
 
-from packidx.errors import BadRecord, MissingExtraError, SourceError
+from packidx.errors import BadRecord, MissingExtraError, SourceError, refuse_open_files
 
 _REFERENCE = re.compile(r"(.*?\.l?mdb)::(.*)", re.DOTALL | re.IGNORECASE)
 
@@ -54,6 +54,7 @@ def read_value(file: str, key: str, label: str) -> bytes:
         if "already open in this process" in str(error):
             text = f"{file} was opened by other code of this process: close it there"
             raise SourceError(text) from None
+        refuse_open_files(error)
         text = str(error).replace(file, "the database")
         raise BadRecord("broken_media", f"{label} cannot be read: {text}") from None
     if value is None:

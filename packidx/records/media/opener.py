@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, refuse_open_files
 from packidx.io import storage, urls
-from packidx.io.identity import Identity, identity_of, lasting_identity
 from packidx.io.ranges import Extent
-from packidx.io.storage import reading
+from packidx.io.storage import identity_of, reading
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.audio import Audio, audio_info
 from packidx.records.media.held import kind_of_name
@@ -319,7 +318,7 @@ class References(NamedTuple):
         """Return whether they lead from `root` to the very files that they led to."""
         if self.digest is None:
             return False
-        return self.digest == _digest(_identity(name, root, identity_of) for name in self.names)
+        return self.digest == _digest(_identity(name, root) for name in self.names)
 
 
 NOTHING = References([], _digest([]))
@@ -335,7 +334,7 @@ class LookedAt:
         """Note what a record refers to; content that stands in its shard is known by the shard."""
         if isinstance(ref, str):
             if ref not in self._files and not ref.startswith("data:"):
-                self._files[ref] = _identity(ref, root, lasting_identity)
+                self._files[ref] = _identity(ref, root)
         elif ref is not None and not isinstance(ref, bytes | Extent):
             self._files[""] = None  # a transform has opened it: who knows where it was
 
@@ -352,21 +351,19 @@ class LookedAt:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _identity(
-    ref: str, root: MediaRoot, identify: Callable[[str], Identity | None]
-) -> bytes | None:
+def _identity(ref: str, root: MediaRoot) -> bytes | None:
     """Return the identity of a reference's file; None where it may change unseen."""
     try:
         path, _ = place_of(ref, root)
         if urls.is_url(path):
             return None  # to ask for its version costs as much as to count it again
         if os.path.isdir(path):  # a video's frames
-            inside = [_identity(frame, root, identify) for frame in frames_in(ref, root) or ()]
+            inside = [_identity(frame, root) for frame in frames_in(ref, root) or ()]
             known = [each for each in inside if each is not None]
             return b"".join(known) or _ABSENT if len(known) == len(inside) else None
-        identity = identify(path)
+        return b"%d %d %d %d %d;" % identity_of(path)
     except BadRecord:
         return None
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        refuse_open_files(error)
         return _ABSENT
-    return None if identity is None else b"%d %d %d %d %d;" % identity

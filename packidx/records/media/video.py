@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packidx.errors import BadRecord, MissingExtraError, PackidxError
+from packidx.errors import BadRecord, MissingExtraError, PackidxError, refuse_open_files
 from packidx.io import cache, urls
 from packidx.io.ranges import Extent
 from packidx.io.storage import unreadable
@@ -311,6 +311,7 @@ def opened(source: Source, label: str, kind: str = "video") -> Iterator[tuple[An
         except PackidxError:
             raise
         except Exception as error:  # FFmpeg's errors, and what PyAV makes of odd streams
+            refuse_open_files(error)
             text = getattr(error, "strerror", None) or str(error) or type(error).__name__
             text = f"{label} cannot be read as {'a ' * (kind == 'video')}{kind}: {shortened(text)}"
             raise BadRecord("broken_media", text) from None
