@@ -160,7 +160,7 @@ def test_exports_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyP
             output = tmp_path / f"{name}-{engine}"
             export(tmp_path / "index", output, workers=2, engine=engine)
         local, there = (contents(tmp_path / f"{name}-{engine}") for engine in ENGINES)
-        assert local == there and len(local) > 3
+        assert local == there and len(local) >= 3
 
 
 def test_bad_use_gets_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

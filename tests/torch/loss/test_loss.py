@@ -79,13 +79,12 @@ def packed(
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """The same in packs, `together` per micro-step."""
     model, dataset, weights = tiny_model(), PackedDataset(index, Encode()), LossWeights(name)
-    sampler = PackSampler(index, global_batch=BATCH)
-    packs = sampler.packs_of_step(0)
-    denominator = sampler.denominator(0, name)
-    assert denominator is not None
-    total = 0.0
-    for start in range(0, BATCH, together):
-        batch = collate([dataset[k] for k in packs[start : start + together]], attention)
+    packs = [dataset[k] for k in PackSampler(index, global_batch=BATCH).packs_of_step(0)]
+    batches = [
+        collate(packs[start : start + together], attention) for start in range(0, BATCH, together)
+    ]
+    denominator, total = seen_denominator(batches, weights), 0.0
+    for batch in batches:
         inputs = {k: v for k, v in batch.items() if "labels" not in k}
         extra: dict[str, Any] = {}
         if how == "kept":
