@@ -76,6 +76,8 @@ def joint_bound(sizes: Int64s, limits: Int64s, names: Sequence[str]) -> tuple[in
         raise ValueError("every size must lie in 0..limit")
     best = (0, f"{names[0]} volume")
     for name, values, limit in zip(names, sizes.T, limits.tolist(), strict=True):
+        if not values.any():
+            continue
         packs, how = lower_bound(Histogram.of(values[values > 0]), limit)
         if packs > best[0]:  # the first, simpler one wins a tie
             best = packs, f"{name} {how}"

@@ -56,7 +56,7 @@ def test_bound_optimum_plan(problem: tuple[Int64s, Int64s]) -> None:
     bound, name = joint_bound(sizes, limits, NAMES)
     assert bound <= optimum(sizes, limits) <= int(packed(sizes, limits, 0).max()) + 1
     assert bound >= volume_packs(sizes, limits) > 0
-    assert name.split(" ", 1)[0] in (*NAMES, "joint")
+    assert name.split(" ", 1)[0] in NAMES
 
 
 def test_a_single_limit_gives_its_own_bound_and_name() -> None:
@@ -66,27 +66,6 @@ def test_a_single_limit_gives_its_own_bound_and_name() -> None:
         "num_images " + lower_bound(Histogram.of(np.array([3, 3, 3])), 5)[1],
     )
     assert joint_bound(np.array([[3], [3], [4]]), np.array([5]), ["tokens"])[0] == 3
-
-
-def test_the_sum_shows_what_no_limit_shows() -> None:
-    """Large in tokens, or large in images: together more than half of both limits."""
-    one, other = [6, 5], [5, 6]
-    sizes, limits = np.array([one, other] * 10), np.array([11, 11])
-    assert max(lower_bound(Histogram.of(column), 11)[0] for column in sizes.T) == 10
-    assert joint_bound(sizes, limits, NAMES[:2])[0] >= 10
-    lopsided = np.array([[7, 4], [4, 7]] * 10 + [[6, 6]] * 5)
-    bound, name = joint_bound(lopsided, np.array([11, 10]), NAMES[:2])
-    assert name.startswith("joint") and bound > max(
-        lower_bound(Histogram.of(column), limit)[0]
-        for column, limit in zip(lopsided.T, (11, 10), strict=True)
-    )
-
-
-def test_three_limits_together() -> None:
-    """No two of these fit into one pack, which only the sum of all three shows of all of them."""
-    sizes = np.array([[6, 5, 5], [5, 6, 5], [5, 5, 6]] * 10)
-    bound, name = joint_bound(sizes, np.array([10, 10, 10]), NAMES)
-    assert bound == len(sizes) and name.startswith("joint")
 
 
 def test_large_numbers_do_not_overflow() -> None:
