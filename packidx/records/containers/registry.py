@@ -68,8 +68,8 @@ def strip_suffix(name: str) -> str:
     return name.removesuffix(longest)
 
 
-def required_kind(uri: str, path: str, data_type: str | None = None) -> str:
-    """The container of a file of records, `data_type` where the file does not say.
+def required_kind(uri: str, path: str) -> str:
+    """The container of a file of records.
 
     Raises:
         SourceError: the file is of no known kind.
@@ -77,7 +77,7 @@ def required_kind(uri: str, path: str, data_type: str | None = None) -> str:
     if not urls.is_url(path) and not os.path.isfile(path):  # `find_shards` says what it is
         return DEFAULT
     refuse_compressed(uri)
-    kind = kind_of(path, by_id=True) or data_type
+    kind = kind_of(path, by_id=True)
     if kind is not None:
         return kind
     if path.endswith(JSON):

@@ -182,14 +182,11 @@ def test_mixes_name_data_sets_of_the_hub(
 ) -> None:
     hub.push("org/talks", TALKS)
     monkeypatch.chdir(tmp_path)
-    listed = {"datasets": [{"path": "org/talks", "data_type": "hf_dataset"}]}
     meta = {
         "own": {"file_name": "hf://datasets/org/talks", "split": "test"},
         "file": {"file_name": "hf://datasets/org/talks/data/train-00000-of-00002.parquet"},
     }
-    for number, content in enumerate((listed, meta)):
-        (tmp_path / f"{number}.yaml").write_text(json.dumps(content))
-    one, both = found(hub, tmp_path / "home", "0.yaml", "1.yaml")
-    assert len(files(one)) == 2 and one[0][1] == "data/train"
+    (tmp_path / "mix.yaml").write_text(json.dumps(meta))
+    (both,) = found(hub, tmp_path / "home", "mix.yaml")
     assert [shard[1] for shard in both if isinstance(shard, list)] == ["own", "file"]
     assert files(both) == ["test-00000-of-00001.parquet", "train-00000-of-00002.parquet"]
