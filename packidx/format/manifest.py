@@ -67,10 +67,10 @@ def written(default: Any) -> Any:
 
 Container = Literal[
     Literal["jsonl", "json", "csv", "tsv"],
-    Literal["jsonl.gz", "jsonl.zst", "jsonl.bz2", "jsonl.xz"],
-    Literal["json.gz", "json.zst", "json.bz2", "json.xz"],
-    Literal["csv.gz", "csv.zst", "csv.bz2", "csv.xz"],
-    Literal["tsv.gz", "tsv.zst", "tsv.bz2", "tsv.xz"],
+    Literal["jsonl.gz", "jsonl.zst"],
+    Literal["json.gz", "json.zst"],
+    Literal["csv.gz", "csv.zst"],
+    Literal["tsv.gz", "tsv.zst"],
     Literal["parquet", "arrow", "tar"],
 ]
 
