@@ -223,7 +223,7 @@ class PlacedRange(NamedTuple):
 
 def placed_ranges(job: EstimateJob) -> Iterator[PlacedRange]:
     """Yield the ranges of a job, of which all is decided, in order."""
-    versions = [schema.FORMAT_VERSION, str(schema.ALL_LENGTHS)]
+    versions = [schema.FORMAT_VERSION, str(schema.LENGTHS_WITH_SPANS)]
     shared = recipe(job)
     if shared["encoder"] is not None:
         del shared["processor"]  # its fingerprint names it, however its folder is spelt
@@ -249,7 +249,7 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
             totals[name] = totals[name].plus(own)
     total, encoder = functools.reduce(SourceSums.plus, totals.values()), job.encoder
     num_columns = max([len(schema.LENGTHS.names), *(len(part.digests) for part in parts)])
-    columns = schema.ALL_LENGTHS.names[:num_columns]  # the last ones only where a part has them
+    columns = schema.LENGTHS_WITH_SPANS.names[:num_columns]
     if encoder is not None and job.compared is not None:
         encoder = replace(encoder, compared=job.compared.to_json())
     of_shards, of_sources = _columns(job, parts)

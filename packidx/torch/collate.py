@@ -53,9 +53,6 @@ def collate(
     Packs of a plan made with ``--shift`` carry shifted labels, returned as ``shift_labels`` too:
     by these transformers' causal loss knows not to shift them again.
 
-    Packs with preference pairs give ``pair_ids`` int64 [samples of all packs], counted on from pack
-    to pack, -1 for samples of no pair: take it out of the batch for the loss, as no model takes it.
-
     Packs whose pixels are bytes give ``pixel_table``, too: call `normalise_pixels` on the batch.
 
     Args:
@@ -84,7 +81,6 @@ def collate(
     if _OF_LISTS in batch:
         batch |= {key: batch[key].tolist() for key in _LISTS if key in batch}
     batch |= _LAYOUTS[attention](rows, batch["position_ids"])
-    batch |= _joined_pair_ids(packs)
     batch |= _one_table(packs)
     batch["use_cache"] = False
     return batch
@@ -220,18 +216,6 @@ def _thd_bounds(row: Sequence[Segment]) -> tuple[Tensor, Tensor]:
 def _cumulative(counts: Sequence[int]) -> Tensor:
     """0 and the sums of the first 1, 2, … counts, int32 [len(counts) + 1]."""
     return torch.tensor([0, *accumulate(counts)], dtype=torch.int32)
-
-
-def _joined_pair_ids(packs: Sequence[Pack]) -> dict[str, Tensor]:
-    """``pair_ids`` of a batch, counted on from pack to pack; nothing where no pack has any."""
-    if all(pack.pair_ids is None for pack in packs):
-        return {}
-    ids, first = [], 0
-    for pack in packs:
-        own = torch.full_like(pack.sample_ids, -1) if pack.pair_ids is None else pack.pair_ids
-        ids.append(torch.where(own >= 0, own + first, own))
-        first += int(own.max()) + 1 if len(own) else 0
-    return {"pair_ids": torch.cat(ids)}
 
 
 def _one_table(packs: Sequence[Pack]) -> dict[str, Tensor]:

@@ -54,9 +54,6 @@ class Pack:
             manifest's list.
         segments: the n samples, then the dummy image and the pack's own padding, if there are any.
         shifted: whether position t predicts ``labels[t]``, of plans made with ``--shift``.
-        pair_ids: int64 [n], None where there are no preference pairs (``--pair both``): 0, 1, … the
-            same for both sides of a pair, of which the chosen one stands first; -1 for samples of
-            no pair, and for a side whose other one was left out.
         rules: how `encode` says that its own tensors are joined.
         events: what went otherwise than planned, a list of dicts, as in `events`.
         stream: of a stream's, what `StreamLoader` keeps of it.
@@ -70,7 +67,6 @@ class Pack:
     source_ids: Tensor
     segments: list[Segment]
     shifted: bool = False
-    pair_ids: Tensor | None = None
     rules: Rules | None = None
     events: Happened = field(default_factory=list)
     stream: dict[str, Any] | None = None
@@ -115,8 +111,8 @@ class Pack:
         - every other per-token tensor, [T]
         - every tensor of media, joined in order: on dimension 0, but for those of which `joining`
           knows another way
-        - ``pack_id``, ``sample_ids``, ``source_ids``, and ``pair_ids``, ``shifted`` and
-          ``pixel_table`` where they say something
+        - ``pack_id``, ``sample_ids``, ``source_ids``, and where they say something ``shifted``
+          and ``pixel_table``
         """
         joined: dict[str, Any] = dict(join_segments([self.segments], self.rules))
         for key in ("position_ids", *fills(self.rules)):
@@ -129,8 +125,6 @@ class Pack:
         joined["lengths"] = torch.tensor(lengths, dtype=torch.int32)
         joined["pack_id"] = self.pack_id
         joined["sample_ids"], joined["source_ids"] = self.sample_ids, self.source_ids
-        if self.pair_ids is not None:
-            joined["pair_ids"] = self.pair_ids
         if self.shifted:
             joined["shifted"] = True
         if self.pixel_table is not None:

@@ -332,7 +332,9 @@ def coco(folder: Path) -> None:
 def in_an_object(folder: Path) -> None:
     put_images(folder, "a.png")
     record = {"question": "What is it?", "answer": "A cat.", "image": "a.png"}
-    (folder / "vqa.json").write_text(json.dumps({"info": {"year": 2014}, "questions": [record, record]}))
+    (folder / "vqa.json").write_text(
+        json.dumps({"info": {"year": 2014}, "questions": [record, record]})
+    )
 
 
 def documents(folder: Path) -> None:

@@ -74,13 +74,6 @@ class RawRecord(NamedTuple):
     record: dict[str, Any] | BadRecord
     key: str | None = None
     """Its name in the shard, where the container has names beside the records."""
-    pair: str | None = None
-    """Which of `format.terms.PAIR_SIDES` this is, where both sides of a pair are samples."""
-
-    @property
-    def number(self) -> int:
-        """Number of its sample in the shard."""
-        return self.row if self.pair is None else 2 * self.row + (self.pair == "rejected")
 
 
 class Container(ABC):
