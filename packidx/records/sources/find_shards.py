@@ -39,7 +39,7 @@ def find_shards(
     (``sub/train``), and for one that `datasets` saved, the folder's. A mix is one by its
     name, or ``mix:FILE``; ``mix.json#a,b`` takes two of its data sets. Mixes are not looked for in
     folders, nor are files and folders whose names begin with a dot, nor what lies elsewhere, links
-    resolved. Of a folder with splits, the train split is taken, or ``folder#val,test``.
+    resolved. Of a folder that lists its splits, the train split is taken, or ``folder#val,test``.
 
     Args:
         args: of a data set, its own name and layout hold, as they do in a mix.
@@ -129,7 +129,11 @@ def _find(arg: str, layout: Layout, told: Told) -> list[InputFile]:
             refuse_outside(shard.path, folder)
         shards += [dataclasses.replace(shard, source=source or shard.source) for shard in found]
     if not data_set.places:
-        shards = in_folder(folder, folder, layout, told, name.splits or None)
+        try:
+            shards = in_folder(folder, folder, layout, told, name.splits or None)
+        except SourceError as error:
+            url = f"{hub.SCHEME}{name.repo}@{os.path.basename(folder)}"
+            raise SourceError(str(error).replace(folder, url)) from None
     if not shards:
         refuse_folder(arg, folder)
         raise SourceError(f"{arg} has no data file: known endings are {KNOWN}")
