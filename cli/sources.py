@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packidx.format.terms import COLUMNS, PAIRS, TAGS
+from packidx.format.terms import COLUMNS, PAIR_SIDES, TAGS
 from packidx.inspect.facts import compared_fact
 from packidx.words import count, number_of
 
@@ -56,9 +56,9 @@ _transform = option(
 pair_option = option(
     "--pair",
     None,
-    "Take one side of preference pairs as a record of its own, or both, as two samples that a"
-    " plan keeps together. Without it such records are rejected; with it all others are.",
-    type=click.Choice(PAIRS),
+    "Take one side of preference pairs as a record of its own. Without it such records are"
+    " rejected; with it all others are.",
+    type=click.Choice(PAIR_SIDES),
 )
 _media_root = option(
     "--media-root",

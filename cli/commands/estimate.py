@@ -124,7 +124,7 @@ def _first_samples(path: str, number: int, options: Mapping[str, Any]) -> list[d
 def print_samples(samples: Sequence[Mapping[str, Any]]) -> None:
     """Each sample: what it is called, how long it is, and its text."""
     for sample in samples:
-        named = " ".join(filter(None, (sample[name] for name in ("source", "key", "pair"))))
+        named = " ".join(filter(None, (sample[name] for name in ("source", "key"))))
         say("")
         if sample["error"] is not None:
             say(f"── {named}: cannot be built: {sample['error']}")

@@ -129,7 +129,7 @@ def _cells(sample: Row) -> dict[str, str]:
         key = f"{os.path.basename(sample['shard'])}#{sample['row']}"
     return {
         "position": str(sample["position"]),
-        "sample": " ".join(filter(None, (str(sample["sample_id"]), sample["pair"]))),
+        "sample": sample["sample_id"],
         "tokens": tokens,
         "source": cut_left(visible(sample["source"] or "–"), 16),
         "key": cut_left(visible("–" if key is None else key), 32),

@@ -25,7 +25,7 @@ from packidx.io.copies import StoredFile
 from packidx.io.storage import reading
 from packidx.processor.counts import Compared
 from packidx.records.containers.base import RecordRange
-from packidx.records.containers.tar import APART, DUPLICATE, TAR
+from packidx.records.containers.tar import APART, TAR
 from packidx.records.shard_marks import is_unchanged
 from packidx.records.shards import InputFile, ScannedShard
 from packidx.software import software
@@ -109,7 +109,7 @@ class Earlier:
         shard, ranges = self.manifest.shards[number], self.ranges[number]
         if sum(part.num_records for part in ranges) != shard.rows:
             return None
-        if file.container == TAR and not {DUPLICATE, APART}.isdisjoint(self.manifest.rejected):
+        if file.container == TAR and APART in self.manifest.rejected:
             return None  # which keys come again, and which samples are torn, is in no note
         is_read_alike = _as_read(self._layouts[shard.source]) == _as_read(file.layout)
         if shard.container != file.container or not is_read_alike:

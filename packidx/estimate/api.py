@@ -134,8 +134,7 @@ def estimate_lengths(
         tags: the words of their turns, ``{"role_tag": "speaker"}``; see `format.terms.TAGS`.
         delimiter: between the cells of CSV and TSV files, one character; a TSV has no quotes
             unless it is stated.
-        pair: which side of preference pairs is taken, ``'chosen'`` or ``'rejected'``, or
-            ``'both'``, which makes two samples of a record that a plan keeps together; by default
+        pair: which side of preference pairs is taken, ``'chosen'`` or ``'rejected'``; by default
             none is, and their records are rejected.
         ignore: columns that are as if they were not there. One that nothing reads and that holds
             what training should see is rejected otherwise (``unused_column``).

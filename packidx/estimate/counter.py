@@ -94,7 +94,6 @@ class ExaminedRecord:
     offset: int | None = None
     nbytes: int | None = None
     key: str | None = None
-    pair: str | None = None
     conversation: Conversation | None = None
     infos: tuple[MediaInfo | None, ...] = ()
     measured: Measured | None = None
@@ -297,11 +296,11 @@ def name_in_shard(raw: RawRecord) -> str | None:
 def examine_batch(
     raws: Iterable[RawRecord], shard: ShardContext, shift: int, counter: RecordCounter
 ) -> list[ExaminedRecord]:
-    """`examine` of each record, or side of a pair, numbered `shift` more than in its shard.
+    """`examine` of each record, numbered `shift` more than in its shard.
 
     Sizes that an object store is asked for are asked for together: what takes time is to wait.
     """
-    rows = [_begun(raw, shard, raw.number + shift, counter) for raw in raws]
+    rows = [_begun(raw, shard, raw.row + shift, counter) for raw in raws]
     waiting = [item for item in rows if item.waits]
     if waiting:
         with warnings.catch_warnings():
@@ -326,7 +325,7 @@ def _begun(
 ) -> ExaminedRecord:
     """`examine` as far as no object store need be asked for sizes."""
     item = ExaminedRecord(sample_id=sample_id, row=raw.row, offset=raw.offset, nbytes=raw.nbytes)
-    item.key, item.pair = name_in_shard(raw), raw.pair
+    item.key = name_in_shard(raw)
     if isinstance(raw.record, BadRecord):
         item.error = raw.record
         return item

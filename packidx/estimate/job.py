@@ -217,7 +217,7 @@ class PlacedRange(NamedTuple):
 
 def placed_ranges(job: EstimateJob) -> Iterator[PlacedRange]:
     """Yield the ranges of a job, of which all is decided, in order."""
-    versions = [schema.FORMAT_VERSION, str(schema.ALL_LENGTHS)]
+    versions = [schema.FORMAT_VERSION, str(schema.LENGTHS_WITH_SPANS)]
     shared = recipe(job)
     if shared["encoder"] is not None:
         del shared["processor"]  # its fingerprint names it, however its folder is spelt

@@ -140,7 +140,7 @@ def write_part(
 
     Args:
         folder: where they belong.
-        table: of schema `ALL_LENGTHS`, of which a part has no more columns than it needs.
+        table: of schema `LENGTHS_WITH_SPANS`; a part without spans leaves their column out.
         ranges: what its rows are, in order; which of them are rejected is filled in.
 
     Raises:
@@ -196,12 +196,10 @@ def _put(temporary: str, folder: str, kind: tuple[str, str], number: int, rows: 
 
 
 def _with_what_is_known(table: pa.Table) -> pa.Table:
-    """`table` up to the last of the columns that a table may lack and that says something."""
-    for known in (schema.ALL_LENGTHS, schema.LENGTHS_WITH_SPANS):
-        last = known.names[-1]
-        if last in table.column_names and pc.any(table[last].is_valid()).as_py():
-            return table.select(known.names)
-    return table.select(schema.LENGTHS.names)
+    """`table` without the spans of labels if it has none."""
+    spans = schema.LENGTHS_WITH_SPANS.names[-1]
+    known = spans in table.column_names and pc.any(table[spans].is_valid()).as_py()
+    return table.select((schema.LENGTHS_WITH_SPANS if known else schema.LENGTHS).names)
 
 
 def _with_rejected(ranges: Sequence[RangeRows], reasons: pa.ChunkedArray) -> Iterator[RangeRows]:
@@ -377,7 +375,7 @@ def _beside(note: StoredFile, part: Part) -> StoredFile:
 @lru_cache(maxsize=1)
 def _read_part(file: StoredFile) -> pa.Table:
     with local_copy(file) as copy, pq.ParquetFile(copy, page_checksum_verification=True) as stored:
-        return conform(stored.read(use_threads=False), schema.ALL_LENGTHS)
+        return conform(stored.read(use_threads=False), schema.LENGTHS_WITH_SPANS)
 
 
 def taken_rows(old: OldRows, place: Place) -> tuple[pa.Table, RangeRows]:
@@ -405,5 +403,5 @@ def taken_rows(old: OldRows, place: Place) -> tuple[pa.Table, RangeRows]:
     }
     for name, values in columns.items():
         at = rows.schema.get_field_index(name)
-        rows = rows.set_column(at, schema.ALL_LENGTHS.field(name), values)
+        rows = rows.set_column(at, schema.LENGTHS_WITH_SPANS.field(name), values)
     return rows, noted._replace(place=place)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packidx.arrays import Int64s
-from packidx.errors import BadRecord, LimitError, MismatchError, SourceError
+from packidx.errors import LimitError, MismatchError, SourceError
 from packidx.estimate.counter import (
     BATCH,
     CounterSettings,
@@ -40,7 +40,6 @@ from packidx.estimate.parts import (
 )
 from packidx.format import schema
 from packidx.format.schema import METHODS
-from packidx.format.terms import PAIR_SIDES
 from packidx.processor.counts import (
     KINDS,
     UNKNOWN,
@@ -182,7 +181,7 @@ def make_part(
             progress(part.file.rows)
         return part
     temporary = begin_part(folder, task.number)
-    tables, ranges = [schema.ALL_LENGTHS.empty_table()], []
+    tables, ranges = [schema.LENGTHS_WITH_SPANS.empty_table()], []
     for placed, old in zip(task.ranges, task.old, strict=True):
         if old is None:
             table, rows = _count(placed, counter, progress)
@@ -207,7 +206,7 @@ def _count(
     placed: PlacedRange, counter: RecordCounter, progress: Callable[[int], None] | None
 ) -> tuple[pa.Table, RangeRows]:
     """Return the rows of a range, and what they are."""
-    tables, looked_at = [schema.ALL_LENGTHS.empty_table()], LookedAt()
+    tables, looked_at = [schema.LENGTHS_WITH_SPANS.empty_table()], LookedAt()
     columns: dict[str, str] = {}
     shard, part = replace(placed.shard, looked_at=looked_at), placed.range
     try:
@@ -289,10 +288,6 @@ def _counted(
     return count(item, counter)
 
 
-OTHER_SIDE = "other_side"
-"""Why a side of a preference pair is rejected that is all right itself."""
-
-
 def shard_rows(
     shard: ShardContext,
     record_range: RecordRange,
@@ -318,7 +313,6 @@ def shard_rows(
 
 def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordCounter) -> pa.Table:
     counts, good = count_rows(rows, counter)
-    reject_together(rows, counts, good)
     num = len(rows)
     names = [f"{shard.name}#{item.row}" if item.key is None else item.key for item in rows]
     columns: dict[str, Any] = {
@@ -338,24 +332,8 @@ def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordC
         nothing = pa.scalar(None, columns["media"].type)
         columns["media"] = pc.if_else(pa.array(known), columns["media"], nothing)
     columns.update(_status_columns(rows, counter))
-    columns["pair"] = [item.pair for item in rows]
-    arrays = [_array(columns[field.name], field.type) for field in schema.ALL_LENGTHS]
-    return pa.Table.from_arrays(arrays, schema=schema.ALL_LENGTHS)
-
-
-def reject_together(rows: Sequence[ExaminedRecord], counts: Counts, good: Sequence[int]) -> None:
-    """Reject the other side of each rejected one: half a pair is none."""
-    counted = {number: at for at, number in enumerate(good)}
-    for number in range(len(rows) - 1) if any(item.pair for item in rows) else ():
-        sides = rows[number], rows[number + 1]
-        if (sides[0].pair, sides[1].pair) != PAIR_SIDES:
-            continue
-        for side, other, at in ((*sides, number), (*sides[::-1], number + 1)):
-            if side.error is None and other.error is not None and other.error.reason != OTHER_SIDE:
-                text = f"the {other.pair} side: {other.error.reason}: {other.error.detail}"
-                side.error = BadRecord(OTHER_SIDE, text)
-                if at in counted:
-                    counts.errors[counted[at]] = side.error
+    arrays = [_array(columns[field.name], field.type) for field in schema.LENGTHS_WITH_SPANS]
+    return pa.Table.from_arrays(arrays, schema=schema.LENGTHS_WITH_SPANS)
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:

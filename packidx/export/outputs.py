@@ -58,7 +58,7 @@ def _check_records(index: Index) -> None:
     """Refuse a plan of what is in no record of its files.
 
     Raises:
-        OptionError: the plan is of a transform, or of preference pairs.
+        OptionError: the plan is of a transform.
     """
     where = f"{index.path}@{index.id[:12]}"
     transform = index.snapshot.lengths.transform
@@ -67,11 +67,6 @@ def _check_records(index: Index) -> None:
             f"the lengths of {where} were counted with the transform {transform.name}, which "
             "runs in training, on the files' own records: export a plan of lengths without one, or "
             "read this one with packidx.torch.PackedDataset"
-        )
-    if index.snapshot.has_pairs:
-        raise OptionError(
-            f"{where} has preference pairs, of whose sides an export says nothing: read it with "
-            "packidx.torch.PackedDataset, or export a plan of one side (--pair chosen)"
         )
 
 

@@ -334,12 +334,6 @@ class IndexManifest(Manifest, frozen=True, kw_only=True):
     recipe: str | None = None
     """The text of the recipe that was packed, which is not part of what is planned."""
 
-    @property
-    def has_pairs(self) -> bool:
-        """Whether both sides of preference pairs of a source are samples."""
-        layouts = (source.layout for source in self.sources)
-        return any(layout is not None and layout.pair == "both" for layout in layouts)
-
     @cached_property
     def placed(self) -> list[PlacedWindow]:
         """The windows in order, and where the numbers of each begin."""

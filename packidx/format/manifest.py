@@ -19,7 +19,7 @@ from msgspec.structs import force_setattr, replace
 
 from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError, OptionError, refuse_open_files
-from packidx.format.terms import BOTH, COLUMNS, PAIRS, TAGS
+from packidx.format.terms import COLUMNS, PAIR_SIDES, TAGS
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
 from packidx.io.unique_keys import load_json
@@ -68,10 +68,10 @@ def written(default: Any) -> Any:
 
 Container = Literal[
     Literal["jsonl", "json", "csv", "tsv"],
-    Literal["jsonl.gz", "jsonl.zst", "jsonl.bz2", "jsonl.xz"],
-    Literal["json.gz", "json.zst", "json.bz2", "json.xz"],
-    Literal["csv.gz", "csv.zst", "csv.bz2", "csv.xz"],
-    Literal["tsv.gz", "tsv.zst", "tsv.bz2", "tsv.xz"],
+    Literal["jsonl.gz", "jsonl.zst"],
+    Literal["json.gz", "json.zst"],
+    Literal["csv.gz", "csv.zst"],
+    Literal["tsv.gz", "tsv.zst"],
     Literal["parquet", "arrow", "tar"],
 ]
 
@@ -149,7 +149,7 @@ class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
     delimiter: Annotated[str, Meta(min_length=1)] | None = None
     """Between cells, for tables in text; None is the kind's own."""
     pair: str | None = None
-    """Which side of preference pairs is taken (`PAIRS`); None takes no pairs."""
+    """Which side of preference pairs is taken (`PAIR_SIDES`); None takes no pairs."""
     ignore: tuple[str, ...] = ()
     """Columns that are as if they were not there; of files in a tar, what follows the key."""
 
@@ -165,26 +165,17 @@ class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
                 raise OptionError(f"{name} is {value!r}: give text, or leave it out")
         if not isinstance(self.ignore, list | tuple) or not all(map(_is_name, self.ignore)):
             raise OptionError(f"ignore is {self.ignore!r}: give a list of columns")
-        if self.pair not in (None, *PAIRS):
-            raise OptionError(f"pair is {self.pair!r}: give one of {', '.join(PAIRS)}")
+        if self.pair not in (None, *PAIR_SIDES):
+            raise OptionError(f"pair is {self.pair!r}: give one of {', '.join(PAIR_SIDES)}")
         force_setattr(self, "columns", dict(sorted(self.columns.items())))
         force_setattr(self, "tags", dict(sorted(self.tags.items())))
         force_setattr(self, "sample_ratio", _WHOLE if ratio == _WHOLE else ratio)
         force_setattr(self, "ignore", tuple(sorted(set(self.ignore))))
 
     @property
-    def takes_both(self) -> bool:
-        """Whether each record is a pair of samples."""
-        return self.pair == BOTH
-
-    @property
     def stated_columns(self) -> set[str]:
         """All columns that are stated to be something."""
         return {name for own in self.columns.values() for name in (own, *own.split(","))}
-
-    def of_side(self, side: str | None) -> "Layout":
-        """The layout of the records of one side, where both are taken."""
-        return replace(self, pair=side) if self.takes_both and side is not None else self
 
 
 def _is_name(value: Any) -> bool:

@@ -65,10 +65,6 @@ LENGTHS = pa.schema(
 # In tables with a sample that is trained in part (FORMAT.md); others leave the column out.
 LABEL_SPANS = pa.list_(pa.struct([pa.field("start", pa.int32()), pa.field("stop", pa.int32())]))
 LENGTHS_WITH_SPANS = LENGTHS.append(pa.field("label_spans", LABEL_SPANS))
-# Of tables with preference pairs both sides of which are samples (FORMAT.md).
-PAIR = pa.field("pair", pa.string())
-ALL_LENGTHS = LENGTHS_WITH_SPANS.append(PAIR)
-"""Every column that a lengths table may have."""
 
 MEDIA_COUNTERS = (("num_images", "image_tokens"), ("num_videos", "video_tokens"), ("audio_tokens",))
 """Counters of each kind of medium: a sample has it if one is positive."""
@@ -113,10 +109,9 @@ SAMPLES = pa.schema(
         pa.field("label_tokens", pa.int32()),
         *LOCATOR,
         pa.field("media", PLANNED_MEDIA),
-        PAIR,
     ]
 )
-SAMPLES_OPTIONAL = ("media", "pair")
+SAMPLES_OPTIONAL = ("media",)
 """Columns that are left out where the lengths do not have them, and read as null."""
 
 DROPPED = pa.schema(
@@ -157,7 +152,6 @@ class Sample(NamedTuple):
     offset: int | None
     nbytes: int | None
     media: list[dict[str, Any]] | None = None
-    pair: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ GroupBy = Literal["source", "media_type"]
 Schedule = Literal["stratified", "random"]
 Side = Literal["train", "holdout"]
 PAIR_SIDES = ("chosen", "rejected")
-"""The sides of a preference pair, in the order in which their samples stand."""
+"""What `packidx.format.manifest.Layout.pair` may be: which answer of preference pairs is taken."""
 COLUMNS = (
     *("messages", "images", "videos", "audios", "system", "tools", "id"),
     *("input_ids", "labels", "text_tokens", "mm_inputs_meta"),
@@ -30,9 +30,6 @@ TAGS = {
     "function_tag": "function_call",
 }
 """What LLaMA-Factory and NeMo call the words of a turn → the role such a word means."""
-BOTH = "both"
-PAIRS = (*PAIR_SIDES, BOTH)
-"""What `packidx.format.manifest.Layout.pair` may be: which answer of preference pairs is taken."""
 MAX_CAPACITY = 1 << 30
 
 BY_CHOICE = ("excluded", "consumed", "holdout", "train", "mix")

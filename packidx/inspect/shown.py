@@ -93,7 +93,7 @@ def shown_samples(
         encode: what the table was counted with, as was `transform`.
 
     Returns:
-        ``sample_id``, ``source``, ``key``, ``pair``, ``planned_length`` (tokens by the table),
+        ``sample_id``, ``source``, ``key``, ``planned_length`` (tokens by the table),
         ``length`` (tokens that the encoder made), ``label_tokens`` (those of them that are trained
         on), ``runs`` (`TokenRun`) and ``error`` (why the sample could not be built).
 
@@ -106,7 +106,6 @@ def shown_samples(
     return [
         {
             **{name: getattr(sample, name) for name in ("sample_id", "source", "key")},
-            "pair": getattr(sample, "pair", None),
             "planned_length": sample.length,
             **_built(sample, fetcher, encode, words),
         }

@@ -19,7 +19,7 @@ from packidx.index.tables import StepOptions, Steps
 from packidx.inspect.sql import Row, rows_of, tables_of
 
 _OF_SAMPLE = (
-    *("position", "sample_id", "source", "key", "pair"),
+    *("position", "sample_id", "source", "key"),
     *("copy", "piece", "token_start", "length", "shard", "row"),
 )
 _WHERE = "WHERE sample_id = $sample_id OR (key = $key AND coalesce(source = $source, true))"
@@ -93,7 +93,7 @@ def trace_step(
         ``step``, ``num_steps``, ``consumed`` (True if the state is behind the step; None without a
         state), and ``packs``: ``pack_id``, ``step``, ``micro_step`` and ``rank`` (None without a
         world size), ``length``, and ``samples``: ``position``, ``sample_id``, ``source``, ``key``,
-        ``pair``, ``copy``, ``piece``, ``token_start``, ``length``, ``shard`` (its path), ``row``.
+        ``copy``, ``piece``, ``token_start``, ``length``, ``shard`` (its path), ``row``.
 
     Raises:
         OptionError: there is no such step, or values contradict each other.

@@ -273,8 +273,7 @@ def _dropped(index: Index) -> list[Row]:
             count(*) FILTER (is_longer) AS longer,
             count(*) FILTER (is_longer AND ends_with(detail, '{WITH_MEDIA}')) AS media,
             max(length) AS length, arg_max(key, length) AS key
-            FROM (SELECT *, length > {longest_row} AND NOT starts_with(detail, 'a pair')
-                AS is_longer FROM dropped)
+            FROM (SELECT *, length > {longest_row} AS is_longer FROM dropped)
             GROUP BY source, reason ORDER BY source, reason""",
         )
 

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from packidx.arrays import Bools, Int32s, Int64s, Ints, Uint64s
 from packidx.errors import FormatError
 from packidx.format.parquet import as_arrow
-from packidx.format.schema import ALL_LENGTHS, LENGTHS, MEDIA_COUNTERS, METHODS
-from packidx.format.terms import PAIR_SIDES
+from packidx.format.schema import LENGTHS, LENGTHS_WITH_SPANS, MEDIA_COUNTERS, METHODS
 from packidx.hashing import hash_strings
 
 if TYPE_CHECKING:
@@ -59,29 +58,6 @@ class LengthsRows:
         column = self.frame.get_column("length")
         values: Int32s = column.cast(pl.Int32).fill_null(0).to_numpy()
         return values if values.min(initial=0) >= 0 else np.maximum(values, 0)
-
-    @cached_property
-    def chosen(self) -> Int64s:
-        """Numbers of the rows that are the chosen side of a preference pair, int64, ascending: the
-        rejected one is the row behind it.
-
-        Raises:
-            FormatError: a side stands alone.
-        """
-        if "pair" not in self.frame.columns:
-            return np.empty(0, np.int64)
-        column = self.frame.get_column("pair")
-        sides = [(column == side).fill_null(False).to_numpy() for side in PAIR_SIDES]
-        first, second = (np.flatnonzero(side) for side in sides)
-        alone = np.setxor1d(first + 1, second)
-        if len(alone) or len(first) + len(second) != len(column) - column.null_count():
-            number = int(alone[0]) if len(alone) else 0
-            number = min(number, self.num_rows - 1)
-            raise FormatError(
-                f"{self.uri}: at sample {self.sample_id[number]} a side of a preference pair "
-                "stands alone: `pair` is 'chosen' and, of the next sample, 'rejected', or null"
-            )
-        return first
 
     def check_ids(self) -> None:
         """Raise a FormatError unless every sample id is above the one before it."""
@@ -189,7 +165,7 @@ class LengthsRows:
     def arrow(self, name: str) -> pa.Array:
         """Column `name` as Arrow has it, one chunk."""
         column = self.frame.get_column(name).to_arrow(compat_level=pl.CompatLevel.oldest())
-        kind = ALL_LENGTHS.field(name).type
+        kind = LENGTHS_WITH_SPANS.field(name).type
         return column if pa.types.is_integer(kind) else column.cast(kind)
 
     def chunks(self, name: str) -> Iterator[pa.Array]:
@@ -199,7 +175,7 @@ class LengthsRows:
 
     def take(self, name: str, rows: Ints) -> pa.Array:
         """Column `name` at `rows` in the type the schema gives it; nulls if it is absent."""
-        kind = ALL_LENGTHS.field(name).type
+        kind = LENGTHS_WITH_SPANS.field(name).type
         if name == "sample_id":
             if name not in self.frame.columns:
                 return as_arrow(np.add(rows, self.start, dtype=np.int64))
@@ -229,7 +205,7 @@ _MOST = 1 << 48
 
 def typed(column: pl.Series, uri: str) -> pl.Series:
     """`column` if it is what the schema says, else a FormatError that names it."""
-    want = ALL_LENGTHS.field(column.name).type
+    want = LENGTHS_WITH_SPANS.field(column.name).type
     where = f"{uri}: column `{column.name}`"
     if pa.types.is_integer(want):
         if not (column.dtype.is_integer() or column.dtype == pl.Null):
@@ -272,7 +248,7 @@ class Places:
         self._counted, self._before = 0, Counter[str | None]()
 
     def draws(self, rows: LengthsRows) -> Uint64s:
-        """uint64 [n], the number that each of `rows` is drawn by; of the sides of a pair, one."""
+        """uint64 [n], the number that each of `rows` is drawn by."""
         if self._shards:
             shard, row = (rows.ints(name)[0] for name in ("shard", "row"))
             return self._salts.take(shard, mode="clip") ^ row.view(np.uint64)
@@ -283,7 +259,6 @@ class Places:
             place = rows.frame.select(pl.int_range(pl.len()).over("source")).to_series().to_numpy()
             place = place + self._rows_before(rows.start, source)
             salts = hash_strings(rows.arrow("source").dictionary_encode())
-        place[rows.chosen + 1] = place[rows.chosen]
         return salts ^ place.view(np.uint64)
 
     def own_keys(self, rows: LengthsRows) -> pa.Array | None:

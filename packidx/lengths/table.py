@@ -21,7 +21,7 @@ from packidx.digests import ColumnDigest, canonical_json, digest
 from packidx.errors import FormatError, MismatchError, SourceError, refuse_open_files
 from packidx.format.lengths import HELP, KnownTable, LengthsManifest, known_table
 from packidx.format.manifest import Encoder, Shard, as_planned
-from packidx.format.schema import ALL_LENGTHS, METHODS
+from packidx.format.schema import LENGTHS_WITH_SPANS, METHODS
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile, local_copies, local_copy, unsound_file
 from packidx.io.ranges import open_range
@@ -76,7 +76,7 @@ class Lengths:
     def columns(self) -> list[str]:
         """The known columns that are present."""
         present = set().union(*self.names)
-        return [name for name in ALL_LENGTHS.names if name in present]
+        return [name for name in LENGTHS_WITH_SPANS.names if name in present]
 
     @cached_property
     def _places(self) -> Places:
@@ -297,7 +297,7 @@ def known_names(uri: str, path: str, footer: pq.FileMetaData) -> set[str]:
     if "length" not in names:
         where = "" if uri == path else f": {os.path.basename(path)} has none"
         raise FormatError(f"{uri} has no column `length`{where}; {HELP}")
-    for name in ALL_LENGTHS.names:
+    for name in LENGTHS_WITH_SPANS.names:
         if names.count(name) > 1:
             raise FormatError(f"{path} has the column `{name}` twice: keep one")
     return set(names)

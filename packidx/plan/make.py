@@ -168,7 +168,7 @@ def _count(window: WindowRange, planner: _Planner) -> tuple[int, Counter[str]]:
     """Return the packs of a window, and how many samples are dropped why."""
     plan = planner.plan(window)
     reasons = Counter(plan.dropped["reason"].to_pylist())
-    return (plan.num_packs if plan.items.num_items else 0), reasons
+    return (plan.num_packs if plan.items.num_samples else 0), reasons
 
 
 def _first_packs(planners: _Planners, job: PlanJob) -> int:

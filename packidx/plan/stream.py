@@ -87,10 +87,8 @@ def solve_stream(items: Items, problem: Problem, options: Options) -> ListedSolu
     """Run every lane over the items of a table that is one window.
 
     Raises:
-        OptionError: there are preference pairs, or the rule has no meaning under these caps.
+        OptionError: the rule has no meaning under these caps.
     """
-    if items.first is not None:
-        raise OptionError(f"strategy {options.strategy} has no preference pairs: plan by auto")
     rule = StreamRule.parse(options.strategy)
     assert rule.lanes is not None
     copies = np.bincount(items.row, minlength=items.rows.num_rows)

@@ -62,20 +62,19 @@ def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
         # Sums below 2^53 are exact in the doubles that bincount adds.
         return np.bincount(slots.pack, values, slots.num_packs).astype(np.int64)
 
-    if slots.sums is not None and items.padded is items.length and items.sizes is None:
+    if slots.sums is not None and items.padded is items.length:
         sizes, tokens, squares = slots.sums
     else:
-        per_item = None if items.sizes is None else items.sizes[item]
-        sizes = np.bincount(slots.pack, per_item, slots.num_packs).astype(np.int64)
-        tokens, squares = total(items.tokens[item]), total(items.squares[item])
+        sizes = np.bincount(slots.pack, minlength=slots.num_packs)
+        tokens, squares = total(items.length[item]), total(items.squares[item])
     sums: dict[str, tuple[Int64s, Bools | None]] = {
         "length": (tokens, None),
         "attention_cost": (squares, None),
     }
-    padded = tokens if items.padded is items.length else total(items.padded_tokens[item])
+    padded = tokens if items.padded is items.length else total(items.padded[item])
     sums["padded_length"] = (-(-padded // pad_to) * pad_to, None)
     for name in SUMMED:
-        column = items.counter(name)
+        column = items.column(name)
         if column is None:
             continue
         values, null = column
@@ -124,7 +123,7 @@ def groups_of(items: Items, options: Options) -> tuple[list[str], list[Group]]:
     groups = []
     for code, name in enumerate(names or [""]):
         chosen = (
-            np.arange(items.num_items, dtype=np.int32)
+            np.arange(items.num_samples, dtype=np.int32)
             if codes is None
             else np.flatnonzero(codes == code).astype(np.int32)
         )
@@ -143,15 +142,15 @@ def column_codes(rows: LengthsRows, name: str) -> tuple[Int32s, list[str]]:
 def _codes_of(items: Items, kind: str | None) -> tuple[list[str], Int32s | None]:
     """Names of the groups, and the group of each item; none where all may share packs."""
     rows = items.rows
-    if kind is None or not items.num_items:
+    if kind is None or not items.num_samples:
         return [], None
     if kind == "source":
         _need(rows, "source", kind)
         codes, names = column_codes(rows, "source")
-        return names, codes[items.of_first(items.row)]
+        return names, codes[items.row]
     _need(rows, "num_images", kind)
     held = [
-        items.total(rows.ints(name, items.row)[0] > 0, np.logical_or).astype(np.int32)
+        (rows.ints(name, items.row)[0] > 0).astype(np.int32)
         for name in ("num_images", "num_videos", "audio_tokens")
     ]
     return list(_MEDIA_TYPES), held[0] + 2 * held[1] + 4 * held[2]
@@ -166,15 +165,15 @@ def _need(rows: LengthsRows, column: str, kind: str) -> None:
 
 
 def _problem(items: Items, chosen: Int32s, options: Options) -> Problem:
-    own = slice(None) if len(chosen) == items.num_items else chosen
+    own = slice(None) if len(chosen) == items.num_samples else chosen
     caps = {}
     for name, most in options.caps.items():
-        column = items.counter(name)
+        column = items.column(name)
         if column is not None:
             caps[name] = column[0][own], most
-    cost = items.counter("vision_cost")
+    cost = items.column("vision_cost")
     values = None if cost is None or not cost[0].any() else cost[0][own]
-    return Problem(items.padded_tokens[own], options.planned_capacity, caps, values)
+    return Problem(items.padded[own], options.planned_capacity, caps, values)
 
 
 _SOURCES = 16  # the largest ones, whose shares the schedule looks at
@@ -227,21 +226,15 @@ class WindowPlan:
         """Compose the packs and put them in order, `block` to an optimizer step."""
         slots, packs, order = self._scheduled(block)
         items, packs = self.items, packs.select(order)
-        num_items = packs.sizes
-        if items.sizes is not None:
-            num_items = np.bincount(slots.pack, minlength=slots.num_packs)[order]
         first = np.empty(len(order), np.int64)
-        first[order] = np.cumsum(num_items) - num_items
+        first[order] = np.cumsum(packs.sizes) - packs.sizes
         ordered = np.empty(len(slots.item), np.int64)
         plain = items.padded is items.length
         for chunk in slots.chunks():
             item = slots.item[chunk.slots]
             known = chunk.length if plain else None
-            length = items.tokens[item] if known is None else known
+            length = items.length[item] if known is None else known
             ordered[first[chunk.pack] + chunk.position] = with_length(item, length)
-        if items.sizes is not None:
-            number = items.samples_of(ordered & 0xFFFFFFFF)
-            ordered = with_length(number.astype(np.int32), items.length[number])
         return Ordered(packs, ordered)
 
     @property
@@ -290,8 +283,8 @@ class WindowPlan:
         if "source" not in rows.frame.columns:
             return shares
         codes, names = column_codes(rows, "source")
-        of_item = codes[self.items.of_first(self.items.row)[slots.item]]
-        length = self.items.tokens[slots.item]
+        of_item = codes[self.items.row[slots.item]]
+        length = self.items.length[slots.item]
         totals = np.bincount(of_item, length, len(names))
         for code in np.argsort(-totals, kind="stable")[: _SOURCES if len(names) > 1 else 0]:
             tokens = np.where(of_item == code, length, 0)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
-import numpy as np
-
 from packidx.format.index import Options
-from packidx.format.terms import PAIR_SIDES
 from packidx.lengths.table import Lengths
 
 # Of a plan too large for the memory limit. A sample's part of the work grows with the window, as
@@ -45,19 +42,11 @@ def windows_of(lengths: Lengths, options: Options, memory: int | None) -> list[W
         cuts = [*range(limit, lengths.num_samples, limit), lengths.num_samples]
     windows: list[WindowRange] = []
     first = 0
-    for stop in dict.fromkeys(_between_pairs(lengths, cut) for cut in cuts):
+    for stop in dict.fromkeys(cuts):
         if stop > first or not windows:
             windows.append(WindowRange(len(windows), first, stop))
             first = stop
     return windows
-
-
-def _between_pairs(lengths: Lengths, cut: int) -> int:
-    """A cut before row `cut`, or behind it where it would part it from its preference pair."""
-    if "pair" not in lengths.columns or cut >= lengths.num_samples:
-        return cut
-    side = lengths.read(cut, cut + 1, ["pair"]).take("pair", np.zeros(1, np.int64))[0].as_py()
-    return cut + 1 if side == PAIR_SIDES[1] else cut
 
 
 def _fitting(lengths: Lengths, memory: int) -> int | None:

@@ -35,7 +35,7 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
     files = None if folder is None else WindowFiles(folder)
     num_packs = num_pieces = num_tokens = without_labels = 0
     try:
-        if items.num_items:
+        if items.num_samples:
             ordered = plan.ordered(block)
             packs = ordered.packs
             if files is not None:
@@ -162,7 +162,5 @@ def _chunk(
     if "media" in present:
         media = items.rows.take("media", rows)  # a piece has none, or all that its sample has
         columns["media"] = media.cast(PLANNED_MEDIA)
-    if len(items.rows.chosen):
-        columns["pair"] = items.rows.take("pair", rows)
     absent = [name for name in SAMPLES_OPTIONAL if name not in columns]
     return conform(pa.table(columns), pa.schema(f for f in STORED_SAMPLES if f.name not in absent))

@@ -191,7 +191,7 @@ def _written_sources(sources: tuple[str | DataSet, ...]) -> Any:
         return list(sources)
     entries: dict[str, Any] = {}
     for source in sources:
-        assert isinstance(source, DataSet) and source.name is not None
+        assert isinstance(source, DataSet)
         paths: Any = source.locations[0] if len(source.locations) == 1 else [*source.locations]
         stated = source.layout.to_json()
         entries[source.name] = {"path": paths, **stated} if stated else paths

@@ -158,7 +158,7 @@ class Fetcher:
             )
         path = self.shard(shard)
         kind = self.index.snapshot.shards[shard].container
-        layout = self.layout(sample.source).of_side(sample.pair)
+        layout = self.layout(sample.source)
         row = -1 if sample.row is None else sample.row
         try:
             record, key = read_named_row(

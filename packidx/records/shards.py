@@ -7,16 +7,14 @@ its headers. Any other shard is copied to the local cache first, once, and read 
 from __future__ import annotations
 
 import collections
-import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packidx.errors import BadRecord
 from packidx.format.manifest import DEFAULT, Layout, Shard
-from packidx.format.terms import PAIR_SIDES
 from packidx.io import storage, urls
 from packidx.records.containers.base import (
     TASK_BYTES,
@@ -43,16 +41,10 @@ NAMELESS = ""
 def scan(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
     """Hash a shard, count its records and find where tasks may start, in one pass.
 
-    Where the layout takes both sides of pairs, each side counts as a record.
-
     Raises:
         SourceError: the file cannot be read, or is broken so that its records cannot be counted.
     """
-    scanned = container(kind, layout.delimiter).scan(path, TASK_BYTES)
-    if layout.takes_both:
-        ranges = tuple(_scaled(part, 2, 1) for part in scanned.ranges)
-        scanned = replace(scanned, num_records=2 * scanned.num_records, ranges=ranges)
-    return scanned
+    return container(kind, layout.delimiter).scan(path, TASK_BYTES)
 
 
 def read_records(
@@ -72,46 +64,35 @@ def read_records(
             training should see is a `BadRecord` (`ledger.Ledger`); None looks at no columns.
 
     A record that cannot be decoded, or that the layout does not fit, is a `BadRecord` in its place:
-    as many come out as the scan counted. Where the layout takes both sides of pairs, each record
-    comes as its chosen side and then its rejected one.
+    as many come out as the scan counted.
 
     Raises:
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
-    sides = [layout.of_side(side) for side in PAIR_SIDES] if layout.takes_both else [layout]
-    ledgers = [None if columns is None else Ledger(side, kind, columns) for side in sides]
-    if layout.takes_both:
-        record_range = _scaled(record_range, 1, 2)
-    reader = container(kind, layout.delimiter)
-    for raw in reader.read(path, record_range):
-        for side, ledger in zip(sides, ledgers, strict=True):
-            own = raw
-            if len(sides) > 1:
-                # A change may write into what it gets, and each side gets the file's record.
-                own = raw if change is None else copy.deepcopy(raw)
-                own = own._replace(pair=side.pair)
-            record = own.record
-            if isinstance(record, BadRecord):
-                yield own
-                continue
-            if change is not None:
-                own = own._replace(key=key_of(record, kind, layout) or NAMELESS)
-            try:
-                named = _named(record, own.number, side, change, ledger)
-            except BadRecord as error:
-                yield own._replace(record=error.with_traceback(None))
-            else:
-                yield own if named is record else own._replace(record=named)
+    ledger = None if columns is None else Ledger(layout, kind, columns)
+    for raw in container(kind, layout.delimiter).read(path, record_range):
+        record = raw.record
+        if isinstance(record, BadRecord):
+            yield raw
+            continue
+        if change is not None:
+            raw = raw._replace(key=key_of(record, kind, layout) or NAMELESS)
+        try:
+            named = _named(record, raw.row, layout, change, ledger)
+        except BadRecord as error:
+            yield raw._replace(record=error.with_traceback(None))
+        else:
+            yield raw if named is record else raw._replace(record=named)
 
 
 def _named(
     record: dict[str, Any],
-    number: int,
+    row: int,
     layout: Layout,
     change: Callable[[dict[str, Any], int], dict[str, Any]] | None,
     ledger: Ledger | None = None,
 ) -> dict[str, Any]:
-    """A record as it stands in its file, sample `number` of its shard, in the standard names.
+    """A record as it stands in its file, number `row` of its shard, in the standard names.
 
     Raises:
         BadRecord: the layout does not fit it, or the ledger refuses it.
@@ -121,17 +102,11 @@ def _named(
         # The files that a tar has beside a record stay beside it.
         shown = {name: value for name, value in record.items() if name != MEMBERS}
         beside = {name: record[name] for name in (KEY, MEMBERS) if MEMBERS in record}
-        changed = {**change(shown, number), **beside}
+        changed = {**change(shown, row), **beside}
     named = standard(changed, layout)
     if ledger is not None:
         ledger.check(changed)
     return named
-
-
-def _scaled(part: RecordRange, times: int, over: int) -> RecordRange:
-    """A range with other numbers of records: those of sides, or of whole pairs."""
-    first, number = part.first_row * times // over, part.num_records * times // over
-    return replace(part, first_row=first, num_records=number)
 
 
 def read_named_row(

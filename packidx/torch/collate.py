@@ -51,8 +51,6 @@ def collate(
       are [3, B, T]. A model that turns this mask into bool merges the samples: those of
       transformers do, take another mode for them.
 
-    Packs with preference pairs give ``pair_ids`` int64 [samples of all packs], counted on from pack
-    to pack, -1 for samples of no pair: take it out of the batch for the loss, as no model takes it.
 
     Packs whose pixels are bytes give ``pixel_table``, too: call `normalise_pixels` on the batch.
 
@@ -83,7 +81,6 @@ def collate(
     if _OF_LISTS in batch:
         batch |= {key: batch[key].tolist() for key in _LISTS if key in batch}
     batch |= _LAYOUTS[attention](rows, batch["position_ids"])
-    batch |= _joined_pair_ids(packs)
     batch |= _one_table(packs)
     if sample_table:
         width = None if attention in _ONE_ROW else batch["labels"].shape[1]
@@ -220,18 +217,6 @@ def _thd_bounds(row: Sequence[Segment]) -> tuple[Tensor, Tensor]:
 def _cumulative(counts: Sequence[int]) -> Tensor:
     """0 and the sums of the first 1, 2, … counts, int32 [len(counts) + 1]."""
     return torch.tensor([0, *accumulate(counts)], dtype=torch.int32)
-
-
-def _joined_pair_ids(packs: Sequence[Pack]) -> dict[str, Tensor]:
-    """``pair_ids`` of a batch, counted on from pack to pack; nothing where no pack has any."""
-    if all(pack.pair_ids is None for pack in packs):
-        return {}
-    ids, first = [], 0
-    for pack in packs:
-        own = torch.full_like(pack.sample_ids, -1) if pack.pair_ids is None else pack.pair_ids
-        ids.append(torch.where(own >= 0, own + first, own))
-        first += int(own.max()) + 1 if len(own) else 0
-    return {"pair_ids": torch.cat(ids)}
 
 
 def _sample_table(packs: Sequence[Pack], width: int | None) -> Tensor:

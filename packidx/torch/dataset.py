@@ -20,7 +20,7 @@ from packidx.index import Sample as PlannedSample
 from packidx.index.described import short_name, untrained
 from packidx.torch.dummies import dummy_sample
 from packidx.torch.events import Events, Happened, event
-from packidx.torch.joining import pair_ids, rules_of
+from packidx.torch.joining import rules_of
 from packidx.torch.packs import NOTHING, Pack, Segment, emptied
 from packidx.torch.pixels import PackBuffer
 from packidx.torch.reader import Encode, SampleReader, encoder_of
@@ -160,9 +160,8 @@ class PackedDataset(Dataset[Pack]):
             torch.tensor(sources, dtype=torch.int64),
             torch.tensor([sample.position for sample in kept], dtype=torch.int64),
             self._segments(planned, kept, list(samples.values())),
-            pair_ids(planned, samples.keys()),
-            self._rules or None,
-            happened,
+            rules=self._rules or None,
+            events=happened,
             pixel_table=getattr(self.encode, "pixel_table", None),
         )
 

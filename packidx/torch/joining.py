@@ -11,13 +11,12 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
-from packidx.index import Pack
 from packidx.torch.pixels import adjacent, empty
 
 IGNORE = -100  # label of positions that do not contribute to the loss, as in transformers
@@ -229,31 +228,3 @@ def _join(key: str, tensors: Sequence[Tensor], is_last: bool, fillable: bool) ->
         joined[(slice(at, at + tensor.shape[0]), *inside)] = tensor
         at += tensor.shape[0]
     return joined
-
-
-def pair_ids(pack: Pack, kept: Collection[int]) -> Tensor | None:
-    """The number of each kept sample's pair in its pack, int64 [n]; None where there is no pair.
-
-    The chosen side comes first. -1 is of no pair, or of one of which a side was left out.
-
-    Args:
-        pack: as planned.
-        kept: places in it of the samples that were not left out, ascending.
-
-    Raises:
-        MismatchError: the plan has a side alone.
-    """
-    sides = [sample.pair for sample in pack.samples]
-    if not any(sides):
-        return None
-    ids, number = [-1] * len(sides), 0
-    for at, side in enumerate(sides):
-        if side is None:
-            continue
-        if sides[at - (side != "chosen") :][:2] != ["chosen", "rejected"]:
-            text = f"pack {pack.pack_id}: sample {pack.samples[at].sample_id} is the {side} side of"
-            raise MismatchError(f"{text} a pair that is not whole there: plan again")
-        if side == "chosen" and at in kept and at + 1 in kept:
-            ids[at : at + 2] = [number, number]
-            number += 1
-    return torch.tensor([ids[at] for at in kept], dtype=torch.int64)

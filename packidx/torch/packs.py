@@ -53,9 +53,6 @@ class Pack:
         sample_ids, source_ids, positions: int64 [n], of its samples in order; a source's number is
             that in the manifest's list, a position counts the planned samples of the pack from 0.
         segments: the n samples, then the dummy image and the pack's own padding, if there are any.
-        pair_ids: int64 [n], None where there are no preference pairs (``--pair both``): 0, 1, … the
-            same for both sides of a pair, of which the chosen one stands first; -1 for samples of
-            no pair, and for a side whose other one was left out.
         rules: how `encode` says that its own tensors are joined.
         events: what went otherwise than planned, a list of dicts, as in `events`.
         stream: of a stream's, what `StreamLoader` keeps of it.
@@ -69,7 +66,6 @@ class Pack:
     source_ids: Tensor
     positions: Tensor
     segments: list[Segment]
-    pair_ids: Tensor | None = None
     rules: Rules | None = None
     events: Happened = field(default_factory=list)
     stream: dict[str, Any] | None = None
@@ -114,8 +110,7 @@ class Pack:
         - every other per-token tensor, [T]
         - every tensor of media, joined in order: on dimension 0, but for those of which `joining`
           knows another way
-        - ``pack_id``, ``sample_ids``, ``source_ids``, and ``pair_ids`` and
-          ``pixel_table`` where they say something
+        - ``pack_id``, ``sample_ids``, ``source_ids``, and ``pixel_table`` where it says something
         """
         joined: dict[str, Any] = dict(join_segments([self.segments], self.rules))
         for key in ("position_ids", *fills(self.rules)):
@@ -128,8 +123,6 @@ class Pack:
         joined["lengths"] = torch.tensor(lengths, dtype=torch.int32)
         joined["pack_id"] = self.pack_id
         joined["sample_ids"], joined["source_ids"] = self.sample_ids, self.source_ids
-        if self.pair_ids is not None:
-            joined["pair_ids"] = self.pair_ids
         if self.pixel_table is not None:
             joined[TABLE] = torch.from_numpy(self.pixel_table)
         return joined

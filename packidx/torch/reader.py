@@ -67,13 +67,8 @@ def room_of(snapshot: IndexManifest) -> int:
     """Tokens that the samples of one pack may take by ``on_mismatch="fit"``, the margin included.
 
     Raises:
-        OptionError: the plan has pieces of samples at places that were guessed, or pairs.
+        OptionError: the plan has pieces of samples at places that were guessed.
     """
-    if snapshot.has_pairs:
-        raise OptionError(
-            "on_mismatch 'fit' may leave one side of a preference pair out, and this plan has"
-            " pairs: count their lengths exactly, and read them with 'error'"
-        )
     options, result = snapshot.options, snapshot.result
     is_cut = result.num_pieces != result.num_samples or bool(options.weights)
     if options.on_long == "split" and is_cut and not is_exact(snapshot):

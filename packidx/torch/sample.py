@@ -36,7 +36,7 @@ _AUDIO += ("chunk_sample_lengths",)
 
 OF_A_PACK = frozenset(
     ("cu_seqlens", "max_seqlen", "lengths", "pack_id", "sample_ids", "source_ids")
-    + ("events", "join", "pair_ids", "pixel_table", "sample_table")
+    + ("events", "join", "pixel_table", "sample_table")
 )
 
 ADVICE = "the data or the encoder is another: restore it, or estimate and plan again"

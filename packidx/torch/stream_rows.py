@@ -459,8 +459,6 @@ def _counted(path: str) -> tuple[pa.Table, dict[str, Any]]:
             for copy in copies
         ]
     rows = pa.concat_tables(parts).combine_chunks()
-    if any(source.layout and source.layout.pair == "both" for source in manifest.sources):
-        raise OptionError(f"{path} has both sides of preference pairs: plan them")
     lengths = LengthsOf(
         uri=path,
         fingerprint=manifest.fingerprint,

@@ -27,7 +27,7 @@ EXPECTED = {
     " vision_cost:int64 attention_cost:int64 first_row:int64",
     "SAMPLES": "pack_id:int64 position:int32 sample_id:int64 copy:int32 piece:int32"
     " token_start:int32 start:int32 length:int32 padded_length:int32 label_tokens:int32"
-    f" {LOCATOR} media:list pair:string",
+    f" {LOCATOR} media:list",
     "DROPPED": "sample_id:int64 source:string key:string length:int32 reason:string detail:string",
 }
 MEDIA = "kind:string tokens:int32 patches:int64 t:int32 h:int32 w:int32 at:int32"

@@ -329,10 +329,12 @@ def coco(folder: Path) -> None:
     (folder / "captions_train.json").write_text(json.dumps(held))
 
 
-def by_id(folder: Path) -> None:
+def in_an_object(folder: Path) -> None:
     put_images(folder, "a.png")
     record = {"question": "What is it?", "answer": "A cat.", "image": "a.png"}
-    (folder / "vqa.json").write_text(json.dumps({"q7": record, "q8": record}, indent=1))
+    (folder / "vqa.json").write_text(
+        json.dumps({"info": {"year": 2014}, "questions": [record, record]})
+    )
 
 
 def documents(folder: Path) -> None:
@@ -462,7 +464,7 @@ LAYOUTS = [
         several_images,
         [chat("<image><image>What is it?", "A cat."), FIRST],
     ),
-    DataLayout("records by id", by_id, [FIRST, FIRST]),
+    DataLayout("records in an object", in_an_object, [FIRST, FIRST]),
     DataLayout("COCO", coco, [chat("<image>", said) for said in ("A dog.", "A cat.", "Two.")]),
     DataLayout(
         "question, answer",

@@ -91,15 +91,6 @@ PAIR_LAYOUTS = [
     ),
     DataLayout("LLaMA-Factory's pairs", llama_factory, [chat(ASKED, "This.")]),
     DataLayout(
-        "pairs as units",
-        trl_texts,
-        [
-            *(chat("Which?", answer) for answer in ("This.", "That.")),
-            *(chat("<image>Which?", answer) for answer in ("This.", "That.")),
-            *(chat("Which?\nSay.", answer, system=_BRIEF) for answer in ("This.", "That.")),
-        ],
-    ),
-    DataLayout(
         "ms-swift's pairs",
         ms_swift,
         [chat("Which?", "That."), chat("Which?", "That 漢字."), chat("Which?", "That.")],

@@ -58,13 +58,6 @@ RULES = {
         SELECT sample_id FROM dropped) HAVING count(*) <> {num_rows}""",
     "samples with media are not split": """FROM samples
         WHERE len(media) > 0 AND (piece > 0 OR token_start > 0)""",
-    "the two sides of a pair are whole and neighbours": """FROM (SELECT *, lead(columns(
-        ['pair', 'pack_id', 'copy', 'shard', 'row'])) OVER (ORDER BY place) AS 'next_\\0',
-        lag(pair) OVER (ORDER BY place) AS before FROM samples) WHERE pair IS NOT NULL
-        AND (piece > 0 OR token_start > 0 OR CASE pair WHEN 'rejected'
-        THEN before IS DISTINCT FROM 'chosen' ELSE next_pair IS DISTINCT FROM 'rejected'
-        OR next_pack_id <> pack_id OR next_copy <> copy
-        OR (next_shard, next_row) IS DISTINCT FROM (shard, row) END)""",
 }
 TOTALS = f"""SELECT (SELECT count(*) FROM packs) AS num_packs,
     (SELECT sum(length) FROM packs) AS num_tokens, count(*) AS num_pieces,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import bz2
 import csv
 import gzip
 import hashlib
 import io
 import json
-import lzma
 import tarfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -135,8 +133,6 @@ WRITERS: dict[str, Callable[[Records], bytes]] = {
     **_PLAIN,
     **{f"{k}.gz": lambda r, write=write: gzip.compress(write(r)) for k, write in _PLAIN.items()},
     **{f"{k}.zst": lambda r, write=write: zstd(write(r)) for k, write in _PLAIN.items()},
-    **{f"{k}.bz2": lambda r, write=write: bz2.compress(write(r)) for k, write in _PLAIN.items()},
-    **{f"{k}.xz": lambda r, write=write: lzma.compress(write(r)) for k, write in _PLAIN.items()},
     "parquet": _parquet,
     "arrow": _arrow,
     "tar": _tar,

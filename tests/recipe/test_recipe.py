@@ -145,9 +145,7 @@ def test_a_whole_recipe_is_written_and_read_again() -> None:
 
 def test_sources_and_options_are_a_recipe_too() -> None:
     recipe = recipe_given(["a.jsonl"], {"processor": "p"}, {"capacity": 8, "seed": 7}, "out")
-    expected = (
-        "sources:\n- a.jsonl\nestimate:\n  processor: p\nplan:\n  capacity: 8\n  seed: 7\n"
-    )
+    expected = "sources:\n- a.jsonl\nestimate:\n  processor: p\nplan:\n  capacity: 8\n  seed: 7\n"
     assert recipe.text == f"{expected}output: out\n"
 
 

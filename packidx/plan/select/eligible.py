@@ -178,19 +178,6 @@ class Verdicts:
         else:
             self._code[rows] = np.where(self._code[rows] == 0, code, self._code[rows])
 
-    def join(self, chosen: Int64s) -> None:
-        """Drop both sides of a pair where one is dropped, for one reason: of two, the first.
-
-        Args:
-            chosen: rows of the chosen sides; the rejected ones are behind them.
-        """
-        if not len(chosen):
-            return
-        one, other = self._code[chosen], self._code[chosen + 1]
-        is_both = (one != 0) & (other != 0)
-        reason = np.where(is_both, np.minimum(one, other), np.maximum(one, other))
-        self._code[chosen] = self._code[chosen + 1] = reason
-
     def dropped(self) -> Int64s:
         """Row numbers, ascending."""
         return np.flatnonzero(self._code)
@@ -238,7 +225,6 @@ def judge(
         )
     if copies.number is not None:
         verdicts.set(copies.number == 0, "mix")
-    verdicts.join(rows.chosen)
     return verdicts, copies
 
 

@@ -24,7 +24,6 @@ from packidx.plan.select.pieces import (
     Stretches,
     Uncut,
     cut_into_pieces,
-    expand_ranges,
     select,
 )
 
@@ -38,9 +37,7 @@ Number = TypeVar("Number", bound=np.generic)
 
 @dataclass
 class Items:
-    """The samples that are packed, in order of (row, copy, piece), and the items that they are.
-
-    An item is what the strategy packs: one sample or piece, or both sides of a preference pair.
+    """The items that are packed, samples or pieces of them, in order of (row, copy, piece).
 
     Attributes:
         row: int32 [samples] into `rows` of the lengths table.
@@ -48,7 +45,6 @@ class Items:
         padded: int32 [samples], tokens that it takes in its pack.
         copy, piece, token_start: int32 [samples], or None where all are 0.
         num_whole: number of samples, the first ones, that are whole; pieces follow.
-        first: int64 [items], the first sample of each; None where each sample is an item.
         labels: label tokens of the pieces, and where they are unknown; each other counter of a
             piece is its sample's.
         left_out: rows of packed samples of which no piece has some tokens, int64, ascending, and
@@ -65,7 +61,6 @@ class Items:
     piece: Int32s | None = None
     token_start: Int32s | None = None
     num_whole: int = 0
-    first: Int64s | None = None
     labels: tuple[Int64s, Bools] = (_NONE, np.empty(0, bool))
     left_out: tuple[Int64s, Int64s] = (_NONE, _NONE)
     num_eligible: int = 0
@@ -75,10 +70,6 @@ class Items:
     def num_samples(self) -> int:
         """Rows of the samples table in one epoch."""
         return len(self.row)
-
-    @property
-    def num_items(self) -> int:
-        return len(self.row if self.first is None else self.first)
 
     @cached_property
     def are_all_rows(self) -> bool:
@@ -101,57 +92,13 @@ class Items:
             values[self.num_whole :], null[self.num_whole :] = more, unknown
         return values, null
 
-    def total(self, values: NDArray[Number], how: np.ufunc = np.add) -> NDArray[Number]:
-        """Values of every sample as one of every item: sums, or what else `how` makes of two."""
-        if self.first is None or not len(self.first):
-            return values
-        return np.asarray(how.reduceat(values, self.first, dtype=values.dtype))
-
-    def counter(self, name: str) -> tuple[Int64s, Bools | None] | None:
-        """`column` of every item."""
-        column = self.column(name)
-        if column is None:
-            return None
-        values, null = column
-        return self.total(values), None if null is None else self.total(null, np.logical_or)
-
-    @cached_property
-    def tokens(self) -> Int32s:
-        """int32 [items], Σ length."""
-        return self.total(self.length)
-
-    @cached_property
-    def padded_tokens(self) -> Int32s:
-        """int32 [items], Σ padded; the very array `tokens` where nothing is padded."""
-        return self.tokens if self.padded is self.length else self.total(self.padded)
-
     @property
     def squares(self) -> NDArray[np.float64]:
-        """float64 [items], Σ length²."""
-        return self.total(self.length.astype(np.float64) ** 2)
-
-    def of_first(self, values: NDArray[Number]) -> NDArray[Number]:
-        """Values of every sample as those of every item's first one."""
-        return values if self.first is None else values[self.first]
-
-    @cached_property
-    def sizes(self) -> Int64s | None:
-        """int64 [items], samples of each; None where each is one."""
-        return None if self.first is None else np.diff(np.append(self.first, self.num_samples))
-
-    def samples_of(self, items: Ints) -> Ints:
-        """The numbers of the samples of `items`, one item after the other."""
-        if self.first is None or self.sizes is None:
-            return items
-        first = self.first[items]
-        return expand_ranges(first, first + self.sizes[items])[0]
+        """float64 [samples], length²."""
+        return self.length.astype(np.float64) ** 2
 
     def select(self, keep: Bools) -> Items:
-        """Return the samples of the items that `keep` marks."""
-        first = None
-        if self.sizes is not None:
-            first = np.cumsum(self.sizes[keep]) - self.sizes[keep]
-            keep = np.repeat(keep, self.sizes)
+        """Return the items that `keep` marks."""
         columns = {name: getattr(self, name) for name in _COLUMNS}
         kept = {name: values[keep] for name, values in columns.items() if values is not None}
         pieces = keep[self.num_whole :]
@@ -162,7 +109,6 @@ class Items:
             self,
             **kept,
             num_whole=int(keep[: self.num_whole].sum()),
-            first=first,
             labels=(labels[pieces], unknown[pieces]),
             left_out=(rows[is_packed], tokens[is_packed]),
         )
@@ -180,14 +126,8 @@ def make_items(rows: LengthsRows, options: Options, rules: Rules) -> tuple[Items
     usable = verdicts.usable()
     _check_labels(rows, usable)
     rows.check_media(usable)
-    paired = _paired_rows(rows)
-    needed = weight
-    if len(rows.chosen):
-        both = _of_pairs(rows, options.padded(weight.astype(np.int64)))
-        needed = np.where(paired, both, weight)
-    long = usable & (needed > options.longest)
+    long = usable & (weight > options.longest)
     fits = usable & ~long & ~copies.is_partial
-    fits[rows.chosen + 1] = False  # they come with the chosen sides
     fitting = np.arange(len(fits), dtype=np.int32)
     fitting = fitting if fits.all() else fitting[fits]
     items = _whole_samples(rows, fitting, weight, options, copies)
@@ -195,13 +135,12 @@ def make_items(rows: LengthsRows, options: Options, rules: Rules) -> tuple[Items
     if len(left_over) and options.on_long == "error":
         _complain(rows, left_over, weight, options)
     if options.on_long in ("split", "truncate") or copies.is_partial.any():
-        chosen = np.flatnonzero((long & ~paired | copies.is_partial) & usable)
+        chosen = np.flatnonzero((long | copies.is_partial) & usable)
         items, uncut = _with_pieces(items, chosen, weight, options, copies)
         verdicts.set(uncut.no_labels, "no_labels")
-        left_over = np.union1d(uncut.too_long, np.flatnonzero(long & paired))
+        left_over = uncut.too_long
     verdicts.set(left_over, "too_long")
     items = _within_caps(items, options, verdicts)
-    verdicts.join(rows.chosen)
     _count_lost(items, verdicts, weight, copies)
     return items, _dropped(rows, verdicts, weight, options)
 
@@ -219,37 +158,13 @@ def _check_labels(rows: LengthsRows, usable: Bools) -> None:
         )
 
 
-def _of_pairs(rows: LengthsRows, values: Ints) -> Ints:
-    """`values` of every row, [n]; of both sides of a pair the sum over the two."""
-    if not len(rows.chosen):
-        return values
-    sums = values.copy()
-    sums[rows.chosen] += values[rows.chosen + 1]
-    sums[rows.chosen + 1] = sums[rows.chosen]
-    return sums
-
-
-def _paired_rows(rows: LengthsRows) -> Bools:
-    """bool [rows], which are a side of a pair."""
-    paired = np.zeros(rows.num_rows, bool)
-    paired[rows.chosen] = paired[rows.chosen + 1] = True
-    return paired
-
-
 def _whole_samples(
     rows: LengthsRows, chosen: Int32s, weight: Int32s, options: Options, copies: Copies
 ) -> Items:
-    """Every copy of the chosen rows, and of the rejected sides of those that are pairs."""
+    """Every copy of the chosen rows."""
     row, copy = copies.of(chosen)
-    first = None
-    if len(rows.chosen):
-        sizes = np.where(_paired_rows(rows)[row], 2, 1)
-        first = np.cumsum(sizes) - sizes
-        owner = np.repeat(np.arange(len(row)), sizes)
-        row = (row[owner] + np.arange(len(owner)) - first[owner]).astype(np.int32)
-        copy = None if copy is None else copy[owner]
     length = weight if len(row) == len(weight) and copy is None else weight[row]
-    return Items(rows, row, length, options.padded(length), copy, num_whole=len(row), first=first)
+    return Items(rows, row, length, options.padded(length), copy, num_whole=len(row))
 
 
 def _with_pieces(
@@ -289,7 +204,6 @@ def _joined(
         return np.concatenate([zeros if before is None else before, after.astype(np.int32)])
 
     copy, length = join(items.copy, pieces.copy), pieces.length.astype(np.int32)
-    numbers = items.num_samples + np.arange(len(length))
     return Items(
         items.rows,
         join(items.row, pieces.row),
@@ -299,7 +213,6 @@ def _joined(
         join(None, pieces.piece),
         join(None, pieces.token_start),
         items.num_samples,
-        None if items.first is None else np.concatenate([items.first, numbers]),
         (pieces.label_tokens, pieces.labels_unknown),
         left_out,
     )
@@ -307,10 +220,9 @@ def _joined(
 
 def _within_caps(items: Items, options: Options, verdicts: Verdicts) -> Items:
     """The items of samples none of which breaks a cap by itself."""
-    own_row = items.of_first(items.row)
-    keep = np.ones(items.num_items, bool)
+    keep = np.ones(items.num_samples, bool)
     for name, cap in options.caps.items():
-        column = items.counter(name)
+        column = items.column(name)
         option = _CAPPED.get(name, "--max-samples")
         if column is None:
             raise OptionError(
@@ -323,10 +235,10 @@ def _within_caps(items: Items, options: Options, verdicts: Verdicts) -> Items:
                 f"{option} {cap}: {int(null.sum())} samples of {items.rows.uri} do not say their "
                 f"`{name}`: leave the cap out or count them"
             )
-        rows = np.unique(own_row[values > cap])
+        rows = np.unique(items.row[values > cap])
         if len(rows):
             verdicts.set(rows, f"max_{name.removeprefix('num_')}")
-            keep &= ~np.isin(own_row, rows)
+            keep &= ~np.isin(items.row, rows)
     return items if keep.all() else items.select(keep)
 
 
@@ -368,12 +280,9 @@ def _uncovered(rows: Int64s, weight: Int32s, row: Int64s, start: Int64s, stop: I
 
 
 def _complain(rows: LengthsRows, long: Int64s, weight: Ints, options: Options) -> None:
-    weight = _of_pairs(rows, weight.astype(np.int64))
     worst = int(long[np.argmax(weight[long])])
     key = rows.take("key", np.array([worst]))[0].as_py()
     name = f"sample {rows.sample_id[worst]}" + (f" ({key})" if key else "")
-    if _paired_rows(rows)[worst]:
-        name += " and the other side of its pair"
     raise OptionError(
         f"samples longer than {options.longest} tokens: {len(long)}, the longest is "
         f"{name} with {int(weight[worst])}: raise --capacity or choose another --on-long"
@@ -408,25 +317,22 @@ def _details(
 ) -> list[str | None]:
     """Return what exactly is wrong, where the reason does not say it all."""
     detail = np.full(len(numbers), None, object)
-    paired = _paired_rows(rows)[numbers]
-    of = np.where(paired, "a pair of ", "").astype(object)
 
     def tell(reason: str, values: Ints, what: str) -> Bools:
         mine: Bools = np.equal(reasons, reason).astype(bool)
-        detail[mine] = of[mine] + values[numbers[mine]].astype(str).astype(object) + what
+        detail[mine] = values[numbers[mine]].astype(str).astype(object) + what
         return mine
 
     kept = f" tokens > {options.longest}"
     if options.longest != options.capacity:
         kept += f" (capacity {options.capacity} less margin {options.margin:g})"
-    tokens = _of_pairs(rows, weight.astype(np.int64))
-    long = tell("too_long", tokens, kept)
+    long = tell("too_long", weight, kept)
     long[long] = rows.may_hold_media(numbers[long])
-    detail[long & ~paired] += WITH_MEDIA
-    tell("no_labels", tokens, " tokens; no part of it that fits a pack has a label token")
+    detail[long] += WITH_MEDIA
+    tell("no_labels", weight, " tokens; no part of it that fits a pack has a label token")
     for name, cap in options.caps.items():
-        values = rows.ints(name)[0] if name in rows.frame.columns else np.ones_like(tokens)
-        tell(f"max_{name.removeprefix('num_')}", _of_pairs(rows, values), f" > {cap} per pack")
+        values = rows.ints(name)[0] if name in rows.frame.columns else np.ones_like(weight)
+        tell(f"max_{name.removeprefix('num_')}", values, f" > {cap} per pack")
     detail[reasons == "empty"] = "no token is left to train on"
     invalid = np.flatnonzero(reasons == "invalid_length")
     stated = rows.take("length", numbers[invalid]).to_pylist()
@@ -434,9 +340,5 @@ def _details(
     bad = np.flatnonzero(reasons == "rejected")
     said = (rows.take(name, numbers[bad]).to_pylist() for name in ("reason", "detail"))
     detail[bad] = [": ".join(filter(None, both)) or None for both in zip(*said, strict=True)]
-    if len(rows.chosen):
-        sound = rows.is_ok()[numbers] & (weight[numbers] > 0)
-        unsound = np.isin(reasons, ("rejected", "invalid_length", "empty"))
-        detail[paired & sound & unsound] = "the other side of its pair"
     details: list[str | None] = detail.tolist()
     return details

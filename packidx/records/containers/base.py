@@ -1,7 +1,6 @@
 """What every container of records gives: a scan, ranges for parallel work, records by row.
 
-And the bytes of a file, block by block or by range. A record may be larger than what is held
-of one. A file that cannot be read is a SourceError.
+And the bytes of a file, block by block or by range. A file that cannot be read is a SourceError.
 """
 
 from __future__ import annotations
@@ -75,13 +74,6 @@ class RawRecord(NamedTuple):
     record: dict[str, Any] | BadRecord
     key: str | None = None
     """Its name in the shard, where the container has names beside the records."""
-    pair: str | None = None
-    """Which of `format.terms.PAIR_SIDES` this is, where both sides of a pair are samples."""
-
-    @property
-    def number(self) -> int:
-        """Number of its sample in the shard."""
-        return self.row if self.pair is None else 2 * self.row + (self.pair == "rejected")
 
 
 class Container(ABC):
@@ -193,7 +185,8 @@ BLOCK = 1 << 20
 HASH_BLOCK = 4 << 20
 """Bytes read at once where a file is hashed alone."""
 MAX_RECORD = 256 << 20
-"""Bytes of one record; a longer one is rejected without being held in memory."""
+"""Bytes of one record of text; a longer one ends the run."""
+SMALLER = "write its media to files, or long texts as several records"
 
 
 class Hashing:
@@ -286,51 +279,3 @@ def local_shard(path: str, *, check: bool = False) -> Iterator[str]:
             raise SourceError(str(error).replace(copy, path)) from error
         except BadRecord as error:
             raise BadRecord(error.reason, error.detail.replace(copy, path)) from error
-
-
-class TooLarge(bytes):
-    """What stands for a record of `nbytes` that is over `limit`, and is not held."""
-
-    nbytes: int
-    limit: int
-
-    def __new__(cls, nbytes: int, limit: int) -> TooLarge:
-        self = super().__new__(cls, b"?")  # not blank
-        self.nbytes, self.limit = nbytes, limit
-        return self
-
-
-def size_of(raw: bytes) -> int:
-    """Bytes of a record in its file."""
-    return raw.nbytes if isinstance(raw, TooLarge) else len(raw)
-
-
-def too_large(nbytes: int, limit: int) -> BadRecord:
-    """The error of a record over the limit."""
-    bound = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit} bytes"
-    text = f"the record has {nbytes:,} bytes, over {bound}: write its media to files"
-    return BadRecord("record_too_large", text)
-
-
-class Gathered:
-    """A record's bytes, block by block, held up to a limit."""
-
-    def __init__(self, limit: int) -> None:
-        self.nbytes = 0
-        self._limit = limit
-        self._pieces: list[bytes] = []
-
-    def add(self, piece: bytes) -> None:
-        """The next bytes of it."""
-        self.nbytes += len(piece)
-        if self.nbytes > self._limit:
-            self._pieces.clear()
-        else:
-            self._pieces.append(piece)
-
-    def take(self) -> bytes:
-        """All of it, or a `TooLarge`; the next one begins."""
-        is_large = self.nbytes > self._limit
-        record = TooLarge(self.nbytes, self._limit) if is_large else b"".join(self._pieces)
-        self._pieces, self.nbytes = [], 0
-        return record

@@ -1,8 +1,6 @@
 """JSON, CSV, TSV and compressed text: converted once, by a stream, into JSON Lines.
 
-A JSON file is an array of records, or an object that holds them: in one list among other members,
-as COCO's ``annotations``, or each under its id. What COCO's ``image_id`` stands for is looked up in
-its ``images``, the one part of such a file that is held in memory.
+A JSON file is an array of records, or an object that holds them in one list among other members.
 
 The copy is in the local cache (`packidx.io.cache`), for all processes of this machine: a record a
 line, a record that cannot be understood as a list of its reason and detail, and behind the lines
@@ -11,19 +9,20 @@ where each begins. A row of such a shard has no byte range: whoever reads one fi
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import csv
 import gzip
-import lzma
+import io
+import itertools
+import math
 import os
 import re
-import sys
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import IO, Any
 
+import ijson
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -34,27 +33,25 @@ from packidx.records.containers.base import (
     BLOCK,
     BOM,
     MAX_RECORD,
+    SMALLER,
     TASK_BYTES,
     TASK_RECORDS,
     BrokenFile,
     Container,
     Cuts,
-    Gathered,
     RawRecord,
     RecordRange,
     ShardScan,
-    TooLarge,
     attempted,
     file_hash,
     file_version,
     local_shard,
     named,
-    size_of,
     too_few,
 )
-from packidx.records.containers.lines import decode, filled_lines, whole_lines
+from packidx.records.containers.lines import as_object, decode, filled_lines, whole_lines
 
-CODECS = {"gz": "gzip", "zst": "Zstandard", "bz2": "bzip2", "xz": "xz"}
+CODECS = {"gz": "gzip", "zst": "Zstandard"}
 """Endings of compressed text, and how that is called."""
 HOLDERS = frozenset(
     ("annotations", "data", "dataset", "entries", "examples", "instances", "items")
@@ -65,11 +62,14 @@ _BLANK = b" \t\r\n"
 _OF_ALL, _SHORT = re.compile("system|instruction|prompt|context"), 32
 """Names of what records may share, and bytes of a member that says less."""
 _WIDTH = array("q").itemsize
-_OUTSIDE = re.compile(rb'["\[\]{},]')  # what has a meaning outside of a string
-_INSIDE = re.compile(rb'["\\]')  # and in one
+_LONE = re.compile(
+    rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u[dD][c-fC-F])"  # half a character
+)
+_PAIR, _TAIL = 12, 64  # bytes of both halves, and of what is searched twice
+_YAJL = ijson.get_backend("yajl2_c")
 
 # The module's limit of 128 KiB a cell is a single one for the process; a chat may be longer.
-csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+csv.field_size_limit(MAX_RECORD)
 
 
 class Converted(Container):
@@ -78,14 +78,11 @@ class Converted(Container):
     Args:
         kind: with its codec, as ``csv.gz``.
         delimiter: between the cells of a table, which may then be quoted; None is the kind's own.
-        max_record: bytes of a record; a larger one is rejected.
     """
 
-    def __init__(
-        self, kind: str, delimiter: str | None = None, max_record: int = MAX_RECORD
-    ) -> None:
+    def __init__(self, kind: str, delimiter: str | None = None) -> None:
         self._text, _, self._codec = kind.partition(".")
-        self._delimiter, self._max_record = delimiter, max_record
+        self._delimiter = delimiter
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         with local_shard(path, check=True) as here:
@@ -133,10 +130,10 @@ class Converted(Container):
         if not urls.is_url(path):
             source = os.path.abspath(path)
             version = f"{version} {os.stat(path).st_ctime_ns}"  # no copy has another file's
-        form = f"{self._text}.{self._codec} {self._delimiter} {self._max_record}"
+        form = f"{self._text}.{self._codec} {self._delimiter}"
         with contextlib.ExitStack() as stack, named(path):
             try:
-                key = f"{nbytes} {version} {form} JSON Lines"
+                key = f"{nbytes} {version} {form} JSON Lines, 2"
                 made = cache.made(
                     source, key, lambda target: self._convert(path, target), check=check
                 )
@@ -173,27 +170,33 @@ class Converted(Container):
         if self._text in ("csv", "tsv"):
             quoted = self._text == "csv" or self._delimiter is not None
             delimiter = self._delimiter or ("," if quoted else "\t")
-            rows = _rows(opened(), delimiter, quoted, self._max_record)
-            yield from map(_line, _tables_records(rows))
-            return
-        if self._text == "json":
-            holder, images = _held_in(_members(opened(), self._max_record))
-            items = _records(_members(opened(), self._max_record), holder, images)
+            yield from map(_line, _tables_records(_rows(opened(), delimiter, quoted)))
+        elif self._text == "json":
+            yield from map(_line, _records(opened))
         else:
-            items = (line for _, line in filled_lines(opened(), 0, False, self._max_record))
-        for raw in items:
-            record = attempted(decode, raw) if isinstance(raw, bytes) else raw
-            if isinstance(raw, bytes) and isinstance(record, dict) and b"\n" not in raw:
-                yield raw
-            else:
-                yield _line(record)
+            for _, line in filled_lines(opened(), 0, False):
+                record = attempted(decode, line)
+                yield _line(record) if isinstance(record, BadRecord) else line
 
 
-def _line(record: dict[str, Any] | BadRecord) -> bytes:
+def _line(record: Any) -> bytes:
     """A record, or why there is none, as a line of the copy."""
-    if isinstance(record, BadRecord):
-        return orjson.dumps([record.reason, record.detail])
-    return orjson.dumps(record)
+    try:
+        if not isinstance(record, BadRecord):
+            return orjson.dumps(as_object(record), default=_float)
+    except BadRecord as error:
+        record = error
+    except TypeError as error:  # half a character, an integer of over 64 bits, or nested too deeply
+        reason = "bad_utf8" if "UTF-8" in str(error) else "bad_json"
+        record = BadRecord(reason, f"the record cannot be kept: {error}")
+    return orjson.dumps([record.reason, record.detail])
+
+
+def _float(number: Any) -> float:
+    """The float of a `decimal.Decimal`, as `json` reads it."""
+    if math.isinf(value := float(number)):
+        raise TypeError(f"{number} is no finite number")
+    return value
 
 
 def _decode(line: bytes) -> dict[str, Any]:
@@ -232,7 +235,7 @@ def text_blocks(path: str, codec: str) -> Iterator[bytes]:
                 file = _OPENERS[codec](packed)
             while block := file.read(BLOCK):
                 yield block
-        except (EOFError, zlib.error, lzma.LZMAError, pa.ArrowException, OSError) as error:
+        except (EOFError, zlib.error, pa.ArrowException, OSError) as error:
             if what is None:
                 raise
             text = f"the {what} stream is broken or cut ({error}): restore the file"
@@ -242,169 +245,107 @@ def text_blocks(path: str, codec: str) -> Iterator[bytes]:
 _OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
     "gz": lambda file: gzip.GzipFile(fileobj=file),
     "zst": lambda file: pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd"),
-    "bz2": bz2.BZ2File,
-    "xz": lzma.LZMAFile,
 }
 
 
 # -- JSON ------------------------------------------------------------------------------------------
 
 
-class _Member(NamedTuple):
-    """An element of a list, or a member of the object that a file is."""
-
-    key: str
-    """Its name, or that of the list it is in; empty in an array."""
-    is_item: bool
-    """Whether it is in a list."""
-    raw: bytes
-    """Its text, or a `TooLarge`."""
-
-
-def _members(blocks: Iterator[bytes], max_record: int) -> Iterator[_Member]:
-    """What an array holds, blank elements (``[1,,2]``) included; or the members of an object, those
-    that are lists element by element.
+def _records(opened: Callable[[], Iterator[bytes]]) -> Iterator[Any]:
+    """The elements of an array, or of the one list of records that an object holds.
 
     Raises:
-        BrokenFile: there is neither, it does not end, or something follows it.
+        BrokenFile: there is none, or the file is not JSON.
     """
-    element = Gathered(max_record)
-    depth, within, number = 0, 1, 0  # commas at depth `within` stand between what is given
-    is_string, is_object, key = False, False, ""
-    at = 0  # in the block; behind its end, where that is an escape
-    for block in blocks:
-        start = 0
-        if not depth:
-            block = block.removeprefix(BOM).lstrip(_BLANK)
-            if block and block[:1] not in (b"[", b"{"):
-                break
-        while at < len(block):
-            mark = (_INSIDE if is_string else _OUTSIDE).search(block, at)
-            if mark is None:
-                at = len(block)
-                break
-            at, character = mark.end(), mark[0]
-            if character == b"\\":
-                at += 1
-            elif character == b'"':
-                is_string = not is_string
-            elif character in b"[{":
-                depth += 1
-                if depth == 1:
-                    start, is_object = at, character == b"{"
-                elif depth == 2 and within == 1 and is_object and character == b"[":
-                    element.add(block[start : at - 1])
-                    key, start, within, number = _key(element.take() + b"0"), at, 2, 0
-            elif depth > within:
-                depth -= character != b","
-            else:
-                element.add(block[start : at - 1])
-                raw, start, is_item = element.take(), at, within == 2 or not is_object
-                if raw.strip(_BLANK) or (is_item and (number or character == b",")):
-                    yield _Member(key if is_item else _key(raw), is_item, raw)
-                number += 1
-                if character != b",":
-                    depth, within, key = depth - 1, 1, ""
-                if not depth:
-                    _check_rest(block[at:], blocks)
-                    return
-        element.add(block[start:])
-        at -= len(block)
-    if not depth:
+    blocks = _stripped(opened())
+    first = next(blocks, b"")
+    if first[:1] not in (b"[", b"{"):
         raise BrokenFile("there is no JSON array or object in it: its first character must be [")
-    raise BrokenFile(
-        f"the JSON array is cut: it ends inside element {number}; restore the file, or close the "
-        "array behind its last whole element"
-    )
+    place = "item" if first.startswith(b"[") else f"{_holder(_stripped(opened()))}.item"
+    whole = _without_halves(itertools.chain([first], blocks))
+    yield from _parsed(whole, _YAJL.items_coro, place)
 
 
-def _key(raw: bytes) -> str:
-    """The name of an object's member, of which this is the text."""
-    if isinstance(raw, TooLarge):
-        return ""
-    try:
-        return str(next(iter(orjson.loads(b"{" + raw + b"}"))))
-    except (ValueError, StopIteration):
-        raise BrokenFile(
-            f"it is not JSON: {raw.strip()[:64]!r} is not a member of an object"
-        ) from None
+def _stripped(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks of a text without its byte order mark and the blank bytes before it."""
+    for block in blocks:
+        if begun := block.removeprefix(BOM).lstrip(_BLANK):
+            yield begun
+            yield from blocks
 
 
-def _check_rest(rest: bytes, blocks: Iterator[bytes]) -> None:
-    for block in (rest, *([] if rest.strip(_BLANK) else blocks)):
-        if block.strip(_BLANK):
-            raise BrokenFile(
-                "something follows the end of the JSON array or object: a .json file holds one of "
-                "these, or one object a line"
-            )
-
-
-def _held_in(members: Iterator[_Member]) -> tuple[str, dict[Any, Any]]:
-    """The name of the list that has a file's records, empty of an array or of records by id; and
-    the names of COCO's images by their ids.
+def _without_halves(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """These blocks, which have no surrogate alone: yajl would read a question mark.
 
     Raises:
-        BrokenFile: there are several such lists, or only lists of other names.
+        BrokenFile: there is one.
     """
-    lists, images, above = set[str](), dict[Any, Any](), None
-    for member in members:
-        if member.is_item and not member.key:
-            return "", {}
-        lists |= {member.key} if member.is_item else set()
-        if not member.is_item and _OF_ALL.search(member.key) and len(member.raw) > _SHORT:
-            above = member.key
-        if member.is_item and member.key == "images":
-            image = attempted(decode, member.raw)
-            if isinstance(image, dict) and isinstance(ident := image.get("id"), int | str):
-                images[ident] = image.get("file_name")
+    before = b""
+    for block in itertools.chain(blocks, [b""]):
+        text = before + block
+        for lone in _LONE.finditer(text) if b"\\u" in text else ():
+            is_whole = not block or lone.end() + _PAIR // 2 <= len(text)
+            if is_whole and (lone.start() or not before):  # what begins there was searched before
+                raise BrokenFile(f"{lone[1].decode()} is half a character: write the file anew")
+        before = text[-_TAIL:]
+        yield block
+
+
+def _parsed(blocks: Iterator[bytes], parser: Callable[..., Any], *where: str) -> Iterator[Any]:
+    """What a parser of `ijson` finds in a text.
+
+    Raises:
+        BrokenFile: the text is not JSON, or an element of it is too large to be held.
+    """
+    found, number, since = ijson.sendable_list(), 0, 0
+    running = parser(found, *where)
+    for block in itertools.chain(blocks, [b""]):
+        try:
+            if block:
+                running.send(block)
+            else:
+                running.close()
+        except (ijson.JSONError, ValueError) as error:
+            why = " ".join(str(error).split())[:120]
+            raise BrokenFile(
+                f"it is not JSON, or cut, behind element {number + len(found)} ({why}): restore "
+                "the file, or write one record a line"
+            ) from None
+        since = 0 if found else since + len(block)
+        if since > MAX_RECORD:
+            raise BrokenFile(f"element {number} has over {MAX_RECORD >> 20} MiB: {SMALLER}")
+        number += len(found)
+        yield from found
+        del found[:]
+
+
+def _holder(blocks: Iterator[bytes]) -> str:
+    """The name of the one list that has an object's records.
+
+    Raises:
+        BrokenFile: there is none, or several.
+    """
+    lists, depth, key = set[str](), 0, ""
+    for event, value in _parsed(blocks, _YAJL.basic_parse_coro):
+        if event == "map_key" and depth == 1:
+            key = value
+        elif event == "string" and depth == 1 and _OF_ALL.search(key) and len(value) > _SHORT:
+            raise BrokenFile(f"{key!r} stands above its records: put it into each of them")
+        lists |= {key} if event == "start_array" and depth == 1 else set()
+        depth += event.startswith("start_") - event.startswith("end_")
     holders = lists & HOLDERS
-    if holders and above is not None:
-        raise BrokenFile(f"{above!r} stands above its records: put it into each of them")
-    if len(holders) == 1 or not lists:
-        return "".join(holders), images
+    if len(holders) == 1 and "images" not in lists:
+        return holders.pop()
     raise BrokenFile(
-        f"it is an object with lists of records in {', '.join(sorted(holders or lists))}: write "
-        "the one that is meant as a file of its own"
+        f"it is an object with lists in {', '.join(sorted(lists)) or 'no member'}: records are "
+        "one list of whole ones, and none refers to another list (docs/data.md joins COCO's)"
     )
-
-
-def _records(
-    members: Iterator[_Member], holder: str, images: Mapping[Any, Any]
-) -> Iterator[bytes | dict[str, Any] | BadRecord]:
-    """The records among members, as they stand or with what was looked up for them."""
-    for key, is_item, raw in members:
-        if is_item and key == holder:
-            record = attempted(_with_image, raw, images) if images else raw
-            yield raw.strip(_BLANK) if record is raw and not isinstance(raw, TooLarge) else record
-        elif not is_item and not holder:
-            yield attempted(_of_id, raw)
-
-
-def _with_image(raw: bytes, images: Mapping[Any, Any]) -> dict[str, Any]:
-    """A record of COCO with the name of its image's file."""
-    record = decode(raw)
-    ident = record.get("image_id")
-    if ident is None or record.get("file_name") is not None:
-        return record
-    if not isinstance(ident, int | str) or images.get(ident) is None:
-        raise BadRecord("bad_media", f"the record's image_id {ident!r:.80} is not among 'images'")
-    return {**record, "file_name": images[ident]}
-
-
-def _of_id(raw: bytes) -> dict[str, Any]:
-    """A record that stands under its id."""
-    if isinstance(raw, TooLarge):
-        return decode(raw)
-    [(ident, record)] = decode(b"{" + raw + b"}").items()
-    if not isinstance(record, dict):
-        raise BadRecord("bad_record", f"what stands under {ident!r:.80} is not an object")
-    return {"id": ident, **record}
 
 
 # -- tables ----------------------------------------------------------------------------------------
 
 _Cells = list[str] | BadRecord
-"""Of a row, a character a byte, or why there are none."""
+"""Of a row, bytes that are not UTF-8 as surrogates; or why there are none."""
 
 
 def _tables_records(rows: Iterator[_Cells]) -> Iterator[dict[str, Any] | BadRecord]:
@@ -413,83 +354,57 @@ def _tables_records(rows: Iterator[_Cells]) -> Iterator[dict[str, Any] | BadReco
     Raises:
         BrokenFile: there is no header, or its names are empty or not unique.
     """
-    header = next(rows, None)
-    if header is None:
+    names = next(rows, None)
+    if names is None:
         raise BrokenFile("it is empty: its first line must name the columns")
-    try:
-        names = _texts(header)
-    except BadRecord as error:
-        raise BrokenFile(f"its first line has no column names: {error.detail}") from None
+    if isinstance(names, BadRecord) or not _is_utf8(names):
+        raise BrokenFile("its first line has no column names in UTF-8")
     if "" in names or len(set(names)) < len(names):
         raise BrokenFile(
             f"its first line must give every column a name of its own, not {names!r:.200}"
         )
     for cells in rows:
-        yield attempted(_record, cells, names)
+        if isinstance(cells, BadRecord):
+            yield cells
+        elif len(cells) != len(names):
+            text = f"the row has {len(cells)} cells for {len(names)} columns"
+            yield BadRecord("bad_row", text)
+        else:
+            yield {name: cell for name, cell in zip(names, cells, strict=True) if cell != ""}
 
 
-def _record(cells: _Cells, names: list[str]) -> dict[str, Any]:
-    texts = _texts(cells)
-    if len(texts) != len(names):
-        raise BadRecord("bad_row", f"the row has {len(texts)} cells for {len(names)} columns")
-    return {name: text for name, text in zip(names, texts, strict=True) if text != ""}
-
-
-def _texts(cells: _Cells) -> list[str]:
-    if isinstance(cells, BadRecord):
-        raise cells
+def _is_utf8(texts: list[str]) -> bool:
     try:
-        return [cell if cell.isascii() else cell.encode("latin-1").decode() for cell in cells]
-    except UnicodeDecodeError:
-        raise BadRecord("bad_utf8", "a cell is not UTF-8") from None
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
-def _rows(
-    blocks: Iterator[bytes], delimiter: str, quoted: bool, max_record: int
-) -> Iterator[_Cells]:
+def _rows(blocks: Iterator[bytes], delimiter: str, quoted: bool) -> Iterator[_Cells]:
     """The cells of every row that is not blank; a quoted cell may take several lines.
 
     Raises:
-        BrokenFile: a row, or a quote that is not closed, takes more than a record may have.
+        BrokenFile: a quote is not closed, or a row takes more than a record may have.
     """
-    taken: list[bytes] = []
-    start = 0
-
-    def texts() -> Iterator[str]:
-        nonlocal start
-        size = 0
-        for offset, line in whole_lines(blocks, 0, False, max_record):
-            if not taken:
-                start, size = offset, 0
-            size += size_of(line)
-            if size > max_record or isinstance(line, TooLarge):
-                raise BrokenFile(
-                    f"the row at byte {start} takes {size:,} bytes: close its quote, restore the "
-                    "file, or write its media to files"
-                )
-            taken.append(line)
-            yield line.decode("latin-1")  # any bytes will do to find the quotes
-
+    texts = (text.decode("utf-8", "surrogateescape") for _, text in whole_lines(blocks, 0, False))
+    lines = (line for text in texts for line in io.StringIO(text, newline="\n"))
     if not quoted:
-        for text in texts():
-            if not taken.pop().isspace():
-                yield text.removesuffix("\n").removesuffix("\r").split(delimiter)
+        for line in lines:
+            if not line.isspace():
+                yield line.removesuffix("\n").removesuffix("\r").split(delimiter)
         return
-    reader = csv.reader(texts(), delimiter=delimiter, strict=True)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
-        cells: _Cells
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            if "unexpected end" in str(error) and len(taken) > 1:
-                raise BrokenFile(
-                    f"a quote in the row at byte {start} is not closed, and takes all of the last "
-                    f"{len(taken)} lines: close it, or double quotes that mean themselves"
-                ) from None
-            cells = BadRecord("bad_row", f"the row's quotes are wrong: {error}")
-        is_blank = b"".join(taken).isspace()
-        taken.clear()
-        if cells and not is_blank:
-            yield cells
+            if "unexpected end" in str(error) or "limit" in str(error):
+                text = f"a quote in the last lines up to line {reader.line_num} is not closed"
+                raise BrokenFile(f"{text} ({error}): close it, or restore the file") from None
+            yield BadRecord("bad_row", f"line {reader.line_num}: {error}")
+        else:
+            if len(cells) > 1 or (cells and not cells[0].isspace()):
+                yield cells

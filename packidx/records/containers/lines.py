@@ -14,23 +14,22 @@ from packidx.io.storage import reading
 from packidx.records.containers.base import (
     BOM,
     MAX_RECORD,
+    SMALLER,
     TASK_BYTES,
     TASK_RECORDS,
+    BrokenFile,
     Container,
     Cuts,
-    Gathered,
     Hashing,
     RawRecord,
     RecordRange,
     ShardScan,
-    TooLarge,
     attempted,
     file_blocks,
     file_version,
     local_shard,
+    named,
     read_bytes,
-    size_of,
-    too_large,
 )
 
 SCAN_BLOCK = 4 << 20
@@ -43,9 +42,6 @@ _SHORT_LINES = re.compile(rb"[ \t\r\v\f\n]*\n|[^\n]+\n?")
 class Lines(Container):
     """Uncompressed JSON Lines."""
 
-    def __init__(self, max_record: int = MAX_RECORD) -> None:
-        self._max_record = max_record
-
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hashing, prefixes = Hashing(), dict[int, str]()
         cuts, number = Cuts(task_bytes, TASK_RECORDS), 0
@@ -57,9 +53,9 @@ class Lines(Container):
                 hashing.add(block)
             prefixes[hashing.nbytes] = hashing.sha256[:PREFIX]
 
-        with local_shard(path, check=True) as here:
+        with named(path), local_shard(path, check=True) as here:
             blocks = file_blocks(here, size=SCAN_BLOCK)
-            for offset, line in whole_lines(blocks, 0, False, self._max_record):
+            for offset, line in whole_lines(blocks, 0, False):
                 if cuts.at(offset, number, offset):
                     hash_until(here, offset)
                 number += bool(line) and not line.isspace()
@@ -71,9 +67,9 @@ class Lines(Container):
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         start, end = record_range.start, record_range.end
         with local_shard(path) as here:
-            lines = read_lines(here, start, end, self._max_record)
+            lines = read_lines(here, start, end)
             for row, (offset, line) in enumerate(lines, record_range.first_row):
-                yield RawRecord(row, offset, size_of(line), attempted(decode, line))
+                yield RawRecord(row, offset, len(line), attempted(decode, line))
 
     def read_row(
         self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
@@ -81,21 +77,16 @@ class Lines(Container):
         return decode(read_bytes(path, row, offset, nbytes))
 
 
-def read_lines(
-    path: str, start: int = 0, end: int | None = None, max_record: int = MAX_RECORD
-) -> Iterator[tuple[int, bytes]]:
+def read_lines(path: str, start: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of every line in a byte range that is not blank.
 
     `start` is a line's start. The bytes are without the newline (``\\n`` or ``\\r\\n``) and without
-    a byte order mark at the start of the file. A line of over `max_record` bytes is a `TooLarge`.
+    a byte order mark at the start of the file.
 
     Raises:
         SourceError: the file cannot be read.
     """
     end = file_version(path)[0] if end is None else end
-    if end - start > max_record:  # what is shorter has no line that is too long, and is read fast
-        yield from filled_lines(file_blocks(path, start, end), start, start > 0, max_record)
-        return
     with reading(path), open(path, "rb", buffering=1 << 20) as file:
         if start == 0 and file.read(len(BOM)) == BOM:
             start = len(BOM)
@@ -108,49 +99,48 @@ def read_lines(
             start += len(line)
 
 
-def filled_lines(
-    blocks: Iterator[bytes], at: int, begun: bool, max_record: int = MAX_RECORD
-) -> Iterator[tuple[int, bytes]]:
+def filled_lines(blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes without newline) of every line that is not blank, as `whole_lines`."""
-    for offset, line in whole_lines(blocks, at, begun, max_record):
-        if not isinstance(line, TooLarge):
-            line = line.removesuffix(b"\n").removesuffix(b"\r")
+    for offset, line in whole_lines(blocks, at, begun):
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
         if line and not line.isspace():
             yield offset, line
 
 
-def whole_lines(
-    blocks: Iterator[bytes], at: int, begun: bool, max_record: int = MAX_RECORD
-) -> Iterator[tuple[int, bytes]]:
+def whole_lines(blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes with newline) of every line; a byte order mark is not part of the first.
 
-    Blank lines that follow one another may come as one, and a line of over `max_record` bytes comes
-    as a `TooLarge`.
+    Blank lines that follow one another may come as one.
+
+    Raises:
+        BrokenFile: a line is over `MAX_RECORD`.
     """
-    line = Gathered(max_record)
-    first = not begun
+    pieces: list[bytes] = []
+    held, first = 0, not begun
     for block in blocks:
         if first:
             first = False
             if block.startswith(BOM):
                 block, at = block[len(BOM) :], at + len(BOM)
         end = block.find(b"\n") + 1
-        if line.nbytes or not end:
-            line.add(block[: end or len(block)])
+        if pieces or not end:
+            pieces.append(block[: end or len(block)])
+            held += len(pieces[-1])
+            if held > MAX_RECORD:
+                raise BrokenFile(f"the line at byte {at} has over {MAX_RECORD:,} bytes: {SMALLER}")
             if not end:
                 continue
-            nbytes = line.nbytes
-            yield at, line.take()
-            at, block = at + nbytes, block[end:]
+            yield at, b"".join(pieces)
+            at, block, pieces, held = at + held, block[end:], [], 0
         lines = _split(block)
         last = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         for text in lines:
             yield at, text
             at += len(text)
         if last:
-            line.add(last)
-    if line.nbytes:
-        yield at, line.take()
+            pieces, held = [last], len(last)
+    if pieces:
+        yield at, b"".join(pieces)
 
 
 def _split(block: bytes) -> list[bytes]:
@@ -171,13 +161,10 @@ def decode(line: bytes) -> dict[str, Any]:
     """One line's JSON object.
 
     Raises:
-        BadRecord: ``bad_utf8``, ``bad_json``, ``bad_record`` (JSON, but not an object) or
-            ``record_too_large``.
+        BadRecord: ``bad_utf8``, ``bad_json`` or ``bad_record`` (JSON, but not an object).
     """
-    if isinstance(line, TooLarge):
-        raise too_large(line.nbytes, line.limit)
     try:
-        record = orjson.loads(line)
+        return as_object(orjson.loads(line))
     except ValueError as error:
         try:
             line.decode()
@@ -185,11 +172,19 @@ def decode(line: bytes) -> dict[str, Any]:
             text = f"byte {wrong.start} is not UTF-8: write the file as UTF-8"
             raise BadRecord("bad_utf8", text) from None
         raise BadRecord("bad_json", _explained(error)) from None
-    if not isinstance(record, dict):
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """A JSON value that is a record.
+
+    Raises:
+        BadRecord: ``bad_record``, it is not an object.
+    """
+    if not isinstance(value, dict):
         kind = {list: "a list", str: "text", type(None): "null", bool: "a boolean"}
-        text = f"the record is {kind.get(type(record), 'a number')}, not an object"
+        text = f"the record is {kind.get(type(value), 'a number')}, not an object"
         raise BadRecord("bad_record", text)
-    return record
+    return value
 
 
 def _explained(error: ValueError) -> str:

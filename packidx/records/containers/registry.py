@@ -68,8 +68,8 @@ def strip_suffix(name: str) -> str:
     return name.removesuffix(longest)
 
 
-def required_kind(uri: str, path: str, data_type: str | None = None) -> str:
-    """The container of a file of records, `data_type` where the file does not say.
+def required_kind(uri: str, path: str) -> str:
+    """The container of a file of records.
 
     Raises:
         SourceError: the file is of no known kind.
@@ -77,7 +77,7 @@ def required_kind(uri: str, path: str, data_type: str | None = None) -> str:
     if not urls.is_url(path) and not os.path.isfile(path):  # `find_shards` says what it is
         return DEFAULT
     refuse_compressed(uri)
-    kind = kind_of(path, by_id=True) or data_type
+    kind = kind_of(path)
     if kind is not None:
         return kind
     if path.endswith(JSON):
@@ -93,11 +93,8 @@ _LINE_BYTES = 64 << 20  # of the first line of others
 _OF_RECORDS = frozenset((*TURN_KEYS, "prompt", "question", "instruction", "text", "input_ids"))
 
 
-def kind_of(path: str, by_id: bool = False) -> str | None:
+def kind_of(path: str) -> str | None:
     """The kind of a file: by its name, and for ``.json`` by how it begins.
-
-    Args:
-        by_id: whether an object of objects is records under their ids.
 
     Returns:
         One of `KINDS`, or None where the name has no known ending, or a ``.json`` file holds an
@@ -117,11 +114,11 @@ def kind_of(path: str, by_id: bool = False) -> str | None:
     text = _ENDINGS.get(stem.rpartition(".")[2]) if "." in stem else None
     if text == "json":
         with local_shard(path) as copy:  # which is read again for its records
-            text = _array_or_lines(copy, codec[1:], by_id)
+            text = _array_or_lines(copy, codec[1:])
     return None if text is None else text + codec
 
 
-def _array_or_lines(path: str, codec: str, by_id: bool) -> str | None:
+def _array_or_lines(path: str, codec: str) -> str | None:
     with named(path):
         blocks = text_blocks(path, codec)
         head = b""
@@ -139,7 +136,7 @@ def _array_or_lines(path: str, codec: str, by_id: bool) -> str | None:
             return "jsonl"
     second = rest.partition(b"\n")[0]
     whole = record or _object(head)
-    if whole is not None and _holds_records(whole, by_id):
+    if whole is not None and _holds_records(whole):
         return "json"
     if whole is not None:
         return None if record is None else "jsonl"
@@ -164,10 +161,8 @@ def _is_open(line: bytes) -> bool:
     return False
 
 
-def _holds_records(value: dict[str, Any], by_id: bool) -> bool:
+def _holds_records(value: dict[str, Any]) -> bool:
     """Return whether an object is not a record, but holds some."""
     if not _OF_RECORDS.isdisjoint(value):
         return False
-    if any(isinstance(held := value[name], list) and held for name in HOLDERS & value.keys()):
-        return True
-    return by_id and len(value) > 1 and all(isinstance(record, dict) for record in value.values())
+    return any(isinstance(held := value[name], list) and held for name in HOLDERS & value.keys())

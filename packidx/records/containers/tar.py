@@ -30,6 +30,7 @@ from packidx.errors import BadRecord, SourceError
 from packidx.io.ranges import Extent, ReadAhead
 from packidx.records.containers.base import (
     MAX_RECORD,
+    SMALLER,
     TASK_BYTES,
     BrokenFile,
     Container,
@@ -43,7 +44,6 @@ from packidx.records.containers.base import (
     named,
     read_bytes,
     too_few,
-    too_large,
 )
 from packidx.records.containers.lines import decode
 from packidx.records.media.held import media_in
@@ -54,8 +54,6 @@ MEMBERS = "__members__"
 """Where a record has its sample's files, as `Members`, until `dialects.standard` places them."""
 KEY = "__key__"
 """Where a record has its sample's key, as in a WebDataset."""
-DUPLICATE = "duplicate_key"
-"""Why a sample is rejected whose key came before."""
 APART = "missing_media"
 """Reason of a sample whose media are elsewhere."""
 COMPRESSED = (
@@ -68,7 +66,6 @@ _RECORD, _TEXT = "json", "txt"  # extensions
 _CHAT, _CAPTION, _MEDIA, _WHOLE = 1, 2, 3, 4
 _NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__($|/)")
-_DIGEST = 16  # bytes of a key's
 _BLOCK = 512  # bytes of a header, and what content is padded to
 _MAX_HEADER = 1 << 20  # bytes of an extended header; names and times
 _GLANCE = 4096  # bytes of a medium that are counted as work: most that is looked at is a header
@@ -118,8 +115,6 @@ class Sample:
 class TarRange(RecordRange):
     """A run of samples of a tar, with facts that only a scan of the shard can know."""
 
-    repeated: tuple[int, ...] = ()
-    """Rows in it whose key an earlier sample of the shard has."""
     apart: tuple[int, ...] = ()
     """Rows in it whose media are elsewhere: in another sample of the shard, or in the next one."""
     ends: tuple[tuple[str, int], ...] = ()
@@ -134,8 +129,7 @@ class Tar(Container):
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hashing, cuts = Hashing(), Cuts(task_bytes)
-        keys, work = bytearray(), 0  # digests, since keys may be long
-        contents, bases = bytearray(), bytearray()
+        contents, bases, work = bytearray(), bytearray(), 0  # digests of base names
         ends: tuple[tuple[str, int], ...] = ()
         nbytes = file_version(path)[0]
         read = ReadAhead(path, nbytes, _SCAN_BLOCK).read
@@ -147,19 +141,16 @@ class Tar(Container):
                 work += _work(last)
                 contents.append(_contents(tuple(last.extensions)))
                 ends = (*ends[:1], (last.key, contents[-1]))
-                key = last.key.encode("utf-8", "surrogateescape")
-                keys += hashlib.blake2b(key, digest_size=_DIGEST).digest()
-                bases += hashlib.blake2b(key.rpartition(b"/")[2], digest_size=8).digest()
+                base = last.key.rpartition("/")[2].encode("utf-8", "surrogateescape")
+                bases += hashlib.blake2b(base, digest_size=8).digest()
         except BrokenFile as error:
             behind = "no sample is whole" if last is None else f"sample {last.key!r} is whole"
             text = f"{path}: {error}; {behind}: restore the shard or write it again"
             raise SourceError(text) from None
-        number, again = len(contents), _repeated(keys)
-        apart = _apart(contents, bases, again)
+        number, apart = len(contents), _apart(contents, bases)
         ranges = tuple(
             TarRange(
                 *(part.start, part.end, part.first_row, part.num_records, part.weight),
-                repeated=tuple(n for n in again if 0 <= n - part.first_row < part.num_records),
                 apart=tuple(n for n in apart if 0 <= n - part.first_row < part.num_records),
                 ends=ends,
             )
@@ -168,10 +159,7 @@ class Tar(Container):
         return ShardScan(nbytes, hashing.sha256, number, ranges, num_hashed=hashing.nbytes)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
-        scanned = record_range if isinstance(record_range, TarRange) else TarRange(0, 0, 0, 0)
-        refused = dict.fromkeys(scanned.apart, _lonely) | dict.fromkeys(
-            scanned.repeated, _duplicate
-        )
+        apart = record_range.apart if isinstance(record_range, TarRange) else ()
         start, end = record_range.start, record_range.end
         read_ahead = ReadAhead(path, end)
         row = record_range.first_row
@@ -182,8 +170,7 @@ class Tar(Container):
                     if member.data is None:
                         place = member.offset, member.nbytes
                         member.data = Extent(read_ahead, *place, member.name)
-                refuse = refused.get(row)
-                record = refuse(sample) if refuse else attempted(record_of, sample)
+                record = _lonely(sample) if row in apart else attempted(record_of, sample)
                 key = sample.key if _is_text(sample.key) else None
                 yield RawRecord(row, sample.start, sample.end - sample.start, record, key)
                 row += 1
@@ -305,11 +292,13 @@ def members(
         wants = info.isreg() and (content is None or content(info.name))
         wrong: BadRecord | None = None
         data: bytes | None = None
-        if info.issparse() or not info.isreg():
-            what = "a sparse file" if info.issparse() else "a link, a device or a pipe"
-            wrong = BadRecord("bad_member", f"is {what}: write the file itself into the tar")
-        elif wants and content is not None and info.size > MAX_RECORD:
-            wrong = too_large(info.size, MAX_RECORD)
+        if info.issparse():
+            raise BrokenFile(f"member {info.name!r} is a sparse file: write it without --sparse")
+        if wants and content is not None and info.size > MAX_RECORD:
+            raise BrokenFile(f"member {info.name!r} has over {MAX_RECORD:,} bytes: {SMALLER}")
+        if not info.isreg():
+            text = "is a link, a device or a pipe: write the file itself into the tar"
+            wrong = BadRecord("bad_member", text)
         elif wants:
             data = read(info.offset_data, info.size)
             if taken is not None:
@@ -317,8 +306,7 @@ def members(
         at = archive.offset
         if info.isreg() or info.islnk() or info.issym() or info.isdev():
             nbytes = info.size if info.isreg() else 0
-            name = info.pax_headers.get("GNU.sparse.name", info.name)
-            yield Member(name, info.offset, at, data, info.offset_data, nbytes, wrong)
+            yield Member(info.name, info.offset, at, data, info.offset_data, nbytes, wrong)
     if is_archive:
         _check_end(read, at, taken)
     elif at != end:
@@ -428,15 +416,6 @@ def _with_text(record: dict[str, Any], file: Member, is_alone: bool) -> dict[str
     return {_TEXT: text, **record}
 
 
-def _duplicate(sample: Sample) -> BadRecord:
-    names = ", ".join(member.name for member in sample.extensions.values())
-    return BadRecord(
-        DUPLICATE,
-        f"the shard has samples of the key {sample.key!r} before these members ({names[:200]}): "
-        "members of one sample stand side by side, and keys are unique",
-    )
-
-
 def _lonely(sample: Sample) -> BadRecord:
     names = ", ".join(member.name for member in sample.extensions.values())
     return BadRecord(
@@ -466,16 +445,14 @@ def _contents(extensions: tuple[str, ...]) -> int:
     return _CHAT if _RECORD in extensions else _CAPTION if has_record else 0
 
 
-def _apart(contents: bytearray, bases: bytearray, repeated: list[int]) -> list[int]:
+def _apart(contents: bytearray, bases: bytearray) -> list[int]:
     """Return the rows of records whose media are in another sample, or missing.
 
-    A record without media lacks those that lie under its base name without a record, or under its
-    key, repeated. A text without a record lacks an image if most samples of the shard have one.
+    A record without media lacks those that lie under its base name without a record. A text without
+    a record lacks an image if most samples of the shard have one.
     """
     kinds, names = np.frombuffer(contents, np.uint8), np.frombuffer(bases, "<u8")
-    has_media = kinds == _MEDIA
-    has_media[repeated] |= kinds[repeated] == _WHOLE
-    apart = (kinds <= _CAPTION) & (kinds > 0) & np.isin(names, names[has_media])
+    apart = (kinds <= _CAPTION) & (kinds > 0) & np.isin(names, names[kinds == _MEDIA])
     if np.count_nonzero(kinds == _WHOLE) > np.count_nonzero(kinds == _CAPTION):
         apart |= kinds == _CAPTION
     return [int(row) for row in np.flatnonzero(apart)]
@@ -491,13 +468,3 @@ def mark_torn(one: Ranges, other: Ranges) -> tuple[Ranges, Ranges]:
         if key == next_key and (next_kind, kind) in ((_CHAT, _MEDIA), (_CAPTION, _MEDIA)):
             other = (replace(other[0], apart=(0, *other[0].apart)), *other[1:])
     return one, other
-
-
-def _repeated(digests: bytearray) -> list[int]:
-    """Return the numbers of the keys, 16 bytes each, that were there before, ascending."""
-    keys = np.frombuffer(digests, "<u8").reshape(-1, 2)
-    order = np.argsort(keys[:, 0], kind="stable")  # of equal ones the first comes first
-    ordered = keys[order, 0]
-    alike = np.flatnonzero(ordered[1:] == ordered[:-1])
-    again = (keys[order[alike]] == keys[order[alike + 1]]).all(axis=1)
-    return [int(number) for number in np.sort(order[alike[again] + 1])]

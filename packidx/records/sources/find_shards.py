@@ -16,9 +16,9 @@ from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import DEFAULT, Layout
 from packidx.io import cache, storage, urls
 from packidx.io.storage import unreadable
-from packidx.records.containers.registry import KNOWN, container, required_kind, strip_suffix
+from packidx.records.containers.registry import KNOWN, container, required_kind
 from packidx.records.media.paths import refuse_outside
-from packidx.records.shards import InputFile, short_names
+from packidx.records.shards import InputFile
 from packidx.records.sources import MIX, hub, mixes
 from packidx.records.sources.folders import Told, in_folder, refuse_folder, source_name
 from packidx.records.sources.mixes import DataSet
@@ -39,7 +39,7 @@ def find_shards(
     (``sub/train``), and for one that `datasets` saved, the folder's. A mix is one by its
     name, or ``mix:FILE``; ``mix.json#a,b`` takes two of its data sets. Mixes are not looked for in
     folders, nor are files and folders whose names begin with a dot, nor what lies elsewhere, links
-    resolved. Of a folder with splits, the train split is taken, or ``folder#val,test``.
+    resolved. Of a folder that lists its splits, the train split is taken, or ``folder#val,test``.
 
     Args:
         args: of a data set, its own name and layout hold, as they do in a mix.
@@ -113,12 +113,12 @@ def _named(arg: str, layout: Layout, told: Told) -> list[InputFile]:
     raise SourceError(f"{arg}: {missing}; a source is a file ({KNOWN}), a mix, a glob or a folder")
 
 
-def _find(arg: str, layout: Layout, told: Told, data_type: str | None = None) -> list[InputFile]:
+def _find(arg: str, layout: Layout, told: Told) -> list[InputFile]:
     """The shards of what lies somewhere, or else of a data set of the Hub that has that name."""
     path = _strip_scheme(arg)
     name = hub.named(path)
     is_of_hub = name is not None and urls.is_url(path)
-    shards = [] if is_of_hub else _find_at(arg, path, layout, told, data_type)
+    shards = [] if is_of_hub else _find_at(arg, path, layout, told)
     if shards or name is None or os.path.lexists(path):
         return shards
     data_set = hub.downloaded(arg, name)
@@ -129,7 +129,11 @@ def _find(arg: str, layout: Layout, told: Told, data_type: str | None = None) ->
             refuse_outside(shard.path, folder)
         shards += [dataclasses.replace(shard, source=source or shard.source) for shard in found]
     if not data_set.places:
-        shards = in_folder(folder, folder, layout, told, name.splits or None)
+        try:
+            shards = in_folder(folder, folder, layout, told, name.splits or None)
+        except SourceError as error:
+            url = f"{hub.SCHEME}{name.repo}@{os.path.basename(folder)}"
+            raise SourceError(str(error).replace(folder, url)) from None
     if not shards:
         refuse_folder(arg, folder)
         raise SourceError(f"{arg} has no data file: known endings are {KNOWN}")
@@ -154,14 +158,12 @@ def _refuse_missing(arg: str, shards: Sequence[InputFile]) -> None:
             )
 
 
-def _find_at(
-    arg: str, path: str, layout: Layout, told: Told, data_type: str | None = None
-) -> list[InputFile]:
+def _find_at(arg: str, path: str, layout: Layout, told: Told) -> list[InputFile]:
     """The shards of a folder, a file, a part of one of these (``#``), or of all that match."""
     if storage.is_folder(path):
         return in_folder(arg, path, layout, told)
     if storage.is_file(path) or os.path.lexists(path):
-        return _single(arg, path, layout, told, data_type)
+        return _single(arg, path, layout, told)
     file, hash_, names = path.rpartition("#")
     if hash_ and storage.is_folder(file):
         wanted = [name.strip() for name in names.split(",")]
@@ -170,20 +172,16 @@ def _find_at(
         return _in_mix(file, mix, names, layout, told)
     prefix = "" if urls.is_url(path) else arg[: len(arg) - len(path)]
     matches = storage.glob(path)
-    return [
-        shard for name in matches for shard in _single(prefix + name, name, layout, told, data_type)
-    ]
+    return [shard for name in matches for shard in _single(prefix + name, name, layout, told)]
 
 
-def _single(
-    uri: str, path: str, layout: Layout, told: Told, data_type: str | None = None
-) -> list[InputFile]:
+def _single(uri: str, path: str, layout: Layout, told: Told) -> list[InputFile]:
     """The shard that a file is, or the shards of the mix that it is."""
     if (mix := _mix_of(path)) is not None:
         return _in_mix(path, mix, None, layout, told)
     parent = os.path.basename(os.path.dirname(urls.absolute(path))) or "data"
     name = source_name(os.path.basename(path), parent)
-    return [InputFile(uri, path, name, required_kind(uri, path, data_type), layout)]
+    return [InputFile(uri, path, name, required_kind(uri, path), layout)]
 
 
 def _mix_of(path: str) -> Any:
@@ -252,33 +250,20 @@ def _completed(own: Layout, options: Layout, where: str) -> Layout:
 def _of_data_sets(
     path: str, given: Sequence[DataSet], layout: Layout, told: Told
 ) -> list[InputFile]:
-    """The shards of data sets, in order. Those without a name are called as their files are, or by
-    as much of the path as tells them apart.
+    """The shards of data sets, in order.
 
     Args:
         path: of the mix that names them, for errors.
     """
-    groups = []
+    shards = []
     for data_set in given:
-        own = _completed(data_set.layout, layout, data_set.described(path))
-        shards = []
+        own = _completed(data_set.layout, layout, f"{path}, data set {data_set.name!r}")
         for location in data_set.locations:
-            found = _find(location, own, told, data_set.data_type)
+            found = _find(location, own, told)
             if not found:
                 raise SourceError(f"{path}: {location} is not there, or has no data file in it")
-            shards += found
-        groups.append(shards)
-    names = [
-        data_set.name or shards[0].source for data_set, shards in zip(given, groups, strict=True)
-    ]
-    paths = short_names([strip_suffix(shards[0].path) for shards in groups])
-    for number, data_set in enumerate(given):
-        name = data_set.name
-        if name is None and names.count(names[number]) > 1:
-            name = paths[number]  # of another folder than its namesakes
-        if name is not None:
-            groups[number] = [dataclasses.replace(shard, source=name) for shard in groups[number]]
-    return [shard for shards in groups for shard in shards]
+            shards += [dataclasses.replace(shard, source=data_set.name) for shard in found]
+    return shards
 
 
 def _check(shard: InputFile) -> None:

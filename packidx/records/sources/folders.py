@@ -46,6 +46,7 @@ _SPLIT = re.compile(
     r"|(?P<test>test|testing|eval|evaluation))(?![a-z])",
     re.IGNORECASE,
 )
+"""Words of a path by which `datasets` tells splits apart (``SPLIT_KEYWORDS`` of its data_files)."""
 
 
 class Told:
@@ -102,23 +103,25 @@ class _File(NamedTuple):
     is_listed: bool = False
     """Whether it is a tar that Energon's description lists."""
     split: str = ""
-    """The split that it is of, where its name or the folder says so."""
+    """The split that it is of, where `datasets` saved it as one of several."""
 
 
 def in_folder(
     arg: str, path: str, layout: Layout, told: Told, splits: Sequence[str] | None = None
 ) -> list[InputFile]:
-    """The data files of a folder, of its train split where it has splits.
+    """The data files of a folder, of its train split where a description in it lists splits.
 
     Args:
         told: is given what is not read.
         splits: the splits to take; None takes `energon.TRAIN`, and what is of none.
 
     Raises:
-        SourceError: there is no such split, or a description in it cannot be understood.
+        SourceError: there is no such split, a description in it cannot be understood, or `datasets`
+            would put its files into different splits.
     """
     beside: list[tuple[str, str]] = []
     found = list(_files_below(path, splits, beside))
+    _refuse_several_splits(arg, [each.name for each in found if not (each.split or each.is_listed)])
     files: list[InputFile] = []
     for file in _of_splits(arg, found, splits, beside):
         inner = os.path.join(path, file.name)
@@ -140,20 +143,14 @@ def in_folder(
 def _of_splits(
     arg: str, files: list[_File], wanted: Sequence[str] | None, beside: list[tuple[str, str]]
 ) -> list[_File]:
-    """The files of the splits that are wanted; `beside` is given those of other splits.
-
-    Without a train split, and with files of no split, none is told apart.
-    """
+    """The files of the splits that are wanted; `beside` is given those of other splits."""
     there = {file.split for file in files if not file.is_listed}
     files = sorted(files)
     if not there:
         return files
-    if wanted is None:
-        if there <= {""} or (energon.TRAIN not in there and "" in there):
-            return files
-        taken = {energon.TRAIN, ""}
-    else:
-        taken = {split_in(split) or split for split in wanted}
+    if wanted is None and there == {""}:
+        return files
+    taken = {energon.TRAIN, ""} if wanted is None else {*wanted}
     if absent := taken - there - {""}:
         known = ", ".join(sorted(there - {""})) or "none"
         raise SourceError(
@@ -187,20 +184,20 @@ def _files_below(
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if _STATE in files:
             folders.clear()
-            split = of_dictionary.get(below) or split_in(below)
+            split = of_dictionary.get(below, "")
             for name in _saved_files(here):
                 refuse_outside(os.path.join(here, name), folder)
                 path = os.path.join(below, name)
                 yield _File(path, path, below or top, split=split)
             continue
         if _SPLITS in files:
-            of_dictionary = {os.path.join(below, name): split_in(name) or name for name in folders}
+            of_dictionary = {os.path.join(below, name): name for name in folders}
         for name in files:
             path, lower = os.path.join(below, name), name.lower()
             if name.startswith(".") or name == _SPLITS:
                 continue
             if name.endswith(SUFFIXES):
-                split = of_dictionary.get(below) or split_in(path)
+                split = of_dictionary.get(below, "")
                 yield _File(path, path, source_name(path, top), split=split)
             elif lower.endswith(_DATA) and not lower.endswith(_MEDIA):  # .JSONL is not read either
                 beside.append((_FORM, path))
@@ -295,13 +292,18 @@ def source_name(name: str, parent: str) -> str:
     return os.path.join(folder, stem) if stem else (folder or parent)
 
 
-def split_in(path: str) -> str:
-    """The split that a path, or a split's own name, is named for; empty where it is for none.
-
-    Whole words, in folders and files alike, as `datasets` tells splits apart.
-    """
-    match = _SPLIT.search(strip_suffix(path))
-    return "" if match is None else str(match.lastgroup)
+def _refuse_several_splits(arg: str, paths: Sequence[str]) -> None:
+    """Raise a SourceError if `datasets` would put files of a folder into different splits."""
+    globs: dict[str, str] = {}
+    for path in sorted(paths):
+        if (match := _SPLIT.search(strip_suffix(path))) is not None:
+            word, rest = path[: match.end()], path[match.end() :]
+            folder = word + rest[: rest.find("/")]
+            glob = folder if "/" in rest else f"{word}*{path[len(strip_suffix(path)) :]}"
+            globs.setdefault(str(match.lastgroup), os.path.join(arg, glob))
+    if len(globs) > 1:
+        named = ", ".join(f"{split}: {shlex.quote(glob)}" for split, glob in sorted(globs.items()))
+        raise SourceError(f"{arg} has files of several splits: name those to read ({named})")
 
 
 def _saved_files(folder: str) -> list[str]:

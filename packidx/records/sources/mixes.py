@@ -1,8 +1,7 @@
 """Mixes: files that name data sets and how to read them.
 
-In JSON or YAML alike: NeMo Automodel's and LLaMA-Factory's meta file and InternVL's, objects of
-``name: {file_name, columns, tags, media_dir, sample_ratio …}``; LMMS Engine's ``datasets:``, a list
-of ``{path, data_folder, data_type}``. What these call otherwise is renamed first.
+NeMo Automodel's and LLaMA-Factory's meta file, in JSON or YAML: an object of
+``name: {file_name, columns, tags, media_dir, sample_ratio …}``.
 """
 
 from __future__ import annotations
@@ -26,23 +25,12 @@ from packidx.records.containers.base import local_shard
 from packidx.records.sources import hub
 
 HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
-_RENAMED = {
-    **dict.fromkeys(("path", "json_path", "annotation"), "file_name"),
-    **dict.fromkeys(("data_folder", "root"), "media_dir"),
-    "repeat_time": "sample_ratio",
-}
 _KEYS = (
-    *("file_name", "name", "columns", "tags", "ignore", "media_dir", "sample_ratio", "delimiter"),
-    *("pair", "split", "data_type", "sampling_strategy", "formatting", "ranking", "subset"),
-    *("folder", "num_samples", *HUBS),
+    *("file_name", "columns", "tags", "ignore", "media_dir", "sample_ratio", "delimiter", "pair"),
+    *("split", "formatting", "ranking", "subset", "folder", "num_samples", *HUBS),
 )
-_INTERNVL = ("root", "annotation")
-_OF_NO_USE = ("data_augment", "length", "description")
 _PREFERENCES = ("chosen", "rejected", "kto_tag")
-_DATA_TYPES = ("json", "jsonl", "csv", "tsv", "parquet", "arrow", "hf_dataset")
-_SAVED = "hf_dataset"  # a folder or file that says itself what it is, or a name on the Hub
 _ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
-_SHARE = re.compile(r"random:(\d+(?:\.\d+)?)%")
 
 SUFFIXES = (".yaml", ".yml")
 """Endings of files that are always mixes."""
@@ -53,19 +41,12 @@ _MAX_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class DataSet:
-    """One data set that a mix names."""
+    """One data set that a mix or a recipe names."""
 
-    name: str | None
-    """None: the mix gives it none."""
+    name: str
     locations: tuple[str, ...]
     """Files, globs or folders, seen from the working directory."""
     layout: Layout
-    data_type: str | None = None
-    """What its files hold, for those whose names do not say."""
-
-    def described(self, path: str) -> str:
-        """Return how an error calls this data set of the mix at `path`."""
-        return f"{path}, data set {self.name or self.locations[0]!r}"
 
 
 def is_named(path: str) -> bool:
@@ -75,17 +56,11 @@ def is_named(path: str) -> bool:
 
 def is_mix(value: Any) -> bool:
     """Return whether a JSON value is a mix and not a record."""
-    if not isinstance(value, dict) or not value:
-        return False
-    if _listed(value) is not None:
-        return True
-    if not all(isinstance(name, str) for name in value):  # YAML's 5: and yes:
-        return False
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        return False  # YAML's 5: and yes:
     entries = [entry for name, entry in value.items() if not name.startswith("_")]
     return bool(entries) and all(
-        isinstance(entry, dict)
-        and (not {"file_name", *HUBS}.isdisjoint(entry) or entry.keys() >= {*_INTERNVL})
-        for entry in entries
+        isinstance(entry, dict) and not {"file_name", *HUBS}.isdisjoint(entry) for entry in entries
     )
 
 
@@ -110,8 +85,8 @@ def mix_in_file(path: str) -> Any:
         if is_mix(value):
             return value
         raise SourceError(
-            f"{path} is not a mix: write `datasets:` and a list of path, data_folder and "
-            "data_type, or for each data set its name and under it file_name, columns, tags"
+            f"{path} is not a mix: write for each data set its name and under it file_name, "
+            "columns, tags"
         )
     try:
         if not is_mix(orjson.loads(data)):
@@ -133,64 +108,37 @@ def data_sets(path: str, value: Any, wanted: Sequence[str] = ()) -> list[DataSet
     Raises:
         SourceError: an entry cannot be understood; the text names file and entry.
     """
-    listed = _listed(value)
-    if listed is None:
-        named = [
-            (f"{path}, data set {name!r}", name, entry)
-            for name, entry in value.items()
-            if not name.startswith("_")
-        ]
-    else:
-        named = [
-            (f"{path}, entry {number} of datasets", entry.get("name"), entry)
-            for number, entry in enumerate(listed)
-        ]
-    seen: dict[str, int] = {}
-    for number, (where, name, _) in enumerate(named):
-        if name is None:
-            continue
-        if not isinstance(name, str) or not name:
-            raise SourceError(f"{where}: name is {name!r}, not text")
-        first = seen.setdefault(unicodedata.normalize("NFC", name).strip(), number)
-        if first != number:
+    seen: dict[str, str] = {}
+    for name in value:
+        if seen.setdefault(unicodedata.normalize("NFC", name).strip(), name) != name:
             raise SourceError(
-                f"{path} names the data set {name!r} twice, as entries {first} and {number}: give "
-                "one of them another name, or make them one entry with a list of files"
+                f"{path} names the data set {name!r} twice: give one of them another name, or make "
+                "them one entry with a list of files"
             )
     for name in wanted:
-        if name not in [known for _, known, _ in named]:
+        if name not in value:
             raise SourceError(f"{path} names no data set {name!r}: check what stands behind #")
     return [
-        _data_set(path, where, name, entry)
-        for where, name, entry in named
-        if not wanted or name in wanted
+        _data_set(path, name, entry)
+        for name, entry in value.items()
+        if not name.startswith("_") and (not wanted or name in wanted)
     ]
-
-
-def _listed(value: Mapping[Any, Any]) -> list[Any] | None:
-    """The entries of a mix that lists them; None of any other."""
-    entries = value.get("datasets")
-    if isinstance(entries, list) and entries and all(isinstance(each, dict) for each in entries):
-        return entries
-    return None
 
 
 # -- entries ---------------------------------------------------------------------------------------
 
 
-def _data_set(path: str, where: str, name: str | None, given: Mapping[str, Any]) -> DataSet:
+def _data_set(path: str, name: str, given: Mapping[str, Any]) -> DataSet:
     """The data set of an entry of the mix at `path`.
 
     Raises:
         SourceError: it cannot be understood.
     """
-    entry: dict[str, Any] = {}
-    for key, value in given.items():
-        known = _RENAMED.get(key, key)
-        if known not in _KEYS and key not in _OF_NO_USE and not str(key).startswith("_"):
+    where = f"{path}, data set {name!r}"
+    for key in given:
+        if key not in _KEYS and not str(key).startswith("_"):
             raise SourceError(f"{where}: {key!r} means nothing here; known: {', '.join(_KEYS)}")
-        if value not in (None, "") and entry.setdefault(known, value) is not value:
-            raise SourceError(f"{where}: give one {known}, not two")
+    entry = {key: value for key, value in given.items() if value not in (None, "")}
     _refuse_others(path, where, entry)
     columns = dict(entry.get("columns") or {})
     if entry.get("formatting") == "alpaca":
@@ -204,16 +152,14 @@ def _data_set(path: str, where: str, name: str | None, given: Mapping[str, Any])
     if not isinstance(places, list) or not all(isinstance(p, str) and p for p in places):
         raise SourceError(f"{where}: its place is {places!r:.100}, not a path or a list of paths")
     locations = [_place(where, folder, place, entry) for place in places]
-    data_type = entry.get("data_type")
-    layout = _layout(where, folder, {**entry, "columns": columns})
-    return DataSet(name, tuple(locations), layout, None if data_type == _SAVED else data_type)
+    return DataSet(name, tuple(locations), _layout(where, folder, {**entry, "columns": columns}))
 
 
 def _refuse_others(path: str, where: str, entry: Mapping[str, Any]) -> None:
     """Raise a SourceError for what an entry states that is not done."""
     if not entry.get("file_name"):
         key = next((key for key in HUBS if entry.get(key)), None)
-        wrong = "give one path or file_name: a file, glob or folder"
+        wrong = "give a file_name: a file, glob or folder"
         if key is not None:
             wrong = f"{key} is {entry[key]!r}, which is not here: download it and give file_name"
         if key == "hf_hub_url":
@@ -232,30 +178,18 @@ def _refuse_others(path: str, where: str, entry: Mapping[str, Any]) -> None:
     formatting = entry.get("formatting")
     if formatting not in (None, "alpaca", "sharegpt", "openai"):
         raise SourceError(f"{where}: formatting is {formatting!r}, not alpaca, sharegpt or openai")
-    data_type = entry.get("data_type")
-    if data_type is not None and data_type not in _DATA_TYPES:
-        raise SourceError(f"{where}: data_type is {data_type!r}; known: {', '.join(_DATA_TYPES)}")
 
 
 def _layout(where: str, folder: str, entry: Mapping[str, Any]) -> Layout:
-    media, ratio = entry.get("media_dir"), entry.get("sample_ratio", 1.0)
+    media = entry.get("media_dir")
     if media is not None and not isinstance(media, str):
         raise SourceError(f"{where}: the media folder is {media!r}, not a path")
-    strategy = entry.get("sampling_strategy", "all")  # LLaVA-OneVision's
-    if strategy != "all":
-        percent = _SHARE.fullmatch(strategy) if isinstance(strategy, str) else None
-        if percent is None:
-            raise SourceError(
-                f"{where}: sampling_strategy is {strategy!r}: only all and random:N% are known, "
-                "since a plan draws its share at random"
-            )
-        ratio = float(percent[1]) / 100
     try:
         return Layout(
             dict(entry["columns"]),
             dict(entry.get("tags") or {}),
             _seen(where, folder, media) if media else None,
-            ratio,
+            entry.get("sample_ratio", 1.0),
             entry.get("delimiter"),
             entry.get("pair"),
             entry.get("ignore") or (),
@@ -267,8 +201,6 @@ def _layout(where: str, folder: str, entry: Mapping[str, Any]) -> Layout:
 def _place(where: str, folder: str, given: str, entry: Mapping[str, Any]) -> str:
     """Where files of a data set are, or what it is called on the Hub."""
     place, split = _seen(where, folder, given), entry.get("split")
-    if entry.get("data_type") == _SAVED and hub.named(given) and not storage.exists(place):
-        return given
     if split and storage.is_file(urls.join(place, "dataset_dict.json")):
         return urls.join(place, str(split))
     if split and place.startswith(hub.SCHEME) and hub.named(place) and "#" not in place:

@@ -29,10 +29,7 @@ def write(path: Path, number: int, kind: str) -> None:
     for n in range(number):
         record: dict[str, Any] = {"id": f"{path}-{n}"} if kind == "named" else {}
         said = {"role": "assistant", "content": f"{n} " + "word " * (n % 9)}
-        if kind == "pairs":
-            record |= {"prompt": path.name, "chosen": [said], "rejected": [said]}
-        else:
-            record["messages"] = [{"role": "user", "content": path.name}, said]
+        record["messages"] = [{"role": "user", "content": path.name}, said]
         rows.append(json.dumps(record))
     path.write_text("\n".join(rows) + "\n")
 
@@ -48,13 +45,12 @@ CHANGES: dict[str, Callable[[Path, str], Any]] = {
 }
 
 
-def drawn(data: Path, options: dict[str, Any], kind: str) -> dict[tuple[str, int], int]:
+def drawn(data: Path, options: dict[str, Any]) -> dict[tuple[str, int], int]:
     """How often an epoch has samples of each record of the source b, by its shard and row."""
     out = data.parent / "out"
     shutil.rmtree(out, ignore_errors=True)
     sources = [f"{path.name}={path}" for path in sorted(data.iterdir())]
-    pair = "both" if kind == "pairs" else None
-    estimate_lengths(sources, out / "l", workers=1, pair=pair)
+    estimate_lengths(sources, out / "l", workers=1)
     plan_packs(out / "l", out / "i", capacity=512, **options)
     index = open_index(out / "i")
     uris = [shard.uri for shard in index.snapshot.shards]
@@ -64,7 +60,7 @@ def drawn(data: Path, options: dict[str, Any], kind: str) -> dict[tuple[str, int
 
 @pytest.mark.parametrize(
     ("draw", "kind"),
-    [*((draw, "unnamed") for draw in DRAWS), ("all of it", "named"), ("all of it", "pairs")],
+    [*((draw, "unnamed") for draw in DRAWS), ("all of it", "named")],
 )
 def test_other_sources_exchange_no_sample(tmp_path: Path, draw: str, kind: str) -> None:
     data = tmp_path / "data"
@@ -72,11 +68,11 @@ def test_other_sources_exchange_no_sample(tmp_path: Path, draw: str, kind: str) 
     write(data / "b/data.jsonl", 60, kind)
     write(data / "b/more.jsonl", 60, kind)
     had = {(str(data / f"b/{name}.jsonl"), n) for name in ("data", "more") for n in range(60)}
-    before = drawn(data, DRAWS[draw], kind)
+    before = drawn(data, DRAWS[draw])
     assert 30 < len(before) <= 120
     for change, apply in CHANGES.items():  # one after the other
         apply(data, kind)
-        after = drawn(data, DRAWS[draw], kind)
+        after = drawn(data, DRAWS[draw])
         kept = {place: number for place, number in after.items() if place in had}
         assert kept == before, change
     assert len(after) > len(before)

@@ -66,7 +66,7 @@ def outcomes(path: Path) -> list[Any]:
     for raw in everything(path):
         reason = raw.record.reason if isinstance(raw.record, BadRecord) else None
         found.append((raw.key, reason))
-        if reason in ("duplicate_key", "missing_media"):  # no reader asks for what was rejected
+        if reason == "missing_media":  # no reader asks for what was rejected
             continue
         try:
             again = read_row(str(path), raw.row, raw.offset, raw.nbytes, kind="tar")
@@ -181,15 +181,14 @@ def test_every_member_is_in_one_row(
             assert len(ranges) == len(expected)
         found = outcomes(path)
         rows = everything(path)
-    seen: set[str] = set()
     for (key, reason), group, raw in zip(found, expected, rows, strict=True):
         assert key == group[0][0]
         json_of, media_of = holds(group)
         others = [holds(other) for other in expected if other is not group and other[0][0] == key]
-        is_apart = not media_of and any(media for _, media in others)
-        of_first = "missing_media" if is_apart and json_of else None if json_of else "bad_record"
-        assert reason == ("duplicate_key" if key in seen else of_first)
-        seen.add(str(key))
+        is_apart = not media_of and any(media and not json for json, media in others)
+        assert reason == (
+            "missing_media" if is_apart and json_of else None if json_of else "bad_record"
+        )
         assert raw.offset is not None
         assert raw.nbytes is not None
         piece = path.read_bytes()[raw.offset : raw.offset + raw.nbytes]
@@ -385,9 +384,9 @@ def test_numbered_members_come_by_their_numbers(tmp_path: Path) -> None:
 
 WHOLE_SAMPLES = [(f"{n}.{end}", data) for n in (1, 2) for end, data in (("jpg", A), ("json", HI))]
 APART: dict[str, tuple[list[Files], list[str | None]]] = {
-    "an image further on": ([[("0.txt", CAT), *WHOLE_SAMPLES, ("0.jpg", A)]], ["missing_media", None, None, "duplicate_key"]),
-    "a chat's image further on": ([[("0.json", HI), *WHOLE_SAMPLES, ("0.png", B)]], ["missing_media", None, None, "duplicate_key"]),
-    "a chat behind its image": ([[("0.png", B), *WHOLE_SAMPLES, ("0.json", HI)]], ["bad_record", None, None, "duplicate_key"]),
+    "an image further on": ([[("0.txt", CAT), *WHOLE_SAMPLES, ("0.jpg", A)]], ["missing_media", None, None, "bad_record"]),
+    "a chat's image further on": ([[("0.json", HI), *WHOLE_SAMPLES, ("0.png", B)]], ["missing_media", None, None, "bad_record"]),
+    "a chat behind its image": ([[("0.png", B), *WHOLE_SAMPLES, ("0.json", HI)]], ["bad_record", None, None, "missing_media"]),
     "folders of texts and images": ([[("texts/0.txt", CAT), ("texts/5.json", HI), ("images/0.jpg", A)]], ["missing_media", None, "bad_record"]),
     "in the next shard": ([[*WHOLE_SAMPLES, ("3.json", HI)], [("3.jpg", A), ("4.json", HI)]], [None, None, "missing_media", "bad_record", None]),
     "in the shard before": ([[*WHOLE_SAMPLES, ("3.jpg", A)], [("3.json", HI), ("4.json", HI)]], [None, None, "bad_record", "missing_media", None]),
@@ -491,29 +490,15 @@ def test_bad_samples_are_rows_and_the_scan_goes_on(tmp_path: Path) -> None:
     expected = [
         ("ok", None), ("cut", "bad_json"), ("list", "bad_record"), ("lonely", "bad_record"),
         ("latin", "bad_utf8"), ("absent", "missing_media"), ("broken", "broken_media"),
-        ("none", "bad_json"), ("both", "bad_media"), ("ok", "duplicate_key"), ("twice", None),
-        ("twice", "duplicate_key"), ("bad.tar#12", "bad_utf8"), ("last", None),
+        ("none", "bad_json"), ("both", "bad_media"), ("ok", None), ("twice", None),
+        ("twice", None), ("bad.tar#12", "bad_utf8"), ("last", None),
     ]  # fmt: skip
     assert [(row["key"], row["reason"]) for row in rows] == expected
     assert all(row["shard"] == 0 and row["detail"] for row in rows if row["reason"])
     named = {row["reason"]: row["detail"] for row in rows}
-    assert "'twice'" in named["duplicate_key"]
     assert "'png'" in named["missing_media"]
     assert [row["row"] for row in rows] == list(range(len(rows)))
     outcomes(path)
-
-
-def test_repeated_keys_are_found_far_apart_and_by_every_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    members = [(f"{number % 90}.json", GOOD) for number in range(100)]
-    path = put(tmp_path / "x.tar", members)
-    monkeypatch.setattr("packidx.records.shards.TASK_BYTES", 3000)
-    assert len(scan(str(path), "tar").ranges) == 20
-    monkeypatch.setattr("packidx.estimate.tasks.TASK_BYTES", 3000)
-    summary = estimate(path, tmp_path / "out", workers=2)
-    assert summary.rejected == {"duplicate_key": 10}
-    assert len(list((tmp_path / "out").glob("part-*"))) > 5
 
 
 def test_a_place_that_holds_no_sample(tmp_path: Path) -> None:

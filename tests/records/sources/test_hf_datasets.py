@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import huggingface_hub
 import pytest
 from PIL import Image
 from record_files import read_row
@@ -154,39 +153,3 @@ def test_folders_that_datasets_did_not_write(tmp_path: Path, state: str, words: 
     (tmp_path / "state.json").write_text(state)
     with pytest.raises(SourceError, match=words):
         find_shards([str(tmp_path)])
-
-
-def lmms(path: Path, entry: dict[str, Any]) -> str:
-    path.write_text(json.dumps({"datasets": [entry]}))
-    return str(path)
-
-
-def test_hf_dataset_of_a_list_is_the_train_split(
-    data: datasets.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data.save_to_disk(str(tmp_path / "saved"))
-    splits = datasets.DatasetDict({"train": data, "test": data.select([0])})
-    splits.save_to_disk(str(tmp_path / "splits"))
-    data.to_parquet(str(tmp_path / "loose" / "train-00000-of-00001.parquet"))
-    data.to_parquet(str(tmp_path / "loose" / "test-00000-of-00001.parquet"))
-    mix = tmp_path / "mix.json"
-
-    def found(name: str) -> list[InputFile]:
-        return find_shards([lmms(mix, {"path": name, "data_type": "hf_dataset"})])
-
-    assert [rows(shard) for shard in found("saved")] == [len(data)]
-    assert [shard.path for shard in found("splits")] == [
-        shard.path for shard in find_shards([str(tmp_path / "splits" / "train")])
-    ]
-    assert [shard.source for shard in found("loose/train-00000-of-00001.parquet")] == ["train"]
-    assert [shard.source for shard in found("loose")] == ["train"]
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(SourceError, match=r"some/name: no such file .* cannot be had"):
-        found("some/name")
-    with pytest.raises(SourceError, match="a/b/c is not there"):
-        found("a/b/c")
-
-
-def rows(shard: InputFile) -> int:
-    return sum(1 for part in scan(shard.path, shard.container, shard.layout).ranges
-               for _ in read_records(shard.path, part, shard.container, shard.layout))  # fmt: skip

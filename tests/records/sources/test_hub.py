@@ -47,6 +47,8 @@ def texts(*said: str) -> bytes:
 
 TALKS = {
     ".gitattributes": b"",
+    "README.md": b"---\nconfigs:\n- config_name: default\n  data_files:\n"
+    b"  - {split: train, path: data/train-*}\n  - {split: test, path: data/test-*}\n---\n",
     "data/train-00000-of-00002.parquet": parquet("a"),
     "data/train-00001-of-00002.parquet": parquet("b"),
     "data/test-00000-of-00001.parquet": parquet("t"),
@@ -100,22 +102,30 @@ def test_a_split_is_read_at_the_commit_of_a_branch(hub: Hub, tmp_path: Path) -> 
     first = hub.push("org/talks", TALKS)
     hub.push("org/talks", {"old.jsonl": texts("x")}, "v1")
     folder = f"{tmp_path}/hub/datasets--org--talks/snapshots/{first}"
-    train = [
-        [f"{folder}/data/train-0000{i}-of-00002.parquet", "data/train", "parquet"] for i in (0, 1)
-    ]
+    train = [[f"{folder}/data/train-0000{i}-of-00002.parquet", "talks", "parquet"] for i in (0, 1)]
     files_of = "hf://datasets/org/talks/data/train-*.parquet"
     answers = found(
         hub, tmp_path, files_of, "org/talks", f"org/talks@{first}#test,train", "own=org/talks@v1"
     )
     assert [shard[0] for shard in answers[0][:-1]] == [shard[0] for shard in train]
     assert answers[1] == [*train, f"org/talks at {first}: 2 file(s) of the hub cache, {folder}"]
-    assert [shard[1] for shard in answers[2][:-1]] == ["data/test", "data/train", "data/train"]
+    assert [shard[1] for shard in answers[2][:-1]] == ["talks/test", "talks", "talks"]
     assert answers[3][0][1] == "own" and files(answers[3]) == ["old.jsonl"]
     asked = len(hub.requests)
     assert found(hub, tmp_path, "org/talks", HF_HUB_OFFLINE="1") == answers[1:2]
     assert len(hub.requests) == asked
     hub.push("org/talks", {"new.jsonl": texts("x")})
     assert files(found(hub, tmp_path, "org/talks")[0]) == ["new.jsonl"]
+
+
+def test_splits_that_no_readme_lists_are_refused(hub: Hub, tmp_path: Path) -> None:
+    commit = hub.push("org/talks", {n: data for n, data in TALKS.items() if n != "README.md"})
+    (refused,) = found(hub, tmp_path, "org/talks")
+    glob = f"hf://datasets/org/talks@{commit}/data/train*.parquet"
+    assert f"name those to read (test: 'hf://datasets/org/talks@{commit}/data/test" in refused
+    assert f"train: '{glob}')" in refused
+    (train,) = found(hub, tmp_path, glob)
+    assert len(files(train)) == 2
 
 
 def test_a_file_or_folder_of_that_name_comes_first(
@@ -182,14 +192,11 @@ def test_mixes_name_data_sets_of_the_hub(
 ) -> None:
     hub.push("org/talks", TALKS)
     monkeypatch.chdir(tmp_path)
-    listed = {"datasets": [{"path": "org/talks", "data_type": "hf_dataset"}]}
     meta = {
         "own": {"file_name": "hf://datasets/org/talks", "split": "test"},
         "file": {"file_name": "hf://datasets/org/talks/data/train-00000-of-00002.parquet"},
     }
-    for number, content in enumerate((listed, meta)):
-        (tmp_path / f"{number}.yaml").write_text(json.dumps(content))
-    one, both = found(hub, tmp_path / "home", "0.yaml", "1.yaml")
-    assert len(files(one)) == 2 and one[0][1] == "data/train"
+    (tmp_path / "mix.yaml").write_text(json.dumps(meta))
+    (both,) = found(hub, tmp_path / "home", "mix.yaml")
     assert [shard[1] for shard in both if isinstance(shard, list)] == ["own", "file"]
     assert files(both) == ["test-00000-of-00001.parquet", "train-00000-of-00002.parquet"]

@@ -1,4 +1,4 @@
-"""Mixes: NeMo's and LLaMA-Factory's meta files and LMMS Engine's lists, as they are."""
+"""Mixes: NeMo's and LLaMA-Factory's meta files, as they are."""
 
 # ruff: noqa: E501  a row of a table is a line
 
@@ -139,33 +139,10 @@ def test_llama_factory_formats(folder: Path) -> None:
     ]
 
 
-def test_lmms_engine_lists(folder: Path) -> None:
-    (folder / "b" / "odd").write_bytes((folder / "b" / "data.jsonl").read_bytes())
-    (folder / "a" / "data.json").unlink()
-    value = {
-        "dataset_format": "yaml",
-        "datasets": [
-            {"path": "mix/a/data.jsonl", "data_folder": "cwd_media", "data_type": "jsonl"},
-            {"path": "b/odd", "data_folder": "", "data_type": "jsonl", "name": "odd"},
-            {"json_path": "b/data.json", "sampling_strategy": "random:25%"},
-        ],
-    }
-    path = mix(folder / "train.yaml", value)
-    shards = find_shards([path])
-    assert [(s.source, s.container) for s in shards] == [
-        ("a/data", "jsonl"),
-        ("odd", "jsonl"),
-        ("b/data", "json"),
-    ]
-    assert Path(str(shards[0].layout.media_root)).samefile(folder.parent / "cwd_media")
-    assert shards[1].layout == Layout()
-    assert shards[2].layout.sample_ratio == 0.25
-
-
 def test_places_that_are_in_two_folders(folder: Path) -> None:
     (folder.parent / "a").mkdir()
     write(folder.parent / "a", "jsonl", chats(1))
-    path = mix(folder / "train.yaml", {"datasets": [{"path": "a/data.jsonl"}]})
+    path = mix(folder / "train.yaml", {"a": {"file_name": "a/data.jsonl"}})
     with pytest.raises(SourceError, match="beside the mix and in the working directory"):
         find_shards([path])
 
@@ -174,6 +151,11 @@ BAD: list[tuple[str, Any, str]] = [
     ("x.yaml", {"a": 1}, "not a mix"),
     ("x.yaml", [1], "not a mix"),
     ("x.yaml", {"datasets": []}, "not a mix"),
+    ("x.yaml", {"datasets": [{"path": "a/data.jsonl", "data_type": "jsonl"}]}, "not a mix"),
+    ("x.json", {"datasets": [{"path": "a/data.jsonl", "data_type": "jsonl"}]}, "not a mix"),
+    ("x.json", {"d": {"root": "media", "annotation": "a/data.jsonl"}}, "not a mix"),
+    ("x.json", {"d": {"file_name": "a", "repeat_time": 2}}, "'repeat_time' means nothing here"),
+    ("x.json", {"d": {"file_name": ""}}, "give a file_name"),
     ("x.json", {"d": {"file_name": "none.jsonl"}}, "none.jsonl is not there"),
     ("x.json", {"d": {"file_name": "media"}}, "has no data file in it"),
     ("x.json", {"d": {"file_name": 5}}, "'d': its place is 5"),
@@ -188,24 +170,6 @@ BAD: list[tuple[str, Any, str]] = [
     ("x.json", {"d": {"file_name": "a", "num_samples": 5}}, "give a sample_ratio"),
     ("x.json", {"d": {"file_name": "a", "formatting": "xml"}}, "formatting is 'xml'"),
     ("x.json", {"d": {"file_name": "nowhere://b/x.jsonl"}}, "Protocol not known"),
-    ("x.yaml", {"datasets": [{"data_type": "json"}]}, "entry 0 of datasets: give one path"),
-    ("x.yaml", {"datasets": [{"path": "mix/a", "data_type": "tar"}]}, "data_type is 'tar'"),
-    (
-        "x.yaml",
-        {"datasets": [{"path": "mix/a/data.jsonl", "sampling_strategy": "first:10%"}]},
-        "only all and random:N%",
-    ),
-    ("x.yaml", {"datasets": [{"path": "mix/a/data.jsonl", "name": 5}]}, "name is 5"),
-    (
-        "x.yaml",
-        {
-            "datasets": [
-                {"path": "a/data.jsonl", "name": "n"},
-                {"path": "b/data.jsonl", "name": "n", "sample_ratio": 2},
-            ]
-        },
-        "names the data set 'n' twice, as entries 0 and 1",
-    ),
 ]
 
 
@@ -263,7 +227,7 @@ def test_files_that_are_no_mixes(folder: Path) -> None:
 
 def test_a_folder_is_searched_for_data_and_not_for_mixes(folder: Path) -> None:
     mix(folder / "meta.json", META)
-    mix(folder / "train.yaml", {"datasets": [{"path": "a/data.jsonl"}]})
+    mix(folder / "train.yaml", {"a": {"file_name": "a/data.jsonl"}})
     (folder / "config.json").write_text('{\n "a": {"b": 1}\n}\n')
     (folder / "notes.txt").write_text("x")
     for kind in ("csv", "tsv", "parquet", "jsonl.zst", "json.gz"):
@@ -296,7 +260,8 @@ def test_what_the_options_state_is_for_what_a_mix_does_not(folder: Path) -> None
         find_shards([path], Layout(tags={"user_tag": "V"}))
     words = "meta.json, data set 'own' states tags of its own, and --tag states them too"
     assert words in str(caught.value)
-    listed = [{"path": "c.csv", "delimiter": ";"}]
     (folder / "c.csv").write_text("prompt;response\na;b\n")
-    with pytest.raises(OptionError, match=r"c\.csv' states delimiter of its own, and --delimiter"):
-        find_shards([mix(folder / "train.yaml", {"datasets": listed})], layout)
+    with pytest.raises(OptionError, match=r"'c' states delimiter of its own, and --delimiter"):
+        find_shards(
+            [mix(folder / "train.yaml", {"c": {"file_name": "c.csv", "delimiter": ";"}})], layout
+        )

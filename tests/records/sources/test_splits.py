@@ -1,4 +1,6 @@
-"""Of a folder with splits the train split is taken, and the others are told."""
+"""A folder of several splits is refused with the globs to type; listed splits are read."""
+
+# ruff: noqa: E501  a row of a table is a line
 
 from __future__ import annotations
 
@@ -11,17 +13,6 @@ from packidx_cli.main import cli
 
 from packidx.errors import SourceError
 from packidx.records.sources.find_shards import find_shards
-from packidx.records.sources.folders import Told, split_in
-
-T, V, E = "train", "validation", "test"
-NAMES = {
-    "data/train-00000-of-00002.parquet": T, "data/test-00000-of-00001.parquet": E,
-    "train.jsonl": T, "my_train_set.jsonl": T, "Train/a.jsonl": T, "training/x/a.jsonl": T,
-    "dev.jsonl": V, "val2014.json": V, "valid/a.jsonl": V, "Validation-1.csv": V,
-    "eval_math.jsonl": E, "testing.csv": E, "test_sft-00000-of-00001.parquet": E,
-    "contest.jsonl": "", "trainer.jsonl": "", "latest/a.jsonl": "", "device.jsonl": "",
-    "testmini.parquet": "", "evaluate.jsonl": "", "a/b.jsonl": "", "retrain.jsonl": "",
-}  # fmt: skip
 
 
 def folder_of(place: Path, *names: str) -> str:
@@ -35,41 +26,47 @@ def names_in(source: str) -> list[str]:
     return [Path(shard.path).name for shard in find_shards([source])]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_a_path_is_named_for(name: str) -> None:
-    assert split_in(name) == NAMES[name]
-
-
-FOLDERS = {
-    "files": (["train.jsonl", "test.jsonl"], ["train.jsonl"], ["test"]),
-    "folders": (["train/a.jsonl", "val/b.jsonl", "test/c.jsonl"], ["a.jsonl"], [E, V]),
-    "and one of none": (["train.jsonl", "dev.jsonl", "x.jsonl"], ["train.jsonl", "x.jsonl"], [V]),
-    "no train": (["test.jsonl", "x.jsonl"], ["test.jsonl", "x.jsonl"], []),
-    "no split": (["a.jsonl", "b.jsonl"], ["a.jsonl", "b.jsonl"], []),
+SEVERAL = {
+    "data/train-00000-of-00002.parquet data/test-00000-of-00001.parquet": ("data/train*.parquet", "data/test*.parquet"),
+    "train.jsonl dev.jsonl x.jsonl": ("train*.jsonl", "dev*.jsonl"),
+    "training/x/a.jsonl valid/b.jsonl": ("training", "valid"),
+    "my_train_set.json eval_math.jsonl.gz": ("my_train*.json", "eval*.jsonl.gz"),
+    "Train/a.jsonl Validation-1.csv testing.csv": ("Train", "Validation*.csv", "testing*.csv"),
+    "a/train2014.jsonl a/val2014.jsonl": ("a/train*.jsonl", "a/val*.jsonl"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FOLDERS)
-def test_the_train_split_is_taken_and_others_are_told(tmp_path: Path, name: str) -> None:
-    given, taken, others = FOLDERS[name]
-    besides = Told()
-    shards = find_shards([folder_of(tmp_path / "set", *given)], told=besides)
-    assert [Path(shard.path).name for shard in shards] == taken
-    told = " ".join(besides.not_read(shards)[0])
-    assert told.count(" split (") == len(others)
-    assert all(f"of its {split} split" in told and f"set#{split}" in told for split in others)
+@pytest.mark.parametrize("names", SEVERAL)
+def test_several_splits_are_refused_with_the_globs_to_type(tmp_path: Path, names: str) -> None:
+    given = names.split()
+    folder = folder_of(tmp_path / "set", *given)
+    with pytest.raises(SourceError, match="has files of several splits: name those") as caught:
+        find_shards([folder])
+    for glob, name in zip(SEVERAL[names], given, strict=False):
+        assert f"{folder}/{glob}" in str(caught.value)
+        if not name.endswith((".parquet", ".gz")):  # which these are not
+            assert names_in(f"{folder}/{glob}") == [Path(name).name]
 
 
-def test_splits_that_are_named(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "set", "train.jsonl", "dev.jsonl", "test/a.jsonl", "x.jsonl")
-    assert names_in(f"{folder}#validation") == names_in(f"{folder}#dev") == ["dev.jsonl"]
-    assert sorted(names_in(f"{folder}#test, train")) == ["a.jsonl", "train.jsonl"]
-    with pytest.raises(SourceError, match=r"no split 'held', there are: test, train, validation;"):
-        find_shards([f"{folder}#held"])
-    alone = folder_of(tmp_path / "alone", "test.jsonl", "dev.jsonl")
-    with pytest.raises(SourceError, match=r"no split 'train', there are: test, validation; name"):
-        find_shards([alone])
-    assert len(find_shards([f"{alone}/*.jsonl"])) == 2  # who names files has said it
+@pytest.mark.parametrize(
+    "names",
+    [
+        "train.jsonl training.jsonl x.jsonl",
+        "test.jsonl x.jsonl",
+        "train.jsonl contest.jsonl latest/a.jsonl device.jsonl testmini.jsonl",
+        "trainer.jsonl dev.jsonl retrain.jsonl",
+        "a/b.jsonl evaluate.jsonl",
+    ],
+)
+def test_all_of_a_folder_of_one_split_is_read(tmp_path: Path, names: str) -> None:
+    given = names.split()
+    assert len(names_in(folder_of(tmp_path / "set", *given))) == len(given)
+
+
+def test_a_split_that_no_description_lists_is_an_error(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "set", "train.jsonl")
+    with pytest.raises(SourceError, match=r"no split 'train', there are: none"):
+        find_shards([f"{folder}#train"])
 
 
 def test_splits_of_a_dictionary_have_any_name(tmp_path: Path) -> None:
@@ -77,6 +74,9 @@ def test_splits_of_a_dictionary_have_any_name(tmp_path: Path) -> None:
     (tmp_path / "set" / "dataset_dict.json").write_text('{"splits": ["train", "holdout"]}')
     assert names_in(folder) == ["a.jsonl"]
     assert names_in(f"{folder}#holdout") == ["b.jsonl"]
+    assert sorted(names_in(f"{folder}#test_sft, train")) == ["a.jsonl", "c.jsonl"]
+    with pytest.raises(SourceError, match=r"no split 'dev', there are: holdout, test_sft, train;"):
+        find_shards([f"{folder}#dev"])
 
 
 def test_a_mix_is_one_by_its_name_or_by_the_users_word(tmp_path: Path) -> None:
