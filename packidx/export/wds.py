@@ -245,11 +245,8 @@ def _check_whole(index: Index) -> None:
 def _piece(index: Index) -> str | None:
     """Return what shows that the plan cuts samples, or None."""
     cut = index.snapshot.result.num_tokens_cut
-    options = index.snapshot.options
     if cut:
         return f"{cut} tokens are cut off by --on-long truncate"
-    if options.on_long == "split" and options.continues:
-        return "it continues a plan with --on-long split"
     for number in range(len(index.snapshot.windows)):
         rows = index.window("samples", number, ["key", "piece", "token_start"])
         for key, *piece in zip(*(column.to_pylist() for column in rows.columns), strict=True):

@@ -87,7 +87,7 @@ class Options(JsonObject, frozen=True, kw_only=True):
         weights: times that a sample of each source is seen per epoch, as exact decimals or
             fractions; only sources with another weight than 1.
         excluded: fingerprint of the samples that ``exclude`` names.
-        continues: what ``plan --continue`` goes on from: snapshots, states, oldest first.
+        continues: the state that ``plan --continue`` was given.
         window_shards, window_samples: what ``window`` states, if it is a number.
     """
 
@@ -114,7 +114,7 @@ class Options(JsonObject, frozen=True, kw_only=True):
     weights: Mapping[str, str]
     cost_model: CostModel
     excluded: str | None
-    continues: tuple[Consumed, ...]
+    continues: Consumed | None
 
     def padded(self, lengths: Any) -> Any:
         """Tokens that pieces of `lengths` (integers, an array or one) take in a pack."""

@@ -41,7 +41,7 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
     if asked := asked_for(options):
         facts["options"] = asked
     if options.continues:
-        last = options.continues[-1]
+        last = options.continues
         facts["continues"] = f"@{last.snapshot_id[:12]} after {number_of(last.position, 'pack')}"
     if len(snapshot.windows) > 1:
         facts["windows"] = count(len(snapshot.windows))
@@ -172,7 +172,7 @@ def origin(options: Options) -> str:
     if mix := _mix(options):
         words.append(f"mix {mix}")
     if options.continues:
-        last = options.continues[-1]
+        last = options.continues
         words.append(
             f"--continue @{last.snapshot_id[:12]} after {number_of(last.position, 'pack')}"
         )

@@ -13,7 +13,7 @@ from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
 from packidx.plan.options import PlanOptions, number_text
 from packidx.plan.resolved import with_defaults
-from packidx.plan.select.consumed import continued_rules, lineage
+from packidx.plan.select.consumed import continued
 from packidx.plan.select.eligible import Rules, read_exclusion
 from packidx.plan.select.mixture import Mixture, sample_ratios
 from packidx.plan.stream import is_stream, resolved
@@ -62,10 +62,10 @@ def prepare(
     options = with_defaults(asked, table.weakest_method)
     rules = Rules(None if asked.exclude is None else read_exclusion(asked.exclude))
     excluded = rules.exclude.fingerprint if rules.exclude else None
-    continues: tuple[Consumed, ...] = ()
+    continues: Consumed | None = None
     if resume is not None:
         progress("reading what training has had")
-        rules, continues = continued_rules(table, *resume, rules), lineage(*resume)
+        rules, continues = continued(table, *resume, rules)
         excluded = excluded or resume[0].snapshot.options.excluded
     rows_of_window = asked.rows_of_window
     has_shards = bool(shard_ends(table))

@@ -57,7 +57,7 @@ def with_defaults(asked: PlanOptions, weakest_method: str) -> Options:
     values = {name: getattr(asked, name) for name, said in OPTIONS.items() if said.is_stored}
     values |= {"margin": float(margin), "planned_capacity": padded, "cost_model": cost.to_json()}
     values |= {"holdout": None if share is None else str(share)}
-    values |= {"side": "holdout" if is_rest else "train", "weights": {}, "continues": []}
+    values |= {"side": "holdout" if is_rest else "train", "weights": {}, "continues": None}
     return decoded(Options, values | dict.fromkeys(nothing))
 
 

@@ -298,7 +298,7 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
     Raises:
         OptionError, FormatError: an option has no meaning for these rows, or a value is wrong.
     """
-    cuts = options.on_long in ("split", "truncate") or rules.consumed is not None
+    cuts = options.on_long in ("split", "truncate")
     rows = table.read(window.start, window.stop, _columns(table, cuts))
     table.note(rows)
     items, dropped = make_items(rows, options, rules)

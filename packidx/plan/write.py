@@ -67,7 +67,7 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
         num_dropped=dropped.num_rows,
         num_tokens_dropped=int(lengths.clip(0).sum()),
         num_tokens_eligible=items.num_eligible,
-        num_tokens_lost=int(items.lost[1].sum()),
+        num_tokens_lost=items.num_lost,
         dropped=_frequencies(dropped, "reason"),
         dropped_of=_frequencies(dropped, "source"),
         strategies=tuple(plan.strategies),

@@ -128,10 +128,7 @@ class SampleReader:
         self._ready: dict[tuple[int, int], dict[str, Any]] = {}  # by pack and position
         options = index.snapshot.options
         self._cuts = options.on_long in ("split", "truncate")
-        self._continues = bool(options.continues)
-        # Pieces of long samples have the longest length but for the last of a split one; where
-        # training has had some of a sample's tokens already, the rest may begin and end anywhere.
-        self._ends_shown = not options.continues
+        # Pieces of long samples have the longest length but for the last of a split one.
         self._is_exact = is_exact(index.snapshot)
         self._longest = options.planned_capacity // options.align * options.align
 
@@ -206,10 +203,9 @@ class SampleReader:
         length, start = length_of(encoded), sample.token_start or 0
         piece = encoded
         if length != sample.length or start:
-            is_rest = self._continues and sample.piece > 0  # of a sample of any length
-            may_cut = self._cuts and length > self._longest or is_rest
+            may_cut = self._cuts and length > self._longest
             stop = start + sample.length
-            is_short = self._ends_shown and sample.length < self._longest
+            is_short = sample.length < self._longest
             if not may_cut or stop > length or (is_short and stop != length):
                 if not start and not may_cut:  # another grid says more than another length
                     check_media(encoded, sample.media)

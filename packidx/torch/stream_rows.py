@@ -415,7 +415,7 @@ def _options(
         micro_steps=1,
         weights=weights,
         cost_model=_FREE,
-        continues=(),
+        continues=None,
     )
 
 

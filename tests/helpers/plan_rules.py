@@ -100,7 +100,7 @@ def broken_rules(index: Index) -> list[str]:
         last = max([last, *ids])
     wanted: dict[str, Any] = dict(totals) | {"dropped": dict(reasons)}
     lost = wanted.pop("lost") + result.num_tokens_cut
-    if not options.continues and not (result.num_tokens_cut and options.weights):
+    if not (result.num_tokens_cut and options.weights):
         wanted["num_tokens_lost"] = lost  # of a copy, what is cut is counted each time
     broken += [f"result.{n} is not {v}" for n, v in wanted.items() if getattr(result, n) != v]
     if result.lower_bound > totals["num_packs"]:

@@ -14,7 +14,7 @@ from packidx_cli.main import main
 from training import Training
 
 from packidx import open_index, plan_packs
-from packidx.errors import MismatchError, NotFoundInIndex, OptionError
+from packidx.errors import MismatchError, OptionError
 from packidx.index import Index
 
 Copy = tuple[int, int]
@@ -62,7 +62,7 @@ def test_the_command_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str
     second = open_index(index)
     options = second.manifest["options"]
     assert (options["capacity"], options["weights"]) == (1024, {"c": "2"})
-    assert options["continues"][0]["snapshot_id"] == first.id
+    assert options["continues"]["snapshot_id"] == first.id
     assert second.manifest["parent"] == first.id
     capsys.readouterr()
     assert main(["plan", "--continue", str(state)]) == 2
@@ -80,12 +80,35 @@ def test_what_cannot_be_continued_says_so(tmp_path: Path) -> None:
         plan_packs(lengths, tmp_path / "i", resume=(other, state))
     with pytest.raises(MismatchError, match="fingerprint"):
         plan_packs(write(tmp_path / "m.parquet", 501), tmp_path / "i", resume=(index, state))
-    plan_packs(lengths, tmp_path / "i", resume=(index, state), capacity=600)
-    third = open_index(tmp_path / "i")
-    later = Training(third, global_batch=4).state_at(1)
-    path_of(index).unlink()
-    with pytest.raises(NotFoundInIndex):
-        plan_packs(lengths, tmp_path / "i", resume=(third, later))
+
+
+@pytest.mark.parametrize("on_long", ["drop", "split", "truncate"])
+def test_samples_that_were_begun_are_consumed_in_every_later_plan(
+    tmp_path: Path, on_long: str
+) -> None:
+    """Two changes of mind, copies and pieces: no later plan has a sample that training has had."""
+    lengths = write(tmp_path / "l.parquet", 3000, longest=900)
+    plan_packs(lengths, tmp_path / "i", capacity=512, on_long=on_long, mix=("c=2", "b=0.5"))
+    had: set[int] = set()
+    for capacity, mix in ((600, ("c=1",)), (400, ("c=3", "b=1"))):
+        index = open_index(tmp_path / "i")
+        sampler = Training(index, global_batch=8, seed=capacity)
+        had |= {sample for sample, _ in trained(index, sampler, 6)}
+        state = sampler.state_at(6)
+        plan_packs(lengths, tmp_path / "i", resume=(index, state), capacity=capacity, mix=mix)
+        path_of(index).unlink()  # the next one needs no earlier plan
+        rest = open_index(tmp_path / "i")
+        packed = {sample for sample, _ in tokens_of(rest)}
+        reasons = {row["sample_id"]: row["reason"] for row in rest.dropped().to_pylist()}
+        assert packed.isdisjoint(had) and len(packed) > 500
+        assert {sample for sample, reason in reasons.items() if reason == "consumed"} == had
+        assert packed | reasons.keys() == set(range(3000))
+        result = rest.snapshot.result
+        table = pq.read_table(lengths)["length"].to_pylist()
+        whole = sum(table[n] for n, why in reasons.items() if why == "too_long")
+        firsts = tokens_of(rest)
+        cut = sum(table[n] - len(firsts[n, 0]) for n in packed)
+        assert result.num_tokens_lost == whole + cut
 
 
 @pytest.mark.parametrize("epoch", [0, 1])

@@ -195,7 +195,7 @@ def test_text_is_cut_and_media_are_not(
     ),
     st.sampled_from([1.0, 2.0]),
 )
-def test_every_token_is_trained_or_in_a_pack_or_counted_as_lost(
+def test_every_token_of_what_is_left_is_in_a_pack_or_counted_as_lost(
     tmp_path_factory: pytest.TempPathFactory,
     rows: list[Row],
     capacity: int,
@@ -207,7 +207,7 @@ def test_every_token_is_trained_or_in_a_pack_or_counted_as_lost(
     table = pq.read_table(lengths)
     pq.write_table(table.append_column("source", pa.array(["a"] * len(rows))), lengths)
     index = planned(lengths, folder / "i", capacity=capacity, on_long="split", mix=(f"a={weight}",))
-    had: dict[int, set[int]] = {}
+    had: set[int] = set()
     copies: dict[tuple[int, int], set[int]] = {}
     for change in changes:
         if index is None:
@@ -220,17 +220,19 @@ def test_every_token_is_trained_or_in_a_pack_or_counted_as_lost(
                 own = copies.setdefault((piece.sample_id, piece.copy), set())
                 assert not own & tokens
                 own |= tokens
-                had.setdefault(piece.sample_id, set()).update(tokens)
+                had.add(piece.sample_id)
         state = sampler.state_at(steps)
         index = planned(lengths, folder / "i", resume=(index, state), **change)
     if index is None:
         return
-    held: dict[int, set[int]] = {number: set(tokens) for number, tokens in had.items()}
+    held: dict[int, set[int]] = {}
     for (number, _), pieces in pieces_of(index).items():
         for piece in pieces:
             tokens = range(piece["token_start"], piece["token_start"] + piece["length"])
             held.setdefault(number, set()).update(tokens)
-    lost = sum(row.length - len(held.get(n, ())) for n, row in enumerate(rows))
+    assert had.isdisjoint(held)
+    left = ((n, row) for n, row in enumerate(rows) if n not in had)
+    lost = sum(row.length - len(held.get(n, ())) for n, row in left)
     assert index.manifest["result"]["num_tokens_lost"] == lost
 
 

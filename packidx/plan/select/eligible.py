@@ -19,7 +19,6 @@ from packidx.hashing import below, derive_key, hash_ints, hash_strings, splitmix
 from packidx.io.urls import absolute
 from packidx.lengths.rows import LengthsRows
 from packidx.plan.options import parse_share
-from packidx.plan.select.copies import Consumed, Copies, in_rows
 from packidx.plan.select.mixture import copies as copies_of
 
 _KEYED = derive_key("holdout", "key")
@@ -150,14 +149,12 @@ class Rules:
 
     Attributes:
         exclude: what the user names.
-        consumed: what training has had.
-        before: reason -> ``sample_id``, ascending, of samples that the plan which is continued left
-            out by choice, for that reason.
+        before: reason -> ``sample_id``, int64, ascending, of samples that a continued plan drops
+            for that reason: consumed by training, or excluded before.
     """
 
     exclude: Exclusion | None = None
-    consumed: Consumed | None = None
-    before: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    before: Mapping[str, Int64s] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +193,10 @@ class Verdicts:
 
 def judge(
     rows: LengthsRows, weight: Int32s, options: Options, rules: Rules
-) -> tuple[Verdicts, Copies]:
-    """Return what is dropped before lengths and caps are looked at, and the copies of the rest.
+) -> tuple[Verdicts, Int64s | None]:
+    """Return what is dropped before lengths and caps are checked, and copies per row, int64 [n].
+
+    Copies are None if each row is packed once.
 
     `weight` has the tokens of each row, int32 [n].
     """
@@ -211,10 +210,8 @@ def judge(
     if rules.exclude is not None:
         verdicts.set(rules.exclude.of(rows), "excluded")
     for reason, samples in rules.before.items():
-        verdicts.set(in_rows(samples, rows)[0], reason)
-    copies = Copies(_copies(rows, options), np.zeros(rows.num_rows, bool))
-    if rules.consumed is not None:
-        verdicts.set(copies.take_off(rows, rules.consumed), "consumed")
+        verdicts.set(np.isin(rows.sample_id, samples), reason)
+    number = _copies(rows, options)
     if options.holdout is not None:
         source = rows.arrow("source") if "source" in rows.frame.columns else None
         share = parse_share(options.holdout)
@@ -223,9 +220,9 @@ def judge(
             out if options.side == "train" else ~out,
             "holdout" if options.side == "train" else "train",
         )
-    if copies.number is not None:
-        verdicts.set(copies.number == 0, "mix")
-    return verdicts, copies
+    if number is not None:
+        verdicts.set(number == 0, "mix")
+    return verdicts, number
 
 
 def _copies(rows: LengthsRows, options: Options) -> Int64s | None:

@@ -17,15 +17,8 @@ from packidx.format.parquet import conform
 from packidx.format.schema import DROPPED
 from packidx.format.terms import LOST, NOT_ELIGIBLE, WITH_MEDIA
 from packidx.lengths.rows import LengthsRows
-from packidx.plan.select.copies import Copies
 from packidx.plan.select.eligible import Rules, Verdicts, judge
-from packidx.plan.select.pieces import (
-    Pieces,
-    Stretches,
-    Uncut,
-    cut_into_pieces,
-    select,
-)
+from packidx.plan.select.pieces import Pieces, Uncut, cut_into_pieces, expand_ranges
 
 # What a lengths table calls the column that a cap is on.
 _CAPPED = {"num_images": "--max-images", "vision_patches": "--max-vision-patches"}
@@ -50,7 +43,7 @@ class Items:
         left_out: rows of packed samples of which no piece has some tokens, int64, ascending, and
             how many, int64, of every copy: behind a truncation, and pieces without a label token.
         num_eligible: tokens of all eligible samples (`packidx.format.terms`), each counted once.
-        lost: rows of which tokens are lost, int64, ascending, and how many, int64.
+        num_lost: eligible tokens that are in no pack, each counted once.
     """
 
     rows: LengthsRows
@@ -64,7 +57,7 @@ class Items:
     labels: tuple[Int64s, Bools] = (_NONE, np.empty(0, bool))
     left_out: tuple[Int64s, Int64s] = (_NONE, _NONE)
     num_eligible: int = 0
-    lost: tuple[Int64s, Int64s] = (_NONE, _NONE)
+    num_lost: int = 0
 
     @property
     def num_samples(self) -> int:
@@ -122,26 +115,25 @@ def make_items(rows: LengthsRows, options: Options, rules: Rules) -> tuple[Items
             is not known.
     """
     weight = rows.length
-    verdicts, copies = judge(rows, weight, options, rules)
+    verdicts, number = judge(rows, weight, options, rules)
     usable = verdicts.usable()
     _check_labels(rows, usable)
     rows.check_media(usable)
     long = usable & (weight > options.longest)
-    fits = usable & ~long & ~copies.is_partial
+    fits = usable & ~long
     fitting = np.arange(len(fits), dtype=np.int32)
     fitting = fitting if fits.all() else fitting[fits]
-    items = _whole_samples(rows, fitting, weight, options, copies)
+    items = _whole_samples(rows, fitting, weight, options, number)
     left_over = np.flatnonzero(long)
     if len(left_over) and options.on_long == "error":
         _complain(rows, left_over, weight, options)
-    if options.on_long in ("split", "truncate") or copies.is_partial.any():
-        chosen = np.flatnonzero((long | copies.is_partial) & usable)
-        items, uncut = _with_pieces(items, chosen, weight, options, copies)
+    if options.on_long in ("split", "truncate"):
+        items, uncut = _with_pieces(items, left_over, options, number)
         verdicts.set(uncut.no_labels, "no_labels")
         left_over = uncut.too_long
     verdicts.set(left_over, "too_long")
     items = _within_caps(items, options, verdicts)
-    _count_lost(items, verdicts, weight, copies)
+    _count_lost(items, verdicts, weight, number)
     return items, _dropped(rows, verdicts, weight, options)
 
 
@@ -159,40 +151,50 @@ def _check_labels(rows: LengthsRows, usable: Bools) -> None:
 
 
 def _whole_samples(
-    rows: LengthsRows, chosen: Int32s, weight: Int32s, options: Options, copies: Copies
+    rows: LengthsRows, chosen: Int32s, weight: Int32s, options: Options, number: Int64s | None
 ) -> Items:
     """Every copy of the chosen rows."""
-    row, copy = copies.of(chosen)
+    row, copy = _repeated(chosen, number)
     length = weight if len(row) == len(weight) and copy is None else weight[row]
     return Items(rows, row, length, options.padded(length), copy, num_whole=len(row))
 
 
+def _repeated(
+    rows: NDArray[Number], number: Int64s | None
+) -> tuple[NDArray[Number], Int32s | None]:
+    """Return `rows`, each as often as `number` says, and the copies' numbers; None if all are 0."""
+    if number is None:
+        return rows, None
+    times = number[rows]
+    copy, owner = expand_ranges(np.zeros_like(times), times)
+    return rows[owner], copy.astype(np.int32)
+
+
 def _with_pieces(
-    items: Items, chosen: Int64s, weight: Int32s, options: Options, copies: Copies
+    items: Items, long: Int64s, options: Options, number: Int64s | None
 ) -> tuple[Items, Uncut]:
-    """`items` and the pieces of the chosen rows; returns the rows that have none, too."""
-    stretches = copies.stretches(chosen, weight)
-    too_long = _NONE
-    if options.on_long not in ("split", "truncate"):
-        over = options.padded(stretches.stop - stretches.start) > options.longest
-        too_long = np.unique(stretches.row[over])
-        stretches = select(stretches, ~np.isin(stretches.row, too_long))
+    """Add the pieces of the rows `long` to `items`; return the rows that have none, too."""
+    row, copy = _repeated(long, number)
+    copies = np.zeros(len(row), np.int64) if copy is None else copy.astype(np.int64)
     truncate = options.on_long == "truncate"
-    pieces, uncut = cut_into_pieces(items.rows, stretches, options.longest, only_first=truncate)
-    uncut = uncut._replace(too_long=np.union1d(uncut.too_long, too_long))
+    pieces, uncut = cut_into_pieces(items.rows, row, copies, options.longest, only_first=truncate)
     if not len(pieces.row):
         return items, uncut
-    return _joined(items, pieces, options, _left_out(stretches, pieces)), uncut
+    return _joined(items, pieces, options, _left_out(items.rows, row, pieces)), uncut
 
 
-def _left_out(stretches: Stretches, pieces: Pieces) -> tuple[Int64s, Int64s]:
-    """Rows that have pieces, but not of all tokens of their stretches; and how many are in none."""
-    rows = np.unique(pieces.row)
-    tokens = np.zeros(len(rows), np.int64)
-    np.subtract.at(tokens, np.searchsorted(rows, pieces.row), pieces.length)
-    asked = select(stretches, np.isin(stretches.row, rows))
-    np.add.at(tokens, np.searchsorted(rows, asked.row), asked.stop - asked.start)
-    return rows[tokens > 0], tokens[tokens > 0]
+def _left_out(rows: LengthsRows, row: Int64s, pieces: Pieces) -> tuple[Int64s, Int64s]:
+    """Return rows that have pieces, but not of all tokens of their copies, and those tokens.
+
+    Args:
+        row: every copy of the rows that were to be cut.
+    """
+    packed = np.unique(pieces.row)
+    asked = row[np.isin(row, packed)]
+    tokens = np.zeros(len(packed), np.int64)
+    np.add.at(tokens, np.searchsorted(packed, asked), rows.length[asked])
+    np.subtract.at(tokens, np.searchsorted(packed, pieces.row), pieces.length)
+    return packed[tokens > 0], tokens[tokens > 0]
 
 
 def _joined(
@@ -242,41 +244,14 @@ def _within_caps(items: Items, options: Options, verdicts: Verdicts) -> Items:
     return items if keep.all() else items.select(keep)
 
 
-def _count_lost(items: Items, verdicts: Verdicts, weight: Int32s, copies: Copies) -> None:
-    """State in `items` how many tokens were to be packed, and which of them are not."""
-    left_out = verdicts.of(NOT_ELIGIBLE)
-    every = int(np.maximum(weight, 0).sum(dtype=np.int64))
-    items.num_eligible = every - int(np.maximum(weight[left_out], 0).sum(dtype=np.int64))
-    row, start, stop = copies.trained
-    cut_short = row[(start > 0) | (stop < weight[row])]
-    rows = np.r_[verdicts.of(LOST), cut_short, items.left_out[0]]
-    rows = np.setdiff1d(rows, left_out)
-    if not len(rows):
-        return
-    first = 0 if items.token_start is None else items.token_start.astype(np.int64)
-    own = items.row.astype(np.int64), first + np.zeros_like(items.row), first + items.length
-    ranges = (np.concatenate(part) for part in zip(copies.trained, own, strict=True))
-    items.lost = rows, _uncovered(rows, weight, *ranges)
-
-
-def _uncovered(rows: Int64s, weight: Int32s, row: Int64s, start: Int64s, stop: Int64s) -> Int64s:
-    """Tokens of each of `rows` that are in no range, int64 [rows].
-
-    Args:
-        rows: ascending.
-        weight: int32 [all rows], tokens of each.
-        row, start, stop: ranges of tokens of any rows, in any order; they may overlap.
-    """
-    mine = np.isin(row, rows)
-    # Places in the table as one number each; no range reaches into the next row.
-    begin, end = row[mine] << 32 | start[mine], row[mine] << 32 | stop[mine]
-    order = np.argsort(begin)
-    begin, end = begin[order], end[order]
-    before = np.maximum.accumulate(np.r_[np.int64(0), end])[:-1]
-    fresh = np.maximum(end - np.maximum(begin, before), 0)
-    covered = np.zeros(len(rows), np.int64)
-    np.add.at(covered, np.searchsorted(rows, begin >> 32), fresh)
-    return weight[rows] - covered
+def _count_lost(items: Items, verdicts: Verdicts, weight: Int32s, number: Int64s | None) -> None:
+    """Set in `items` how many tokens are eligible and how many of them are lost."""
+    left_out, whole = verdicts.of(NOT_ELIGIBLE), verdicts.of(LOST)
+    tokens = np.maximum(weight, 0).astype(np.int64)
+    items.num_eligible = int(tokens.sum() - tokens[left_out].sum())
+    rows, cut = items.left_out
+    per_copy = cut if number is None else cut // number[rows]
+    items.num_lost = int(tokens[whole].sum() + per_copy.sum())
 
 
 def _complain(rows: LengthsRows, long: Int64s, weight: Ints, options: Options) -> None:

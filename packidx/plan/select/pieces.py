@@ -8,42 +8,19 @@ medium. A piece without a label token is in no pack.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from packidx.arrays import Bools, Int64s, Ints
+from packidx.arrays import Bools, Int64s
 from packidx.errors import FormatError
 from packidx.lengths.rows import LengthsRows
 
-SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
-Columns = TypeVar("Columns", bound=NamedTuple)
-"""Arrays ``[n]``, of which each has something of pair i."""
-
-
-def select(columns: Columns, chosen: Any) -> Columns:
-    """Some of the pairs, or all in another order: by a mask or by numbers."""
-    return columns._make(values[chosen] for values in columns)
-
-
-def joined_columns(parts: Sequence[Columns]) -> Columns:
-    """The pairs of all parts, of which there is one at least, one after the other."""
-    return parts[0]._make(np.concatenate(values) for values in zip(*parts, strict=True))
-
-
-def keys(first: Int64s, second: Ints) -> Int64s:
+def keys(first: Int64s, second: Int64s) -> Int64s:
     """Pairs of numbers below 2^31 as one number each, in the same order."""
     return first << 32 | second
-
-
-def changes(values: Int64s) -> Bools:
-    """bool [n]: where another value begins."""
-    new = np.ones(len(values), bool)
-    new[1:] = values[1:] != values[:-1]
-    return new
 
 
 def expand_ranges(first: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
@@ -51,24 +28,6 @@ def expand_ranges(first: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
     sizes = last - first
     owner = np.repeat(np.arange(len(sizes)), sizes)
     return np.arange(len(owner)) + (first - np.cumsum(sizes) + sizes)[owner], owner
-
-
-class Stretches(NamedTuple):
-    """Tokens ``start .. stop - 1`` of copies of rows, to be cut into pieces: int64 ``[n]``, in
-    order of (row, copy, start).
-
-    `first_piece` is the lowest piece number of that copy that is free.
-    """
-
-    row: Int64s
-    copy: Int64s
-    start: Int64s
-    stop: Int64s
-    first_piece: Int64s
-
-    @classmethod
-    def none(cls) -> Stretches:
-        return cls(*[np.empty(0, np.int64)] * len(cls._fields))
 
 
 class Pieces(NamedTuple):
@@ -91,40 +50,42 @@ class Uncut(NamedTuple):
 
 
 def cut_into_pieces(
-    rows: LengthsRows, stretches: Stretches, longest: int, *, only_first: bool
+    rows: LengthsRows, row: Int64s, copy: Int64s, longest: int, *, only_first: bool
 ) -> tuple[Pieces, Uncut]:
-    """Cut every stretch into pieces of at most `longest` tokens; keep all, or the first alone.
+    """Cut copies of long rows into pieces of at most `longest` tokens; keep all, or the first.
 
     Pieces that are known to have no label token are left out.
+
+    Args:
+        row, copy: int64 [n], in order of (row, copy).
     """
-    chosen = np.unique(stretches.row)
+    chosen = np.unique(row)
     has_media = rows.may_hold_media(chosen)
     fixed = chosen[has_media]
     if only_first:
         fixed = fixed[_media_ends(rows, fixed) > longest]
-    pieces = _chunks(select(stretches, ~np.isin(stretches.row, fixed)), longest, only_first)
+    is_cut = ~np.isin(row, fixed)
+    pieces = _chunks(rows, row[is_cut], copy[is_cut], longest, only_first)
     first, last = pieces.token_start + 1, pieces.token_start + pieces.length
     labels, unknown = label_tokens(rows, pieces.row, first, last)
     pieces = pieces._replace(label_tokens=labels, labels_unknown=unknown)
-    pieces = select(pieces, (labels > 0) | unknown)
+    is_trained = (labels > 0) | unknown
+    pieces = Pieces._make(values[is_trained] for values in pieces)
     bare = np.setdiff1d(chosen, np.union1d(fixed, pieces.row))
     # A sample with media may only be cut where a label token is left.
     cut_bare = np.isin(bare, chosen[has_media])
     return pieces, Uncut(np.union1d(fixed, bare[cut_bare]), bare[~cut_bare])
 
 
-def _chunks(stretches: Stretches, longest: int, only_first: bool) -> Pieces:
-    """The pieces of all stretches, numbered on in each copy; label tokens are not counted yet."""
-    sizes = stretches.stop - stretches.start
-    number = np.minimum(sizes, 1) if only_first else -(-sizes // longest)
-    nth, owner = expand_ranges(np.zeros_like(number), number)
-    row, copy, start = stretches.row[owner], stretches.copy[owner], stretches.start[owner]
-    start = start + nth * longest
-    length = np.minimum(longest, stretches.stop[owner] - start)
-    first = np.flatnonzero(changes(keys(row, copy)))
-    of_copy = np.diff(np.append(first, len(row)))
-    piece = stretches.first_piece[owner] + np.arange(len(row)) - np.repeat(first, of_copy)
-    return Pieces(row, copy, piece, start, length, np.zeros_like(row), np.zeros(len(row), bool))
+def _chunks(rows: LengthsRows, row: Int64s, copy: Int64s, longest: int, only_first: bool) -> Pieces:
+    """Return the pieces of copies of rows; label tokens are not counted yet."""
+    sizes = rows.length[row].astype(np.int64)
+    number = np.ones_like(sizes) if only_first else -(-sizes // longest)
+    piece, owner = expand_ranges(np.zeros_like(number), number)
+    start = piece * longest
+    length = np.minimum(longest, sizes[owner] - start)
+    unknown = np.zeros(len(owner), bool)
+    return Pieces(row[owner], copy[owner], piece, start, length, np.zeros_like(start), unknown)
 
 
 def _media_ends(rows: LengthsRows, numbers: Int64s) -> Int64s:
