@@ -5,7 +5,6 @@ compares them. Unknown members are ignored, but for the objects that say otherwi
 classes do not postpone their annotations, which msgspec reads.
 """
 
-import copy
 import json
 import math
 import sys
@@ -266,11 +265,6 @@ class Manifest(JsonObject, frozen=True, kw_only=True, dict=True):
     version: int = written(0)
     digest: str = written("")
 
-    def to_json(self) -> dict[str, Any]:
-        """The object for `json`; one that was read, as it stood, unknown members included."""
-        stated = self.__dict__.get("stated")
-        return super().to_json() if stated is None else copy.deepcopy(stated)
-
 
 M = TypeVar("M", bound=Manifest)
 
@@ -363,6 +357,4 @@ def _checked(stated: dict[str, Any], kind: type[M]) -> M:
             f"has digest {stated.get('digest')!r:.70}, its content {own}: it was changed after it"
             " was written"
         )
-    manifest = decoded(kind, stated)
-    manifest.__dict__["stated"] = stated
-    return manifest
+    return decoded(kind, stated)

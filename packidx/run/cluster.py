@@ -52,7 +52,7 @@ class RayWorkers(Workers):
 
         Raises:
             OptionError: `setup` holds an object that cannot be sent to another process.
-            MismatchError, SourceError: as of `_ray_session`.
+            SourceError: as of `_ray_session`.
         """
         if self._ray is None:
             self._ray = self._session.enter_context(_ray_session(self._workers))
@@ -164,8 +164,7 @@ def _ray_session(workers: int | None) -> Iterator[Any]:
         workers: CPUs of a new one; all that this process may use by default.
 
     Raises:
-        MismatchError: the cluster runs another Ray or Python.
-        SourceError: there is no cluster where RAY_ADDRESS says, or Ray cannot be started.
+        SourceError: no cluster of this Ray and Python is there, or Ray cannot be started.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # A task that runs out of memory is repeated for ever unless the driver's Ray is told otherwise.
@@ -205,13 +204,8 @@ def _connect(ray: Any, workers: int | None) -> None:
             ray.shutdown()
         if address == "local":
             raise SourceError(f"Ray does not start here ({reason}): use --engine local") from None
-        if "ersion mismatch" in reason:
-            raise MismatchError(
-                f"the cluster at RAY_ADDRESS {address} cannot be joined ({reason}): install its "
-                "versions of Ray and Python"
-            ) from None
         raise SourceError(
             f"no Ray cluster answers at RAY_ADDRESS {address} ({reason}): start one with `ray "
-            "start --head`; if it asks for tokens (Ray from 2.60 on), set RAY_AUTH_MODE=token "
-            "and RAY_AUTH_TOKEN; or unset RAY_ADDRESS to use this machine"
+            "start --head`, of the same Ray and Python; if it asks for tokens (Ray from 2.60 on), "
+            "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN; or unset RAY_ADDRESS to use this machine"
         ) from None

@@ -131,7 +131,7 @@ def test_yaml_makes_nothing_but_data(here: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_nothing_that_is_read_can_hold_objects() -> None:
-    """No pickle and nothing like it is loaded: but for messages between the processes of one run."""
+    """No pickle and nothing like it is loaded but between the processes of one run."""
     package = Path(packidx.__file__).parent
     loaders = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "np", "torch"}
     loading = {

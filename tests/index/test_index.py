@@ -194,15 +194,6 @@ def test_a_pack_with_other_rows_is_refused(index: Index, name: str, change: Any,
         open_index(index.path).pack(0)
 
 
-def test_a_file_with_other_rows_than_stated_is_refused(index: Index) -> None:
-    path = file_of(index, "samples")
-    pq.write_table(pq.read_table(path).slice(1), path)
-    refresh(index, rows=False)
-    index = open_index(index.path)
-    with pytest.raises(FormatError, match="has 8999 rows, its manifest says 9000"):
-        index.pack(0)
-
-
 def test_an_opened_index_pickles_as_its_path(index: Index) -> None:
     index.pack(3)
     data = pickle.dumps(index)
