@@ -239,9 +239,9 @@ def test_newer_and_foreign_manifests_are_refused_by_name(index: Index) -> None:
     path = path_of(index)
     good = json.loads(path.read_text())
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"version": 4}, "version 4; this packidx knows 3: upgrade packidx"),
-        ({"version": 2}, "version 2, of before packidx's first release: plan again"),
-        ({"version": "1"}, "version '1', which is none"),
+        ({"version": 4}, "version 4, this packidx reads 3: upgrade packidx"),
+        ({"version": 2}, "version 2, this packidx reads 3: plan again"),
+        ({"version": "1"}, "version '1', this packidx reads 3: plan again"),
         ({"shards": None}, "`array`, got `null` - at `.*shards`"),
         ({"result": {}}, "missing required field `num_packs_without_labels` - at `.*result`"),
         ({"format": "iceberg"}, "format 'iceberg'"),
