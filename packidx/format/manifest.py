@@ -5,7 +5,6 @@ compares them. Unknown members are ignored, but for the objects that say otherwi
 classes do not postpone their annotations, which msgspec reads.
 """
 
-import copy
 import json
 import math
 import sys
@@ -257,11 +256,6 @@ class Manifest(JsonObject, frozen=True, kw_only=True, dict=True):
     version: int = written(0)
     digest: str = written("")
 
-    def to_json(self) -> dict[str, Any]:
-        """The object for `json`; one that was read, as it stood, unknown members included."""
-        stated = self.__dict__.get("stated")
-        return super().to_json() if stated is None else copy.deepcopy(stated)
-
 
 M = TypeVar("M", bound=Manifest)
 
@@ -278,9 +272,9 @@ def load(path: str | Path, kind: type[M], remedy: str) -> M:
         OSError: a store cannot be asked.
     """
     try:
-        stated = parse(storage.read(str(path)))
+        stated = load_json(storage.read(str(path)))
         form, version = stated["format"], stated["version"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         refuse_open_files(error)
         lasting = (FileNotFoundError, IsADirectoryError)
         if isinstance(error, OSError) and urls.is_url(str(path)) and type(error) not in lasting:
@@ -291,14 +285,11 @@ def load(path: str | Path, kind: type[M], remedy: str) -> M:
         ) from None
     if form != kind.FORMAT:
         raise FormatError(f"{path} has format {form!r:.40}, not {kind.FORMAT!r}; {remedy}")
-    if type(version) is not int or version < 1:
-        raise FormatError(f"{path} has version {version!r:.40}, which is none; {remedy}")
-    if version > kind.VERSION:
-        known = f"this packidx knows {kind.VERSION}"
-        raise FormatError(f"{path} has version {version!r:.20}; {known}: upgrade packidx")
-    if version < kind.VERSION:
+    if version != kind.VERSION:
+        is_newer = isinstance(version, int) and version > kind.VERSION
         raise FormatError(
-            f"{path} has version {version}, of before packidx's first release: {remedy}"
+            f"{path} has version {version!r:.20}, this packidx reads {kind.VERSION}: "
+            f"{'upgrade packidx' if is_newer else remedy}"
         )
     try:
         return _checked(stated, kind)
@@ -315,8 +306,8 @@ def sealed(manifest: M) -> M:
     kind = type(manifest)
     head = {"format": kind.FORMAT, "version": kind.VERSION}
     try:
-        stated = parse(json.dumps(manifest.to_json() | head).encode())
-        return _checked(stated | {"digest": content_digest(stated)}, kind)
+        stated = load_json(json.dumps(manifest.to_json() | head))
+        return decoded(kind, stated | {"digest": content_digest(stated)})
     except ValueError as error:
         raise FormatError(
             f"the {kind.FORMAT} manifest {error}, which no reader would take: tell packidx's"
@@ -333,18 +324,6 @@ def content_digest(stated: Mapping[str, Any]) -> str:
     return digest(canonical_json({k: v for k, v in stated.items() if k != "digest"}))
 
 
-def parse(text: bytes) -> dict[str, Any]:
-    """A JSON object whose members mean one thing to every reader.
-
-    Raises:
-        ValueError, RecursionError: it is none, a member is there twice, or a number is none.
-    """
-    value = load_json(text)
-    if not isinstance(value, dict):
-        raise ValueError(f"a {type(value).__name__} and no object")
-    return value
-
-
 def _checked(stated: dict[str, Any], kind: type[M]) -> M:
     try:
         own = content_digest(stated)
@@ -355,6 +334,4 @@ def _checked(stated: dict[str, Any], kind: type[M]) -> M:
             f"has digest {stated.get('digest')!r:.70}, its content {own}: it was changed after it"
             " was written"
         )
-    manifest = decoded(kind, stated)
-    manifest.__dict__["stated"] = stated
-    return manifest
+    return decoded(kind, stated)

@@ -125,11 +125,6 @@ class RowGroups:
                 options = {"footer": stated.footer, "repeated": repeated}
                 file = read_as_format(path, copy, _opened, **options)
             metadata = file.metadata
-            if metadata.num_rows != stated.rows:
-                raise FormatError(
-                    f"{path} has {metadata.num_rows} rows, its manifest says {stated.rows}: "
-                    "`packidx verify` tells more; plan again"
-                )
             groups = (metadata.row_group(at).num_rows for at in range(metadata.num_row_groups))
             self._bounds[number] = list(accumulate(groups, initial=0))
             self.opened.put(number, file, metadata.serialized_size)

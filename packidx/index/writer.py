@@ -65,8 +65,8 @@ class SnapshotWriter:
         """
         ident = snapshot_id(planned.to_json())
         there = self._whole(ident)
-        existed = there is not None and _places(there) == _places(planned)
-        if not existed:  # or its data lie elsewhere now: paths are in no id
+        existed = there is not None and _not_in_id(there) == _not_in_id(planned)
+        if not existed:
             head = read_head(self._location) if there is None else there.parent
             manifest = sealed(
                 replace(
@@ -117,10 +117,11 @@ class SnapshotWriter:
         return manifest if _are_sound(manifest.stored(self._location)) else None
 
 
-def _places(manifest: IndexManifest) -> list[Any]:
-    """Return where the data of a plan lie."""
+def _not_in_id(manifest: IndexManifest) -> list[Any]:
+    """Return what may differ between snapshots of one id: where data lie, and other columns."""
     media = [(each.media_root, *each.remote_media) for each in manifest.sources]
-    return [*media, *((shard.uri, shard.container) for shard in manifest.shards)]
+    shards = [(shard.uri, shard.container) for shard in manifest.shards]
+    return [media, shards, [window.folder for window in manifest.windows]]
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
-"""Calls as Ray tasks, on this machine or on the cluster that RAY_ADDRESS names.
+"""Run calls as Ray tasks, on this machine or on the cluster that RAY_ADDRESS names.
 
-A few tasks are under way at a time, so that the caller's memory does not grow with their number.
 Ray repeats what a killed process or node had begun: a task must bear being done twice, even by two
 processes at once. Ray's documentation: https://docs.ray.io/en/latest/ray-core/fault-tolerance.html
 """
@@ -13,7 +12,6 @@ import logging
 import os
 import pickle
 import platform
-import secrets
 import socket
 import sys
 import warnings
@@ -21,19 +19,19 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from packidx.errors import MismatchError, OptionError, PackidxError, SourceError
-from packidx.run.workers import Call, Setup, WorkerDied, Workers, num_workers
+from packidx.errors import MismatchError, SourceError
+from packidx.run.workers import Call, Setup, WorkerDied, Workers, num_workers, packed
 from packidx.software import software
 
 _RETRIES = 3  # of a task whose process or node died
-_AHEAD = 2  # tasks per CPU that are being done, or wait
+_AHEAD = 2  # tasks per CPU that are in flight
 
 
 class RayWorkers(Workers):
     """Processes of Ray's, on any number of machines.
 
     Args:
-        workers: tasks at a time; as many as keep all CPUs busy by default.
+        workers: tasks at a time; by default as many as keep all CPUs busy.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -41,13 +39,12 @@ class RayWorkers(Workers):
         self._session = contextlib.ExitStack()
         self._ray: Any = None
         self._task: Any = None
-        self._context: Context | None = None
         self._setup: Setup | None = None
-        self._shared: SharedSetup | None = None
+        self._context: tuple[Any, ...] = ()
         self._references: dict[Future[Any], Any] = {}
 
     def takes(self, num_items: int) -> bool:
-        """Ray was asked for: whatever there is, is done there."""
+        """Return True if there is anything to do: Ray was asked for."""
         return num_items > 0
 
     def start(self, setup: Setup, num_items: int | None = None) -> None:
@@ -55,70 +52,107 @@ class RayWorkers(Workers):
 
         Raises:
             OptionError: `setup` holds an object that cannot be sent to another process.
-            MismatchError, SourceError: as of `_ray_session`.
+            SourceError: as of `_ray_session`.
         """
         if self._ray is None:
             self._ray = self._session.enter_context(_ray_session(self._workers))
             self._task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(run_task)
+        if not self._context or setup != self._setup:
             node = self._ray.get_runtime_context().get_node_id()
-            self._context = Context(os.getcwd(), tuple(sys.path), deciding_versions(), node)
-        if self._shared is not None and setup == self._setup:
-            return
-        try:
-            packed = self._ray.cloudpickle.dumps(setup)
-        except (TypeError, pickle.PicklingError, AttributeError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise OptionError(
-                f"the encoder or transform cannot be sent to Ray's processes ({reason}): name it "
-                "as 'module:NAME'"
-            ) from None
-        self._setup = setup
-        self._shared = SharedSetup(secrets.token_hex(16), (self._ray.put(packed),))
+            place = Driver(os.getcwd(), tuple(sys.path), deciding_versions(), node)
+            self._setup, self._context = setup, (place, (self._ray.put(packed(setup)),))
 
     def close(self) -> None:
         """Leave Ray, and end it where it was started here."""
         self._session.close()
-        self._ray = self._task = self._context = self._shared = None
+        self._ray, self._context = None, ()
 
     def _ahead(self) -> int:
-        """So many tasks that no CPU waits for the next; nodes may come and go."""
-        most = self._workers
-        return most or _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 0)))
+        cpus = int(self._ray.cluster_resources().get("CPU", 0))  # nodes may come and go
+        return self._workers or _AHEAD * max(1, cpus)
 
     def _submit(self, call: Call, item: Any) -> Future[Any]:
         work = self._ray.cloudpickle.dumps((call, item))
-        reference = self._task.remote(self._context, work, self._shared)
+        reference = self._task.remote(*self._context, work)
         future: Future[Any] = reference.future()
         self._references[future] = reference
         return future
 
     def _result(self, future: Future[Any]) -> Any:
-        from ray.exceptions import RayError, RayTaskError
+        from ray.exceptions import RayError, RaySystemError, RayTaskError
 
+        del self._references[future]
         try:
-            self._references.pop(future)
-            outcome: Outcome = future.result()
-        except RayTaskError as error:  # it did not come as far as `run_task`, or back
-            reason = (str(error).strip().splitlines() or [""])[-1][:300]
-            ours = deciding_versions()[0][1]
+            return future.result()
+        except RayTaskError as error:
+            if isinstance(error.cause, Exception) and not isinstance(error.cause, RaySystemError):
+                raise error.cause from None
+            reason = (str(error).strip().splitlines() or [""])[-1][:300]  # it was not begun
+            ours = software()["packidx"]
             raise SourceError(
                 f"a Ray node cannot run packidx ({reason}): install packidx {ours} there, too"
             ) from None
         except RayError as error:
             raise WorkerDied(f"Ray gave it up ({type(error).__name__}); ") from None
-        if outcome.error is None:
-            return outcome.value
-        here = self._context is not None and outcome.node == self._context.node
-        if here or not isinstance(outcome.error, (OSError, SourceError)):
-            raise outcome.error
-        raise SourceError(
-            f"the Ray node {outcome.host} could not do its part: {outcome.error} (every node must"
-            " find sources, media and output under the same paths, as in a shared folder)"
-        )
 
     def _cancel(self, future: Future[Any]) -> None:
         with contextlib.suppress(Exception):
             self._ray.cancel(self._references.pop(future), force=True)
+
+
+class Driver(NamedTuple):
+    """What a task's process must have as the driver has it."""
+
+    folder: str
+    path: tuple[str, ...]
+    versions: dict[str, str]
+    node: str
+
+
+def deciding_versions() -> dict[str, str]:
+    """Return the releases of the software that decides the output's bytes."""
+    return {name: release for name, release in software().items() if name != "python"}
+
+
+def run_task(driver: Driver, setup: tuple[Any], work: bytes) -> Any:
+    """Run a pickled call and item in a process of Ray's.
+
+    Args:
+        setup: Ray's reference to the pickled setup, which is run once in each process; in a tuple,
+            as Ray replaces an argument that is one by its value.
+    """
+    import ray
+
+    ours = deciding_versions()
+    if differing := [name for name in ours if ours[name] != driver.versions[name]]:
+        name = differing[0]
+        raise MismatchError(
+            f"a Ray node has {name} {ours[name]}, the driver {driver.versions[name]}: install the "
+            "same one, as the output's bytes may depend on it"
+        )
+    sys.path += [entry for entry in driver.path if entry not in sys.path]
+    before = os.getcwd()
+    with contextlib.suppress(OSError):
+        os.chdir(driver.folder)  # relative paths start where the driver's do
+    try:
+        call, item = pickle.loads(work)
+        return call(item, _made(*setup))
+    except (OSError, SourceError) as error:
+        if ray.get_runtime_context().get_node_id() == driver.node:
+            raise
+        raise SourceError(
+            f"the Ray node {platform.node()} could not do its part: {error} (every node must find "
+            "sources, media and output under the same paths, as in a shared folder)"
+        ) from None
+    finally:
+        os.chdir(before)
+
+
+@functools.lru_cache(maxsize=1)
+def _made(setup: Any) -> Any:
+    import ray
+
+    return pickle.loads(ray.get(setup))()
 
 
 @contextlib.contextmanager
@@ -130,10 +164,13 @@ def _ray_session(workers: int | None) -> Iterator[Any]:
         workers: CPUs of a new one; all that this process may use by default.
 
     Raises:
-        MismatchError: the cluster runs another Ray or Python.
-        SourceError: there is no cluster where RAY_ADDRESS says, or Ray cannot be started.
+        SourceError: no cluster of this Ray and Python is there, or Ray cannot be started.
     """
-    with _quiet():
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # A task that runs out of memory is repeated for ever unless the driver's Ray is told otherwise.
+    os.environ.setdefault("RAY_task_oom_retries", str(_RETRIES))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         import ray
 
         is_ours = not ray.is_initialized()
@@ -145,7 +182,8 @@ def _ray_session(workers: int | None) -> Iterator[Any]:
         yield ray
     finally:
         if is_ours:
-            with _quiet():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 ray.shutdown()
             ray._private.worker._worker_logs_enabled = True
 
@@ -154,10 +192,11 @@ def _connect(ray: Any, workers: int | None) -> None:
     address = os.environ.get("RAY_ADDRESS") or "local"
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     if address == "local":
-        cpus = num_workers(workers)
-        options |= {"num_cpus": cpus, "include_dashboard": False}
+        options |= {"num_cpus": num_workers(workers), "include_dashboard": False}
     try:
-        _knock(address)
+        host, colon, port = address.removeprefix("ray://").rpartition(":")
+        if colon and port.isdigit():  # where nobody listens, Ray would try for a minute
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         ray.init(address=address, **options)
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
@@ -165,131 +204,8 @@ def _connect(ray: Any, workers: int | None) -> None:
             ray.shutdown()
         if address == "local":
             raise SourceError(f"Ray does not start here ({reason}): use --engine local") from None
-        if "ersion mismatch" in reason:
-            raise MismatchError(
-                f"the cluster at RAY_ADDRESS {address} cannot be joined ({reason}): install its "
-                "versions of Ray and Python"
-            ) from None
         raise SourceError(
             f"no Ray cluster answers at RAY_ADDRESS {address} ({reason}): start one with `ray "
-            "start --head`; if one is there and asks for tokens, as Ray does from 2.60 on, set "
-            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN; or unset RAY_ADDRESS to use this machine"
+            "start --head`, of the same Ray and Python; if it asks for tokens (Ray from 2.60 on), "
+            "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN; or unset RAY_ADDRESS to use this machine"
         ) from None
-
-
-def _knock(address: str) -> None:
-    """Raise an OSError where nobody listens: Ray itself would try for a minute."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Ray without its statistics, notes and warnings."""
-    # A task that runs out of memory is repeated for ever unless the driver's Ray is told otherwise.
-    defaults = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_task_oom_retries": str(_RETRIES)}
-    added = {name: value for name, value in defaults.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
-
-
-class SharedSetup(NamedTuple):
-    """A setup in Ray's store: a process fetches it once, and keeps what it made."""
-
-    token: str
-    """Of this setup and no other one."""
-    refs: tuple[Any, ...]
-    """Ray's reference; in a tuple, as Ray replaces an argument that is one by its value."""
-
-    def made(self) -> Any:
-        """``setup()``, in a task: that of an earlier one of this process where there is one."""
-        global _kept
-        if _kept is None or _kept[0] != self.token:
-            import ray
-
-            _kept = None  # let go of before the next one is made
-            _kept = self.token, pickle.loads(ray.get(self.refs[0]))()
-        return _kept[1]
-
-
-_kept: tuple[str, Any] | None = None
-
-
-class Context(NamedTuple):
-    """What a task's process must have as the driver has it."""
-
-    folder: str
-    path: tuple[str, ...]
-    versions: tuple[tuple[str, str], ...]
-    node: str
-
-
-class Outcome(NamedTuple):
-    """What came of a task, and on which node."""
-
-    value: Any
-    error: Exception | None
-    node: str
-    host: str
-
-
-@functools.cache
-def deciding_versions() -> tuple[tuple[str, str], ...]:
-    """Names and versions of the software that decides the output's bytes."""
-    return tuple(pair for pair in software().items() if pair[0] != "python")
-
-
-def run_task(context: Context, work: bytes, setup: SharedSetup) -> Outcome:
-    """In a process of Ray's, with the driver's folder and import path: a pickled call and item."""
-    import ray
-
-    value: Any = None
-    error: Exception | None = None
-    try:
-        _check_versions(context)
-        sys.path += [entry for entry in context.path if entry not in sys.path]
-        with _folder(context.folder):
-            call, item = pickle.loads(work)  # of modules that only this path may lead to
-            value = call(item, setup.made())
-    except Exception as caught:
-        error = _sendable(caught)
-    return Outcome(value, error, ray.get_runtime_context().get_node_id(), platform.node())
-
-
-def _check_versions(context: Context) -> None:
-    for (name, ours), (_, theirs) in zip(deciding_versions(), context.versions, strict=True):
-        if ours != theirs:
-            raise MismatchError(
-                f"a Ray node has {name} {ours}, the driver {theirs}: install the same one, as the "
-                "output's bytes may depend on it"
-            )
-
-
-@contextlib.contextmanager
-def _folder(path: str) -> Iterator[None]:
-    """Relative paths start where the driver's do, where there is such a folder."""
-    before = os.getcwd()
-    with contextlib.suppress(OSError):
-        os.chdir(path)
-    try:
-        yield
-    finally:
-        os.chdir(before)
-
-
-def _sendable(error: Exception) -> Exception:
-    """`error` without its trace, or, where it cannot be pickled, its text."""
-    bare = error.with_traceback(None)
-    bare.__cause__ = bare.__context__ = None
-    try:
-        pickle.loads(pickle.dumps(bare))
-    except Exception:
-        return PackidxError(f"{type(error).__name__}: {error}")
-    return bare

@@ -1,30 +1,36 @@
-"""Workers that do calls of a function: processes of this machine, or Ray's."""
+"""Run calls in worker processes: of this machine by loky, or Ray's.
+
+A few tasks are in flight at a time, so that the caller's memory does not grow with their number.
+What a task does may be done twice, even by two processes at once.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import signal
-import sys
 import threading
+import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection, parent_process
-from multiprocessing.context import SpawnContext, SpawnProcess
-from types import ModuleType
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from itertools import islice
 from typing import Any, Protocol, Self
+
+import cloudpickle
+from loky import ProcessPoolExecutor, cpu_count, process_executor
 
 from packidx.errors import OptionError, SourceError
 
 Call = Callable[[Any, Any], Any]
 """``call(item, made)``: what is done with an item."""
 Setup = Callable[[], Any]
-"""Makes what the calls need: once in each process, if it is in use for long enough."""
+"""Makes what the calls need, once in each process."""
 
-_AHEAD = 2  # items per process that are being done, or wait
+_AHEAD = 2  # items per process that are in flight, or wait for an earlier one
 
 
 class Progress(Protocol):
@@ -43,55 +49,42 @@ def silent(doing: str, done: int, total: int) -> None:
     """Tell nobody."""
 
 
+def num_cpus() -> int:
+    """Return the CPUs that this process may use: by its affinity, and its control group's quota."""
+    return int(cpu_count())
+
+
 def num_workers(asked: int | None) -> int:
-    """As many as were asked for, or as many as there are CPUs for this process.
+    """Return as many as were asked for, or as many as there are CPUs for this process.
 
     Raises:
         OptionError: fewer than one were asked for.
     """
-    if asked is None:
-        return num_cpus()
-    if asked < 1:
+    if asked is not None and asked < 1:
         raise OptionError(f"workers is {asked}: give at least 1")
-    return asked
-
-
-def num_cpus() -> int:
-    """CPUs that this process may use: by its affinity, and by the quota of its control group.
-
-    A container of 4 CPUs on a machine of 128 sees all of them; only these two know better.
-    """
-    from loky import cpu_count
-
-    return int(cpu_count())
+    return asked or num_cpus()
 
 
 class WorkerDied(Exception):
-    """A process ended, whoever or whatever ended it.
-
-    Args:
-        told: what is known of its end, for the user.
-        hint: what else may be the reason.
+    """A worker process ended unexpectedly.
 
     Attributes:
         waiting: numbers of the items that were begun and not done.
     """
 
-    def __init__(self, told: str = "", hint: str = "") -> None:
-        super().__init__(told)
-        self.told, self.hint = told, hint
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(detail)
         self.waiting: list[int] = []
 
     def error(self, doing: str, cure: str = "use fewer workers") -> SourceError:
         """The sentence for the user: what the process did (``'counted a.jsonl'``), what to do."""
         return SourceError(
-            f"a worker process died while it {doing}: {self.told}most often memory ran out, so "
-            f"{cure}{self.hint}"
+            f"a worker process died while it {doing}: {self}most often memory ran out, so {cure}"
         )
 
 
 class Workers(ABC):
-    """Processes that do calls. What they do may be done twice, even by two of them at once."""
+    """Processes that run calls; `LocalWorkers` and `packidx.run.cluster.RayWorkers`."""
 
     def run(
         self,
@@ -102,16 +95,14 @@ class Workers(ABC):
         here: Setup | None = None,
         in_turn: bool = False,
     ) -> Iterator[tuple[int, Any]]:
-        """(number, ``call(item, made)``) of every item.
-
-        Where items fail, the error is that of the first of them, as if they were done in turn.
+        """Yield (number, ``call(item, made)``) of every item, with ``made = setup()``.
 
         Args:
             call: picklable.
-            items: what is to be done; small. They are taken as they can be done.
-            setup: picklable; ``made = setup()`` in a process that has not made it yet.
+            items: small.
+            setup: picklable.
             here: instead of `setup` where this process does the work itself.
-            in_turn: the items' order, in which few results wait for an earlier one; else any.
+            in_turn: yield in the items' order; else as they are done.
 
         Raises:
             OptionError: an object of the user's cannot be sent to another process.
@@ -126,37 +117,23 @@ class Workers(ABC):
                 yield number, call(item, made)
             return
         self.start(setup, len(items))
-        upcoming = enumerate(items)
+        upcoming, following = enumerate(items), 0
         pending: dict[Future[Any], int] = {}
-        results: dict[int, Any] = {}
-        failed: tuple[int, Exception] | None = None
-        following = 0
+        done: dict[int, Future[Any]] = {}
         try:
             while True:
-                while failed is None and len(pending) + len(results) < self._ahead():
-                    if (entry := next(upcoming, None)) is None:
-                        break
-                    pending[self._submit(call, entry[1])] = entry[0]
-                if failed is not None and failed[0] < min(pending.values(), default=len(items)):
-                    raise failed[1]
+                for number, item in islice(upcoming, self._ahead() - len(pending) - len(done)):
+                    pending[self._submit(call, item)] = number
                 if not pending:
                     return
                 for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                    number = pending[future]
-                    try:
-                        results[number] = self._result(future)
-                    except WorkerDied:
-                        raise
-                    except Exception as error:
-                        if failed is None or number < failed[0]:
-                            failed = number, error
-                    del pending[future]
-                while results and (not in_turn or following in results):
-                    following = following if in_turn else min(results)
-                    yield following, results.pop(following)
+                    done[pending.pop(future)] = future
+                while done and (not in_turn or following in done):
+                    number = following if in_turn else min(done)
+                    yield number, self._result(done.pop(number))
                     following += 1
         except WorkerDied as died:
-            died.waiting = sorted(pending.values())
+            died.waiting = sorted({number, *done, *pending.values()})
             raise
         finally:
             for future in pending:  # the caller has had enough, or an item failed
@@ -168,11 +145,11 @@ class Workers(ABC):
 
     @abstractmethod
     def start(self, setup: Setup, num_items: int | None = None) -> None:
-        """Let them begin to make what `setup` makes, before there is anything to do.
+        """Begin to run `setup` in them, before there is anything else to do.
 
         Args:
             setup: as of `run`.
-            num_items: how many there will be; None where nobody knows yet.
+            num_items: how many there will be; None if it is not known yet.
 
         Raises:
             OptionError: `setup` holds an object that cannot be sent to another process.
@@ -184,8 +161,7 @@ class Workers(ABC):
 
     @abstractmethod
     def _ahead(self) -> int:
-        """Return how many items are begun or wait for an earlier one: so that nobody waits for
-        work, and no memory fills."""
+        """Return how many items may be in flight, or wait for an earlier one."""
 
     @abstractmethod
     def _submit(self, call: Call, item: Any) -> Future[Any]:
@@ -196,7 +172,7 @@ class Workers(ABC):
         """Return the result of an item that is done."""
 
     def _cancel(self, future: Future[Any]) -> None:
-        """Let go of an item: nobody wants it any more."""
+        """Drop an item."""
         future.cancel()
 
     def __enter__(self) -> Self:
@@ -206,14 +182,29 @@ class Workers(ABC):
         self.close()
 
 
+def packed(setup: Setup) -> bytes:
+    """Pickle a setup, functions of the caller's script by value.
+
+    Raises:
+        OptionError: it holds an object that cannot be sent to another process.
+    """
+    try:
+        return bytes(cloudpickle.dumps(setup))
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise OptionError(
+            f"the encoder or transform cannot be sent to worker processes ({reason}): name it as "
+            "'module:NAME', or take workers=1"
+        ) from None
+
+
 class LocalWorkers(Workers):
     """Processes of this machine, so many at most."""
 
     def __init__(self, processes: int) -> None:
-        self._most = processes
-        self._processes = 0
+        self._most = self._processes = processes
         self._setup: Setup | None = None
-        self._executor: ProcessPoolExecutor | None = None
+        self._executor: Any = None
 
     def takes(self, num_items: int) -> bool:
         """Return whether there is work for more than one process."""
@@ -224,78 +215,44 @@ class LocalWorkers(Workers):
         if self._executor is not None and setup == self._setup:
             return
         self.close()
-        try:
-            needs_script = b"__main__" in pickle.dumps(setup)
-        except Exception as error:
-            raise OptionError(
-                f"the encoder or transform cannot be sent to worker processes ({error}): name it "
-                "as 'module:NAME', or take workers=1"
-            ) from None
-        self._setup = setup
-        self._processes = self._most if num_items is None else min(self._most, num_items)
-        context = SpawnContext() if needs_script else _WithoutScript()
-        self._executor = ProcessPoolExecutor(self._processes, context, _start_process, (setup,))
+        arguments = packed(setup), os.getpid()
+        self._setup, self._processes = setup, min(self._most, num_items or self._most)
+        self._executor = ProcessPoolExecutor(
+            self._processes, initializer=_start_process, initargs=arguments
+        )
+        # Without psutil and pgrep loky warns, and kills the processes without their children.
+        warnings.filterwarnings("ignore", "Failed to kill subprocesses", UserWarning)
         with _interrupts_held():
-            for _ in range(self._processes):  # an idle process takes the next item: start them all
-                self._executor.submit(os.getpid)
+            self._executor.submit(os.getpid)  # starts them all
 
     def close(self) -> None:
         """End the processes, whatever they do."""
-        if self._executor is None:
-            return
-        processes = list((getattr(self._executor, "_processes", None) or {}).values())
-        self._executor.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            with contextlib.suppress(Exception):
-                process.terminate()
-        for process in processes:
-            with contextlib.suppress(Exception):
-                process.join(5)
-        self._executor = None
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, kill_workers=True)
+            self._executor = None
 
     def _ahead(self) -> int:
         return _AHEAD * self._processes
 
     def _submit(self, call: Call, item: Any) -> Future[Any]:
-        if self._executor is None:
-            raise RuntimeError("the processes are closed")
         try:
-            return self._executor.submit(_run, call, item)
-        except BrokenProcessPool as error:
-            failed: Future[Any] = Future()
-            failed.set_exception(error)
-            return failed
+            future: Future[Any] = self._executor.submit(_run, call, item)
+        except process_executor.BrokenProcessPool as error:
+            future = Future()
+            future.set_exception(error)
+        return future
 
     def _result(self, future: Future[Any]) -> Any:
         try:
             return future.result()
-        except BrokenProcessPool:
-            raise WorkerDied(
-                hint=" (a script that defines the encoder itself calls this under `if __name__ == "
-                "'__main__':`)"
-            ) from None
-
-
-class _Process(SpawnProcess):
-    def start(self) -> None:
-        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-        try:
-            super().start()
-        finally:
-            sys.modules["__main__"] = main
-
-
-class _WithoutScript(SpawnContext):
-    """Starts processes that do not run the user's script again: it need not say
-    ``if __name__ == "__main__":`` to call packidx."""
-
-    Process = _Process
+        except process_executor.BrokenProcessPool:
+            raise WorkerDied from None
 
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits for the block's end, in which processes are started: they inherit that, so none
-    of them is stopped, with a traceback, before it can call `_follow_parent`."""
+    """Hold Ctrl-C back until the block's end, in which processes are started: they inherit that,
+    so that none is stopped, with a traceback, before it ignores Ctrl-C."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -307,12 +264,16 @@ _made: Any = None  # of a worker process
 _failure: Exception | None = None
 
 
-def _start_process(setup: Setup) -> None:
+def _start_process(setup: bytes, parent: int) -> None:
+    """Ignore Ctrl-C, on which the parent ends its workers; end with the parent; run `setup`."""
     global _made, _failure
-    _follow_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    process_executor._MAX_MEMORY_LEAK_SIZE = math.inf  # a process that grows is not started anew
     try:
-        _made = setup()
-    except Exception as error:  # raised by the item: a failing initializer says nothing
+        _made = pickle.loads(setup)()
+    except Exception as error:  # raised by the items: loky would only log it
         _failure = error
 
 
@@ -322,16 +283,8 @@ def _run(call: Call, item: Any) -> Any:
     return call(item, _made)
 
 
-def _follow_parent() -> None:
-    """Ignore Ctrl-C, of which the parent ends its workers, and end when the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """A parent that was killed cannot end its workers, and the pool's queues do not either."""
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone: a killed one cannot end its workers."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

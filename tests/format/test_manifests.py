@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from manifests import edit, fingerprinted, path_of, read, reidentify
+from manifests import edit, fingerprinted, path_of, read, refresh, reidentify
 from msgspec.structs import replace
 from packidx_cli.main import main
 from small_packs import make_index, record
@@ -186,3 +188,19 @@ def test_ids_of_edited_plans_are_their_own(index: Index) -> None:
     edit(index, setting("options", "seed", to=128))
     ident = reidentify(index)
     assert open_index(index.path).id == ident != index.id
+
+
+def test_media_of_the_same_sums_are_planned_anew(tmp_path: Path) -> None:
+    """An image was turned on its side: the id is the same, the grid of the index is not."""
+    records = {"one": [record(n, [5, (4, 6)]) for n in range(40)]}
+    index, lengths = make_index(tmp_path, records, **OPTIONS), tmp_path / "lengths"
+    part = lengths / "part-00000.parquet"
+    table = pq.read_table(part)
+    turned = [[m | {"h": m["w"], "w": m["h"]} for m in row] for row in table["media"].to_pylist()]
+    at = table.column_names.index("media")
+    column = pa.array(turned, table.schema.field(at).type)
+    pq.write_table(table.set_column(at, table.schema.field(at), column), part)
+    refresh(lengths)
+    assert plan_packs(lengths, index.path, **OPTIONS).snapshot_id == index.id
+    [before], [now] = (one.pack(0).samples[0].media for one in (index, open_index(index.path)))
+    assert (now["h"], now["w"]) == (before["w"], before["h"]) != (before["h"], before["w"])
