@@ -11,9 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from packidx.errors import FormatError, refuse_open_files
+from packidx.errors import FormatError
 from packidx.format.index import TableFile
 from packidx.index.checksums import CheckedFile
+from packidx.io.files import refuse_open_files
 from packidx.recent import Recent
 
 # Of the footers a process keeps of one table, counted as they are in the files: parsed, they take

@@ -18,12 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.digests import ColumnDigest, canonical_json, digest
-from packidx.errors import FormatError, MismatchError, SourceError, refuse_open_files
+from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.format.lengths import HELP, KnownTable, LengthsManifest, known_table
 from packidx.format.manifest import Encoder, Shard, as_planned
 from packidx.format.schema import ALL_LENGTHS, METHODS
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile, local_copies, local_copy, unsound_file
+from packidx.io.files import refuse_open_files
 from packidx.io.ranges import open_range
 from packidx.lengths.rows import LengthsRows, Places, strongest_first, typed
 
