@@ -25,7 +25,7 @@ from packidx.format.schema import ALL_LENGTHS, METHODS
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile, local_copies, local_copy, unsound_file
 from packidx.io.files import refuse_open_files
-from packidx.io.ranges import open_range
+from packidx.io.ranges import BLOCK
 from packidx.lengths.rows import LengthsRows, Places, strongest_first, typed
 
 
@@ -308,8 +308,13 @@ def read_footer(file: StoredFile) -> pq.FileMetaData:
         # Compared first: a damaged footer may take the whole process down in Arrow.
         with local_copy(file) as path, readable(file.path):
             return pq.read_metadata(path)
-    with open_range(file.path, 0, file.nbytes) as opened, readable(file.path):
-        return pq.read_metadata(opened)
+    with readable(file.path):
+        nbytes = storage.stat(file.path).nbytes if file.nbytes is None else file.nbytes
+        tail = storage.read_range(file.path, max(0, nbytes - BLOCK), BLOCK)
+        footer = int.from_bytes(tail[-8:-4], "little") + 8  # its size stands before the last mark
+        if len(tail) < min(footer, nbytes):
+            tail = storage.read_range(file.path, max(0, nbytes - footer), footer)
+        return pq.read_metadata(pa.BufferReader(tail))
 
 
 @contextlib.contextmanager
