@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from packidx.errors import LimitError, PackidxError, missing_package, refuse_open_files
+from packidx.errors import LimitError, PackidxError, missing_package
 
 try:
     import click
@@ -122,6 +122,8 @@ def main(args: list[str] | None = None) -> Any:
         raise
     except BaseException as error:  # of which a panic in Rust is one, and no Exception
         if isinstance(error, OSError):
+            from packidx.io.files import refuse_open_files
+
             try:
                 refuse_open_files(error)
             except LimitError as limit:

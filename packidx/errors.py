@@ -6,9 +6,6 @@ mismatch and says what to do; the command line prints it and exits with `exit_co
 
 from __future__ import annotations
 
-import errno
-import os
-
 
 class PackidxError(Exception):
     """Something the user can put right; the message says how."""
@@ -43,18 +40,6 @@ class LimitError(PackidxError):
     def __init__(self, text: str, number: int | None = None) -> None:
         super().__init__(text)
         self.number = number
-
-
-def refuse_open_files(error: BaseException) -> None:
-    """Raise a LimitError if `error` says that too many files are open: the file is not to blame."""
-    if getattr(error, "errno", None) in _OPEN_FILES or _SAID in str(error):
-        raise LimitError(
-            f"{_SAID.lower()}: raise the limit in this shell, as by `ulimit -n 65536`"
-        ) from None
-
-
-_OPEN_FILES = (errno.EMFILE, errno.ENFILE)
-_SAID = os.strerror(errno.EMFILE)  # of libraries that give no number
 
 
 class MismatchError(PackidxError):

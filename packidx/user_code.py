@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packidx.digests import digest
-from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError, refuse_open_files
+from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError
 from packidx.hashing import derive_key
+from packidx.io.files import refuse_open_files
 
 if TYPE_CHECKING:
     from packidx.format.manifest import Transform as PlannedTransform

@@ -25,12 +25,13 @@ import pyarrow.parquet as pq
 from msgspec import structs
 
 from packidx.digests import file_digest
-from packidx.errors import FormatError, refuse_open_files
+from packidx.errors import FormatError
 from packidx.format import parquet, schema
 from packidx.format.manifest import File
 from packidx.format.parquet import as_arrow, conform
 from packidx.io import files
 from packidx.io.copies import StoredFile, local_copy
+from packidx.io.files import refuse_open_files
 from packidx.records.containers.base import RecordRange
 from packidx.records.media.opener import NOTHING, References
 from packidx.records.media.paths import MediaRoot

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from packidx.arrays import Int64s
-from packidx.errors import BadRecord, OptionError, PackidxError, refuse_open_files
+from packidx.errors import BadRecord, OptionError, PackidxError
+from packidx.io.files import refuse_open_files
 from packidx.processor.counts import (
     EXACT,
     KINDS,

@@ -17,10 +17,11 @@ from msgspec import Meta, field
 from msgspec.structs import force_setattr, replace
 
 from packidx.digests import canonical_json, digest
-from packidx.errors import FormatError, OptionError, refuse_open_files
+from packidx.errors import FormatError, OptionError
 from packidx.format.terms import COLUMNS, PAIR_SIDES, TAGS
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
+from packidx.io.files import refuse_open_files
 from packidx.io.unique_keys import load_json
 
 

@@ -13,8 +13,9 @@ import os
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import FormatError, SourceError, refuse_open_files
+from packidx.errors import FormatError, SourceError
 from packidx.format.parquet import scan_of
+from packidx.io.files import refuse_open_files
 
 _SAMPLE = pa.struct(
     [

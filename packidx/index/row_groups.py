@@ -12,9 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import FormatError, refuse_open_files
+from packidx.errors import FormatError
 from packidx.format.index import TableFile
 from packidx.format.parquet import footer_crc
+from packidx.io.files import refuse_open_files
 from packidx.recent import Recent
 
 # Of the footers a process keeps of one table, counted as they are in the files: parsed, they take

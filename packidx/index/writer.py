@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packidx.errors import FormatError, refuse_open_files
+from packidx.errors import FormatError
 from packidx.format.index import (
     IndexManifest,
     Window,
@@ -26,7 +26,14 @@ from packidx.format.manifest import sealed
 from packidx.index.opening import read_head
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile, content_of, unsound_file
-from packidx.io.files import fsync_path, locked, remove_tree, write_atomic, write_json
+from packidx.io.files import (
+    fsync_path,
+    locked,
+    refuse_open_files,
+    remove_tree,
+    write_atomic,
+    write_json,
+)
 from packidx.io.output_folder import local_home
 from packidx.io.own_files import check_index
 from packidx.io.storage import Uploaded

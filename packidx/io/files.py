@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -11,7 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from packidx.errors import OptionError
+from packidx.errors import LimitError, OptionError
+
+_OPEN_FILES = (errno.EMFILE, errno.ENFILE)
+_SAID = os.strerror(errno.EMFILE)  # of libraries that give no number
+
+
+def refuse_open_files(error: BaseException) -> None:
+    """Raise a LimitError if `error` says that too many files are open: the file is not to blame."""
+    if getattr(error, "errno", None) in _OPEN_FILES or _SAID in str(error):
+        raise LimitError(
+            f"{_SAID.lower()}: raise the limit in this shell, as by `ulimit -n 65536`"
+        ) from None
 
 
 def fsync_path(path: str | Path) -> None:

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packidx.digests import digest
-from packidx.errors import OptionError, refuse_open_files
+from packidx.errors import OptionError
 from packidx.io import files, storage, urls
+from packidx.io.files import refuse_open_files
 from packidx.io.own_files import UNFINISHED, Kind, check_manifest, is_part, remove_stale
 from packidx.io.storage import Uploaded
 

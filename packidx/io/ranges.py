@@ -156,21 +156,3 @@ class _RangeFile(io.RawIOBase):
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
-
-
-def open_range(
-    path: str, offset: int = 0, nbytes: int | None = None, block: int = BLOCK
-) -> io.BufferedReader:
-    """A range of a file as a file of its own that can seek; bytes come in blocks, when needed.
-
-    Args:
-        path: a file or a URL.
-        nbytes: its size; up to the file's end by default, which costs a request to know.
-        block: bytes of one request at least.
-
-    Raises:
-        OSError: there is no such file, or later, it cannot be read.
-    """
-    size = max(0, storage.stat(path).nbytes - offset) if nbytes is None else nbytes
-    file = _RangeFile(offset, size, partial(storage.read_range, path))
-    return io.BufferedReader(file, min(block, max(size, 1)))

@@ -19,7 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from stat import S_ISDIR, S_ISREG
 from typing import Any, NamedTuple, TypeVar
 
-from packidx.errors import SourceError, refuse_open_files
+from packidx.errors import SourceError
+from packidx.io.files import refuse_open_files
 from packidx.io.stores import BehindEnd, T, call_store, file_version, opened, retried
 from packidx.io.urls import is_url
 

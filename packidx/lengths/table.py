@@ -18,13 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.digests import ColumnDigest, canonical_json, digest
-from packidx.errors import FormatError, MismatchError, SourceError, refuse_open_files
+from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.format.lengths import HELP, KnownTable, LengthsManifest, known_table
 from packidx.format.manifest import Encoder, Shard, as_planned
 from packidx.format.schema import LENGTHS_WITH_SPANS, METHODS
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile, local_copies, local_copy, unsound_file
-from packidx.io.ranges import open_range
+from packidx.io.files import refuse_open_files
+from packidx.io.ranges import BLOCK
 from packidx.lengths.rows import LengthsRows, Places, strongest_first, typed
 
 
@@ -314,8 +315,13 @@ def read_footer(file: StoredFile) -> pq.FileMetaData:
         # Compared first: a damaged footer may take the whole process down in Arrow.
         with local_copy(file) as path, readable(file.path):
             return pq.read_metadata(path)
-    with open_range(file.path, 0, file.nbytes) as opened, readable(file.path):
-        return pq.read_metadata(opened)
+    with readable(file.path):
+        nbytes = storage.stat(file.path).nbytes if file.nbytes is None else file.nbytes
+        tail = storage.read_range(file.path, max(0, nbytes - BLOCK), BLOCK)
+        footer = int.from_bytes(tail[-8:-4], "little") + 8  # its size stands before the last mark
+        if len(tail) < min(footer, nbytes):
+            tail = storage.read_range(file.path, max(0, nbytes - footer), footer)
+        return pq.read_metadata(pa.BufferReader(tail))
 
 
 @contextlib.contextmanager

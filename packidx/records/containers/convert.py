@@ -27,8 +27,9 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from packidx.errors import BadRecord, SourceError, refuse_open_files
+from packidx.errors import BadRecord, SourceError
 from packidx.io import cache, storage, urls
+from packidx.io.files import refuse_open_files
 from packidx.records.containers.base import (
     BLOCK,
     BOM,

@@ -19,8 +19,9 @@ from typing import IO, Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from packidx.errors import BadRecord, PackidxError, refuse_open_files
+from packidx.errors import BadRecord, PackidxError
 from packidx.io import ranges, storage, urls
+from packidx.io.files import refuse_open_files
 from packidx.io.ranges import Extent, ReadAhead
 from packidx.io.storage import unreadable
 from packidx.records.conversation import MediaInfo

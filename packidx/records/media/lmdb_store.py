@@ -10,7 +10,8 @@ import re
 import threading
 from typing import Any
 
-from packidx.errors import BadRecord, MissingExtraError, SourceError, refuse_open_files
+from packidx.errors import BadRecord, MissingExtraError, SourceError
+from packidx.io.files import refuse_open_files
 
 _REFERENCE = re.compile(r"(.*?\.l?mdb)::(.*)", re.DOTALL | re.IGNORECASE)
 

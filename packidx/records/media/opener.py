@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from packidx.errors import BadRecord, refuse_open_files
+from packidx.errors import BadRecord
 from packidx.io import storage, urls
+from packidx.io.files import refuse_open_files
 from packidx.io.ranges import Extent
 from packidx.io.storage import identity_of, reading
 from packidx.records.conversation import Media, MediaInfo

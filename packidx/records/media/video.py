@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packidx.errors import BadRecord, MissingExtraError, PackidxError, refuse_open_files
+from packidx.errors import BadRecord, MissingExtraError, PackidxError
 from packidx.io import cache, urls
+from packidx.io.files import refuse_open_files
 from packidx.io.ranges import Extent
 from packidx.io.storage import unreadable
 from packidx.records.conversation import Media, MediaInfo
