@@ -204,7 +204,11 @@ def _write_tars(
     for number, members in itertools.groupby(packs, itemgetter(0)):
         name, ids = f"packs-{number:06d}.tar", []
         path = os.path.join(folder, name)
-        with open(f"{path}.part", "wb") as file, TarWriter(file, **plain) as tar:
+        with (
+            files.naming(path),
+            open(f"{path}.part", "wb") as file,
+            TarWriter(file, **plain) as tar,
+        ):
             for _, pack_id, pack in members:
                 tar.write({"__key__": f"pack{pack_id:0{digits}d}", **pack.files})
                 totals.update(pack.totals)

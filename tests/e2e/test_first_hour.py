@@ -51,7 +51,7 @@ def test_a_folder_is_called_what_it_is(here: Path, capsys: pytest.CaptureFixture
     assert packed() == 0
     capsys.readouterr()
     assert main(["plan", "data/packs/lengths", "-o", "data/packs/lengths", "--capacity", "99"]) == 1
-    assert "holds the lengths that packidx wrote" in capsys.readouterr().err
+    assert "holds manifest.json, which is of no index" in capsys.readouterr().err
     assert main(["estimate", "data", "-o", "data/packs/index"]) == 1
     assert "holds a pack index" in capsys.readouterr().err
     assert main(["stats", "data/packs"]) == 0  # whose index is one below
@@ -182,7 +182,7 @@ def test_a_processor_itself_and_guessed_lengths(
     assert packed() == 0
     capsys.readouterr()
     assert main(["estimate", "data", "-o", "data/packs"]) == 1
-    assert "holds the lengths and index that packidx pack wrote" in capsys.readouterr().err
+    assert "holds index, which is of no lengths table" in capsys.readouterr().err
 
 
 def test_plan_takes_the_folder_that_pack_wrote(here: Path) -> None:

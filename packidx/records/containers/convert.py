@@ -22,7 +22,6 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-import ijson
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -67,7 +66,6 @@ _LONE = re.compile(
     rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u[dD][c-fC-F])"  # half a character
 )
 _PAIR, _TAIL = 12, 64  # bytes of both halves, and of what is searched twice
-_YAJL = ijson.get_backend("yajl2_c")
 
 # The module's limit of 128 KiB a cell is a single one for the process; a chat may be longer.
 csv.field_size_limit(MAX_RECORD)
@@ -264,7 +262,7 @@ def _records(opened: Callable[[], Iterator[bytes]]) -> Iterator[Any]:
         raise BrokenFile("there is no JSON array or object in it: its first character must be [")
     place = "item" if first.startswith(b"[") else f"{_holder(_stripped(opened()))}.item"
     whole = _without_halves(itertools.chain([first], blocks))
-    yield from _parsed(whole, _YAJL.items_coro, place)
+    yield from _parsed(whole, "items_coro", place)
 
 
 def _stripped(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -292,14 +290,16 @@ def _without_halves(blocks: Iterator[bytes]) -> Iterator[bytes]:
         yield block
 
 
-def _parsed(blocks: Iterator[bytes], parser: Callable[..., Any], *where: str) -> Iterator[Any]:
-    """What a parser of `ijson` finds in a text.
+def _parsed(blocks: Iterator[bytes], parser: str, *where: str) -> Iterator[Any]:
+    """Yield what a parser of `ijson`, given by name, finds in a text.
 
     Raises:
         BrokenFile: the text is not JSON, or an element of it is too large to be held.
     """
+    import ijson  # readers of packs need no parser of JSON arrays
+
     found, number, since = ijson.sendable_list(), 0, 0
-    running = parser(found, *where)
+    running = getattr(ijson.get_backend("yajl2_c"), parser)(found, *where)
     for block in itertools.chain(blocks, [b""]):
         try:
             if block:
@@ -327,7 +327,7 @@ def _holder(blocks: Iterator[bytes]) -> str:
         BrokenFile: there is none, or several.
     """
     lists, depth, key = set[str](), 0, ""
-    for event, value in _parsed(blocks, _YAJL.basic_parse_coro):
+    for event, value in _parsed(blocks, "basic_parse_coro"):
         if event == "map_key" and depth == 1:
             key = value
         elif event == "string" and depth == 1 and _OF_ALL.search(key) and len(value) > _SHORT:
