@@ -53,7 +53,7 @@ def test_a_folder_is_called_what_it_is(here: Path, capsys: pytest.CaptureFixture
     assert main(["plan", "data/packs/lengths", "-o", "data/packs/lengths", "--capacity", "99"]) == 1
     assert "holds manifest.json, which is of no index" in capsys.readouterr().err
     assert main(["estimate", "data", "-o", "data/packs/index"]) == 1
-    assert "holds a pack index" in capsys.readouterr().err
+    assert "which is of no lengths table" in capsys.readouterr().err
     assert main(["stats", "data/packs"]) == 0  # whose index is one below
     assert "data/packs/index" in capsys.readouterr().out
 
