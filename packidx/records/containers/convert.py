@@ -173,7 +173,7 @@ class Converted(Container):
         elif self._text == "json":
             yield from map(_line, _records(opened))
         else:
-            for _, line in filled_lines(opened(), 0, False):
+            for _, line in filled_lines(opened()):
                 record = attempted(decode, line)
                 yield _line(record) if isinstance(record, BadRecord) else line
 
@@ -388,7 +388,7 @@ def _rows(blocks: Iterator[bytes], delimiter: str, quoted: bool) -> Iterator[_Ce
     Raises:
         BrokenFile: a quote is not closed, or a row takes more than a record may have.
     """
-    texts = (text.decode("utf-8", "surrogateescape") for _, text in whole_lines(blocks, 0, False))
+    texts = (text.decode("utf-8", "surrogateescape") for _, text in whole_lines(blocks))
     lines = (line for text in texts for line in io.StringIO(text, newline="\n"))
     if not quoted:
         for line in lines:

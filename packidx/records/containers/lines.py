@@ -55,7 +55,7 @@ class Lines(Container):
 
         with named(path), local_shard(path, check=True) as here:
             blocks = file_blocks(here, size=SCAN_BLOCK)
-            for offset, line in whole_lines(blocks, 0, False):
+            for offset, line in whole_lines(blocks):
                 if cuts.at(offset, number, offset):
                     hash_until(here, offset)
                 number += bool(line) and not line.isspace()
@@ -99,15 +99,15 @@ def read_lines(path: str, start: int = 0, end: int | None = None) -> Iterator[tu
             start += len(line)
 
 
-def filled_lines(blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
+def filled_lines(blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes without newline) of every line that is not blank, as `whole_lines`."""
-    for offset, line in whole_lines(blocks, at, begun):
+    for offset, line in whole_lines(blocks):
         line = line.removesuffix(b"\n").removesuffix(b"\r")
         if line and not line.isspace():
             yield offset, line
 
 
-def whole_lines(blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
+def whole_lines(blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes with newline) of every line; a byte order mark is not part of the first.
 
     Blank lines that follow one another may come as one.
@@ -116,7 +116,7 @@ def whole_lines(blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple
         BrokenFile: a line is over `MAX_RECORD`.
     """
     pieces: list[bytes] = []
-    held, first = 0, not begun
+    at, held, first = 0, 0, True
     for block in blocks:
         if first:
             first = False

@@ -69,7 +69,7 @@ def test_lines_are_those_of_the_file_however_it_is_cut(
     whole = (BOM if marked else b"") + data
     first = max(size, len(BOM))
     blocks = [whole[:first], *(whole[n : n + size] for n in range(first, len(whole), size))]
-    assert list(filled_lines(iter(blocks), 0, False)) == expected
+    assert list(filled_lines(iter(blocks))) == expected
 
 
 def test_blank_lines_in_a_cell_stay(tmp_path: Path) -> None:
