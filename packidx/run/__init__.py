@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from packidx.errors import MissingExtraError, OptionError
-from packidx.run.workers import LocalWorkers, Workers, num_workers
+from packidx.run.workers import Workers, num_workers
 
 ENGINES = ("local", "ray")
 """Who runs the tasks; the bytes are the same."""
@@ -27,7 +27,7 @@ def open_workers(engine: str, workers: int | None, most: int | None = None) -> W
         raise OptionError(f"engine is {engine!r}: choose one of {', '.join(ENGINES)}")
     processes = num_workers(workers)
     if engine == "local":
-        return LocalWorkers(processes if most is None else min(processes, most))
+        return Workers(processes if most is None else min(processes, most))
     if importlib.util.find_spec("ray") is None:
         raise MissingExtraError(
             "--engine ray needs Ray, which is not here: pip install 'packidx[ray]'"

@@ -35,11 +35,11 @@ class RayWorkers(Workers):
     """
 
     def __init__(self, workers: int | None = None) -> None:
+        super().__init__(num_workers(workers))
         self._workers = workers
         self._session = contextlib.ExitStack()
         self._ray: Any = None
         self._task: Any = None
-        self._setup: Setup | None = None
         self._context: tuple[Any, ...] = ()
         self._references: dict[Future[Any], Any] = {}
 

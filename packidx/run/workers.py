@@ -14,7 +14,6 @@ import signal
 import threading
 import time
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import islice
@@ -83,8 +82,13 @@ class WorkerDied(Exception):
         )
 
 
-class Workers(ABC):
-    """Processes that run calls; `LocalWorkers` and `packidx.run.cluster.RayWorkers`."""
+class Workers:
+    """Processes of this machine, so many at most; those of Ray are `packidx.run.cluster`'s."""
+
+    def __init__(self, processes: int) -> None:
+        self._most = self._processes = processes
+        self._setup: Setup | None = None
+        self._executor: Any = None
 
     def run(
         self,
@@ -139,79 +143,20 @@ class Workers(ABC):
             for future in pending:  # the caller has had enough, or an item failed
                 self._cancel(future)
 
-    @abstractmethod
     def takes(self, num_items: int) -> bool:
         """Return whether so many items are for them, rather than for the calling process."""
+        return min(self._most, num_items) > 1
 
-    @abstractmethod
     def start(self, setup: Setup, num_items: int | None = None) -> None:
         """Begin to run `setup` in them, before there is anything else to do.
 
         Args:
-            setup: as of `run`.
+            setup: as of `run`; processes of another one are ended.
             num_items: how many there will be; None if it is not known yet.
 
         Raises:
             OptionError: `setup` holds an object that cannot be sent to another process.
         """
-
-    @abstractmethod
-    def close(self) -> None:
-        """End them, whatever they do."""
-
-    @abstractmethod
-    def _ahead(self) -> int:
-        """Return how many items may be in flight, or wait for an earlier one."""
-
-    @abstractmethod
-    def _submit(self, call: Call, item: Any) -> Future[Any]:
-        """Begin an item."""
-
-    @abstractmethod
-    def _result(self, future: Future[Any]) -> Any:
-        """Return the result of an item that is done."""
-
-    def _cancel(self, future: Future[Any]) -> None:
-        """Drop an item."""
-        future.cancel()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-def packed(setup: Setup) -> bytes:
-    """Pickle a setup, functions of the caller's script by value.
-
-    Raises:
-        OptionError: it holds an object that cannot be sent to another process.
-    """
-    try:
-        return bytes(cloudpickle.dumps(setup))
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise OptionError(
-            f"the encoder or transform cannot be sent to worker processes ({reason}): name it as "
-            "'module:NAME', or take workers=1"
-        ) from None
-
-
-class LocalWorkers(Workers):
-    """Processes of this machine, so many at most."""
-
-    def __init__(self, processes: int) -> None:
-        self._most = self._processes = processes
-        self._setup: Setup | None = None
-        self._executor: Any = None
-
-    def takes(self, num_items: int) -> bool:
-        """Return whether there is work for more than one process."""
-        return min(self._most, num_items) > 1
-
-    def start(self, setup: Setup, num_items: int | None = None) -> None:
-        """As of `Workers`; those of another `setup` are ended."""
         if self._executor is not None and setup == self._setup:
             return
         self.close()
@@ -247,6 +192,31 @@ class LocalWorkers(Workers):
             return future.result()
         except process_executor.BrokenProcessPool:
             raise WorkerDied from None
+
+    def _cancel(self, future: Future[Any]) -> None:
+        future.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def packed(setup: Setup) -> bytes:
+    """Pickle a setup, functions of the caller's script by value.
+
+    Raises:
+        OptionError: it holds an object that cannot be sent to another process.
+    """
+    try:
+        return bytes(cloudpickle.dumps(setup))
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise OptionError(
+            f"the encoder or transform cannot be sent to worker processes ({reason}): name it as "
+            "'module:NAME', or take workers=1"
+        ) from None
 
 
 @contextlib.contextmanager
