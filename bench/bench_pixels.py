@@ -26,7 +26,7 @@ from bench_tools import heading, line, ratio
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.encode.imports import allow_cuda_torchvision
-from packidx.precompute import keep_pixels
+from packidx.precompute import write_images
 from packidx.torch import Pack, PackedDataset, collate
 
 PACKS = 16
@@ -35,10 +35,10 @@ PHOTOS = 300
 SENT = 40
 """How often a pack is sent."""
 PROMISED = {
-    "example": {"float32": 1.3, "uint8": 2.5, "kept": 4.0},
-    "photos": {"float32": 1.3, "uint8": 1.8, "kept": 4.0},
+    "example": {"float32": 1.3, "uint8": 2.5},
+    "photos": {"float32": 1.3, "uint8": 1.8, "images": 4.0},
 }
-"""``kept``: bytes that ``packidx precompute --pixels`` has written."""
+"""``images``: bytes of what ``packidx precompute --images`` has written."""
 
 
 def main(data: Path) -> None:
@@ -52,13 +52,13 @@ def main(data: Path) -> None:
         output = Path(name)
         corpus = data / "corpus"
         _plan(str(corpus), output, "example", folder, 8192)
-        keep_pixels(str(corpus), output / "kept", folder, media_root=corpus)
-        _compare("example", output / "example", folder, processor, output / "kept")
+        _compare("example", output / "example", folder, processor)
         _write_photos(data / "corpus" / "images" / "photos", output)
         photos = output / "photos.jsonl"
         _plan(str(photos), output, "photos", folder, 16384)
-        keep_pixels(str(photos), output / "kept", folder)
-        _compare("photos", output / "photos", folder, processor, output / "kept")
+        write_images(str(photos), output / "resized", folder)
+        _plan(str(output / "resized" / "photos.jsonl"), output, "images", folder, 16384)
+        _compare("photos", output / "photos", folder, processor, output / "images")
         for each in ("example", "photos"):
             _send(each, output / each, folder)
 
@@ -70,12 +70,18 @@ def _plan(source: str, output: Path, name: str, folder: Path, capacity: int) -> 
     plan_packs(lengths, output / name, capacity=capacity)
 
 
-def _compare(name: str, path: Path, folder: Path, processor: Any, kept: Path) -> None:
+def _compare(
+    name: str, path: Path, folder: Path, processor: Any, resized: Path | None = None
+) -> None:
     index = open_index(path)
     promised = PROMISED[name]
     encoders = {form: ProcessorEncoder(folder, pixels=form) for form in ("float32", "uint8")}
-    encoders["kept"] = ProcessorEncoder(folder, pixels="uint8", pixel_store=kept)
     datasets = {form: PackedDataset(index, encode) for form, encode in encoders.items()}
+    if resized is not None:
+        datasets["images"] = PackedDataset(open_index(resized), encoders["uint8"])
+    if resized is not None:
+        for k in range(3):
+            _assert_equal(datasets["uint8"][k], datasets["images"][k])
     packs = np.random.default_rng(0).permutation(index.num_packs)[:PACKS].tolist()
 
     def ours(form: str) -> None:
@@ -98,6 +104,11 @@ def _compare(name: str, path: Path, folder: Path, processor: Any, kept: Path) ->
     heading(f"{PACKS} packs of {index.capacity:,} tokens, {name}: packs per core-second")
     for form, least in promised.items():
         ratio(f"processor's calls / {form}", seconds["theirs"], seconds[form], at_least=least)
+
+
+def _assert_equal(pack: Pack, other: Pack) -> None:
+    one, two = pack.joined(), other.joined()
+    assert all(torch.equal(one[key], two[key]) for key in ("input_ids", "pixel_values", "labels"))
 
 
 def _write_photos(folder: Path, output: Path) -> None:

@@ -1,4 +1,4 @@
-"""`packidx precompute`: write a data set back with its counts in it, or its images' pixels."""
+"""`packidx precompute`: write a data set back with its counts in it, or its images resized."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..sources import (
 )
 
 if TYPE_CHECKING:
-    from packidx.precompute import KeptSummary, PrecomputeSummary
+    from packidx.precompute import ImagesSummary, PrecomputeSummary
 
 
 @grouped_command(
@@ -51,15 +51,12 @@ if TYPE_CHECKING:
     OptionGroup("scale", "--workers 8"),
     worker_options("count"),
     OptionGroup("output", "-o counted/ --meta objects"),
-    output_option(
-        "Folder of the new data set, new or empty. "
-        "With --pixels a folder of pixels, to which those that it lacks are added."
-    ),
+    output_option("Folder of the new data set, new or empty."),
     click.option(
-        "--pixels",
+        "--images",
         is_flag=True,
-        help="Write the pixels of the images in place of the counts, decoded and resized: "
-        "ProcessorEncoder(pixel_store=DIR) takes them from there.",
+        help="Write each image once, losslessly, at the size to which the processor resizes it, "
+        "and records that name the new files, in place of the counts.",
     ),
     option(
         "--meta",
@@ -73,7 +70,7 @@ if TYPE_CHECKING:
     quiet_option,
 )
 def precompute(
-    max_rejected: str | None, quiet: bool, as_json: bool, pixels: bool, meta: str, **options: Any
+    max_rejected: str | None, quiet: bool, as_json: bool, images: bool, meta: str, **options: Any
 ) -> None:
     """Write the SOURCEs back with _text_tokens and mm_inputs_meta in every record.
 
@@ -82,19 +79,19 @@ def precompute(
     left as it is. DIR/.packidx.json says what the counts were made with.
     """
     from packidx.estimate.summary import read_limit, rejection_warnings
-    from packidx.precompute import keep_pixels
     from packidx.precompute import precompute as run
+    from packidx.precompute import write_images
 
-    if pixels and (max_rejected is not None or meta != "lists"):
+    if images and (max_rejected is not None or meta != "lists"):
         raise click.UsageError("--max-rejected and --meta are of counts: leave them out.")
     read_limit(max_rejected)  # before the work is done
     with progress_bar(quiet) as progress:
-        if pixels:
-            kept = keep_pixels(progress=progress, **options)
+        if images:
+            written = write_images(progress=progress, **options)
         else:
             summary = run(progress=progress, meta=meta, **options)
-    if pixels:
-        _show_kept(kept, as_json)
+    if images:
+        _show_images(written, as_json)
         return
     if as_json:
         told = [*summary.warnings, *rejection_warnings(summary.sources)]
@@ -106,18 +103,23 @@ def precompute(
     warn_of_rejected(summary.sources, max_rejected, summary.path)
 
 
-def _show_kept(kept: KeptSummary, as_json: bool) -> None:
+def _show_images(written: ImagesSummary, as_json: bool) -> None:
     if as_json:
-        print_json(dataclasses.asdict(kept))
+        print_json(dataclasses.asdict(written))
         return
     facts = {
-        "images": f"{count(kept.num_images)}, {count(kept.num_made)} of them new",
-        "named by records": f"{count(kept.num_references)} times",
-        "pixels": f"{kept.path}, {kept.nbytes / 1e6:,.1f} MB (in {kept.seconds:.1f} s)",
+        "records": count(written.num_records),
+        "images": f"{count(written.num_images)}, named {count(written.num_references)} times",
+        "data set": f"{written.path}, {written.nbytes / 1e6:,.1f} MB of images "
+        f"(written in {written.seconds:.1f} s)",
     }
-    if kept.num_unreadable:
-        facts["left out"] = f"images of {count(kept.num_unreadable)} records that cannot be used"
-    print_facts("Kept", facts)
+    if written.num_originals:
+        facts["copied"] = f"{count(written.num_originals)} images that it would resize twice"
+    if written.num_unchanged:
+        facts["unchanged"] = f"{count(written.num_unchanged)} records with an image of no use"
+    if written.num_left_out:
+        facts["left out"] = f"{count(written.num_left_out)} records that cannot be read"
+    print_facts("Resized", facts)
 
 
 def _print(summary: PrecomputeSummary) -> None:

@@ -14,16 +14,13 @@ import numpy as np
 from packidx.arrays import Bools, Int64s
 from packidx.encode.build import media_tensors
 from packidx.encode.imports import import_torch
-from packidx.encode.kept import KeptImage
 from packidx.encode.loading import files_of, load_part, load_processor
 from packidx.encode.media import decoded_image, info_of, refuse_unsupported
 from packidx.encode.patches import FORMS, Allocate, ImagePatches, patches_of
 from packidx.encode.positions import mrope_positions, positions_of
 from packidx.encode.tiles import BytePart, byte_part
 from packidx.encode.whole import NotBuilt
-from packidx.errors import BadRecord, FormatError, MismatchError, OptionError
-from packidx.format.manifest import setting_differences
-from packidx.format.pixels import PixelStore, key_of
+from packidx.errors import BadRecord, OptionError
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
 from packidx.processor.families.base import FamilyMedia
@@ -31,8 +28,6 @@ from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.sequence import trained_tokens
 from packidx.records.conversation import Conversation, Media
 from packidx.records.dialects.parse import parse
-from packidx.records.media.images import open_image, read_image
-from packidx.records.media.references import is_opened
 
 if TYPE_CHECKING:
     import torch
@@ -64,14 +59,9 @@ class ProcessorEncoder:
             makes those floats on the device: an eighth of the memory where a patch repeats its
             frame, a quarter of tiles (InternVL) and whole images (Gemma 3, LLaVA 1.5). Patches of
             videos stay floats, and so does what other families make.
-        pixel_store: folder that ``packidx precompute --pixels`` has written with this processor:
-            images that are in it are not decoded. They are known by the bytes of their files, and
-            the first of each kind is compared with what the processor makes of it.
 
     Raises:
         SourceError: the folder or model has nothing usable.
-        FormatError: `pixel_store` holds no pixels.
-        MismatchError: they were made with other settings, or images were resized otherwise.
         OptionError: the processor lacks a fast tokenizer or a chat template, or has no setting of
             a name; or `pixels` is none of the three.
         MissingExtraError: a package is missing (on first use: torch for tensors, transformers for
@@ -87,7 +77,6 @@ class ProcessorEncoder:
         trust_remote_code: bool = False,
         tokens_per_second: float = 2.0,
         pixels: str = "float32",
-        pixel_store: str | os.PathLike[str] | None = None,
     ) -> None:
         if pixels not in FORMS:
             raise OptionError(f"pixels is {pixels!r}: say one of {', '.join(FORMS)}")
@@ -116,9 +105,6 @@ class ProcessorEncoder:
                 "pass your own encode(record) callable instead"
             )
         self._counter = ConversationCounter(self.files, backend=None)
-        self._store = None if pixel_store is None else PixelStore(os.fspath(pixel_store))
-        if self._store is not None:
-            self.check_store(self._store)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what another process loads again: a pickle that names transformers' classes would
@@ -216,56 +202,19 @@ class ProcessorEncoder:
         positions = positions_of(sample, self.files, self.tokens_per_second)
         return sample if positions is None else {**sample, "position_ids": positions}
 
-    @property
-    def image_settings(self) -> dict[str, Any]:
-        """What decides an image's pixels, by name; ``resized`` tells torchvision's way, Pillow's,
-        and those of other releases, from each other.
+    def resized(self, image: Any) -> Any:
+        """Return an image at the size to which the processor resizes it, RGB (PIL).
 
-        Raises:
-            OptionError: the processor makes the pixels itself.
-        """
-        parts = self.fingerprint_parts().items()
-        settings = {name: value for name, value in parts if name.startswith("images.")}
-        return {**settings, "resized": self.own_patches().trial_digest()[:16]}
-
-    def check_store(self, store: PixelStore) -> None:
-        """
-        Raises:
-            MismatchError: its pixels were made with other settings.
-        """
-        differences = setting_differences(store.settings, self.image_settings, "there", "here")
-        if differences:
-            raise MismatchError(
-                f"the pixels in {store.folder} were made with other settings, so keep this "
-                f"processor's in another folder: {'; '.join(differences)}"
-            )
-
-    def open_image(self, source: Any, label: str | None = None) -> Any:
-        """Open an image of a record; one of which pixels are kept is not decoded.
-
-        Raises:
-            BadRecord, SourceError: as `records.media.images.open_image`.
-        """
-        if self._store is None or is_opened(source):
-            return open_image(source, label)
-        content = read_image(source, label)
-        try:
-            kept = self._store.find(key_of(content))
-        except FormatError as error:
-            _log.warning("images are decoded from now on: %s", error)
-            kept = self._store = None
-        return open_image(content, label) if kept is None else KeptImage(kept, content, label)
-
-    def image_bytes(self, image: Any) -> tuple[list[int], np.ndarray]:
-        """Return the grid of one image, and its patches in bytes, uint8 ``[patches, 3 * side²]``.
+        None if the processor would resize that one, too.
 
         Raises:
             BadRecord: it cannot be decoded or counted, or the processor does not take it.
+            OptionError: the processor makes other pixels of the resized image.
         """
         processor = SimpleNamespace(image_processor=self._part("image"))
         decoded = decoded_image(Media("image", image), processor)
         try:
-            return self.own_patches().of_image(decoded)
+            return self.own_patches().resized(decoded)
         except NotBuilt as error:
             raise BadRecord("unsupported_media", f"{self.name} {error}") from None
 
@@ -278,8 +227,8 @@ class ProcessorEncoder:
         patches = self.image_patches()
         if patches is None:
             raise OptionError(
-                f"processor {self.name} makes its pixels itself, so they cannot be kept: packidx "
-                "makes those of processors that cut images into patches, as Qwen-VL's and GLM-V's"
+                f"the images of processor {self.name} cannot be resized ahead of training: it does "
+                "not leave an image of its own size alone, as Qwen-VL's and GLM-V's do"
             )
         return patches
 

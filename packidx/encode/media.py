@@ -15,7 +15,6 @@ import numpy as np
 
 from packidx.encode.blanks import MadeUpVideo
 from packidx.encode.imports import allow_cuda_torchvision, import_torch
-from packidx.encode.kept import KeptImage
 from packidx.errors import BadRecord
 from packidx.processor.assemble import ProcessorFiles
 from packidx.records.conversation import Conversation, Media, MediaInfo
@@ -132,8 +131,7 @@ def decoded_image(medium: Media, processor: Any) -> Any:
     """
     image = opened_image(medium)
     try:
-        if not isinstance(image, KeptImage) or image.is_decoded:
-            image.load()
+        image.load()
     except (OSError, SyntaxError, ValueError) as cause:  # PIL, on decoding a broken file
         raise BadRecord("broken_media", f"an image cannot be decoded: {cause}") from cause
     part = getattr(processor, "image_processor", None)

@@ -20,11 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from packidx.digests import digest
 from packidx.encode.imports import import_torch
-from packidx.encode.kept import KeptImage
 from packidx.encode.whole import NotBuilt, quiet
-from packidx.errors import FormatError, PackidxError
+from packidx.errors import OptionError, PackidxError
 from packidx.processor.families.base import FamilyMedia
 from packidx.records.conversation import MediaInfo
 
@@ -147,22 +145,33 @@ class ImagePatches:
             self._write(image, grids[number].tolist(), own)
         return {"pixel_values": pixels, "image_grid_thw": import_torch().from_numpy(grids)}
 
-    def of_image(self, image: Image.Image) -> tuple[list[int], NDArray[np.uint8]]:
-        """Return the grid of one image, and its patches in bytes, uint8 ``[patches, 3 * side²]``.
+    def resized(self, image: Image.Image) -> Image.Image | None:
+        """Return an image at its processor's size, RGB, of which that makes the same pixels.
+
+        None if the processor would resize that one, too, as narrow images beyond its limits.
 
         Raises:
             BadRecord: it cannot be counted.
-            NotBuilt: as a call.
+            NotBuilt: the processor refuses it.
+            OptionError: the processor makes other pixels of the resized image.
         """
-        grids = self._grids(image.height, image.width)
-        made = self([image], grids, lambda shape, dtype: import_torch().empty(shape, dtype=dtype))
-        return grids[0].tolist(), made["pixel_values"].numpy()
-
-    def trial_digest(self) -> str:
-        """Return a digest of the bytes of some made-up images: others where images are resized
-        otherwise."""
-        cuts = [self._cut(noise(*sides), self._grids(*sides)[0].tolist()) for sides in SIDES]
-        return digest(*(cut.tobytes() for cut in cuts))
+        grid = self._grids(image.height, image.width)[0].tolist()
+        height, width = grid[1] * self._side, grid[2] * self._side
+        if self._grids(height, width)[0].tolist() != grid:
+            return None
+        pixels = self._resize(_as_rgb(image), height, width, self._resample)
+        made = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+        kind = ("resized", *_kind(image, grid, self._side, self._side * self._merge))
+        if kind not in self._is_same:
+            (before, own), (after, others) = self._by_processor(image), self._by_processor(made)
+            self._is_same[kind] = own == others == grid and bool((before == after).all())
+        if not self._is_same[kind]:
+            raise OptionError(
+                f"{type(self._part).__name__} makes other pixels of a {image.mode} image of "
+                f"{image.width}x{image.height} once it is resized to {width}x{height}: train on "
+                "the originals"
+            )
+        return made
 
     def _grids(self, height: int, width: int) -> NDArray[np.int64]:
         """Return the grid of an image as it is counted, int64 ``[1, 3]``."""
@@ -172,15 +181,6 @@ class ImagePatches:
         return counted.grids
 
     def _write(self, image: Image.Image, grid: list[int], out: torch.Tensor) -> None:
-        if isinstance(image, KeptImage) and not image.is_decoded:
-            cut = self._kept(image, grid)
-            if cut is not None:
-                if self._is_bytes:
-                    out.numpy()[:] = cut.reshape(len(cut), -1)
-                else:
-                    self._fill(cut, out)
-                return
-            image = image.decoded()
         kind = _kind(image, grid, self._side, self._side * self._merge)
         if kind not in self._is_same:
             self._is_same[kind] = self._agrees(image)
@@ -195,31 +195,13 @@ class ImagePatches:
             raise NotBuilt(f"makes an image of grid {own}, and {grid} were counted")
         out.copy_(self._bytes_of(made) if self._is_bytes else made)
 
-    def _kept(self, image: KeptImage, grid: list[int]) -> NDArray[np.uint8] | None:
-        """Return the bytes that were kept of an image's patches, uint8 ``[patches, 3, side²]``;
-        None where they are damaged, or the processor makes others of the first such image."""
-        kept = image.kept
-        if [kept.t, kept.h, kept.w] != grid:
-            return None
-        try:
-            cut = kept.read(3 * self._side**2).reshape(-1, 3, self._side**2)
-        except FormatError as error:
-            _log.warning("%s", error)
-            return None
-        kind = (kept.form, kept.mode, _scale(image, grid, self._side))
-        if kind not in self._is_same:
-            self._is_same[kind] = self._agrees(image.decoded(), cut)
-            if not self._is_same[kind]:
-                _log.warning("pixels that were kept of a %s are not the processor's", kept.form)
-        return cut if self._is_same[kind] else None
-
-    def _agrees(self, image: Image.Image, cut: NDArray[np.uint8] | None = None) -> bool:
-        """Return whether the processor makes an image as is done here, or as `cut` has it."""
+    def _agrees(self, image: Image.Image) -> bool:
+        """Return True if the processor makes an image as is done here."""
         made, grid = self._by_processor(image)
         if grid != self._grids(image.height, image.width)[0].tolist():
             return False
         own = import_torch().empty_like(made)
-        self._fill(self._cut(image, grid) if cut is None else cut, own)
+        self._fill(self._cut(image, grid), own)
         return bool((own == made).all())
 
     def _by_processor(self, image: Image.Image) -> tuple[torch.Tensor, list[int]]:

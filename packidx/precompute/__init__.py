@@ -1,6 +1,6 @@
-"""What is made of a data set once, before training: its counts in it, or its images' pixels."""
+"""What is made of a data set once, before training: its counts in it, or its images resized."""
 
 from packidx.precompute.counts import PrecomputeSummary, precompute
-from packidx.precompute.pixels import KeptSummary, keep_pixels
+from packidx.precompute.images import ImagesSummary, write_images
 
-__all__ = ["KeptSummary", "PrecomputeSummary", "keep_pixels", "precompute"]
+__all__ = ["ImagesSummary", "PrecomputeSummary", "precompute", "write_images"]

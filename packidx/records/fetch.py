@@ -15,7 +15,6 @@ from packidx.io import cache, storage, urls
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
     from packidx.format.lengths import LengthsManifest
-    from packidx.records.media.opener import OpenImage
     from packidx.records.media.paths import MediaRoot
     from packidx.user_code import Transform
 
@@ -54,17 +53,10 @@ class Fetcher:
     Args:
         index: locates the records.
         transform: what they are before they are laid out; None reads them as they are.
-        open_image: opens an image of a record; None as `records.media.images` does.
     """
 
-    def __init__(
-        self,
-        index: Snapshot,
-        transform: Transform | None = None,
-        open_image: OpenImage | None = None,
-    ) -> None:
+    def __init__(self, index: Snapshot, transform: Transform | None = None) -> None:
         self.index = index
-        self._open_image = open_image
         self._transform = transform
         sources = index.snapshot.sources
         self._layouts = {source.name: source.layout or DEFAULT for source in sources}
@@ -89,12 +81,10 @@ class Fetcher:
             ChangedSource: the shard's size is not the one that was counted.
             BadRecord, SourceError: record, media or shard cannot be read.
         """
-        from packidx.records.media.images import open_image
         from packidx.records.media.opener import open_media
 
         located = self.record(sample, epoch)
-        opened_as = open_image if self._open_image is None else self._open_image
-        return open_media(located.record, located.root, self.index.resolve, open_as=opened_as)
+        return open_media(located.record, located.root, self.index.resolve)
 
     def read_together(self, samples: Sequence[Sample], epoch: int = 0) -> dict[int, dict[str, Any]]:
         """The records, by number, of those of `samples` that wait for a store, asked for together.

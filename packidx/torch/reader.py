@@ -124,7 +124,7 @@ class SampleReader:
         self._takes_room = bool(getattr(encode, "takes_allocate", False))
         self._rules = rules_of(encode)
         self._media_ids: Mapping[str, int] | None = getattr(encode, "media_token_ids", None)
-        self._fetcher = Fetcher(index, transform, getattr(encode, "open_image", None))
+        self._fetcher = Fetcher(index, transform)
         self._ready: dict[tuple[int, int], dict[str, Any]] = {}  # by pack and position
         options = index.snapshot.options
         self._cuts = options.on_long in ("split", "truncate")

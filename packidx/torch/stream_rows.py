@@ -254,7 +254,7 @@ class StreamIndex(Index):
 
     @cached_property
     def _fetcher(self) -> Fetcher:
-        return Fetcher(self, open_image=getattr(self._encode, "open_image", None))
+        return Fetcher(self)
 
     def _lane(self, number: int) -> Lane:
         lane = Lane(self.rule, self._limits, self._deal, number, self._measure)

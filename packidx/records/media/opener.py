@@ -35,7 +35,6 @@ from packidx.records.media.references import (
 from packidx.records.media.video import Video, frames_info, video_info, with_stated
 
 Moved = Callable[[str], str]
-OpenImage = Callable[[Any, "str | None"], Image.Image]
 """(source, how errors name it) → an image, as `open_image`."""
 
 _REPLACED_KEYS = frozenset(REFERENCE_KEYS) - LIST_KEYS.keys()
@@ -194,7 +193,6 @@ def open_media(
     root: MediaRoot,
     moved: Moved = str,
     looked_at: LookedAt | None = None,
-    open_as: OpenImage = open_image,
 ) -> dict[str, Any]:
     """A shallow copy of a raw record in which every image is opened and upright.
 
@@ -206,7 +204,6 @@ def open_media(
     Args:
         moved: old absolute path -> where it is now.
         looked_at: is told of every reference before it is followed.
-        open_as: opens an image in place of `open_image`.
 
     Raises:
         BadRecord: as `resolve` and `open_image`, or the record is not an object.
@@ -215,16 +212,14 @@ def open_media(
         raise BadRecord("bad_record", "the record is not an object")
     if looked_at is not None:
         map_media(record, lambda kind, entry, _: looked_at.note_entry(kind, entry, root))
-    return MediaOpener(root, moved, open_as).opened(record)
+    return MediaOpener(root, moved).opened(record)
 
 
 class MediaOpener:
     """Opens the media of one record; a subclass may put something else in their places."""
 
-    def __init__(
-        self, root: MediaRoot, moved: Moved = str, open_as: OpenImage = open_image
-    ) -> None:
-        self._root, self._moved, self._open_as = root, moved, open_as
+    def __init__(self, root: MediaRoot, moved: Moved = str) -> None:
+        self._root, self._moved = root, moved
 
     def opened(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """A shallow copy of a record with its media opened, in its own dialect."""
@@ -259,7 +254,7 @@ class MediaOpener:
         return {**kept, (kind if kind in kept else "path"): opened}
 
     def image(self, ref: Any) -> Image.Image:
-        return self._open_as(*self._located(ref))
+        return open_image(*self._located(ref))
 
     def video(self, ref: Any) -> Any:
         """A `Video`, which decodes when it is asked to; an opened one as it is."""

@@ -1,0 +1,211 @@
+"""`precompute --images`: smaller images, of which the processor makes the same pixels."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import family_processors
+import image_modes
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+from dying import dying
+from export_files import contents
+from family_processors_tiles import gemma3, llava
+from packidx_cli.main import main
+from PIL import Image
+from record_files import tar_of
+
+from packidx import estimate_lengths, plan_packs
+from packidx.errors import OptionError, SourceError
+from packidx.precompute import write_images
+from packidx.torch import PackedDataset
+
+TURNS = [
+    {"role": "user", "content": "<image>\nWhat is it?"},
+    {"role": "assistant", "content": "Noise."},
+]
+SMALL = {"images.max_pixels": 28 * 28 * 12}
+"""Settings under which most images are shrunk."""
+
+
+@pytest.fixture(scope="module")
+def processor(processors: Path) -> str:
+    return str(processors / "qwen2.5-vl")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of all modes and orientations: files that two records name, and base64."""
+    folder = tmp_path_factory.mktemp("resized") / "data"
+    folder.mkdir()
+    files = [each for each in image_modes.files(5, 48) if isinstance(each, bytes)]
+    for number, content in enumerate(files):
+        (folder / f"{number}.img").write_bytes(content)
+    wide = io.BytesIO()
+    Image.effect_noise((4100, 31), 90).convert("RGB").save(wide, "PNG")
+    (folder / "wide.img").write_bytes(wide.getvalue())
+    names = [path.name for path in sorted(folder.iterdir())]
+    records: list[dict[str, Any]] = [{"messages": TURNS, "images": [name]} for name in names * 2]
+    coded = base64.b64encode(files[3]).decode()
+    records += [{"messages": TURNS, "images": [{"bytes": coded}]}]
+    url = {"type": "image_url", "image_url": {"url": names[0]}}
+    asked = {"role": "user", "content": [url, {"type": "text", "text": "And now?"}]}
+    records += [{"messages": [asked, TURNS[1]], "id": "parts"}]
+    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
+    return folder
+
+
+def packs(source: Path, folder: Path, processor: str, form: str, settings: Any) -> list[Any]:
+    """Every pack of a source, as training reads it; `folder` keeps the plan."""
+    given: dict[str, Any] = {"processor": processor, "processor_settings": settings}
+    estimate_lengths(str(source), folder / "lengths", workers=1, **given)
+    plan_packs(folder / "lengths", folder / "index", capacity=2048)
+    from packidx.encode import ProcessorEncoder
+
+    encode = ProcessorEncoder(processor, settings=settings, pixels=form)
+    dataset = PackedDataset(folder / "index", encode)
+    return [dataset[k].joined() for k in range(len(dataset))]
+
+
+QWEN = ["qwen2.5-vl", "qwen3-vl"]
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((name, settings) for name in QWEN for settings in ({}, SMALL)),
+    ("glm4v", {}),
+    ("glm46v", {}),
+]
+
+
+@pytest.mark.parametrize("form", ["float32", "uint8"])
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_lengths_and_pixels_stay_equal(
+    data: Path, processors: Path, tmp_path: Path, name: str, settings: Any, form: str
+) -> None:
+    folder = str(
+        processors / name if name in QWEN else family_processors.family_processor(name, tmp_path)[1]
+    )
+    done = write_images(str(data), tmp_path / "out", folder, processor_settings=settings, workers=1)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "a.jsonl").read_text().splitlines()]
+    assert done.num_records == len(lines) and done.num_left_out == 0
+    assert bool(done.num_originals) == bool(settings)  # narrow ones beyond the limits
+    before, after = (
+        packs(source, tmp_path / kind, folder, form, settings)
+        for kind, source in (("old", data / "a.jsonl"), ("new", tmp_path / "out" / "a.jsonl"))
+    )
+    old, new = (
+        pq.read_table(next((tmp_path / kind / "lengths").glob("part-*"))).to_pydict()
+        for kind in ("old", "new")
+    )
+    for column in ("length", "image_tokens", "vision_patches", "label_tokens"):
+        assert new[column] == old[column]
+    # An image that is counted and not rewritten is refused: it would be missing in the copy.
+    assert [s == "ok" for s in new["status"]] == [s == "ok" for s in old["status"]]
+    assert len(before) == len(after) > 0
+    for one, other in zip(before, after, strict=True):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            assert torch.equal(value, other[key]) if torch.is_tensor(value) else value == other[key]
+
+
+@pytest.mark.parametrize("name", ["internvl-small", "kimi_k25", "gemma3", "llava"])
+def test_processors_that_resize_again_are_refused(data: Path, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "processor"
+    if name in family_processors._BUILD:
+        folder = family_processors.family_processor(name, tmp_path)[1]
+    else:
+        make = {"gemma3": lambda: gemma3(tmp_path, 112), "llava": lambda: llava(tmp_path)}[name]
+        make().save_pretrained(folder)
+    with pytest.raises(OptionError, match="cannot be resized ahead of training"):
+        write_images(str(data), tmp_path / "out", folder, workers=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_image_that_two_records_name_is_written_once(
+    data: Path, processor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["precompute", str(data), "--images", "-o", str(tmp_path / "out"), "--json"]
+    assert main([*command, "--processor", processor, "--quiet", "--workers", "2"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    files = list((tmp_path / "out" / "images").rglob("*.*"))
+    assert done["num_images"] == len(files) == len({path.stem for path in files})
+    assert done["num_references"] >= 2 * done["num_images"]
+    write_images(str(data), tmp_path / "again", processor, workers=1)
+    assert contents(tmp_path / "again") == contents(tmp_path / "out")
+    (line,) = (
+        line
+        for line in (tmp_path / "out" / "a.jsonl").read_text().splitlines()
+        if '"parts"' in line
+    )
+    part = json.loads(line)["messages"][0]["content"][0]
+    assert part["type"] == "image_url" and part["image_url"]["url"].startswith("images/")
+
+
+def test_what_cannot_be_used_is_counted_and_stays(processor: str, tmp_path: Path) -> None:
+    source = tmp_path / "data"
+    source.mkdir()
+    Image.new("RGB", (50, 60), "red").save(source / "a.png")
+    (source / "cut.png").write_bytes((source / "a.png").read_bytes()[:40])
+    records = [{"messages": TURNS, "images": [name]} for name in ("a.png", "cut.png", "no.png")]
+    more = {**records[0], "videos": ["v.mp4"]}
+    text = "\n".join([*map(json.dumps, [*records, more]), "{broken"])
+    (source / "x.jsonl").write_text(text)
+    done = write_images(str(source), tmp_path / "out", processor, workers=1)
+    assert (done.num_records, done.num_unchanged, done.num_left_out) == (4, 2, 1)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "x.jsonl").read_text().splitlines()]
+    assert lines[1:3] == records[1:3] and lines[3]["videos"] == [str(source / "v.mp4")]
+    (source / "x.jsonl").write_text(json.dumps(records[1]))
+    with pytest.raises(SourceError, match="no image of 1 records can be used"):
+        write_images(str(source), tmp_path / "none", processor, workers=1)
+
+
+def test_where_it_does_not_write(processor: str, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "b.tar").write_bytes(tar_of([("1.json", b"{}"), ("1.jpg", b"")]))
+    with pytest.raises(OptionError, match="records of JSON and JSON Lines"):
+        write_images(str(tmp_path / "b.tar"), tmp_path / "out", processor)
+    for output in ("s3://bucket/x", str(data)):
+        with pytest.raises(OptionError):
+            write_images(str(data), output, processor)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(OptionError, match=r"notes\.txt"):
+        write_images(str(data), tmp_path / "mine", processor)
+
+
+DYING = dying("import packidx.precompute.images, packidx.encode.encoder, transformers")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_goes_on(processor: str, tmp_path: Path) -> None:
+    root, source = tmp_path / "root", tmp_path / "data"
+    source.mkdir()
+    root.mkdir()
+    for number, image in enumerate(image_modes.images(1, 12)):
+        Image.fromarray(np.asarray(image.convert("RGB"))).save(source / f"{number}.png")
+    names = [path.name for path in source.iterdir()]
+    records = [json.dumps({"messages": TURNS, "images": [name]}) for name in sorted(names)]
+    (source / "x.jsonl").write_text("\n".join(records))
+    write_images(str(source), tmp_path / "whole", processor, workers=1)
+    arguments = ["precompute", str(source), "--images", "-o", str(root / "out")]
+    arguments += ["--processor", processor, "--workers", "1", "--quiet"]
+    command, pipe, number, kills = [sys.executable, "-c", DYING], subprocess.PIPE, 0, 0
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as runs:
+        assert runs.stdin is not None and runs.stdout is not None
+        while True:
+            print(json.dumps([number, str(root), arguments]), file=runs.stdin, flush=True)
+            status = int(runs.stdout.readline())
+            if status == 0 or (root / "out").exists():
+                break
+            assert status == -signal.SIGKILL
+            number, kills = number + 2, kills + 1
+    assert kills > 3 and contents(root / "out") == contents(tmp_path / "whole")
+    shutil.rmtree(root)
