@@ -140,6 +140,8 @@ def _publish(folder: str, path: str, kind: Kind, uploaded: Uploaded | None) -> N
     names = [os.path.relpath(file, folder) for file in sorted(Path(folder).rglob("*"))]
     names = [name for name in names if not os.path.isdir(os.path.join(folder, name))]
     check_manifest(path, there := storage.names(path), kind)
+    manifest = urls.join(path, kind.manifest)
+    before = storage.read(manifest) if kind.manifest in there else b""
     if urls.is_url(path):
         _upload(folder, path, kind, names, uploaded)
     else:
@@ -151,7 +153,7 @@ def _publish(folder: str, path: str, kind: Kind, uploaded: Uploaded | None) -> N
             files.fsync_path(os.path.dirname(real))
             return
         _move(folder, real, kind, names)
-    remove_stale(path, kind, names)
+    remove_stale(path, kind, names, before)
 
 
 def _move(folder: str, path: str, kind: Kind, names: list[str]) -> None:

@@ -74,11 +74,11 @@ def is_part(name: str, kind: Kind) -> bool:
     return kind.parts is not None and kind.parts.fullmatch(name) is not None
 
 
-def remove_stale(output: str, kind: Kind, names: Collection[str]) -> None:
+def remove_stale(output: str, kind: Kind, names: Collection[str], before: bytes = b"") -> None:
     """Delete the parts in a folder that are not among the files `names` of its manifest.
 
     On this machine, a file with the name of a part that has another content is somebody's, and
-    stays.
+    stays, unless the manifest that was there `before` names it: then it was damaged.
     """
     stale = [each for each in storage.names(output) if is_part(each, kind) and each not in names]
     if urls.is_url(output):
@@ -86,7 +86,9 @@ def remove_stale(output: str, kind: Kind, names: Collection[str]) -> None:
         return
     for name in stale:
         path, match = os.path.join(output, name), kind.parts and kind.parts.fullmatch(name)
-        if match and os.path.isfile(path) and file_digest(path).startswith(match["digest"]):
+        if match is None or not os.path.isfile(path):
+            continue
+        if name.encode() in before or file_digest(path).startswith(match["digest"]):
             os.unlink(path)
 
 
