@@ -16,10 +16,10 @@ OVERLAYS = Path(os.environ["PACKIDX_OVERLAYS"])
 RELEASES = {"21": "lowest", "26": None}  # None: this environment's
 
 GOLDEN = {
-    "split-groups-windows": "f31f5f30a9b1eace993bf5b00dcea8dd",
-    "dropped-limits-mix": "f17cf56822d4cd8822bc149f451f7265",
-    "lp": "9c75f5ed0f8212b84d6059e8a09b85a8",
-    "media-without-any": "94dbfc5044e469cb1211aa35c3ad497d",
+    "split-groups-windows": "376bb2cb3d8d918a1d1c70ef68019258",
+    "dropped-limits-mix": "332999fbd49e74e408a96261811725da",
+    "lp": "75799dd6f918a13703afa6dae9509088",
+    "media-without-any": "a5639caf87f4f09c5b4c8ea0b0f39ac1",
 }
 
 
