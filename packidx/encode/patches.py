@@ -146,7 +146,7 @@ class ImagePatches:
         return {"pixel_values": pixels, "image_grid_thw": import_torch().from_numpy(grids)}
 
     def resized(self, image: Image.Image) -> Image.Image | None:
-        """Return an image at its processor's size, RGB, of which that makes the same pixels.
+        """Return an image at its processor's size, RGB; the processor makes the same pixels of it.
 
         None if the processor would resize that one, too, as narrow images beyond its limits.
 

@@ -149,7 +149,7 @@ class Layout(JsonObject, frozen=True, forbid_unknown_fields=True):
     delimiter: Annotated[str, Meta(min_length=1)] | None = None
     """Between cells, for tables in text; None is the kind's own."""
     pair: str | None = None
-    """Which side of preference pairs is taken (`PAIR_SIDES`); None takes no pairs."""
+    """Side of preference pairs that is used (`PAIR_SIDES`); None if there are no pairs."""
     ignore: tuple[str, ...] = ()
     """Columns that are as if they were not there; of files in a tar, what follows the key."""
 

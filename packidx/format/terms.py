@@ -12,7 +12,7 @@ GroupBy = Literal["source", "media_type"]
 Schedule = Literal["stratified", "random"]
 Side = Literal["train", "holdout"]
 PAIR_SIDES = ("chosen", "rejected")
-"""What `packidx.format.manifest.Layout.pair` may be: which answer of preference pairs is taken."""
+"""Values of `packidx.format.manifest.Layout.pair`: the answer of preference pairs to use."""
 COLUMNS = (
     *("messages", "images", "videos", "audios", "system", "tools", "id"),
     *("input_ids", "labels", "text_tokens", "mm_inputs_meta"),

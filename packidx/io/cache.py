@@ -162,7 +162,7 @@ def _is_at(handle: int, home: str) -> bool:
 
 
 def _sound(home: str, check: bool) -> str | None:
-    """The copy in a folder, marked as used now; None where it is damaged, or not there."""
+    """Return the copy in a folder, marked as used now; None if it is missing or damaged."""
     for name in os.listdir(home):
         copy = os.path.join(home, name)
         status, sha256 = os.stat(copy), name.partition("-")[0]

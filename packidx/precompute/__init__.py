@@ -1,4 +1,4 @@
-"""What is made of a data set once, before training: its counts in it, or its images resized."""
+"""Write a data set back once, before training: with its counts, or with its images resized."""
 
 from packidx.precompute.counts import PrecomputeSummary, precompute
 from packidx.precompute.images import ImagesSummary, write_images

@@ -52,7 +52,7 @@ from packidx.software import software
 KIND = Kind(what="folder of resized images", manifest=".packidx.json", format="packidx-images")
 FOLDER, _ORIGINAL = "images", "original"
 _RECORDS = 512
-"""Of a range that one task takes; it reads over those before them."""
+"""Records per task; a task reads over the records of its range before them."""
 _TEXT = ("jsonl", "json")
 _ENDING, _PREDICTOR = ".tif", 317
 """TIFF with Zstandard over differences of neighbours (tag 317): of 4-megapixel photographs 0.6
@@ -76,7 +76,7 @@ class ImagesSummary:
     num_left_out: int
     """Records that are not written since they cannot be read."""
     nbytes: int
-    """Of all new images."""
+    """Bytes of all new images."""
     seconds: float
 
 

@@ -101,7 +101,7 @@ class RayWorkers(Workers):
 
 
 class Driver(NamedTuple):
-    """What a task's process must have as the driver has it."""
+    """Settings that a task's process must share with the driver."""
 
     folder: str
     path: tuple[str, ...]

@@ -346,7 +346,7 @@ def _holder(blocks: Iterator[bytes]) -> str:
 # -- tables ----------------------------------------------------------------------------------------
 
 _Cells = list[str] | BadRecord
-"""Of a row, bytes that are not UTF-8 as surrogates; or why there are none."""
+"""Cells of a row as text, bytes that are not UTF-8 as surrogates; or a BadRecord."""
 
 
 def _tables_records(rows: Iterator[_Cells]) -> Iterator[dict[str, Any] | BadRecord]:
