@@ -150,11 +150,12 @@ def write_images(
             for m, part in enumerate(shard.ranges)
             for first in range(0, part.num_records, _RECORDS)
         ]
-        total, done = _Done(), 0
+        total, done, used = _Done(), 0, set[str]()
         setup = functools.partial(_encoder, settings)
         num_records = sum(part.num_records for shard in own for part in shard.ranges)
         with open_workers(engine, workers) as pool:
-            for number, each in pool.run(_write, tasks, setup, here=lambda: encoder):
+            for number, (each, named) in pool.run(_write, tasks, setup, here=lambda: encoder):
+                used |= named
                 total = _Done(*(sum(pair) for pair in zip(total, each, strict=True)))
                 done += min(_RECORDS, tasks[number].range.num_records - tasks[number].first)
                 progress("records", done, num_records)
@@ -169,7 +170,12 @@ def write_images(
                     if task.shard is own[n].context:
                         with open(task.lines, "rb") as lines:
                             shutil.copyfileobj(lines, out)
-        images = [*Path(built.table, FOLDER).rglob("*.*")]
+        images = []
+        for path in Path(built.table, FOLDER).rglob("*.*"):
+            if f"{FOLDER}/{path.parent.name}/{path.name}" in used:
+                images.append(path)
+            else:  # of a killed run over other data
+                path.unlink()
         nbytes = sum(path.stat().st_size for path in images)
         stated = {"format": KIND.format, "version": FORMAT_VERSION, "software": software()}
         stated |= {"encoder": encoder.fingerprint(), **total._asdict()}
@@ -225,10 +231,11 @@ class _Done(NamedTuple):
     num_left_out: int = 0
 
 
-def _write(task: _Task, encoder: ProcessorEncoder) -> _Done:
-    """Write some records and those of their images that are not written yet."""
+def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[_Done, set[str]]:
+    """Write some records and their new images; return the names of all their images, too."""
     num_records = num_references = num_unchanged = num_left_out = 0
     originals: dict[int, dict[str, Any]] = {}
+    used: set[str] = set()
 
     def noted(record: dict[str, Any], row: int) -> dict[str, Any]:
         originals[row] = record
@@ -245,7 +252,8 @@ def _write(task: _Task, encoder: ProcessorEncoder) -> _Done:
                 if isinstance(raw.record, BadRecord):
                     raise raw.record
                 record = images.opened(raw.record)
-                num_references += images.number
+                num_references += len(images.names)
+                used.update(images.names)
             except BadRecord:
                 num_unchanged += record is not None
             if record is None:
@@ -253,21 +261,21 @@ def _write(task: _Task, encoder: ProcessorEncoder) -> _Done:
                 continue
             out.write(orjson.dumps(record) + b"\n")
             num_records += 1
-    return _Done(num_records, num_references, num_unchanged, num_left_out)
+    return _Done(num_records, num_references, num_unchanged, num_left_out), used
 
 
 class _Images(MediaOpener):
     """Writes the images of a record and puts their new paths into it.
 
     Attributes:
-        number: of references to images.
+        names: new paths of its images, one per reference.
     """
 
     def __init__(self, root: MediaRoot, task: _Task, encoder: ProcessorEncoder) -> None:
         super().__init__(root)
         self._folder, self._encoder = task.folder, encoder
         self._scratch = os.path.dirname(task.lines)
-        self.number = 0
+        self.names: list[str] = []
 
     def entry(self, kind: str, entry: Any, is_part: bool = False) -> Any:
         """See the base."""
@@ -278,8 +286,8 @@ class _Images(MediaOpener):
         source, label = self._located(reference_of(entry))
         if source is None:
             raise BadRecord("bad_media", "an image without a path or bytes")
-        self.number += 1
-        return _with_path(entry, self._written(read_image(source, label), label))
+        self.names.append(self._written(read_image(source, label), label))
+        return _with_path(entry, self.names[-1])
 
     def _located_entry(self, kind: str, entry: Any) -> Any:
         """Return an entry of another kind with absolute paths: the new records lie elsewhere."""

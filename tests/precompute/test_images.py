@@ -27,6 +27,7 @@ from PIL import Image
 from record_files import tar_of
 
 from packidx import estimate_lengths, plan_packs
+from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError, SourceError
 from packidx.precompute import write_images
 from packidx.torch import PackedDataset
@@ -71,8 +72,6 @@ def packs(source: Path, folder: Path, processor: str, form: str, settings: Any) 
     given: dict[str, Any] = {"processor": processor, "processor_settings": settings}
     estimate_lengths(str(source), folder / "lengths", workers=1, **given)
     plan_packs(folder / "lengths", folder / "index", capacity=2048)
-    from packidx.encode import ProcessorEncoder
-
     encode = ProcessorEncoder(processor, settings=settings, pixels=form)
     dataset = PackedDataset(folder / "index", encode)
     return [dataset[k].joined() for k in range(len(dataset))]
@@ -166,6 +165,26 @@ def test_what_cannot_be_used_is_counted_and_stays(processor: str, tmp_path: Path
     (source / "x.jsonl").write_text(json.dumps(records[1]))
     with pytest.raises(SourceError, match="no image of 1 records can be used"):
         write_images(str(source), tmp_path / "none", processor, workers=1)
+
+
+def test_images_that_a_killed_run_over_other_data_left_are_removed(
+    processor: str, tmp_path: Path
+) -> None:
+    source, left = tmp_path / "data", tmp_path / ".out.new"
+    source.mkdir()
+    Image.new("RGB", (50, 60), "red").save(source / "a.png")
+    Image.new("RGB", (50, 60), "blue").save(source / "b.png")
+    records = [json.dumps({"messages": TURNS, "images": [name]}) for name in ("a.png", "b.png")]
+    (source / "x.jsonl").write_text("\n".join(records))
+    other = write_images(str(source), tmp_path / "other", processor, workers=1)
+    fingerprint = ProcessorEncoder(processor, pixels="uint8").fingerprint()
+    shutil.copytree(tmp_path / "other" / "images", left / "table" / "images")
+    (left / "job").write_text(f"images by {fingerprint}")
+    (source / "x.jsonl").write_text(records[0])
+    done = write_images(str(source), tmp_path / "out", processor, workers=1)
+    files = list((tmp_path / "out" / "images").rglob("*.*"))
+    assert (other.num_images, done.num_images, len(files)) == (2, 1, 1)
+    assert done.nbytes == files[0].stat().st_size
 
 
 def test_where_it_does_not_write(processor: str, data: Path, tmp_path: Path) -> None:
