@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,17 @@ def file_digest(path: str | Path) -> str:
     """SHA-256 of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def known_digest(path: str) -> str:
+    """`file_digest`, remembered by the process for as long as nobody writes the file."""
+    status = os.stat(path)
+    return _digest(path, status.st_ino, status.st_ctime_ns)
+
+
+@functools.lru_cache(1 << 14)
+def _digest(path: str, inode: int, ctime: int) -> str:
+    return file_digest(path)
 
 
 def file_digests(folder: str | Path, endings: tuple[str, ...]) -> list[str]:

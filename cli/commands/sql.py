@@ -201,8 +201,8 @@ class Asker:
         target = None if output is None else Path(output).resolve()
         is_file = target is not None and (target.is_file() or not target.exists())
         folder = target.parent if target is not None and is_file else None
+        views = self.asked.views(text)
         with (
-            self.asked.views(text) as views,
             tempfile.TemporaryDirectory(prefix=".packidx-", dir=folder) as temporary,
             contextlib.ExitStack() as stack,
         ):

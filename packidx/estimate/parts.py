@@ -275,13 +275,13 @@ def read_note(note: StoredFile) -> Part:
         FormatError: it has another content than its manifest says, or none.
         OSError: a store cannot be asked.
     """
-    with local_copy(note) as copy:
-        try:
-            with pa.input_stream(copy, compression="zstd") as stream:
-                return msgspec.json.decode(stream.read(), type=Part)
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
-            refuse_open_files(error)
-            raise FormatError(f"{note.path} is not a note of a part ({error})") from None
+    copy = local_copy(note)
+    try:
+        with pa.input_stream(copy, compression="zstd") as stream:
+            return msgspec.json.decode(stream.read(), type=Part)
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        refuse_open_files(error)
+        raise FormatError(f"{note.path} is not a note of a part ({error})") from None
 
 
 class OldParts:
@@ -338,10 +338,10 @@ class OldParts:
 
 def _damage(file: StoredFile) -> str | None:
     try:
-        with local_copy(file):
-            return None
+        local_copy(file)
     except FormatError as error:
         return str(error).partition(":")[0]
+    return None
 
 
 def copy_part(
@@ -360,8 +360,7 @@ def copy_part(
     copies = []
     for file, kind in ((_beside(note, part), PARTS), (note, NOTES)):
         temporary = begin_part(folder, number)
-        with local_copy(file) as copy:
-            shutil.copyfile(copy, temporary)
+        shutil.copyfile(local_copy(file), temporary)
         copies.append(_put(temporary, folder, kind, number, part.file.rows))
     noted = structs.replace(copies[-1], rows=len(rows))
     bare = tuple(each._replace(references=NOTHING) for each in part.ranges)
@@ -375,7 +374,7 @@ def _beside(note: StoredFile, part: Part) -> StoredFile:
 
 @lru_cache(maxsize=1)
 def _read_part(file: StoredFile) -> pa.Table:
-    with local_copy(file) as copy, pq.ParquetFile(copy, page_checksum_verification=True) as stored:
+    with pq.ParquetFile(local_copy(file), page_checksum_verification=True) as stored:
         return conform(stored.read(use_threads=False), schema.LENGTHS_WITH_SPANS)
 
 

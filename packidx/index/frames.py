@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -114,8 +112,5 @@ def to_duckdb(index: Index, steps: Steps) -> duckdb.DuckDBPyConnection:
     except ModuleNotFoundError as error:
         raise missing_package("index.duckdb", error) from None
     connection = duckdb.connect()
-    stack = contextlib.ExitStack()
-    views = views_of_index(stack, index, VIEWS, steps)
-    create_views(connection, views)
-    weakref.finalize(connection, stack.close)  # copies of a store's files stay as long
+    create_views(connection, views_of_index(index, VIEWS, steps))
     return connection

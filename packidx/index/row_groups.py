@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -44,8 +43,8 @@ class RowGroups:
         decoded_bytes: of decoded row groups that are kept; the newest is in any case.
         footer_bytes: of footers that are kept parsed; the newest is in any case.
         optional: of the names, those that a file may lack: null then.
-        copy: ``copy(number)`` has, for a block, where on this machine that file is; by default
-            where its path says.
+        copy: ``copy(number)`` is where on this machine that file is; by default where its path
+            says.
 
     Attributes:
         opened: files that are kept open.
@@ -60,10 +59,10 @@ class RowGroups:
         decoded_bytes: int,
         footer_bytes: int = FOOTER_BYTES,
         optional: Sequence[str] = (),
-        copy: Callable[[int], AbstractContextManager[str]] | None = None,
+        copy: Callable[[int], str] | None = None,
     ) -> None:
         self._paths, self._files, self._names = paths, files, list(names)
-        self._copy = copy or (lambda number: nullcontext(str(paths[number])))
+        self._copy = copy or (lambda number: str(paths[number]))
         self._optional = optional
         self._starts = list(accumulate((file.rows for file in files), initial=0))
         self.num_rows = self._starts.pop()
@@ -122,9 +121,8 @@ class RowGroups:
         if file is None:
             path, stated = str(self._paths[number]), self._files[number]
             repeated = [name for name in self._names if name in _REPEATED]
-            with self._copy(number) as copy:
-                options = {"footer": stated.footer, "repeated": repeated}
-                file = read_as_format(path, copy, _opened, **options)
+            options = {"footer": stated.footer, "repeated": repeated}
+            file = read_as_format(path, self._copy(number), _opened, **options)
             metadata = file.metadata
             groups = (metadata.row_group(at).num_rows for at in range(metadata.num_row_groups))
             self._bounds[number] = list(accumulate(groups, initial=0))

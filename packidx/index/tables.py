@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -165,10 +164,9 @@ def read_table(
     placed = snapshot.placed if window is None else [snapshot.placed[window]]
     for each in placed:
         parts = snapshot.stored(index, table, each.number)
-        with local_copies(parts) as copies:
-            for part, copy in zip(parts, copies, strict=True):
-                read = functools.partial(_read, table=table, wanted=wanted, placed=each)
-                tables.append(read_as_format(part.path, copy, read))
+        for part, copy in zip(parts, local_copies(parts), strict=True):
+            read = functools.partial(_read, table=table, wanted=wanted, placed=each)
+            tables.append(read_as_format(part.path, copy, read))
     return pa.concat_tables(tables)
 
 
@@ -267,17 +265,17 @@ class Views:
         return [path for paths in (self.lengths or [], self.log, *windows) for path in paths]
 
 
-def paths_of(stack: contextlib.ExitStack, index: Index, table: str) -> WindowPaths:
-    """Return the files of a table, as long as `stack` is open."""
+def paths_of(index: Index, table: str) -> WindowPaths:
+    """Return the files of a table."""
     placed = index.snapshot.placed
     parts = [index.files(table, each.number) for each in placed]
-    paths = iter(stack.enter_context(local_copies([part for own in parts for part in own])))
+    paths = iter(local_copies([part for own in parts for part in own]))
     return [(each, [next(paths) for _ in own]) for each, own in zip(placed, parts, strict=True)]
 
 
-def views_of_lengths(stack: contextlib.ExitStack, table: KnownTable, uri: str) -> Views:
-    """Return what can be asked of a lengths table, as long as `stack` is open."""
-    paths = stack.enter_context(local_copies(table.files))
+def views_of_lengths(table: KnownTable, uri: str) -> Views:
+    """Return what can be asked of a lengths table."""
+    paths = local_copies(table.files)
     views = Views(lengths=paths)
     if table.manifest is None:
         why = f"{uri} is bare Parquet, which names no sources: ask its column source, if it has one"
@@ -287,13 +285,12 @@ def views_of_lengths(stack: contextlib.ExitStack, table: KnownTable, uri: str) -
 
 
 def views_of_index(
-    stack: contextlib.ExitStack,
     index: Index,
     names: Collection[str],
     steps: Steps | None,
     log: Sequence[str] = (),
 ) -> Views:
-    """Return what can be asked of an index, as long as `stack` is open.
+    """Return what can be asked of an index.
 
     Args:
         names: the views that are asked; what is in an object store is fetched for these alone.
@@ -303,7 +300,7 @@ def views_of_index(
     wanted = {*names, *(["packs"] if "steps" in names else []), *(["samples"] if log else [])}
     rows = source_rows(index.snapshot, index.snapshot.options.weights)
     tables = {
-        name: (name, paths_of(stack, index, name))
+        name: (name, paths_of(index, name))
         for name in TABLE_NAMES
         if name in wanted or not urls.is_url(index.path)
     }
@@ -314,8 +311,7 @@ def views_of_index(
     is_asked = wanted & {"lengths", "rejected"}
     if is_asked or not urls.is_url(index.resolve(index.snapshot.lengths.uri)):
         try:
-            paths = stack.enter_context(local_copies(planned_lengths(index).files))
-            return replace(views, lengths=paths)
+            return replace(views, lengths=local_copies(planned_lengths(index).files))
         except (SourceError, FormatError) as error:
             for name in ("lengths", "rejected"):
                 views.absent[name] = f"there is no view {name}: {error}"

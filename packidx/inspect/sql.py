@@ -60,9 +60,8 @@ class Asked:
         """Return what it is, in a few words."""
         return f"lengths table {self.path}" if self.index is None else repr(self.index)
 
-    @contextlib.contextmanager
-    def views(self, query: str) -> Iterator[Views]:
-        """Give what `query` may read, as long as the block.
+    def views(self, query: str) -> Views:
+        """Return what `query` may read.
 
         Args:
             query: tables in an object store that it does not name are left out, unless it names
@@ -73,12 +72,11 @@ class Asked:
             OSError: a store cannot be asked.
         """
         named = {name for name in self.names if re.search(rf"\b{name}\b", query, re.I)}
-        with contextlib.ExitStack() as stack:
-            if self.lengths is not None:
-                yield views_of_lengths(stack, self.lengths, self.path)
-            elif self.index is not None:
-                steps = self.steps if "steps" in named else None
-                yield views_of_index(stack, self.index, named or set(VIEWS), steps, self.log)
+        if self.lengths is not None:
+            return views_of_lengths(self.lengths, self.path)
+        assert self.index is not None
+        steps = self.steps if "steps" in named else None
+        return views_of_index(self.index, named or set(VIEWS), steps, self.log)
 
 
 def asked(
@@ -152,12 +150,9 @@ def tables_of(tables: Mapping[str, tuple[Index, str]]) -> Iterator[duckdb.DuckDB
     Raises:
         FormatError: a file is missing or damaged.
     """
-    with contextlib.ExitStack() as stack:
-        views = {
-            name: (table, paths_of(stack, index, table)) for name, (index, table) in tables.items()
-        }
-        connection = stack.enter_context(connect(Views(tables=views)))
-        spilled = stack.enter_context(tempfile.TemporaryDirectory(prefix="packidx-"))
+    views = {name: (table, paths_of(index, table)) for name, (index, table) in tables.items()}
+    spill = tempfile.TemporaryDirectory(prefix="packidx-")
+    with connect(Views(tables=views)) as connection, spill as spilled:
         connection.execute(f"SET temp_directory = {quoted(spilled)}")
         yield connection
 

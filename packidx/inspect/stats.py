@@ -112,9 +112,9 @@ def lengths_stats(path: str) -> dict[str, Any]:
         SourceError, FormatError, MismatchError: `path` is not usable.
     """
     table = read_lengths(path)
-    with table.local_files() as paths, duckdb.connect() as connection:
+    with duckdb.connect() as connection:
         parts = []
-        for part, names in zip(paths, table.names, strict=True):
+        for part, names in zip(table.local_files(), table.names, strict=True):
             columns = ", ".join(_column(name, name in names) for name in _OF_ROWS)
             ok = "coalesce(status = 'ok', false)" if "status" in names else "true"
             parts.append(f"SELECT {columns}, {ok} AS is_ok FROM {scan_of([part])}")

@@ -210,14 +210,9 @@ def read_range(path: str, offset: int, nbytes: int) -> bytes:
         return b""
     if is_url(path):
         return _range(path, offset, offset + nbytes)
-    with open(path, "rb", buffering=0) as file:
-        data = b""
-        while len(data) < nbytes:  # one call returns at most 2 GiB
-            piece = os.pread(file.fileno(), nbytes - len(data), offset + len(data))
-            if not piece:
-                break
-            data = data + piece if data else piece
-    return data
+    with open(path, "rb") as file:
+        file.seek(offset)
+        return file.read(nbytes)
 
 
 def _range(url: str, start: int, end: int | None) -> bytes:

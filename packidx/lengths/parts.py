@@ -61,8 +61,8 @@ def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, 
         if not wanted:
             break
         reasons = sorted({reason for _, reason in wanted})
-        with local_copy(file.within(path)) as copy:
-            rows = pq.read_table(copy, columns=_EXAMPLE, filters=[("reason", "in", reasons)])
+        copy = local_copy(file.within(path))
+        rows = pq.read_table(copy, columns=_EXAMPLE, filters=[("reason", "in", reasons)])
         firsts = rows.group_by(["source", "reason"], use_threads=False).aggregate(
             [(name, "first") for name in _EXAMPLE[2:]]
         )
@@ -97,7 +97,7 @@ def first_samples(path: str, manifest: LengthsManifest, number: int) -> list[Sam
 
 def _usable(path: str, manifest: LengthsManifest) -> Iterator[dict[str, Any]]:
     for file in manifest.files:
-        with local_copy(file.within(path)) as copy, pq.ParquetFile(copy) as part:
+        with pq.ParquetFile(local_copy(file.within(path))) as part:
             names = [name for name in part.schema_arrow.names if name in Sample._fields]
             for batch in part.iter_batches(256, columns=[*names, "status"]):
                 yield from batch.filter(pc.equal(batch["status"], "ok")).to_pylist()
@@ -130,7 +130,7 @@ def rejected_rows(
         open_ones = [name for name in sources if len(taken[name]) < number]
         if not open_ones:
             break
-        with local_copy(file.within(path)) as copy, pq.ParquetFile(copy) as part:
+        with pq.ParquetFile(local_copy(file.within(path))) as part:
             for batch in part.iter_batches(columns=_PLACE):
                 chosen = batch.filter(pc.is_in(batch["reason"], pa.array(sorted(reasons))))
                 for row in chosen.to_pylist():

@@ -66,7 +66,8 @@ def source_totals(
     if longest is not None:
         is_text = _is_text(lengths.columns) if cuts_text else "false"
         is_usable += f" AND ({tokens} <= {longest} OR {is_text})"
-    with lengths.local_files() as paths, duckdb.connect() as connection:
+    paths = lengths.local_files()
+    with duckdb.connect() as connection:
         query = (
             f"SELECT {cast('source')}, count(*) FILTER ({is_usable}), "
             f"coalesce(sum({tokens}) FILTER ({is_usable}), 0) "

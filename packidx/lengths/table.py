@@ -25,7 +25,6 @@ from packidx.format.schema import LENGTHS_WITH_SPANS, METHODS
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile, local_copies, local_copy, unsound_file
 from packidx.io.files import refuse_open_files
-from packidx.io.ranges import BLOCK
 from packidx.lengths.rows import LengthsRows, Places, strongest_first, typed
 
 
@@ -105,9 +104,9 @@ class Lengths:
         first = max(0, bisect_right(self.groups, start, key=start_of) - 1)
         groups = self.groups[first : bisect_left(self.groups, stop, key=start_of)]
         runs = [list(run) for _, run in groupby(groups, key=attrgetter("file"))]
-        with local_copies([self.files[run[0].file] for run in runs]) as copies:
-            pairs = zip(copies, runs, strict=True)
-            tables = [self._read_groups(copy, run, wanted) for copy, run in pairs]
+        copies = local_copies([self.files[run[0].file] for run in runs])
+        pairs = zip(copies, runs, strict=True)
+        tables = [self._read_groups(copy, run, wanted) for copy, run in pairs]
         skipped = start - groups[0].start if groups else 0
         frame = _typed(_frame(tables, wanted).slice(skipped, stop - start), self.uri)
         rows = LengthsRows(self.uri, start, frame, self._places)
@@ -115,11 +114,9 @@ class Lengths:
             rows.check_ids()
         return rows
 
-    @contextlib.contextmanager
-    def local_files(self) -> Iterator[list[Path]]:
-        """Paths of the table's files on this machine, in order, for as long as the block."""
-        with local_copies(self.files) as paths:
-            yield [Path(path) for path in paths]
+    def local_files(self) -> list[Path]:
+        """Return the paths of the table's files on this machine, in order."""
+        return [Path(path) for path in local_copies(self.files)]
 
     def fingerprint(self) -> str:
         """Hex digest of the logical content, whatever order the rows were stored in.
@@ -207,7 +204,8 @@ class Lengths:
 
     def _read_unordered(self) -> LengthsRows:
         """The whole table, sorted: its row groups say nothing of the order of its samples."""
-        with self.local_files() as copies, readable(self.uri):
+        copies = self.local_files()
+        with readable(self.uri):
             tables = [
                 pq.ParquetFile(path, page_checksum_verification=True).read(
                     [name for name in self.columns if name in names]
@@ -311,17 +309,9 @@ def read_footer(file: StoredFile) -> pq.FileMetaData:
         FormatError: it has another one.
         SourceError: it is not a Parquet file.
     """
-    if not urls.is_url(file.path):
-        # Compared first: a damaged footer may take the whole process down in Arrow.
-        with local_copy(file) as path, readable(file.path):
-            return pq.read_metadata(path)
+    copy = local_copy(file)  # compared first: a damaged footer may end the process in Arrow
     with readable(file.path):
-        nbytes = storage.stat(file.path).nbytes if file.nbytes is None else file.nbytes
-        tail = storage.read_range(file.path, max(0, nbytes - BLOCK), BLOCK)
-        footer = int.from_bytes(tail[-8:-4], "little") + 8  # its size stands before the last mark
-        if len(tail) < min(footer, nbytes):
-            tail = storage.read_range(file.path, max(0, nbytes - footer), footer)
-        return pq.read_metadata(pa.BufferReader(tail))
+        return pq.read_metadata(copy)
 
 
 @contextlib.contextmanager

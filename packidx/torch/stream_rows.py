@@ -453,11 +453,10 @@ def _counted(path: str) -> tuple[pa.Table, dict[str, Any]]:
     manifest = table.manifest
     assert manifest is not None
     wanted = (*_LOCATED, *_COUNTED, "status")
-    with local_copies(table.files) as copies:
-        parts = [
-            pq.read_table(copy, columns=list(wanted), page_checksum_verification=True)
-            for copy in copies
-        ]
+    parts = [
+        pq.read_table(copy, columns=list(wanted), page_checksum_verification=True)
+        for copy in local_copies(table.files)
+    ]
     rows = pa.concat_tables(parts).combine_chunks()
     lengths = LengthsOf(
         uri=path,

@@ -27,7 +27,7 @@ from packidx.export import energon
 from packidx.export.energon import export_energon, record_in_words
 from packidx.export.energon_folders import as_energon_names
 from packidx.io import storage
-from packidx.io.ranges import Extent, ReadAhead
+from packidx.io.ranges import Extent
 from packidx.records.dialects.parse import parse
 from packidx.torch import PackedDataset
 
@@ -134,7 +134,7 @@ def test_encoded_lines_are_what_the_reader_builds(tmp_path: Path, processors: Pa
 
 
 def member(name: str) -> Extent:
-    return Extent(ReadAhead("x.tar", 9), 0, 9, name)
+    return Extent("x.tar", 0, 9, name)
 
 
 NAME, PNG = member("k.jpg"), member("k.png")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,8 +9,8 @@ from pathlib import Path
 import pytest
 from object_store import URL, Store
 
-from packidx.errors import MissingExtraError, OptionError, SourceError
-from packidx.io import cache, ranges, storage
+from packidx.errors import MissingExtraError, SourceError
+from packidx.io import cache, storage
 from packidx.io import urls as urls_module
 from packidx.records.media.images import image_size
 
@@ -79,28 +77,11 @@ def test_a_missing_file(place: str) -> None:
         assert caught.value.filename == path
 
 
-def test_a_range_as_a_file(place: str) -> None:
-    path = urls_module.join(place, "a.bin")
-    window = ranges.ReadAhead(path, len(CONTENT), block=64)
-    with ranges.Extent(window, 100, 1000).open() as file:
-        model = io.BytesIO(CONTENT[100:1100])
-        for offset, whence, size in [
-            (0, 0, 10),
-            (5, 1, 200),
-            (-7, 2, 99),
-            (3, 0, -1),
-            (2000, 0, 4),
-        ]:
-            assert file.seek(offset, whence) == model.seek(offset, whence)
-            assert file.read(size) == model.read(size)
-
-
 def test_a_cut_connection_is_tried_again(store: Store, places: tuple[str, str]) -> None:
     store.cuts += ["a.bin", "a.bin"]
     assert storage.read(f"{places[1]}/a.bin") == CONTENT
     store.cuts += ["a.bin"]
-    with cache.local(f"{places[1]}/a.bin", "cut") as path:
-        assert Path(path).read_bytes() == CONTENT
+    assert Path(cache.local(f"{places[1]}/a.bin", "cut")).read_bytes() == CONTENT
     assert not store.cuts
 
 
@@ -177,35 +158,17 @@ def test_no_credentials(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path:
     s3fs.S3FileSystem.clear_instance_cache()
 
 
-def test_copies_are_made_once_and_bounded(
+def test_several_who_need_a_copy_fetch_it_once(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path))
-    monkeypatch.setenv("PACKIDX_CACHE_SIZE", "25KB")
-    urls = [f"{URL}/copies/{number}.bin" for number in range(4)]
-    for number, url in enumerate(urls):
-        storage.write(url, bytes([number]) * 10_000)
+    storage.write(f"{URL}/copies/a.bin", CONTENT)
     store.forget()
-    with cache.local(urls[0]) as first:
-        for url in [*urls[1:], urls[3]]:
-            with cache.local(url) as copy:
-                assert Path(copy).read_bytes() == storage.read(url)
-        kept = sorted(path.name.partition("-")[2] for path in tmp_path.glob("files/*/*"))
-        assert kept == ["0.bin", "3.bin"]  # the first is in use
-        assert Path(first).read_bytes() == bytes(10_000)
-    assert store.read("/0.bin") == 10_000
-    assert store.read("/3.bin") == 3 * 10_000  # two of them by the comparison above
-
-
-def test_a_copy_in_use_does_not_look_changed(store: Store) -> None:
-    """Readers keep what they know of a file for as long as its time of change is the same."""
-    storage.write(f"{URL}/steady", b"x")
-    times = []
-    for _ in range(3):
-        with cache.local(f"{URL}/steady") as copy:
-            times.append((storage.stat(copy).version, os.stat(copy).st_atime_ns))
-    assert len({version for version, _ in times}) == 1
-    assert len({used for _, used in times}) == 3
+    copies = set(storage.overlapped(cache.local, [f"{URL}/copies/a.bin"] * 8))
+    (copy,) = (path for path in tmp_path.glob("files/*/*") if not path.name.startswith("."))
+    assert copies == {str(copy)} and copy.name.endswith("-256000-a.bin")
+    assert copy.read_bytes() == CONTENT
+    assert store.read("/a.bin") == len(CONTENT)
 
 
 def test_a_changed_file_is_copied_anew(store: Store) -> None:
@@ -213,8 +176,7 @@ def test_a_changed_file_is_copied_anew(store: Store) -> None:
     for content in (b"old", b"new"):
         storage.write(url, content)
         cache.forget()
-        with cache.local(url) as copy:
-            assert Path(copy).read_bytes() == content
+        assert Path(cache.local(url)).read_bytes() == content
 
 
 REFUSALS = [
@@ -272,36 +234,28 @@ def test_a_file_that_is_replaced_meanwhile_is_not_kept(store: Store) -> None:
     url = f"{URL}/replaced/x"
     storage.write(url, b"old")
     store.replaced["replaced/x"] = b"new"
-    with pytest.raises(OSError, match="replaced while it was read"), cache.local(url):
-        pass
+    with pytest.raises(OSError, match="replaced while it was read"):
+        cache.local(url)
     for content in (b"new", b"old"):  # also for other processes, which know the old version
         storage.write(url, content)
         cache.forget()
-        with cache.local(url) as copy:
-            assert Path(copy).read_bytes() == content
+        assert Path(cache.local(url)).read_bytes() == content
 
 
 def test_a_damaged_copy_is_made_again(store: Store) -> None:
-    """One that was written into is noticed at once, any other one where its digest is looked at."""
+    """One of another size is noticed at once, any other one where its digest is looked at."""
     url = f"{URL}/damaged/x"
     storage.write(url, CONTENT)
-    for is_noticed, check in ((True, False), (False, True)):
-        with cache.local(url) as copy:
-            status = os.stat(copy)
-            Path(copy).write_bytes(CONTENT[:-1] + b"?")
-            if not is_noticed:
-                os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
-        with cache.local(url, check=check) as copy:
-            assert Path(copy).read_bytes() == CONTENT
+    for damaged, check in ((CONTENT[:-1], False), (CONTENT[:-1] + b"?", True)):
+        Path(cache.local(url, check=True)).write_bytes(damaged)
+        assert Path(cache.local(url, check=check)).read_bytes() == CONTENT
 
 
-def test_a_file_here_is_its_own_copy(tmp_path: Path) -> None:
-    with cache.local(str(tmp_path / "x")) as path:
-        assert path == str(tmp_path / "x")
-
-
-@pytest.mark.parametrize("size", ["much", "1XB", "-", "GB", "inf", "-5"])
-def test_a_bad_bound(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACKIDX_CACHE_SIZE", size)
-    with pytest.raises(OptionError, match="PACKIDX_CACHE_SIZE"):
-        cache.limit()
+def test_what_a_killed_download_left_is_not_read(store: Store) -> None:
+    url = f"{URL}/killed/x"
+    storage.write(url, CONTENT)
+    copy = Path(cache.local(url))
+    copy.rename(copy.parent / ".begun")
+    (copy.parent / ".begun").write_bytes(CONTENT[:100])
+    assert Path(cache.local(url)).read_bytes() == CONTENT
+    assert [path.name for path in copy.parent.iterdir() if path.name != ".lock"] == [copy.name]

@@ -52,16 +52,13 @@ def write_report(
             f"-o {os.fspath(output)} is there and no report: name another file, or remove it"
         )
     question = asked(path, roots or {})
-    with question.views(" ".join(question.names)) as views:
-        connection = connect(views)
-        try:
-            if question.index is None:
-                report = _of_lengths(question, connection)
-            else:
-                progress("adding up")
-                report = _of_index(question.index, connection, views.absent.get("lengths"), ranks)
-        finally:
-            connection.close()
+    views = question.views(" ".join(question.names))
+    with connect(views) as connection:
+        if question.index is None:
+            report = _of_lengths(question, connection)
+        else:
+            progress("adding up")
+            report = _of_index(question.index, connection, views.absent.get("lengths"), ranks)
     progress("drawing")
     write_atomic(os.fspath(output), page_of(report).encode())
 

@@ -262,7 +262,7 @@ def read_bytes(path: str, row: int, offset: int | None, nbytes: int | None) -> b
 
 @contextlib.contextmanager
 def local_shard(path: str, *, check: bool = False) -> Iterator[str]:
-    """A file of this machine with the content of `path`, kept for as long as the block.
+    """A file of this machine with the content of `path`, which errors in the block name.
 
     Args:
         check: compare a local copy with its digest, once per process.
@@ -270,12 +270,11 @@ def local_shard(path: str, *, check: bool = False) -> Iterator[str]:
     if not urls.is_url(path):
         yield path
         return
-    with contextlib.ExitStack() as stack:
-        with reading(path):
-            copy = stack.enter_context(cache.local(path, check=check))
-        try:
-            yield copy
-        except SourceError as error:
-            raise SourceError(str(error).replace(copy, path)) from error
-        except BadRecord as error:
-            raise BadRecord(error.reason, error.detail.replace(copy, path)) from error
+    with reading(path):
+        copy = cache.local(path, check=check)
+    try:
+        yield copy
+    except SourceError as error:
+        raise SourceError(str(error).replace(copy, path)) from error
+    except BadRecord as error:
+        raise BadRecord(error.reason, error.detail.replace(copy, path)) from error

@@ -9,8 +9,8 @@ where each begins. A row of such a shard has no byte range: whoever reads one fi
 
 from __future__ import annotations
 
-import contextlib
 import csv
+import functools
 import gzip
 import io
 import itertools
@@ -86,8 +86,7 @@ class Converted(Container):
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         with local_shard(path, check=True) as here:
             hashing = file_hash(here)
-        with self._copy(path, check=True) as copy:
-            starts = _starts(copy)
+        starts = _starts(self._copy(path, check=True))
         cuts, number = Cuts(task_bytes, TASK_RECORDS), len(starts) - 1
         for row, start in enumerate(map(int, starts)):
             cuts.at(row, row, start)
@@ -96,30 +95,27 @@ class Converted(Container):
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         row, end = record_range.first_row, record_range.first_row + record_range.num_records
-        with self._copy(path) as copy:
-            starts = _starts(copy)
-            if end >= len(starts):
-                raise too_few(path, len(starts) - 1)
-            with open(copy, "rb") as file:
-                file.seek(int(starts[row]))
-                for number in range(row, end):
-                    record = attempted(_decode, file.readline())
-                    yield RawRecord(number, None, None, record)
+        copy = self._copy(path)
+        starts = _starts(copy)
+        if end >= len(starts):
+            raise too_few(path, len(starts) - 1)
+        with open(copy, "rb") as file:
+            file.seek(int(starts[row]))
+            for number in range(row, end):
+                yield RawRecord(number, None, None, attempted(_decode, file.readline()))
 
     def read_row(
         self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
     ) -> dict[str, Any]:
-        with self._copy(path) as copy:
-            starts = _starts(copy)
-            if not 0 <= row < len(starts) - 1:
-                raise too_few(path, row)
-            start, end = map(int, starts[row : row + 2])
-            line = storage.read_range(copy, start, end - start)
-        return _decode(line)
+        copy = self._copy(path)
+        starts = _starts(copy)
+        if not 0 <= row < len(starts) - 1:
+            raise too_few(path, row)
+        start, end = map(int, starts[row : row + 2])
+        return _decode(storage.read_range(copy, start, end - start))
 
-    @contextlib.contextmanager
-    def _copy(self, path: str, check: bool = False) -> Iterator[str]:
-        """The shard as JSON Lines; it is there for as long as the block.
+    def _copy(self, path: str, check: bool = False) -> str:
+        """Return the path of the shard as JSON Lines.
 
         Raises:
             SourceError: the file cannot be read or is damaged, or the copy cannot be kept.
@@ -130,39 +126,26 @@ class Converted(Container):
             source = os.path.abspath(path)
             version = f"{version} {os.stat(path).st_ctime_ns}"  # no copy has another file's
         form = f"{self._text}.{self._codec} {self._delimiter}"
-        with contextlib.ExitStack() as stack, named(path):
-            try:
-                key = f"{nbytes} {version} {form} JSON Lines, 2"
-                made = cache.made(
-                    source, key, lambda target: self._convert(path, target), check=check
-                )
-                copy = stack.enter_context(made)
-            except OSError as error:
-                refuse_open_files(error)
-                raise SourceError(
-                    f"cannot convert {path} in the local cache {cache.folder()}: {error.strerror}; "
-                    "make room there, or set PACKIDX_CACHE to another folder"
-                ) from error
-            yield copy
+        key = f"{nbytes} {version} {form} JSON Lines, 2"
+        try:
+            with named(path):
+                return cache.made(source, key, functools.partial(self._convert, path), check=check)
+        except OSError as error:
+            refuse_open_files(error)
+            raise SourceError(
+                f"cannot convert {path} in the local cache {cache.folder()}: {error.strerror}; "
+                "make room there, or set PACKIDX_CACHE to another folder"
+            ) from error
 
     def _convert(self, path: str, target: str) -> None:
         """Write a shard's records as lines, and behind them where each begins."""
-        version = file_version(path)
-        bound, starts = cache.limit(), array("q", [0])
+        starts = array("q", [0])
         with open(target, "wb") as file, local_shard(path) as here:
             for line in self._lines(lambda: text_blocks(here, self._codec)):
                 file.write(line + b"\n")
                 starts.append(starts[-1] + len(line) + 1)
-                if starts[-1] > bound:
-                    raise SourceError(
-                        f"{path} holds more than {bound:,} bytes of text, and the local cache must "
-                        "not grow over that: set PACKIDX_CACHE_SIZE to more, or convert the file "
-                        "to JSON Lines"
-                    )
             starts.append(len(starts))
             starts.tofile(file)
-        if urls.is_url(path) and file_version(path) != version:
-            raise SourceError(f"{path} was replaced while it was read: start again")
 
     def _lines(self, opened: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
         """The lines of a shard whose text `opened` gives, as often as it is called."""

@@ -18,16 +18,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import re
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from packidx.errors import BadRecord, SourceError
-from packidx.io.ranges import Extent, ReadAhead
+from packidx.io import ranges, urls
+from packidx.io.ranges import Extent
 from packidx.records.containers.base import (
     MAX_RECORD,
     SMALLER,
@@ -69,7 +71,8 @@ _META = re.compile(r"__[^/]*__($|/)")
 _BLOCK = 512  # bytes of a header, and what content is padded to
 _MAX_HEADER = 1 << 20  # bytes of an extended header; names and times
 _GLANCE = 4096  # bytes of a medium that are counted as work: most that is looked at is a header
-_SCAN_BLOCK = 1 << 14
+_SCAN_BLOCK, _MOST = 1 << 14, 1 << 20  # bytes of a request to a store
+_SMALL = 1 << 18  # bytes of a sample that is read through rather than jumped over
 _ADVICE = "; restore the shard"
 
 
@@ -132,8 +135,8 @@ class Tar(Container):
         contents, bases, work = bytearray(), bytearray(), 0  # digests of base names
         ends: tuple[tuple[str, int], ...] = ()
         nbytes = file_version(path)[0]
-        read = ReadAhead(path, nbytes, _SCAN_BLOCK).read
-        archive = members(read, 0, nbytes, content=is_record, is_archive=True, taken=hashing.add)
+        file = Extent(path, 0, nbytes, blocks=_scanned_blocks(path, nbytes)).open()
+        archive = members(file, 0, nbytes, content=is_record, is_archive=True, taken=hashing.add)
         last: Sample | None = None
         try:
             for last in samples_of(archive):
@@ -161,15 +164,18 @@ class Tar(Container):
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         apart = record_range.apart if isinstance(record_range, TarRange) else ()
         start, end = record_range.start, record_range.end
-        read_ahead = ReadAhead(path, end)
-        row = record_range.first_row
+        row, blocks = record_range.first_row, None
+        if urls.is_url(path):
+            is_dense = _MOST < end - start < _SMALL * record_range.num_records
+            blocks = ranges.blocks_of(path, end, _MOST if is_dense else ranges.BLOCK)
+        file = Extent(path, 0, end, blocks=blocks).open()
         with named(path, _ADVICE):
-            run = members(read_ahead.read, start, end, content=is_record, is_archive=False)
+            run = members(file, start, end, content=is_record, is_archive=False)
             for sample in samples_of(run):
                 for member in sample.extensions.values():
                     if member.data is None:
                         place = member.offset, member.nbytes
-                        member.data = Extent(read_ahead, *place, member.name)
+                        member.data = Extent(path, *place, member.name, blocks)
                 record = _lonely(sample) if row in apart else attempted(record_of, sample)
                 key = sample.key if _is_text(sample.key) else None
                 yield RawRecord(row, sample.start, sample.end - sample.start, record, key)
@@ -181,12 +187,8 @@ class Tar(Container):
         self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
     ) -> dict[str, Any]:
         data = read_bytes(path, row, offset, nbytes)
-
-        def read(at: int, size: int) -> bytes:
-            return data[at : at + size]
-
         with named(f"{path}, from byte {offset} on", _ADVICE):
-            run = members(read, 0, len(data), content=None, is_archive=False)
+            run = members(io.BytesIO(data), 0, len(data), content=None, is_archive=False)
             samples = list(samples_of(run))
         if len(samples) != 1:
             raise SourceError(
@@ -207,6 +209,14 @@ def _work(sample: Sample) -> int:
     )
 
 
+def _scanned_blocks(path: str, nbytes: int) -> Any:
+    """Return blocks of a store's shard for a scan: large ones if its first members are small."""
+    if not urls.is_url(path):
+        return None
+    is_dense = nbytes < _MOST or ranges.read_source(path, 0, _SMALL).count(b"ustar") > 4
+    return ranges.blocks_of(path, nbytes, _MOST if is_dense else _SCAN_BLOCK)
+
+
 def refuse_compressed(uri: str) -> None:
     """Raise a SourceError if `uri` is the name of a compressed tar."""
     if uri.endswith(COMPRESSED):
@@ -219,32 +229,20 @@ def refuse_compressed(uri: str) -> None:
 # -- members ---------------------------------------------------------------------------------------
 
 
-Read = Callable[[int, int], bytes]
-"""Gives the bytes of an archive from an offset on, so many or fewer where it ends."""
-
-
 class _Headers:
     """A file of which `tarfile` reads headers: none is larger than `_MAX_HEADER`."""
 
-    def __init__(self, read: Read, at: int) -> None:
-        self._read, self._at = read, at
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.seek, self.tell = file, file.seek, file.tell
 
     def read(self, nbytes: int) -> bytes:
         if nbytes > _MAX_HEADER:
             raise BrokenFile(f"it has an extended header of {nbytes:,} bytes")
-        data = self._read(self._at, nbytes)
-        self._at += len(data)
-        return data
-
-    def seek(self, at: int) -> None:
-        self._at = at
-
-    def tell(self) -> int:
-        return self._at
+        return self._file.read(nbytes)
 
 
 def members(
-    read: Read,
+    file: IO[bytes],
     start: int,
     end: int,
     *,
@@ -255,6 +253,7 @@ def members(
     """The files of an archive, in order; links and devices that have a place in it, too.
 
     Args:
+        file: can seek.
         start, end: the first byte of a header, and one past the last member or the archive.
         content: says of which, by their names, to take what is in them; None takes all.
         is_archive: the file is an archive to its end; otherwise a run of whole members.
@@ -263,13 +262,18 @@ def members(
     Raises:
         BrokenFile: it is cut, or a header is none.
     """
-    at = start
+
+    def read(at: int, nbytes: int) -> bytes:
+        file.seek(at)
+        return file.read(nbytes)
+
+    at = file.seek(start)
     archive: tarfile.TarFile | None = None
     while True:
         try:
             if archive is None:
                 archive = tarfile.TarFile(
-                    fileobj=_Headers(read, start),  # type: ignore[arg-type]
+                    fileobj=_Headers(file),  # type: ignore[arg-type]
                     encoding="utf-8",
                     errors="surrogateescape",
                 )
@@ -308,15 +312,16 @@ def members(
             nbytes = info.size if info.isreg() else 0
             yield Member(info.name, info.offset, at, data, info.offset_data, nbytes, wrong)
     if is_archive:
-        _check_end(read, at, taken)
+        file.seek(at)
+        _check_end(file, at, taken)
     elif at != end:
         raise BrokenFile(f"there is no header of a tar's member at byte {at}")
 
 
-def _check_end(read: Read, at: int, taken: Callable[[bytes], object] | None) -> None:
+def _check_end(file: IO[bytes], at: int, taken: Callable[[bytes], object] | None) -> None:
     """Nothing but zeros may follow the end: tars joined by `cat` hold more than anybody reads."""
     place = at
-    while data := read(place, 1 << 20):
+    while data := file.read(_MOST):
         place += len(data)
         if data.count(0) != len(data):
             raise BrokenFile(

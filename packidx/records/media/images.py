@@ -22,7 +22,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from packidx.errors import BadRecord, PackidxError
 from packidx.io import ranges, storage, urls
 from packidx.io.files import refuse_open_files
-from packidx.io.ranges import Extent, ReadAhead
+from packidx.io.ranges import Extent
 from packidx.io.storage import unreadable
 from packidx.records.conversation import MediaInfo
 from packidx.records.media.paths import shortened
@@ -31,7 +31,6 @@ from packidx.records.media.references import is_opened
 MAX_PIXELS = 178_956_970  # Pillow's default limit for a decompression bomb: an error beyond it
 _SWAPPED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 _ORIENTATION = 0x0112
-_GAP = 1 << 12  # bytes of an object that are read rather than skipped
 _TAIL = 64  # bytes from the end in which a JPEG has its mark: fetched with what follows in a tar
 _PNG_TAIL = 1 << 13  # bytes from the end in which a PNG may have an orientation
 _LATE = (b"eXIf", b"XML:com.adobe.xmp", b"Raw profile type")
@@ -81,7 +80,7 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
         file, nbytes = io.BytesIO(source), len(source)
     elif isinstance(source, Extent):
         small = source.nbytes <= ranges.BLOCK // 2
-        file = io.BytesIO(source.peek()) if small else source.open()
+        file = io.BytesIO(source.peek(0, source.nbytes)) if small else source.open()
         nbytes = source.nbytes
     elif urls.is_url(source):
         file, nbytes = _open_url(source, label)
@@ -108,7 +107,7 @@ def _open_url(url: str, label: str) -> tuple[IO[bytes], int]:
         if len(head) < ranges.BLOCK:
             return io.BytesIO(head), len(head)
         nbytes = storage.stat(url).nbytes
-    return Extent(ReadAhead(url, nbytes, gap=_GAP, head=head), 0, nbytes).open(), nbytes
+    return Extent(url, 0, nbytes, blocks=ranges.blocks_of(url, nbytes, head=head)).open(), nbytes
 
 
 @contextlib.contextmanager

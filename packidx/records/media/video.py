@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -160,7 +160,7 @@ def _decode(
     source: Source, wanted: set[int], num_frames: int, label: str
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     last, seen = max(wanted, default=-1), 0
-    with local(source) as here, opened(here, label) as (container, stream):
+    with opened(local(source), label) as (container, stream):
         for number, frame in enumerate(container.decode(stream)):
             seen = number + 1
             if number in wanted:
@@ -260,7 +260,7 @@ def _stated_frames(stream: Any) -> int:
 
 def _count_packets(source: Source, label: str) -> int:
     count = 0
-    with local(source) as here, opened(here, label) as (container, stream):
+    with opened(local(source), label) as (container, stream):
         for packet in container.demux(stream):
             if packet.is_corrupt:
                 raise BadRecord(
@@ -277,22 +277,18 @@ def quarter_turns(frame: Any) -> int:
     return (turns if degrees > 0 else -turns) % 4
 
 
-@contextmanager
-def local(source: Source) -> Iterator[Source]:
-    """A source of which much is read: no request for every block of it."""
+def local(source: Source) -> Source:
+    """Return a source of which much can be read without a request for every block."""
     if isinstance(source, Extent):
-        yield source.read()
-    elif isinstance(source, str) and urls.is_url(source):
-        with ExitStack() as stack:
-            try:
-                copy = stack.enter_context(cache.local(source))
-            except FileNotFoundError:
-                copy = source  # `open_file` has the words for it
-            except OSError as error:
-                raise unreadable(source, error) from error
-            yield copy
-    else:
-        yield source
+        return source.read()
+    if isinstance(source, str) and urls.is_url(source):
+        try:
+            return cache.local(source)
+        except FileNotFoundError:
+            return source  # `open_file` has the words for it
+        except OSError as error:
+            raise unreadable(source, error) from error
+    return source
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def _expanded(arg: str | DataSet, layout: Layout, told: Told) -> list[InputFile]
             shards = _of_data_sets(f"source {arg.name!r}", [arg], layout, told)
         else:
             shards = _named(os.fspath(arg), layout, told)
-        cache.remember_stats(shard.path for shard in shards if urls.is_url(shard.path))
+        storage.overlapped(_check, [shard for shard in shards if urls.is_url(shard.path)])
     except OSError as error:  # of a store: files of this machine are looked for quietly
         place = arg.locations[0] if isinstance(arg, DataSet) else arg
         raise unreadable(error.filename or place, error) from error

@@ -116,18 +116,6 @@ def test_a_shard_is_converted_once(
     assert not copy.name.startswith(".")
 
 
-def test_a_compressed_file_over_the_bound_of_the_cache_says_what_to_raise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_of_its_own: Path
-) -> None:
-    path = write(tmp_path, "jsonl.zst", chats(300))
-    monkeypatch.setenv("PACKIDX_CACHE_SIZE", "9999")
-    with pytest.raises(SourceError, match=r"jsonl\.zst holds more than 9,999.*_SIZE to more"):
-        read_row(path, 3, kind="jsonl.zst")
-    assert list(cache_of_its_own.iterdir()) == []
-    monkeypatch.setenv("PACKIDX_CACHE_SIZE", "1MB")
-    assert read_row(path, 3, kind="jsonl.zst")["id"] == "r3"
-
-
 def test_gzip_members_padding_and_garbage(tmp_path: Path) -> None:
     members = gzip.compress(b'{"a": 1}\n{"a"') + b"\0\0" + gzip.compress(b": 2}\n") + b"\0"
     path = tmp_path / "a.jsonl.gz"
@@ -342,8 +330,6 @@ def test_memory_does_not_grow_with_the_file(
     monkeypatch.setattr(blocks_module.file_blocks, "__defaults__", (0, None, 20_000))
     monkeypatch.setattr("packidx.records.containers.lines.SCAN_BLOCK", 20_000)
     monkeypatch.setattr("packidx.records.containers.tables._MAX_BATCH", 20)
-    monkeypatch.setattr("packidx.io.ranges._KEPT", 100_000)
-    monkeypatch.setattr("packidx.io.ranges._MOST", 20_000)
 
     def peak(count: int) -> int:
         path = write(tmp_path, kind, chats(count))

@@ -32,9 +32,8 @@ from webdataset import tariterators
 
 from packidx import estimate_lengths
 from packidx.errors import BadRecord, SourceError
-from packidx.io.ranges import Extent, ReadAhead
+from packidx.io.ranges import Extent
 from packidx.records import shards
-from packidx.records.containers import tar
 from packidx.records.containers.base import RawRecord
 from packidx.records.shards import read_records, scan
 from packidx.records.sources.find_shards import find_shards
@@ -173,8 +172,7 @@ def test_every_member_is_in_one_row(
             expected.append([])
         expected[-1].append(name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tar, "_SCAN_BLOCK", block)
-        patch.setattr(ReadAhead.__init__, "__defaults__", (block, block, b""))
+        patch.setattr("packidx.io.ranges._BUFFER", block)
         patch.setattr(shards, "TASK_BYTES", task_bytes)
         ranges = scan(str(path), "tar").ranges
         if task_bytes == 1:

@@ -14,7 +14,7 @@ from range_reads import Reads
 
 from packidx.errors import SourceError
 from packidx.io import ranges
-from packidx.io.ranges import Extent, ReadAhead
+from packidx.io.ranges import Extent
 from packidx.records.media.images import image_size, open_image
 
 EXIF = Image.Exif()
@@ -81,8 +81,8 @@ def test_sizes_from_headers(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert (upright.height, upright.width) == size
     (tmp_path / "x").write_bytes(b"." * 77 + data)
     reads = Reads(monkeypatch)
-    window = ReadAhead(str(tmp_path / "x"), 77 + len(data), gap=1 << 12)
-    assert image_size(Extent(window, 77, len(data))) == size
+    path, end = str(tmp_path / "x"), 77 + len(data)
+    assert image_size(Extent(path, 77, len(data), blocks=ranges.blocks_of(path, end))) == size
     assert len(reads.places) <= requests
     if name[:4] not in ("BMP", "WebP"):  # which Pillow reads whole
         assert max(nbytes for _, nbytes in reads.places) <= 2 * ranges.BLOCK
@@ -92,7 +92,7 @@ def test_sizes_from_headers(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_file_that_cannot_be_read_is_no_bad_image(tmp_path: Path) -> None:
     """It concerns every sample in it, and may be transient."""
-    extent = Extent(ReadAhead(str(tmp_path / "none"), 10**6), 0, 10**6)
+    extent = Extent(str(tmp_path / "none"), 0, 10**6)
     for call in (image_size, open_image):
         with pytest.raises(SourceError, match="cannot read .*none"):
             call(extent)
