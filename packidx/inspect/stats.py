@@ -15,6 +15,7 @@ from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.sql import Row, rows_of
 from packidx.inspect.waiting import RANKS, ranks_stats, scheduled_packs
+from packidx.io.copies import local_copies
 from packidx.lengths.rows import strongest_first
 from packidx.lengths.table import read_lengths
 from packidx.pack.counts import LengthPairs
@@ -114,7 +115,7 @@ def lengths_stats(path: str) -> dict[str, Any]:
     table = read_lengths(path)
     with duckdb.connect() as connection:
         parts = []
-        for part, names in zip(table.local_files(), table.names, strict=True):
+        for part, names in zip(local_copies(table.files), table.names, strict=True):
             columns = ", ".join(_column(name, name in names) for name in _OF_ROWS)
             ok = "coalesce(status = 'ok', false)" if "status" in names else "true"
             parts.append(f"SELECT {columns}, {ok} AS is_ok FROM {scan_of([part])}")

@@ -243,7 +243,7 @@ def _scanned(path: str) -> Content | SourceError:
         scanned = scan(path, kind=TAR)
     except SourceError as error:
         return error
-    return Content(scanned.sha256, scanned.num_hashed or 0)
+    return Content(scanned.num_hashed or 0, scanned.sha256)
 
 
 def check_fingerprint(index: Index, encoder: Any) -> Check:

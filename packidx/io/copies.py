@@ -65,10 +65,10 @@ def _wrong(file: StoredFile, copy: str) -> str | None:
 
 
 class Content(NamedTuple):
-    """SHA-256 and size of a file."""
+    """Size and SHA-256 of a file."""
 
-    sha256: str
     nbytes: int
+    sha256: str
 
 
 def content_of(path: str) -> Content:
@@ -78,23 +78,9 @@ def content_of(path: str) -> Content:
         OSError: it cannot be read.
     """
     if not urls.is_url(path):
-        return Content(file_digest(path), os.path.getsize(path))
+        return Content(os.path.getsize(path), file_digest(path))
     hasher, nbytes = hashlib.sha256(), 0
     while nbytes % _BLOCK == 0 and (block := storage.read_range(path, nbytes, _BLOCK)):
         hasher.update(block)
         nbytes += len(block)
-    return Content(hasher.hexdigest(), nbytes)
-
-
-def unsound_file(files: Sequence[StoredFile]) -> str | None:
-    """Return what is wrong with the first file that is not there in the size its manifest says.
-
-    Raises:
-        OSError: a store cannot be asked.
-    """
-    sizes = storage.overlapped(storage.size_of, [file.path for file in files])
-    for file, actual in zip(files, sizes, strict=True):
-        if actual != file.nbytes:
-            state = "is missing" if actual is None else f"has {actual} bytes"
-            return f"{file.path} {state}, its manifest says {file.nbytes}"
-    return None
+    return Content(nbytes, hasher.hexdigest())

@@ -210,7 +210,8 @@ def read_range(path: str, offset: int, nbytes: int) -> bytes:
         return b""
     if is_url(path):
         return _range(path, offset, offset + nbytes)
-    with open(path, "rb") as file:
+    buffering = 0 if nbytes < 1 << 30 else -1  # of one call the system gives at most 2 GiB
+    with open(path, "rb", buffering) as file:
         file.seek(offset)
         return file.read(nbytes)
 

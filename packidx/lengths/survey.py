@@ -15,6 +15,7 @@ import pyarrow as pa
 from packidx.errors import SourceError
 from packidx.format.parquet import scan_of
 from packidx.format.schema import MEDIA_COUNTERS
+from packidx.io.copies import local_copies
 from packidx.lengths.rows import typed
 from packidx.lengths.table import Lengths
 
@@ -66,7 +67,7 @@ def source_totals(
     if longest is not None:
         is_text = _is_text(lengths.columns) if cuts_text else "false"
         is_usable += f" AND ({tokens} <= {longest} OR {is_text})"
-    paths = lengths.local_files()
+    paths = local_copies(lengths.files)
     with duckdb.connect() as connection:
         query = (
             f"SELECT {cast('source')}, count(*) FILTER ({is_usable}), "

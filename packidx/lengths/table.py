@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, pairwise
 from operator import attrgetter
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -23,7 +22,7 @@ from packidx.format.lengths import HELP, KnownTable, LengthsManifest, known_tabl
 from packidx.format.manifest import Encoder, Shard, as_planned
 from packidx.format.schema import LENGTHS_WITH_SPANS, METHODS
 from packidx.io import storage, urls
-from packidx.io.copies import StoredFile, local_copies, local_copy, unsound_file
+from packidx.io.copies import StoredFile, local_copies, local_copy
 from packidx.io.files import refuse_open_files
 from packidx.lengths.rows import LengthsRows, Places, strongest_first, typed
 
@@ -114,10 +113,6 @@ class Lengths:
             rows.check_ids()
         return rows
 
-    def local_files(self) -> list[Path]:
-        """Return the paths of the table's files on this machine, in order."""
-        return [Path(path) for path in local_copies(self.files)]
-
     def fingerprint(self) -> str:
         """Hex digest of the logical content, whatever order the rows were stored in.
 
@@ -204,7 +199,7 @@ class Lengths:
 
     def _read_unordered(self) -> LengthsRows:
         """The whole table, sorted: its row groups say nothing of the order of its samples."""
-        copies = self.local_files()
+        copies = local_copies(self.files)
         with readable(self.uri):
             tables = [
                 pq.ParquetFile(path, page_checksum_verification=True).read(
@@ -228,8 +223,8 @@ def read_lengths(uri: str) -> Lengths:
 
     Raises:
         SourceError: nothing is there, or it is not a Parquet file.
-        FormatError: no usable `length` column, duplicate sample ids, a newer version.
-        MismatchError: a part is not the one the manifest names.
+        FormatError: no usable `length` column, duplicate sample ids, a newer version; a part is not
+            the one that the manifest names.
         OSError: a store cannot be asked.
     """
     uri = urls.local_path(uri)
@@ -237,10 +232,7 @@ def read_lengths(uri: str) -> Lengths:
     is_packed = {"index", "lengths"} <= {*names}  # by `packidx pack`
     if is_packed and not any(name.endswith((".parquet", "manifest.json")) for name in names):
         uri = urls.join(uri, "lengths")
-    table = known_table(uri)
-    if table.manifest is not None and (wrong := unsound_file(table.files)):
-        raise MismatchError(f"{wrong}: run `packidx estimate` again")
-    return Lengths.opened(uri, table)
+    return Lengths.opened(uri, known_table(uri))
 
 
 def _frame(tables: list[pa.Table], columns: list[str]) -> pl.DataFrame:

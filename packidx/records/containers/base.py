@@ -182,8 +182,6 @@ class Cuts:
 
 BLOCK = 1 << 20
 """Bytes read at once where records are looked for one by one."""
-HASH_BLOCK = 4 << 20
-"""Bytes read at once where a file is hashed alone."""
 MAX_RECORD = 256 << 20
 """Bytes of one record of text; a longer one ends the run."""
 SMALLER = "write its media to files, or long texts as several records"
@@ -200,23 +198,9 @@ class Hashing:
         self._hasher.update(block)
         self.nbytes += len(block)
 
-    def observed(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        """These blocks, each added when it is asked for."""
-        for block in blocks:
-            self.add(block)
-            yield block
-
     @property
     def sha256(self) -> str:
         return self._hasher.hexdigest()
-
-
-def file_hash(path: str) -> Hashing:
-    """The digest of a whole file."""
-    hashing = Hashing()
-    for _ in hashing.observed(file_blocks(path, size=HASH_BLOCK)):
-        pass
-    return hashing
 
 
 def file_blocks(

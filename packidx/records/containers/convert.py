@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from packidx.errors import BadRecord, SourceError
 from packidx.io import cache, storage, urls
+from packidx.io.copies import content_of
 from packidx.io.files import refuse_open_files
 from packidx.records.containers.base import (
     BLOCK,
@@ -43,7 +44,6 @@ from packidx.records.containers.base import (
     RecordRange,
     ShardScan,
     attempted,
-    file_hash,
     file_version,
     local_shard,
     named,
@@ -84,14 +84,14 @@ class Converted(Container):
         self._delimiter = delimiter
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        with local_shard(path, check=True) as here:
-            hashing = file_hash(here)
+        with local_shard(path, check=True) as here, storage.reading(here):
+            content = content_of(here)
         starts = _starts(self._copy(path, check=True))
         cuts, number = Cuts(task_bytes, TASK_RECORDS), len(starts) - 1
         for row, start in enumerate(map(int, starts)):
             cuts.at(row, row, start)
         ranges = cuts.ranges(number, number, int(starts[-1]))
-        return ShardScan(hashing.nbytes, hashing.sha256, number, ranges)
+        return ShardScan(content.nbytes, content.sha256, number, ranges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         row, end = record_range.first_row, record_range.first_row + record_range.num_records

@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packidx.errors import BadRecord, SourceError
+from packidx.io import storage
+from packidx.io.copies import content_of
 from packidx.recent import Recent
 from packidx.records.containers.base import (
     MAX_RECORD,
@@ -27,7 +29,6 @@ from packidx.records.containers.base import (
     RecordRange,
     ShardScan,
     broken,
-    file_hash,
     file_version,
     local_shard,
     too_few,
@@ -110,15 +111,15 @@ class Table(Container):
         atexit.register(remembered.cache_clear)  # while all it needs is still there
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        with local_shard(path, check=True) as here:
-            hashing = file_hash(here)
+        with local_shard(path, check=True) as here, storage.reading(here):
+            content = content_of(here)
             file = self._open(here, True)
         cuts, work = Cuts(task_bytes), 0
         for group, nbytes in enumerate(file.nbytes):
             cuts.at(group, file.starts[group], work)
             work += nbytes
         ranges = cuts.ranges(len(file.nbytes), file.starts[-1], work)
-        return ShardScan(hashing.nbytes, hashing.sha256, file.starts[-1], ranges)
+        return ShardScan(content.nbytes, content.sha256, file.starts[-1], ranges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         row = record_range.first_row

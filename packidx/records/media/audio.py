@@ -141,7 +141,7 @@ def _stated_by_header(source: Source, label: str) -> MediaInfo | None:
 def _decode(source: Source, label: str) -> Iterator[tuple[Samples, int]]:
     """Pieces ``[channels, n]`` with their rate, which is the same for all."""
     first = None
-    with opened(local(source), label, "audio") as (container, stream):
+    with opened(local(source, label), label, "audio") as (container, stream):
         for frame in container.decode(stream):
             shape = frame.sample_rate, frame.layout.nb_channels
             first = first or shape

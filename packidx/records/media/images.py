@@ -57,7 +57,7 @@ def read_image(source: Source, label: str | None = None) -> bytes:
     """
     label = label or label_of(source)
     if isinstance(source, str) and urls.is_url(source):
-        with _asked(source, label):
+        with asked(source, label):
             source = storage.read(source)
     file, _ = open_file(source, label)
     with file:
@@ -102,7 +102,7 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
 
 def _open_url(url: str, label: str) -> tuple[IO[bytes], int]:
     """An object by its first block; its size is asked for where that is not all of it."""
-    with _asked(url, label):
+    with asked(url, label):
         head = storage.read_range(url, 0, ranges.BLOCK)
         if len(head) < ranges.BLOCK:
             return io.BytesIO(head), len(head)
@@ -111,7 +111,7 @@ def _open_url(url: str, label: str) -> tuple[IO[bytes], int]:
 
 
 @contextlib.contextmanager
-def _asked(url: str, label: str) -> Iterator[None]:
+def asked(url: str, label: str) -> Iterator[None]:
     """Errors of a store: an object that is not there is a record's, all else is everybody's.
 
     Raises:

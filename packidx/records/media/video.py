@@ -21,11 +21,11 @@ from packidx.errors import BadRecord, MissingExtraError, PackidxError
 from packidx.io import cache, urls
 from packidx.io.files import refuse_open_files
 from packidx.io.ranges import Extent
-from packidx.io.storage import unreadable
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.images import (
     MAX_PIXELS,
     Source,
+    asked,
     image_size,
     label_of,
     open_file,
@@ -160,7 +160,7 @@ def _decode(
     source: Source, wanted: set[int], num_frames: int, label: str
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     last, seen = max(wanted, default=-1), 0
-    with opened(local(source), label) as (container, stream):
+    with opened(local(source, label), label) as (container, stream):
         for number, frame in enumerate(container.decode(stream)):
             seen = number + 1
             if number in wanted:
@@ -260,7 +260,7 @@ def _stated_frames(stream: Any) -> int:
 
 def _count_packets(source: Source, label: str) -> int:
     count = 0
-    with opened(local(source), label) as (container, stream):
+    with opened(local(source, label), label) as (container, stream):
         for packet in container.demux(stream):
             if packet.is_corrupt:
                 raise BadRecord(
@@ -277,17 +277,13 @@ def quarter_turns(frame: Any) -> int:
     return (turns if degrees > 0 else -turns) % 4
 
 
-def local(source: Source) -> Source:
+def local(source: Source, label: str) -> Source:
     """Return a source of which much can be read without a request for every block."""
     if isinstance(source, Extent):
         return source.read()
     if isinstance(source, str) and urls.is_url(source):
-        try:
+        with asked(source, label):
             return cache.local(source)
-        except FileNotFoundError:
-            return source  # `open_file` has the words for it
-        except OSError as error:
-            raise unreadable(source, error) from error
     return source
 
 
