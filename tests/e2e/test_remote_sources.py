@@ -190,6 +190,16 @@ def test_large_images_are_counted_by_their_headers(store: Store, tmp_path: Path)
         assert tables(tmp_path / f"{kind}-there") == tables(tmp_path / f"{kind}-here")
 
 
+def test_a_tar_of_small_samples_is_read_through(store: Store, tmp_path: Path) -> None:
+    size = bench_remote.corpus(tmp_path / "data", 200, 1, 70, ("jpg",))
+    assert size > 1.3 * (1 << 20)
+    url = store.put_tree(tmp_path / "data" / "tar", "small")
+    store.forget()
+    assert estimate_lengths(url, tmp_path / "out", workers=1).num_rejected == 0
+    gets = [one.nbytes for one in store.requests if one.method == "GET" and ".tar" in one.path]
+    assert len(gets) <= 4 + 3 * size / (1 << 20) and max(gets) <= 1 << 20, gets
+
+
 def test_cut_connections_are_tried_again(store: Store, counted: Path, here: Path) -> None:
     url = store.put_tree(here / "kinds", "cut")
     sources = [f"{kind}={url}/{kind}/data.{kind}" for kind in ("jsonl", "tar", "parquet")]
