@@ -98,7 +98,7 @@ def made(source: str, version: str, make: Callable[[str], None], *, check: bool 
         try:
             with files.naming(begun):
                 make(begun)
-            name = f"{os.path.getsize(begun)}-{source.rpartition('/')[2][-80:]}"
+            name = f"{os.path.getsize(begun)}-{source.rpartition('/')[2][-40:]}"
             copy = os.path.join(home, f"{file_digest(begun)}-{name}")
             os.replace(begun, copy)
         except BaseException:
