@@ -16,8 +16,7 @@ from packidx.format.schema import PACKS, Pack, Sample
 from packidx.index.described import plan_line
 from packidx.index.row_groups import RowGroups
 from packidx.index.tables import StepOptions, Steps, read_table
-from packidx.io import urls
-from packidx.io.copies import StoredFile, local_copy
+from packidx.io.copies import StoredFile
 
 if TYPE_CHECKING:
     import duckdb
@@ -214,14 +213,12 @@ class Index:
         return self._row_groups("samples")
 
     def _row_groups(self, table: str) -> RowGroups:
-        parts = self.files(table)
         return RowGroups(
-            [part.path for part in parts],
+            [part.path for part in self.files(table)],
             [file for _, file in self.snapshot.files(table)],
             STORED[table].names,
             _KEPT[table],
             optional=OPTIONAL[table],
-            copy=(lambda number: local_copy(parts[number])) if urls.is_url(self.path) else None,
         )
 
 

@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 from packidx.errors import FormatError
 from packidx.format.index import TableFile
 from packidx.format.parquet import footer_crc
+from packidx.io import urls
+from packidx.io.copies import StoredFile, local_copy
 from packidx.io.files import refuse_open_files
 from packidx.recent import Recent
 
@@ -43,8 +45,6 @@ class RowGroups:
         decoded_bytes: of decoded row groups that are kept; the newest is in any case.
         footer_bytes: of footers that are kept parsed; the newest is in any case.
         optional: of the names, those that a file may lack: null then.
-        copy: ``copy(number)`` is where on this machine that file is; by default where its path
-            says.
 
     Attributes:
         opened: files that are kept open.
@@ -59,10 +59,8 @@ class RowGroups:
         decoded_bytes: int,
         footer_bytes: int = FOOTER_BYTES,
         optional: Sequence[str] = (),
-        copy: Callable[[int], str] | None = None,
     ) -> None:
         self._paths, self._files, self._names = paths, files, list(names)
-        self._copy = copy or (lambda number: str(paths[number]))
         self._optional = optional
         self._starts = list(accumulate((file.rows for file in files), initial=0))
         self.num_rows = self._starts.pop()
@@ -120,9 +118,11 @@ class RowGroups:
         file = self.opened.get(number)
         if file is None:
             path, stated = str(self._paths[number]), self._files[number]
+            is_remote = urls.is_url(path)
+            copy = local_copy(StoredFile(path, stated.bytes, stated.sha256)) if is_remote else path
             repeated = [name for name in self._names if name in _REPEATED]
             options = {"footer": stated.footer, "repeated": repeated}
-            file = read_as_format(path, self._copy(number), _opened, **options)
+            file = read_as_format(path, copy, _opened, **options)
             metadata = file.metadata
             groups = (metadata.row_group(at).num_rows for at in range(metadata.num_row_groups))
             self._bounds[number] = list(accumulate(groups, initial=0))

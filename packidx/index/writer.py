@@ -168,11 +168,10 @@ def _are_sound(parts: Sequence[StoredFile]) -> bool:
     """Return whether files are there with the bytes that a manifest states."""
     try:
         found = storage.overlapped(content_of, [part.path for part in parts])
-    except FileNotFoundError:
-        return False
     except OSError as error:
         refuse_open_files(error)
-        if any(urls.is_url(part.path) for part in parts):
+        is_missing = isinstance(error, FileNotFoundError)
+        if not is_missing and any(urls.is_url(part.path) for part in parts):
             raise
         return False
     return all(part[1:] == own for part, own in zip(parts, found, strict=True))

@@ -150,9 +150,9 @@ def tables_of(tables: Mapping[str, tuple[Index, str]]) -> Iterator[duckdb.DuckDB
     Raises:
         FormatError: a file is missing or damaged.
     """
-    views = {name: (table, paths_of(index, table)) for name, (index, table) in tables.items()}
-    spill = tempfile.TemporaryDirectory(prefix="packidx-")
-    with connect(Views(tables=views)) as connection, spill as spilled:
+    paths = {name: (table, paths_of(index, table)) for name, (index, table) in tables.items()}
+    views = Views(tables=paths)
+    with connect(views) as connection, tempfile.TemporaryDirectory("", "packidx-") as spilled:
         connection.execute(f"SET temp_directory = {quoted(spilled)}")
         yield connection
 

@@ -26,8 +26,7 @@ from packidx.io import files, storage
 
 def folder() -> str:
     """Return where the cache is."""
-    named = os.environ.get("PACKIDX_CACHE")
-    if named:
+    if named := os.environ.get("PACKIDX_CACHE"):
         return os.path.abspath(named)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(home, "packidx")

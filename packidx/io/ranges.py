@@ -74,8 +74,8 @@ class _RangeFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         nbytes, blocks = len(buffer), self._extent.blocks
         if blocks is not None:  # up to the end of a block: the next one may not be needed
-            first = self._extent.offset + self._at
-            nbytes = min(nbytes, blocks.blocksize - first % blocks.blocksize)
+            size = blocks.blocksize
+            nbytes = min(nbytes, size - (self._extent.offset + self._at) % size)
         data = self._extent.peek(self._at, nbytes)
         buffer[: len(data)] = data
         self._at += len(data)

@@ -210,8 +210,7 @@ def read_range(path: str, offset: int, nbytes: int) -> bytes:
         return b""
     if is_url(path):
         return _range(path, offset, offset + nbytes)
-    buffering = 0 if nbytes < 1 << 30 else -1  # of one call the system gives at most 2 GiB
-    with open(path, "rb", buffering) as file:
+    with open(path, "rb", 0 if nbytes < 1 << 30 else -1) as file:  # a call gives 2 GiB at most
         file.seek(offset)
         return file.read(nbytes)
 
