@@ -219,8 +219,20 @@ def _scanned(file: InputFile) -> ScannedShard:
         "fingerprint": found.sha256,
         "source": file.source,
         "container": file.container,
+        "ranges": tuple(map(stored_range, found.ranges)),
     }
     return ScannedShard(Shard(**stated), found.ranges)
+
+
+def stored_range(part: RecordRange) -> tuple[int, ...]:
+    """Return a range as a manifest has it."""
+    numbers = part.start, part.end, part.first_row, part.num_records
+    return numbers if part.weight is None else (*numbers, part.weight)
+
+
+def ranges_of(shard: Shard) -> tuple[RecordRange, ...]:
+    """Return where tasks may start in a shard of a manifest."""
+    return tuple(RecordRange(*numbers) for numbers in shard.ranges or ())
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
