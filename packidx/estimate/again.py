@@ -208,17 +208,11 @@ def reuse(
         finished: parts of a killed run, by their keys.
         rows: of the table that is there, by the keys of their tasks.
     """
+    there = {key_of(old.file.path): old.file for old in rows.values()}
     planned = []
     for plan in plans:
         old = tuple(rows.get(task.key) for task in plan.tasks)
-        made = finished.get(plan.key)
-        if (
-            made is None
-            and all(old)
-            and old[0] is not None
-            and key_of(old[0].file.path) == plan.key
-        ):
-            made = old[0].file
+        made = finished.get(plan.key) or (there.get(plan.key) if all(old) else None)
         planned.append(replace(plan, made=made, old=old))
     return planned
 

@@ -100,7 +100,7 @@ def test_files_of_others_in_the_output_stay(
         assert len(list(out.glob("part-*-*"))) == len(stated["files"]) == 1
 
 
-def test_what_is_taken_over_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_reused_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()
     for name in "abc":
@@ -130,7 +130,7 @@ def test_what_is_taken_over_is_said(tmp_path: Path, capsys: pytest.CaptureFixtur
     command.append("--json")
     (data / "e.jsonl").unlink()
     assert main(command) == 0
-    taken = json.loads(capsys.readouterr().out)["taken_over"]
+    taken = json.loads(capsys.readouterr().out)["reused"]
     assert (taken["num_samples"], taken["num_counted"]) == (7, 0)
     assert taken["counted"] == []
     command[-1] = "--fresh"

@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,21 @@ def test_a_file_takes_little_memory(tmp_path: Path) -> None:
     few, many = write(tmp_path / "few", 300), write(tmp_path / "many", 1800)
     grown = peak(many, tmp_path / "l2") - peak(few, tmp_path / "l1")
     assert grown / 1500 < 25  # kB; Arrow's tables of all files once took 60
+
+
+def test_counting_again_takes_time_in_proportion_to_files(tmp_path: Path) -> None:
+    """Even if all of them are equal."""
+    seconds = []
+    for number in (1000, 2000):
+        data, out = write(tmp_path / f"data{number}", number), tmp_path / f"out{number}"
+        estimate_lengths(data, out, workers=1)
+        changed = Path(data, "00000.jsonl")
+        changed.write_text(changed.read_text() * 2)
+        begun = time.process_time()
+        reused = estimate_lengths(data, out, workers=1).reused
+        seconds.append(time.process_time() - begun)
+        assert reused is not None and (reused.num_samples, reused.num_counted) == (number - 1, 2)
+    assert seconds[1] < 3 * seconds[0]
 
 
 EATER = """

@@ -339,7 +339,7 @@ def test_memory_does_not_grow_with_the_file(
     monkeypatch.setattr(shards, "TASK_BYTES", 60_000)
     monkeypatch.setattr(convert, "BLOCK", 20_000)
     monkeypatch.setattr(blocks_module, "HASH_BLOCK", 20_000)
-    monkeypatch.setattr(blocks_module.file_blocks, "__defaults__", (0, None, 20_000))
+    monkeypatch.setattr(blocks_module.file_blocks, "__defaults__", (20_000,))
     monkeypatch.setattr("packidx.records.containers.lines.SCAN_BLOCK", 20_000)
     monkeypatch.setattr("packidx.records.containers.tables._MAX_BATCH", 20)
     monkeypatch.setattr("packidx.io.ranges._KEPT", 100_000)
