@@ -1,31 +1,27 @@
 """The lengths table that is there: True if it is the one that is asked for, and what is reused.
 
-Its parts and tasks are planned again from its manifest. A part whose name has the planned key holds
-the rows of these tasks, and a task that is asked for is found by its key. A shard with the URI, the
-size and the time of change (in a store: the version) of the manifest's is not scanned.
+A part is reused if its name has the key of a planned part, the rows of a task if its part's footer
+has the task's key. A shard that has the URI, the size and the time of change (in a store: the
+version) of the manifest's is not scanned.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import pyarrow.compute as pc
 from msgspec import structs
 
-from packidx.errors import FormatError
 from packidx.estimate.comparison import compared_with
-from packidx.estimate.job import EstimateJob, difference, draft_manifest, job_shards
-from packidx.estimate.parts import PASSING_REASONS, OldRows, key_of, passing_rows
+from packidx.estimate.job import EstimateJob, difference, draft_manifest
+from packidx.estimate.parts import PASSING_REASONS, OldRows, key_of, rows_in
 from packidx.estimate.tasks import PartPlan, plan_parts
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import DEFAULT, Layout
-from packidx.io.copies import StoredFile, local_copy
+from packidx.io.copies import StoredFile
 from packidx.io.storage import reading
-from packidx.io.urls import local_path
 from packidx.processor.counts import Compared
 from packidx.records.containers.tar import APART, TAR
 from packidx.records.shard_marks import is_unchanged
@@ -104,7 +100,7 @@ class Earlier:
             and PASSING_REASONS.isdisjoint(self.manifest.rejected)
             and _stated(draft_manifest(job)) == _stated(self.manifest)
             and [plan.key for plan in plan_parts(job)] == keys
-            and not any(_damage(file.within(self.path)) for file in self.manifest.files)
+            and not rows_in(file.within(self.path) for file in self.manifest.files)[1]
         )
 
     def _decided_as_here(self, job: EstimateJob) -> EstimateJob:
@@ -130,55 +126,8 @@ class Earlier:
             return {}, Reused(reason="its encoder has no fingerprint to be known by")
         if reason := difference(draft_manifest(job), self.manifest):
             return {}, Reused(reason=reason)
-        rows: dict[str, OldRows] = {}
-        damaged: list[str] = []
-        plans = plan_parts(self._job_of_it(job))
-        is_passing = not PASSING_REASONS.isdisjoint(self.manifest.rejected)
-        for plan, stated in zip(plans, self.manifest.files, strict=False):
-            file = stated.within(self.path)
-            if wrong := _damage(file):
-                damaged.append(wrong)
-            elif key_of(file.path) == plan.key:
-                rows |= _rows_of(plan, file, is_passing)
+        rows, damaged = rows_in(file.within(self.path) for file in self.manifest.files)
         return rows, Reused(damaged=damaged)
-
-    def _job_of_it(self, job: EstimateJob) -> EstimateJob:
-        """Return `job` with the shards of this table in place of its own."""
-        stated = self.manifest.shards
-        files = [
-            InputFile(
-                each.uri,
-                local_path(each.uri),
-                each.source,
-                each.container,
-                self._layouts[each.source],
-            )
-            for each in stated
-        ]
-        scans = [ScannedShard(each, ranges_of(each)) for each in stated]
-        given = job.settings, job.counter, job.media_root, job.remote_media
-        return replace(job, shards=job_shards(files, scans, *given))
-
-
-def _rows_of(plan: PartPlan, file: StoredFile, is_passing: bool) -> dict[str, OldRows]:
-    """Return the rows of a part by the keys of its tasks, but those that another run may mend."""
-    passing = passing_rows(file) if is_passing else None
-    firsts = itertools.accumulate((task.range.num_records for task in plan.tasks), initial=0)
-    return {
-        task.key: OldRows(file, number, first, task.shard.name)
-        for number, (task, first) in enumerate(zip(plan.tasks, firsts, strict=False))
-        if passing is None
-        or not pc.any(passing.slice(first, task.range.num_records), min_count=0).as_py()
-    }
-
-
-def _damage(file: StoredFile) -> str | None:
-    """Return what is wrong with a part."""
-    try:
-        with local_copy(file):
-            return None
-    except FormatError as error:
-        return str(error).partition(":")[0]
 
 
 def _stated(manifest: LengthsManifest) -> list[Any]:

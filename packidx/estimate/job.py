@@ -271,9 +271,9 @@ def _columns(
     of_shards: list[Columns] = [{} for _ in job.shards]
     of_sources: dict[str, Columns] = {shard.stated.source: {} for shard in job.shards}
     numbers = (number for number, shard in enumerate(job.shards) for _ in shard.ranges)
-    for number, own in zip(numbers, (own for part in parts for own in part.columns), strict=False):
-        merge_columns(of_shards[number], own)
-        merge_columns(of_sources[job.shards[number].stated.source], own)
+    for number, task in zip(numbers, (task for part in parts for task in part.tasks), strict=False):
+        merge_columns(of_shards[number], task.columns)
+        merge_columns(of_sources[job.shards[number].stated.source], task.columns)
     return (
         [dict(sorted(own.items())) for own in of_shards],
         {name: dict(sorted(own.items())) for name, own in of_sources.items()},

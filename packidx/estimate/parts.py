@@ -2,19 +2,18 @@
 
 `part-00000-KEY-DIGEST.parquet`: KEY is a digest of all that decides the rows (`tasks.plan_parts`),
 DIGEST one of the file. A killed run's part, and a part of the table that is there, is reused if it
-has the key of a part that is to be made. Its schema's metadata hold the columns of each task.
+has the key of a part that is to be made. Its footer lists the tasks that its rows are of, so that
+those which are asked for at another place are reused, too.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, groupby, repeat
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packidx.digests import file_digest
+from packidx.errors import FormatError
 from packidx.format import parquet, schema
 from packidx.format.lengths import PART_NAME
 from packidx.format.manifest import File
@@ -39,7 +39,7 @@ PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repai
 )
 """Why rows are rejected that may be usable in another run."""
 
-_COLUMNS = b"columns"  # of a part's schema: JSON, a list of [columns, number of tasks]
+_TASKS = b"tasks"  # of a part's footer: its `TaskRows`, as JSON
 _SUMMED = ("source", "method", "reason", "length", "label_tokens", "media")
 
 
@@ -84,37 +84,41 @@ def _added(ones: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]
     return dict(sorted((Counter(ones) + Counter(others)).items()))
 
 
+class TaskRows(NamedTuple):
+    """The rows of one task in a part."""
+
+    key: str
+    """Digest of all that decides them; empty if another run may find them usable."""
+    name: str
+    """What keys of records without a name of their own begin with."""
+    num_rows: int
+    columns: dict[str, str]
+    """Of the records, and what each is used as."""
+
+
 class Part(NamedTuple):
-    """A part that is made: its file, sums over its rows, and the columns of their records."""
+    """A part that is made: its file, sums over its rows, and its tasks in order."""
 
     file: File
     num_media: int
     sources: dict[str, SourceSums]
-    columns: list[dict[str, str]]
-    """Of each task, in order: columns and what each is used as."""
+    tasks: list[TaskRows]
 
 
 class OldRows(NamedTuple):
     """The rows of one task in a part of the table that is there."""
 
     file: StoredFile
-    task: int
-    """Number of the task in its part."""
     first: int
     """Row of the part that they begin with."""
-    name: str
-    """What keys of records without a name of their own begin with."""
+    rows: TaskRows
 
 
 # -- written ---------------------------------------------------------------------------------------
 
 
 def write_part(
-    folder: str,
-    name: str,
-    table: pa.Table,
-    columns: Sequence[Mapping[str, str]],
-    temporary: str,
+    folder: str, name: str, table: pa.Table, tasks: Sequence[TaskRows], temporary: str
 ) -> Part:
     """Write a part, by way of `begin_part`'s file.
 
@@ -122,23 +126,30 @@ def write_part(
         folder: where it belongs.
         name: its name up to the key.
         table: of schema `LENGTHS_WITH_SPANS`; a part without spans leaves their column out.
-        columns: of each task.
+        tasks: of its rows, in order.
 
     Raises:
         OSError: it cannot be written.
     """
-    table = _with_what_is_known(table)
-    runs = [[dict(own), len([*run])] for own, run in groupby(columns)]
-    stated = table.schema.with_metadata({_COLUMNS: json.dumps(runs, ensure_ascii=False)})
-    with files.naming(temporary), parquet.open_writer(temporary, stated) as writer:
+    table, known = _with_what_is_known(table), [*_known(tasks, table["reason"])]
+    with files.naming(temporary), parquet.open_writer(temporary, table.schema) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP)
+        writer.add_key_value_metadata({_TASKS: msgspec.json.encode(known)})
     files.fsync_path(temporary)
     nbytes, sha256 = os.path.getsize(temporary), file_digest(temporary)
-    file = File(
-        path=f"{name}-{sha256[:16]}.parquet", rows=table.num_rows, bytes=nbytes, sha256=sha256
-    )
+    path = f"{name}-{sha256[:16]}.parquet"
+    file = File(path=path, rows=table.num_rows, bytes=nbytes, sha256=sha256)
     _put(temporary, folder, file)
-    return _summed(file, table, columns)
+    return _summed(file, table, known)
+
+
+def _known(tasks: Sequence[TaskRows], reasons: pa.ChunkedArray) -> Iterator[TaskRows]:
+    """Yield `tasks`, those without a key that have a row with one of `PASSING_REASONS`."""
+    first = 0
+    for task in tasks:
+        why = pc.unique(reasons.slice(first, task.num_rows)).to_pylist()
+        yield task if PASSING_REASONS.isdisjoint(why) else task._replace(key="")
+        first += task.num_rows
 
 
 def begin_part(folder: str, number: int) -> str:
@@ -172,9 +183,9 @@ def _with_what_is_known(table: pa.Table) -> pa.Table:
     return table.select((schema.LENGTHS_WITH_SPANS if known else schema.LENGTHS).names)
 
 
-def _summed(file: File, table: pa.Table, columns: Sequence[Mapping[str, str]]) -> Part:
+def _summed(file: File, table: pa.Table, tasks: list[TaskRows]) -> Part:
     num_media = pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0
-    return Part(file, num_media, _source_sums(table), [dict(own) for own in columns])
+    return Part(file, num_media, _source_sums(table), tasks)
 
 
 def _source_sums(table: pa.Table) -> dict[str, SourceSums]:
@@ -216,6 +227,34 @@ def finished_parts(folder: str) -> dict[str, StoredFile]:
     return parts
 
 
+def rows_in(files: Iterable[StoredFile]) -> tuple[dict[str, OldRows], list[str]]:
+    """Return the rows in parts by the keys of their tasks, and what is wrong with other parts.
+
+    Raises:
+        OSError: a part cannot be read.
+    """
+    rows: dict[str, OldRows] = {}
+    damaged = []
+    for file in files:
+        try:
+            with local_copy(file) as copy, pq.ParquetFile(copy) as stored:
+                first = 0
+                for task in _tasks_of(stored):
+                    if task.key:
+                        rows[task.key] = OldRows(file, first, task)
+                    first += task.num_rows
+        except FormatError as error:
+            damaged.append(str(error).partition(":")[0])
+    return rows, damaged
+
+
+def _tasks_of(stored: pq.ParquetFile) -> list[TaskRows]:
+    """The tasks of a part; none if it does not say them."""
+    stated = (stored.metadata.metadata or {}).get(_TASKS, b"[]")
+    tasks = msgspec.json.decode(stated, type=list[TaskRows])
+    return tasks if sum(task.num_rows for task in tasks) == stored.metadata.num_rows else []
+
+
 def copy_part(file: StoredFile, folder: str, name: str, number: int) -> Part:
     """Copy a part into `folder`, if it is not there, under its name in this table.
 
@@ -225,7 +264,7 @@ def copy_part(file: StoredFile, folder: str, name: str, number: int) -> Part:
     """
     with local_copy(file) as copy:
         with pq.ParquetFile(copy, page_checksum_verification=True) as stored:
-            table, columns = stored.read(columns=_SUMMED, use_threads=False), _columns_of(stored)
+            table, tasks = stored.read(columns=_SUMMED, use_threads=False), _tasks_of(stored)
         assert file.nbytes is not None and file.sha256 is not None  # a manifest has stated them
         path = f"{name}-{file.sha256[:16]}.parquet"
         made = File(path=path, rows=table.num_rows, bytes=file.nbytes, sha256=file.sha256)
@@ -234,30 +273,16 @@ def copy_part(file: StoredFile, folder: str, name: str, number: int) -> Part:
             shutil.copyfile(copy, temporary)
             files.fsync_path(temporary)
             _put(temporary, folder, made)
-    return _summed(made, table, columns)
-
-
-def _columns_of(stored: pq.ParquetFile) -> list[dict[str, str]]:
-    """The columns of each task of a part."""
-    runs = json.loads((stored.schema_arrow.metadata or {}).get(_COLUMNS, b"[]"))
-    return [*chain.from_iterable(repeat(own, number) for own, number in runs)]
+    return _summed(made, table, tasks)
 
 
 @lru_cache(maxsize=1)
-def read_part(file: StoredFile) -> tuple[pa.Table, list[dict[str, str]]]:
-    """The rows of a part, and the columns of each of its tasks.
+def read_part(file: StoredFile) -> pa.Table:
+    """The rows of a part.
 
     Raises:
         FormatError: it is damaged.
         OSError: it cannot be read.
     """
     with local_copy(file) as copy, pq.ParquetFile(copy, page_checksum_verification=True) as stored:
-        table = conform(stored.read(use_threads=False), schema.LENGTHS_WITH_SPANS)
-        return table, _columns_of(stored)
-
-
-def passing_rows(file: StoredFile) -> pa.ChunkedArray:
-    """bool [n]: True if a row of a part is rejected for one of `PASSING_REASONS`."""
-    with local_copy(file) as copy:
-        reasons = pq.read_table(copy, columns=["reason"])["reason"]
-    return pc.is_in(reasons, pa.array(sorted(PASSING_REASONS)))
+        return conform(stored.read(use_threads=False), schema.LENGTHS_WITH_SPANS)

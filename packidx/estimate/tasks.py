@@ -31,6 +31,7 @@ from packidx.estimate.job import EstimateJob, Task, list_tasks
 from packidx.estimate.parts import (
     OldRows,
     Part,
+    TaskRows,
     begin_part,
     copy_part,
     is_begun,
@@ -188,32 +189,34 @@ def make_part(
         progress(part.file.rows)
         return part
     temporary = begin_part(folder, plan.number)
-    tables, columns = [schema.LENGTHS_WITH_SPANS.empty_table()], []
+    tables, known = [schema.LENGTHS_WITH_SPANS.empty_table()], []
     for task, old in zip(plan.tasks, plan.old, strict=True):
-        table, own = _count(task, counter, progress) if old is None else _reused(task, old)
-        if old is not None:
-            progress(table.num_rows)
-        tables.append(table)
+        if old is None:
+            columns = dict[str, str]()
+            tables.append(_count(task, counter, columns, progress))
+        else:
+            columns = old.rows.columns
+            tables.append(_reused(task, old))
+            progress(task.range.num_records)
         if len(tables) > _TABLES:
             tables = [pa.concat_tables(tables).combine_chunks()]
-        columns.append(own)
+        known.append(TaskRows(task.key, task.shard.name, task.range.num_records, columns))
     rows = pa.concat_tables(tables).combine_chunks()
-    return write_part(folder, name, rows, columns, temporary)
+    return write_part(folder, name, rows, known, temporary)
 
 
-def _reused(task: Task, old: OldRows) -> tuple[pa.Table, dict[str, str]]:
-    """Return the rows of a task as a count would make them, and their records' columns.
+def _reused(task: Task, old: OldRows) -> pa.Table:
+    """Return the rows of a task as a count would make them.
 
     Raises:
         FormatError: a part is damaged.
         OSError: it cannot be read.
     """
-    table, columns = read_part(old.file)
     num, shard, first = task.range.num_records, task.shard, task.first_id
-    rows = table.slice(old.first, num)
+    rows = read_part(old.file).slice(old.first, num)
     made, now = (
         pc.binary_join_element_wise(f"{name}#", rows.column("row").cast(pa.string()), "")
-        for name in (old.name, shard.name)
+        for name in (old.rows.name, shard.name)
     )
     values = {
         "sample_id": as_arrow(np.arange(first, first + num, dtype=np.int64)),
@@ -224,15 +227,18 @@ def _reused(task: Task, old: OldRows) -> tuple[pa.Table, dict[str, str]]:
     for name, column in values.items():
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, schema.LENGTHS_WITH_SPANS.field(name), column)
-    return rows, columns[old.task]
+    return rows
 
 
 def _count(
-    task: Task, counter: RecordCounter, progress: Callable[[int], None]
-) -> tuple[pa.Table, dict[str, str]]:
-    """Return the rows of a task, and their records' columns."""
-    tables, columns = [schema.LENGTHS_WITH_SPANS.empty_table()], dict[str, str]()
-    shard, part = task.shard, task.range
+    task: Task, counter: RecordCounter, columns: dict[str, str], progress: Callable[[int], None]
+) -> pa.Table:
+    """Return the rows of a task.
+
+    Args:
+        columns: as of `shard_rows`.
+    """
+    tables, shard, part = [schema.LENGTHS_WITH_SPANS.empty_table()], task.shard, task.range
     try:
         for table in shard_rows(shard, part, task.first_id, counter, columns):
             tables.append(table)
@@ -245,7 +251,7 @@ def _count(
             f"{shard.path} changed while it was counted: {part.num_records} records before and "
             f"{counted.num_rows} now between bytes {part.start} and {part.end}; start again"
         )
-    return counted, columns
+    return counted
 
 
 @dataclass(frozen=True, slots=True)
