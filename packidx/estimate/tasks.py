@@ -6,7 +6,7 @@ import functools
 import gc
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ from packidx.processor.counts import (
 )
 from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRange
 from packidx.records.media.opener import forget_media
-from packidx.run.workers import Progress, Setup, WorkerDied, Workers
+from packidx.run.workers import Progress, WorkerDied, Workers
 
 _TABLES = 64
 """Tables that are joined at a time: one takes 50 kB of Arrow's objects, however few its rows."""
@@ -157,10 +157,11 @@ def _made_by_workers(
     Raises:
         SourceError: also when a worker process dies.
     """
-    count = functools.partial(make_part, folder=folder)
     counter = job.counter
+    known = counter.decided, counter.identity()
+    make = functools.partial(_made_by_worker, folder=folder, known=known)
     try:
-        for _, part in count_by(workers, count, plans, job.settings, counter, here=lambda: counter):
+        for _, part in workers.run(make, plans, CounterSetup(job.settings), here=lambda: counter):
             yield part
     except WorkerDied as died:
         waiting = [plans[number] for number in died.waiting]
@@ -272,48 +273,24 @@ class CounterSetup:
         return counter
 
 
-def count_by(
-    workers: Workers,
-    count: Callable[[Any, RecordCounter], Any],
-    items: Collection[Any],
-    settings: CounterSettings,
+def _made_by_worker(
+    plan: PartPlan,
     counter: RecordCounter,
-    *,
-    here: Setup,
-    in_turn: bool = False,
-) -> Iterator[tuple[int, Any]]:
-    """(number, ``count(item, counter)``) of every item, as of `Workers.run`.
-
-    Args:
-        count: picklable.
-        counter: the caller's, whose text backend and comparison all take over.
-        here: makes the counter where the caller's process counts itself.
-        in_turn: results come in the items' order.
+    folder: str,
+    known: tuple[tuple[str | None, Compared], tuple[str | None, ...]],
+) -> Part:
+    """`make_part`, with what the parent has decided.
 
     Raises:
-        MismatchError: a worker loaded another processor, encoder or transform.
-        OptionError, WorkerDied, SourceError: as of `Workers.run`.
+        MismatchError: the worker loaded another processor, encoder or transform.
     """
-    known = counter.decided, counter.identity()
-    call = functools.partial(_counted, count=count, settings=settings, known=known)
-    return workers.run(call, items, CounterSetup(settings), here=here, in_turn=in_turn)
-
-
-def _counted(
-    item: Any,
-    counter: RecordCounter,
-    count: Callable[[Any, RecordCounter], Any],
-    settings: CounterSettings,
-    known: tuple[tuple[str | None, Compared], tuple[str | None, ...]],
-) -> Any:
     counter.decided, identity = known
     if counter.identity() != identity:
-        name = settings.processor or (counter.encoder.name if counter.encoder else "the transform")
         raise MismatchError(
-            f"{name} changed while it was loaded: a worker has {counter.identity()}, the parent "
-            f"{identity}; start again"
+            "the processor, encoder or transform changed while it was loaded: a worker has "
+            f"{counter.identity()}, the parent {identity}; start again"
         )
-    return count(item, counter)
+    return make_part(plan, counter, folder)
 
 
 def shard_rows(

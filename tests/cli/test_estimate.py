@@ -114,18 +114,18 @@ def test_what_is_reused_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
         pairs = [line.split("  ", 1) for line in said.splitlines() if "  " in line.strip()]
         return {"err": warned} | {name.strip(): text.strip() for name, text in pairs}
 
-    assert "taken over" not in lines()
+    assert "reused" not in lines()
     with (data / "b.jsonl").open("a") as file:
         file.write(GOOD)
     (data / "a.jsonl").rename(data / "d.jsonl")
     (data / "c.jsonl").unlink()
     said = lines()
-    assert said["taken over"] == "3 samples of 1 shard"
+    assert said["reused"] == "3 samples of 1 shard"
     assert said["counted"] == "4 samples of 1 shard: b.jsonl"
     next(out.glob("part-00000*")).write_bytes(b"")
     (data / "e.jsonl").write_text(GOOD)
     said = lines()
-    assert said["taken over"] == "0 samples of 0 shards"
+    assert said["reused"] == "0 samples of 0 shards"
     assert "parquet has 0 bytes" in said["err"]
     command.append("--json")
     (data / "e.jsonl").unlink()
@@ -134,7 +134,7 @@ def test_what_is_reused_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (taken["num_samples"], taken["num_counted"]) == (7, 0)
     assert taken["counted"] == []
     command[-1] = "--fresh"
-    assert "taken over" not in lines()
+    assert "reused" not in lines()
     (out / "manifest.json").write_text("{}")
     command.pop()
     assert main(command) == 1, "a folder that may be anybody's"
