@@ -117,7 +117,6 @@ def test_what_is_reused_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "reused" not in lines()
     with (data / "b.jsonl").open("a") as file:
         file.write(GOOD)
-    (data / "a.jsonl").rename(data / "d.jsonl")
     (data / "c.jsonl").unlink()
     said = lines()
     assert said["reused"] == "3 samples of 1 shard"
