@@ -16,7 +16,7 @@ from .show.console import print_facts, print_rows, say, warn, with_parts
 
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary
-    from packidx.estimate.again import TakenOver
+    from packidx.estimate.again import Reused
     from packidx.estimate.summary import Mistaken
     from packidx.precompute import PrecomputeSummary
 
@@ -205,7 +205,7 @@ def print_lengths(summary: LengthsSummary) -> None:
     if summary.methods and (said := compared_fact(summary.compared, summary.methods)):
         facts["compared"] = said
     facts["table"] = f"{summary.path} ({state})"
-    facts |= taken_over_facts(summary.taken_over)
+    facts |= reused_facts(summary.reused)
     if summary.resumed_parts:
         facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
     print_facts("Lengths", facts)
@@ -233,7 +233,7 @@ def untrained_warnings(summary: LengthsSummary) -> list[str]:
 
 def warnings_of(summary: LengthsSummary) -> list[str]:
     """A sentence for all that is to be known of the table, whoever counted it."""
-    parts = [] if summary.taken_over is None else summary.taken_over.damaged
+    parts = [] if summary.reused is None else summary.reused.damaged
     return [*summary.warnings, *(f"{text}; its rows are counted again" for text in parts)]
 
 
@@ -270,19 +270,19 @@ _NAMED = 5
 """Shards that are named in a line."""
 
 
-def taken_over_facts(taken: TakenOver | None) -> dict[str, str]:
-    """Lines of what was taken over, and what was counted."""
-    if taken is None:
+def reused_facts(reused: Reused | None) -> dict[str, str]:
+    """Return lines of what was reused, and what was counted."""
+    if reused is None:
         return {}
-    if taken.reason is not None:
-        return {"taken over": f"nothing: {taken.reason}"}
-    samples = number_of(taken.num_samples, "sample")
-    facts = {"taken over": f"{samples} of {number_of(taken.num_shards, 'shard')}"}
-    if taken.num_counted_shards:
-        number = number_of(taken.num_counted, "sample")
-        shards = number_of(taken.num_counted_shards, "shard")
-        named = taken.counted[:_NAMED]
-        more = len(taken.counted) - len(named)
+    if reused.reason is not None:
+        return {"reused": f"nothing: {reused.reason}"}
+    samples = number_of(reused.num_samples, "sample")
+    facts = {"reused": f"{samples} of {number_of(reused.num_shards, 'shard')}"}
+    if reused.num_counted_shards:
+        number = number_of(reused.num_counted, "sample")
+        shards = number_of(reused.num_counted_shards, "shard")
+        named = reused.counted[:_NAMED]
+        more = len(reused.counted) - len(named)
         listed = ", ".join(named) + (f" and {more:,} more (--json names them)" if more else "")
         facts["counted"] = f"{number} of {shards}: {listed}"
     return facts

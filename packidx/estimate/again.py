@@ -1,42 +1,40 @@
-"""A lengths table that is there: whether it is the one that is asked for, and what it knows.
+"""The lengths table that is there: True if it is the one that is asked for, and what is reused.
 
-A shard is taken for the one that was counted, without being read, where its identity is the same
-(`packidx.io.storage.Identity`); one of a store by its version.
+A part is reused if its name has the key of a planned part, the rows of a task if its part's footer
+has the task's key. A shard that has the URI, the size and the time of change (in a store: the
+version) of the manifest's is not scanned.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from msgspec import structs
 
-from packidx.errors import FormatError
 from packidx.estimate.comparison import compared_with
-from packidx.estimate.job import EstimateJob, difference, make_manifest, recipe, recipe_of
-from packidx.estimate.parts import OldParts, read_note
-from packidx.estimate.tasks import Task, make_tasks
+from packidx.estimate.job import EstimateJob, difference, draft_manifest
+from packidx.estimate.parts import PASSING_REASONS, OldRows, key_of, rows_in
+from packidx.estimate.tasks import PartPlan, plan_parts
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import DEFAULT, Layout
-from packidx.io import storage
 from packidx.io.copies import StoredFile
 from packidx.io.storage import reading
 from packidx.processor.counts import Compared
-from packidx.records.containers.base import RecordRange
 from packidx.records.containers.tar import APART, TAR
 from packidx.records.shard_marks import is_unchanged
-from packidx.records.shards import InputFile, ScannedShard
+from packidx.records.shards import InputFile, ScannedShard, ranges_of
 from packidx.software import software
 
 
 @dataclass(frozen=True, slots=True)
-class TakenOver:
-    """The part of a table that is an earlier one's, and why the rest is not."""
+class Reused:
+    """The rows of a table that are an earlier one's, and why the others are not."""
 
     num_samples: int = 0
-    """Rows that were taken over."""
+    """Rows that were reused."""
     num_shards: int = 0
     """Shards all of whose rows were."""
     num_counted: int = 0
@@ -45,40 +43,22 @@ class TakenOver:
     counted: list[str] = field(default_factory=list)
     """Shards of which some rows were counted."""
     reason: str | None = None
-    """Why nothing was taken over at all."""
+    """Why nothing was reused at all."""
     damaged: list[str] = field(default_factory=list)
-    """Parts of the earlier table that were of no use."""
+    """Parts of the earlier table that cannot be read."""
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """A lengths table whose rows may be taken over.
+    """A lengths table whose rows may be reused.
 
     Args:
-        path: where it is.
-        manifest: what it says.
+        path: its folder.
+        manifest: its manifest.
     """
 
     path: str
     manifest: LengthsManifest
-
-    @cached_property
-    def notes(self) -> list[StoredFile]:
-        """What its parts are made of; nothing where it does not say it."""
-        return [file.within(self.path) for file in self.manifest.notes or ()]
-
-    @cached_property
-    def ranges(self) -> list[tuple[RecordRange, ...]]:
-        """The ranges of each shard, as far as the notes are sound.
-
-        Raises:
-            OSError: a store cannot be asked.
-        """
-        ranges: list[list[RecordRange]] = [[] for _ in self.manifest.shards]
-        for placed in storage.overlapped(_ranges_in, self.notes):
-            for number, part in placed:
-                ranges[number].append(part)
-        return [tuple(own) for own in ranges]
 
     @cached_property
     def _layouts(self) -> dict[str, Layout]:
@@ -88,17 +68,8 @@ class Earlier:
     def _by_uri(self) -> dict[str, int]:
         return {shard.uri: number for number, shard in enumerate(self.manifest.shards)}
 
-    def difference(self, job: EstimateJob) -> str | None:
-        """Return why no row may stand in the table of `job`: it was made in another way, or does
-        not say how."""
-        if not job.counter.is_known:
-            return "its encoder has no fingerprint to be known by"
-        if reason := difference(recipe(job), recipe_of(self.manifest)):
-            return reason
-        return None if self.notes else "it does not say what its rows were made of"
-
     def known_scan(self, file: InputFile) -> ScannedShard | None:
-        """Return what a scan of `file` would find, if it is certainly the one that was counted.
+        """Return what a scan of `file` would find, if it is unchanged.
 
         Raises:
             SourceError: it cannot be read.
@@ -106,13 +77,13 @@ class Earlier:
         number = self._by_uri.get(file.uri)
         if number is None or self.manifest.software.get("packidx") != software()["packidx"]:
             return None
-        shard, ranges = self.manifest.shards[number], self.ranges[number]
-        if sum(part.num_records for part in ranges) != shard.rows:
-            return None
         if file.container == TAR and APART in self.manifest.rejected:
-            return None  # which keys come again, and which samples are torn, is in no note
-        is_read_alike = _as_read(self._layouts[shard.source]) == _as_read(file.layout)
-        if shard.container != file.container or not is_read_alike:
+            return None  # a manifest does not say which samples are torn
+        shard = self.manifest.shards[number]
+        ranges, layout = ranges_of(shard), _as_read(self._layouts[shard.source])
+        if (shard.container, layout) != (file.container, _as_read(file.layout)):
+            return None
+        if sum(part.num_records for part in ranges) != shard.rows:
             return None
         with reading(file.path):
             if not is_unchanged(file.path, shard):
@@ -120,28 +91,17 @@ class Earlier:
         return ScannedShard(structs.replace(shard, source=file.source, columns=None), ranges)
 
     def is_table_of(self, job: EstimateJob) -> bool:
-        """Return whether it is the table that `job`, of which nothing is decided, would make:
-        nothing is to be counted, and all stands in its place."""
-        job, old = self._decided_as_here(job), OldParts()
-        old.add(self.notes)
-        tasks = make_tasks(job, old)
-        for task in tasks:
-            for placed, rows in zip(task.ranges, task.old, strict=True):
-                if rows is None or rows.rows.place != placed.place:
-                    return False
+        """Return True if `job`, of which nothing is decided, would make this very table."""
         engine = (self.manifest.text_engine or {}).get("name", "")
-        if job.num_rows != self.manifest.num_samples or not self.notes:
-            return False
-        if not engine.startswith(job.wanted_backend or ""):
-            return False
-        try:
-            parts = [
-                structs.replace(read_note(note), note=file)
-                for note, file in zip(self.notes, self.manifest.notes or (), strict=True)
-            ]
-        except FormatError:
-            return False
-        return _untimed(make_manifest(job, parts)) == _untimed(self.manifest)
+        job, keys = self._decided_as_here(job), [key_of(file.path) for file in self.manifest.files]
+        return (
+            job.counter.is_known
+            and engine.startswith(job.wanted_backend or "")
+            and PASSING_REASONS.isdisjoint(self.manifest.rejected)
+            and _stated(draft_manifest(job)) == _stated(self.manifest)
+            and [plan.key for plan in plan_parts(job)] == keys
+            and not rows_in(file.within(self.path) for file in self.manifest.files)[1]
+        )
 
     def _decided_as_here(self, job: EstimateJob) -> EstimateJob:
         """Return `job` with what was decided on the data of this table, whose processor is compared
@@ -156,19 +116,31 @@ class Earlier:
             compared = Compared(here, *numbers, unequal)
         return replace(job, backend=None if engine is None else dict(engine), compared=compared)
 
+    def find_rows(self, job: EstimateJob) -> tuple[dict[str, OldRows], Reused]:
+        """Return the rows that `job` can reuse by the keys of their tasks, and what is wrong.
 
-def _ranges_in(note: StoredFile) -> list[tuple[int, RecordRange]]:
-    """The number of its shard and the range of all rows of a part; nothing of a damaged note."""
-    with contextlib.suppress(FormatError):
-        return [(rows.place.shard, rows.range) for rows in read_note(note).ranges]
-    return []
+        Raises:
+            OSError: a part cannot be read.
+        """
+        if not job.counter.is_known:
+            return {}, Reused(reason="its encoder has no fingerprint to be known by")
+        if reason := difference(draft_manifest(job), self.manifest):
+            return {}, Reused(reason=reason)
+        rows, damaged = rows_in(file.within(self.path) for file in self.manifest.files)
+        return rows, Reused(damaged=damaged)
 
 
-def _untimed(manifest: LengthsManifest) -> LengthsManifest:
-    """`manifest` without what changes where a shard is touched or copied."""
-    nothing = dict.fromkeys(("mtime", "identity", "version"))
-    shards = tuple(structs.replace(shard, **nothing) for shard in manifest.shards)
-    return structs.replace(manifest, shards=shards, digest="")
+def _stated(manifest: LengthsManifest) -> list[Any]:
+    """Return what of a manifest is known before anything is counted, but for times of change."""
+    return [
+        *(manifest.options, manifest.encoder, manifest.transform, manifest.software),
+        manifest.text_engine,
+        [
+            structs.replace(shard, columns=None, mtime=None, version=None)
+            for shard in manifest.shards
+        ],
+        [(each.name, each.media_root, each.remote_media, each.layout) for each in manifest.sources],
+    ]
 
 
 def _as_read(layout: Layout) -> Layout:
@@ -176,27 +148,34 @@ def _as_read(layout: Layout) -> Layout:
     return structs.replace(layout, sample_ratio=DEFAULT.sample_ratio)
 
 
-def told(job: EstimateJob, tasks: Sequence[Task], damaged: list[str]) -> TakenOver:
-    """Return what is told of rows that are taken over.
+def reuse(
+    plans: Sequence[PartPlan], finished: dict[str, StoredFile], rows: dict[str, OldRows]
+) -> list[PartPlan]:
+    """Return `plans` with what is not counted.
 
     Args:
-        job: the job.
-        tasks: all of it.
-        damaged: parts that were of no use.
+        finished: parts of a killed run, by their keys.
+        rows: of the table that is there, by the keys of their tasks.
     """
-    counted = [
-        placed
-        for task in tasks
-        for placed, rows in zip(task.ranges, task.old, strict=True)
-        if rows is None
-    ]
-    num_counted = sum(placed.range.num_records for placed in counted)
-    shards = sorted({placed.shard.number for placed in counted})
-    return TakenOver(
+    there = {key_of(old.file.path): old.file for old in rows.values()}
+    planned = []
+    for plan in plans:
+        old = tuple(rows.get(task.key) for task in plan.tasks)
+        made = finished.get(plan.key) or (there.get(plan.key) if all(old) else None)
+        planned.append(replace(plan, made=made, old=old))
+    return planned
+
+
+def reused_of(job: EstimateJob, plans: Sequence[PartPlan], found: Reused) -> Reused:
+    """Return how many rows are reused, and which shards are counted."""
+    counted = [task for plan in plans for task in plan.counted]
+    num_counted = sum(task.range.num_records for task in counted)
+    shards = sorted({task.shard.number for task in counted})
+    return replace(
+        found,
         num_samples=job.num_rows - num_counted,
         num_shards=len(job.shards) - len(shards),
         num_counted=num_counted,
         num_counted_shards=len(shards),
-        counted=[job.shards[number].context.name for number in shards],
-        damaged=damaged,
+        counted=[] if found.reason else [job.shards[number].context.name for number in shards],
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.estimate.again import Earlier, TakenOver, told
+from packidx.estimate.again import Earlier, Reused, reuse, reused_of
 from packidx.estimate.comparison import choose_text_backend, compare_processor
 from packidx.estimate.counter import CounterSettings, check_renders
 from packidx.estimate.job import (
@@ -19,7 +19,7 @@ from packidx.estimate.job import (
     make_manifest,
     refuse_changed_shards,
 )
-from packidx.estimate.parts import NOTES, OldParts, SourceSums
+from packidx.estimate.parts import OldRows, SourceSums, finished_parts
 from packidx.estimate.summary import (
     CountSummary,
     absent_columns,
@@ -27,12 +27,11 @@ from packidx.estimate.summary import (
     mistaken_sources,
     read_limit,
 )
-from packidx.estimate.tasks import CounterSetup, make_parts, make_tasks
+from packidx.estimate.tasks import CounterSetup, make_parts, plan_parts
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Layout
 from packidx.io import files, urls
-from packidx.io.copies import StoredFile
 from packidx.io.output_folder import discard_abandoned, replacing
 from packidx.io.own_files import remove_stale
 from packidx.lengths.parts import KIND, existing_manifest
@@ -62,8 +61,8 @@ class LengthsSummary(CountSummary):
     """Parts that an earlier run of this very job had finished before it ended."""
     compared: Mapping[str, Any] | None = None
     """What came of comparing the processor with the real one (FORMAT.md); None without one."""
-    taken_over: TakenOver | None = None
-    """What of an earlier table is in it; None where there was none, or all was to be counted."""
+    reused: Reused | None = None
+    """What of an earlier table is in it; None if there was none, or with `fresh`."""
 
 
 def estimate_lengths(
@@ -97,16 +96,15 @@ def estimate_lengths(
     Pixels are not decoded, except by an `encode` that does. Every record becomes one row; one that
     cannot be a sample has ``status = 'rejected'`` and a reason. The table's bytes do not depend on
     `workers`, nor on whether the run was killed and started again: a restart with the same
-    arguments takes over the parts that are finished, if their media did not change since, unless
-    `encode` has no ``fingerprint()`` to be known by.
+    arguments reuses the parts that are finished, unless `encode` has no ``fingerprint()``.
 
     Args:
         sources: files, globs or folders, each possibly as ``NAME=…``, or URLs of any of these, or a
             dict of these by name;
             ``mix:FILE`` is a mix whatever its name is; a `DataSet` has a layout of its own.
         output: the table's folder, or a URL of one. A lengths table there is replaced, whole; rows
-            of shards that are the same, and refer to the same media, are taken over where the table
-            was made with the same options by the same software.
+            of unchanged shards are reused if it was made with the same options by the same
+            software. Their media are not looked at.
         processor: folder or hub name of a Hugging Face processor; without one, lengths are
             taken from the records' own counts or guessed, and the rows say so.
         processor_settings: in place of the folder's own, ``{"images.max_pixels": 602112}``; a name
@@ -143,7 +141,7 @@ def estimate_lengths(
             is, the cluster that RAY_ADDRESS names, or a new one here. The bytes are the same.
         max_rejected: share of a source's records that may be rejected: a number from 0 to 1, or
             text such as ``'5%'``. The table is written all the same; None raises nothing.
-        fresh: take nothing over from a table that is there.
+        fresh: count all records, whatever table is there.
         progress: called with how far the work is.
 
     Raises:
@@ -196,9 +194,9 @@ def estimate_lengths(
         job = EstimateJob(own, settings, counter, root, remote, wanted, method=method)
         if earlier is not None and earlier.is_table_of(job):
             discard_abandoned(output)
-            remove_stale(output, KIND, [file.path for file in earlier.manifest.all_files])
-            taken = TakenOver(earlier.manifest.num_samples, len(job.shards))
-            summary = replace(_summary(output, earlier.manifest, begun, taken), existed=True)
+            remove_stale(output, KIND, [file.path for file in earlier.manifest.files])
+            reused = Reused(earlier.manifest.num_samples, len(job.shards))
+            summary = replace(_summary(output, earlier.manifest, begun, reused), existed=True)
         else:
             job = decided(job)
             summary = _make(job, output, counting, earlier, wrong, fresh, progress, begun)
@@ -228,35 +226,24 @@ def _make(
 
     Args:
         earlier: a table that is there.
-        wrong: what is wrong with the manifest of one that is of no use.
-        fresh: no row is taken over, but of a killed run that took none over either.
+        wrong: what is wrong with the manifest of one that cannot be used.
+        fresh: no row is reused, but of a killed run with the same option.
     """
-    old, taken = OldParts(), None
-    reason = None if fresh else wrong
+    rows: dict[str, OldRows] = {}
+    found = None if wrong is None or fresh else Reused(reason=wrong)
     if earlier is not None:
-        reason = earlier.difference(job)
-        if reason is None:
-            old.add(earlier.notes)
+        rows, found = earlier.find_rows(job)
     uploaded = functools.partial(progress, "upload")
-    # A killed run's rows serve the next one where relative paths lead where they led then.
-    identity = f"{'fresh' if fresh else ''}\n{os.getcwd()}"
-    with replacing(output, KIND, identity, uploaded) as built:
-        notes = sorted(name for name in os.listdir(built.table) if name.startswith(NOTES[0]))
-        old.add([StoredFile(os.path.join(built.table, name)) for name in notes], True)
-        tasks = make_tasks(job, old)
-        if reason is not None:
-            num_shards = len(job.shards)
-            taken = TakenOver(
-                num_counted=job.num_rows, num_counted_shards=num_shards, reason=reason
-            )
-        elif earlier is not None:
-            taken = told(job, tasks, old.damaged)
-        parts = make_parts(job, tasks, built.table, workers, progress)
+    with replacing(output, KIND, "fresh" if fresh else "", uploaded) as built:
+        finished = finished_parts(built.table) if job.counter.is_known else {}
+        plans = reuse(plan_parts(job), finished, rows)
+        parts = make_parts(job, plans, built.table, workers, progress)
         refuse_changed_shards(job)
         manifest = make_manifest(job, parts)
-        built.keep([file.path for file in manifest.all_files])
+        built.keep([file.path for file in manifest.files])
         files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
-    return _summary(output, manifest, begun, taken, sum(task.is_resumed for task in tasks))
+    reused = found and reused_of(job, plans, found)
+    return _summary(output, manifest, begun, reused, sum(plan.key in finished for plan in plans))
 
 
 def decided(job: EstimateJob) -> EstimateJob:
@@ -275,7 +262,7 @@ def _summary(
     path: str,
     manifest: LengthsManifest,
     begun: float,
-    taken: TakenOver | None = None,
+    reused: Reused | None = None,
     resumed: int = 0,
 ) -> LengthsSummary:
     return LengthsSummary(
@@ -294,5 +281,5 @@ def _summary(
         num_parts=len(manifest.files),
         resumed_parts=resumed,
         compared=None if manifest.encoder is None else manifest.encoder.compared,
-        taken_over=taken,
+        reused=reused,
     )

@@ -27,7 +27,6 @@ from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import record_key
 from packidx.records.media.opener import (
-    LookedAt,
     check_exists,
     check_reference,
     is_remote,
@@ -35,7 +34,6 @@ from packidx.records.media.opener import (
     open_media,
 )
 from packidx.records.media.paths import MediaRoot
-from packidx.records.media.references import refs_of
 from packidx.user_code import Function, Transform
 
 
@@ -255,8 +253,6 @@ class ShardContext:
     layout: Layout = DEFAULT
     has_media: bool = True
     """Whether records of its source may have media: only where none has is a placeholder text."""
-    looked_at: LookedAt | None = None
-    """Is told of every reference to media before it is followed."""
 
 
 def raw_records(
@@ -331,7 +327,7 @@ def _begun(
         return item
     with _errors_kept(item):
         if counter.opens_media:
-            opened = open_media(raw.record, shard.root, looked_at=shard.looked_at)
+            opened = open_media(raw.record, shard.root)
             counter.measure(opened, item)
             if item.measured is None:
                 item.conversation = parse(opened, has_media=shard.has_media)
@@ -352,10 +348,6 @@ def _look(item: ExaminedRecord, shard: ShardContext) -> None:
     if item.conversation is None:
         return
     with _errors_kept(item):
-        if shard.looked_at is not None:
-            for medium in item.conversation.media:
-                for ref in refs_of(medium):
-                    shard.looked_at.note(ref, shard.root)
         item.infos = tuple(_info(medium, shard) for medium in item.conversation.media)
         if any(not isinstance(medium.ref, str) for medium in item.conversation.media):
             # Content of files: a batch must not hold that of all its records.

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from packidx.digests import canonical_json, digest
 from packidx.estimate.counter import CounterSettings, RecordCounter, ShardContext
-from packidx.estimate.parts import Part, Place, SourceSums
+from packidx.estimate.parts import Part, SourceSums
 from packidx.format import schema
 from packidx.format.lengths import LengthsManifest, Source, fingerprint
 from packidx.format.manifest import (
@@ -23,14 +23,21 @@ from packidx.format.manifest import (
     decoded,
     sealed,
 )
-from packidx.io import storage
+from packidx.io import storage, urls
 from packidx.processor.counts import Compared
 from packidx.records.containers.base import RecordRange
+from packidx.records.containers.tar import TAR
 from packidx.records.ledger import merge_columns
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import LIST_KEYS
-from packidx.records.shard_marks import check_unchanged, range_keys
-from packidx.records.shards import InputFile, ScannedShard, own_root, short_names
+from packidx.records.shard_marks import check_unchanged
+from packidx.records.shards import (
+    InputFile,
+    ScannedShard,
+    own_root,
+    short_names,
+    stored_range,
+)
 from packidx.software import software
 
 _MEDIA = frozenset(keys[0] for keys in LIST_KEYS.values())  # which a source is said not to have
@@ -43,8 +50,6 @@ class JobShard(NamedTuple):
     stated: Shard
     """As the manifest has it, but for its columns."""
     ranges: tuple[RecordRange, ...]
-    keys: tuple[str | None, ...]
-    """Of the ranges (`records.shard_marks.range_keys`)."""
 
 
 @dataclass(frozen=True)
@@ -148,95 +153,81 @@ def job_shards(
             file.layout,
             takes_media and _MEDIA.isdisjoint(file.layout.ignore),
         )
-        keys = range_keys(scan.shard, file.layout, scan.ranges)
-        shards.append(JobShard(context, scan.shard, scan.ranges, keys))
+        shards.append(JobShard(context, scan.shard, scan.ranges))
     return tuple(shards)
 
 
-Recipe = dict[str, Any]
-"""All that decides the rows of a range but its content and the files that it refers to, by name."""
-
-
-def recipe(job: EstimateJob) -> Recipe:
-    """The recipe of a job, whose text backend and comparison are decided."""
-    compared = None if job.compared is None else job.compared.to_json()
-    return _recipe(job.options, job.encoder, job.transform, job.backend, compared, software())
-
-
-def recipe_of(manifest: LengthsManifest) -> Recipe:
-    """The recipe of a table."""
+def _recipe(manifest: LengthsManifest) -> dict[str, Any]:
+    """Return all that decides the rows of a record, but its content and media, by name."""
     encoder = manifest.encoder
-    bare = None if encoder is None else replace(encoder, compared=None)
-    compared = None if encoder is None else encoder.compared
-    made = manifest.transform, manifest.text_engine, compared, manifest.software
-    return _recipe(manifest.options, bare, *made)
-
-
-def _recipe(
-    options: Mapping[str, Any],
-    encoder: Encoder | None,
-    transform: Transform | None,
-    engine: Mapping[str, Any] | None,
-    compared: Mapping[str, Any] | None,
-    versions: Mapping[str, Any],
-) -> Recipe:
-    stated = compared or {}
+    stated = (encoder and encoder.compared) or {}
     return {
-        **options,
-        "encoder": encoder and replace(encoder, name=None).to_json(),
-        "transform": transform and transform.to_json(),
-        "text_engine": (engine or {}).get("name"),
+        **manifest.options,
+        "encoder": encoder and replace(encoder, name=None, compared=None).to_json(),
+        "transform": manifest.transform and manifest.transform.to_json(),
+        "text_engine": (manifest.text_engine or {}).get("name"),
         # Kinds that came since were compared as they were then.
         "comparison": [stated.get("with"), list(stated.get("unequal", ()))],
-        **versions,
+        **manifest.software,
     }
 
 
-def difference(mine: Recipe, theirs: Recipe) -> str | None:
-    """Return the first thing in which `theirs` is another recipe, in words."""
-    for name in [*mine, *(theirs.keys() - mine.keys())]:
-        was, now = theirs.get(name), mine.get(name)
-        if name == "processor" and mine["encoder"] == theirs["encoder"] is not None:
-            continue  # another spelling of its folder
-        if was != now and name in ("encoder", "transform"):
-            return f"its {name} has changed, or its settings or files have"
-        if was != now:
-            return f"its {name.replace('_', ' ')} has changed from {was} to {now}"
+def difference(mine: LengthsManifest, theirs: LengthsManifest) -> str | None:
+    """Return the first thing in which `theirs` has another recipe, in words."""
+    now, was = _recipe(mine), _recipe(theirs)
+    if now["encoder"] == was["encoder"] is not None:
+        now["processor"] = was.get("processor")  # another spelling of its folder
+    for name in [*now, *(was.keys() - now.keys())]:
+        if now.get(name) != was.get(name):
+            if name in ("encoder", "transform"):
+                return f"its {name} has changed, or its settings or files have"
+            shown = name.replace("_", " ")
+            return f"its {shown} has changed from {was.get(name)} to {now.get(name)}"
     return None
 
 
-class PlacedRange(NamedTuple):
-    """A range of a shard, and where its rows stand in the table."""
+class Task(NamedTuple):
+    """A range of a shard that is counted, and where its rows stand in the table."""
 
     shard: ShardContext
     range: RecordRange
-    key: str | None
-    """Of its rows: digest of all that decides them; None where nobody can tell."""
-    place: Place
+    first_id: int
+    """sample_id of its first row."""
+    key: str
+    """Digest of all that decides its rows, but for what of them follows from their place."""
 
 
-def placed_ranges(job: EstimateJob) -> Iterator[PlacedRange]:
-    """Yield the ranges of a job, of which all is decided, in order."""
+def list_tasks(job: EstimateJob) -> Iterator[Task]:
+    """Yield the tasks of a job, whose text backend and comparison are decided, in order."""
+    recipe = _recipe(draft_manifest(job))
+    if recipe["encoder"] is not None:
+        del recipe["processor"]  # its fingerprint names it, however its folder is spelt
     versions = [schema.FORMAT_VERSION, str(schema.LENGTHS_WITH_SPANS)]
-    shared = recipe(job)
-    if shared["encoder"] is not None:
-        del shared["processor"]  # its fingerprint names it, however its folder is spelt
-    head = digest(canonical_json([shared, job.counter.fingerprints(), versions]))
+    head = digest(canonical_json([recipe, job.counter.fingerprints(), versions]))
     first_id = 0
-    for shard in job.shards:
-        context = shard.context
-        names = context.number, context.source, context.name, shard.stated.uri
-        for part, content in zip(shard.ranges, shard.keys, strict=True):
-            key = None
-            if content is not None and job.counter.is_known:
-                drawn = None if job.transform is None else first_id  # it draws by sample ids
-                key = digest(canonical_json([head, content, drawn]))
-            yield PlacedRange(context, part, key, Place(first_id, *names))
+    for context, stated, ranges in job.shards:
+        root, layout = context.root, replace(context.layout, sample_ratio=DEFAULT.sample_ratio)
+        places = [urls.absolute(place) for place in (context.path, root.folder, *root.elsewhere)]
+        content = [stated.container, stated.fingerprint, stated.rows]
+        if stated.container == TAR:  # no digest is of its media
+            content += [stated.bytes, stated.mtime, stated.version]
+        shared = digest(canonical_json([head, places, layout.to_json(), content]))
+        for part in ranges:
+            drawn = None if job.transform is None else first_id  # it draws by sample ids
+            torn = getattr(part, "apart", ())
+            key = digest(canonical_json([shared, stored_range(part), torn, drawn]))
+            yield Task(context, part, first_id, key)
             first_id += part.num_records
 
 
 def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
     """The manifest of a finished table."""
+    manifest = draft_manifest(job, parts)
+    return sealed(replace(manifest, fingerprint=fingerprint(manifest.to_json())))
+
+
+def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManifest:
+    """The manifest of a table as far as it has these parts, without digests."""
     totals = {name: SourceSums() for name in job.layouts}
     for part in parts:
         for name, own in part.sources.items():
@@ -245,7 +236,7 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
     if encoder is not None and job.compared is not None:
         encoder = replace(encoder, compared=job.compared.to_json())
     of_shards, of_sources = _columns(job, parts)
-    manifest = LengthsManifest(
+    return LengthsManifest(
         fingerprint="",
         num_samples=total.num_samples,
         num_rejected=sum(total.rejected.values()),
@@ -260,13 +251,11 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
         text_engine=job.backend,
         sources=_sources(job, totals, of_sources),
         files=tuple(part.file for part in parts),
-        notes=tuple(part.note for part in parts if part.note is not None),
         methods=total.methods,
         rejected=total.rejected,
         num_media=sum(part.num_media for part in parts),
         software=software(),
     )
-    return sealed(replace(manifest, fingerprint=fingerprint(manifest.to_json())))
 
 
 Columns = dict[str, str]
@@ -281,10 +270,10 @@ def _columns(
         return [None for _ in job.shards], {}
     of_shards: list[Columns] = [{} for _ in job.shards]
     of_sources: dict[str, Columns] = {shard.stated.source: {} for shard in job.shards}
-    for part in parts:
-        for rows in part.ranges:
-            merge_columns(of_shards[rows.place.shard], rows.columns)
-            merge_columns(of_sources[rows.place.source], rows.columns)
+    numbers = (number for number, shard in enumerate(job.shards) for _ in shard.ranges)
+    for number, task in zip(numbers, (task for part in parts for task in part.tasks), strict=False):
+        merge_columns(of_shards[number], task.columns)
+        merge_columns(of_sources[job.shards[number].stated.source], task.columns)
     return (
         [dict(sorted(own.items())) for own in of_shards],
         {name: dict(sorted(own.items())) for name, own in of_sources.items()},

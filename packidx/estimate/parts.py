@@ -1,10 +1,9 @@
-"""Parts: files of rows, each beside a note of what its rows are made of, so that none is counted
-twice.
+"""Parts: the Parquet files of a lengths table, named by what decides their rows.
 
-A range of a shard is known by its key: the recipe and the range's content. A note names the keys of
-its part in order, where each range stands in the table, and the files that its records refer to. A
-killed run, a table that is there, a file that grew: each is one lookup of keys. The note is written
-after its part, and states the part's digest.
+`part-00000-KEY-DIGEST.parquet`: KEY is a digest of all that decides the rows (`tasks.plan_parts`),
+DIGEST one of the file. A killed run's part, and a part of the table that is there, is reused if it
+has the key of a part that is to be made. Its footer lists the tasks that its rows are of, so that
+those which are asked for at another place are reused, too.
 """
 
 from __future__ import annotations
@@ -12,29 +11,24 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from msgspec import structs
 
 from packidx.digests import file_digest
 from packidx.errors import FormatError
 from packidx.format import parquet, schema
+from packidx.format.lengths import PART_NAME
 from packidx.format.manifest import File
-from packidx.format.parquet import as_arrow, conform
+from packidx.format.parquet import conform
 from packidx.io import files
 from packidx.io.copies import StoredFile, local_copy
-from packidx.io.files import refuse_open_files
-from packidx.records.containers.base import RecordRange
-from packidx.records.media.opener import NOTHING, References
-from packidx.records.media.paths import MediaRoot
 
 ROW_GROUP = 16384
 """Rows of a row group: pinned, because the file's bytes depend on it."""
@@ -44,6 +38,9 @@ PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repai
     + ("encode_failed", "transform_failed", "uncountable")
 )
 """Why rows are rejected that may be usable in another run."""
+
+_TASKS = b"tasks"  # of a part's footer: its `TaskRows`, as JSON
+_SUMMED = ("source", "method", "reason", "length", "label_tokens", "media")
 
 
 class SourceSums(msgspec.Struct, frozen=True):
@@ -87,82 +84,72 @@ def _added(ones: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]
     return dict(sorted((Counter(ones) + Counter(others)).items()))
 
 
-class Place(NamedTuple):
-    """Where a range stands in a table, and what its rows have of that."""
+class TaskRows(NamedTuple):
+    """The rows of one task in a part."""
 
-    first_id: int
-    """sample_id of its first row."""
-    shard: int
-    source: str
+    key: str
+    """Digest of all that decides them; empty if another run may find them usable."""
     name: str
     """What keys of records without a name of their own begin with."""
-    uri: str
-
-
-class RangeRows(NamedTuple):
-    """The rows of one range of a shard, as a note has them."""
-
-    key: str | None
-    """Digest of all that decides them; None where nobody can tell."""
-    range: RecordRange
-    place: Place
-    rejected: bool
-    """Whether some are: what is said of these names their place."""
+    num_rows: int
     columns: dict[str, str]
     """Of the records, and what each is used as."""
-    references: References
-    """What the records refer to; without a digest, too, where another run may count otherwise."""
 
 
-class Part(msgspec.Struct, frozen=True):
-    """A part: its file, sums over its rows, and what these are."""
+class Part(NamedTuple):
+    """A part that is made: its file, sums over its rows, and its tasks in order."""
 
     file: File
     num_media: int
     sources: dict[str, SourceSums]
-    ranges: tuple[RangeRows, ...]
-    note: File | None = None
-    """That says all this; None in itself."""
+    tasks: list[TaskRows]
 
 
-PARTS = "part", "parquet"
-"""How the names of parts begin and end."""
-NOTES = "note", "json.zst"
-"""The same of their notes: JSON, compressed by Zstandard."""
+class OldRows(NamedTuple):
+    """The rows of one task in a part of the table that is there."""
+
+    file: StoredFile
+    first: int
+    """Row of the part that they begin with."""
+    rows: TaskRows
 
 
 # -- written ---------------------------------------------------------------------------------------
 
 
 def write_part(
-    folder: str, number: int, table: pa.Table, ranges: Sequence[RangeRows], temporary: str
+    folder: str, name: str, table: pa.Table, tasks: Sequence[TaskRows], temporary: str
 ) -> Part:
-    """Write a part, by way of `begin_part`'s file, and then its note.
+    """Write a part, by way of `begin_part`'s file.
 
     Args:
-        folder: where they belong.
+        folder: where it belongs.
+        name: its name up to the key.
         table: of schema `LENGTHS_WITH_SPANS`; a part without spans leaves their column out.
-        ranges: what its rows are, in order; which of them are rejected is filled in.
+        tasks: of its rows, in order.
 
     Raises:
         OSError: it cannot be written.
     """
-    table = _with_what_is_known(table)
+    table, known = _with_what_is_known(table), [*_known(tasks, table["reason"])]
     with files.naming(temporary), parquet.open_writer(temporary, table.schema) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP)
-    part = Part(
-        file=_put(temporary, folder, PARTS, number, table.num_rows),
-        num_media=pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0,
-        sources=_source_sums(table),
-        ranges=tuple(_with_rejected(ranges, table["reason"])),
-    )
-    temporary = begin_part(folder, number)
-    with files.naming(temporary), pa.output_stream(temporary, compression="zstd") as stream:
-        stream.write(msgspec.json.encode(part))
-    note = _put(temporary, folder, NOTES, number, len(ranges))
-    # What records refer to may be much, and is in the note.
-    bare = tuple(rows._replace(references=NOTHING) for rows in ranges)
-    return structs.replace(part, note=note, ranges=bare)
+        writer.add_key_value_metadata({_TASKS: msgspec.json.encode(known)})
+    files.fsync_path(temporary)
+    nbytes, sha256 = os.path.getsize(temporary), file_digest(temporary)
+    path = f"{name}-{sha256[:16]}.parquet"
+    file = File(path=path, rows=table.num_rows, bytes=nbytes, sha256=sha256)
+    _put(temporary, folder, file)
+    return _summed(file, table, known)
+
+
+def _known(tasks: Sequence[TaskRows], reasons: pa.ChunkedArray) -> Iterator[TaskRows]:
+    """Yield `tasks`, those without a key that have a row with one of `PASSING_REASONS`."""
+    first = 0
+    for task in tasks:
+        why = pc.unique(reasons.slice(first, task.num_rows)).to_pylist()
+        yield task if PASSING_REASONS.isdisjoint(why) else task._replace(key="")
+        first += task.num_rows
 
 
 def begin_part(folder: str, number: int) -> str:
@@ -183,17 +170,10 @@ def is_begun(folder: str, number: int) -> bool:
     return any(name.startswith(start) for name in os.listdir(folder))
 
 
-def _put(temporary: str, folder: str, kind: tuple[str, str], number: int, rows: int) -> File:
-    """Give a file that is written its name, and return what a manifest says of it.
-
-    The name has a digest in it: the files of two tables can lie side by side.
-    """
-    files.fsync_path(temporary)
-    nbytes, sha256 = os.path.getsize(temporary), file_digest(temporary)
-    name = f"{kind[0]}-{number:05d}-{sha256[:16]}.{kind[1]}"
-    os.replace(temporary, os.path.join(folder, name))
+def _put(temporary: str, folder: str, file: File) -> None:
+    """Give a file that is written its name."""
+    os.replace(temporary, os.path.join(folder, file.path))
     files.fsync_path(folder)
-    return File(path=name, rows=rows, bytes=nbytes, sha256=sha256)
 
 
 def _with_what_is_known(table: pa.Table) -> pa.Table:
@@ -203,15 +183,9 @@ def _with_what_is_known(table: pa.Table) -> pa.Table:
     return table.select((schema.LENGTHS_WITH_SPANS if known else schema.LENGTHS).names)
 
 
-def _with_rejected(ranges: Sequence[RangeRows], reasons: pa.ChunkedArray) -> Iterator[RangeRows]:
-    """Yield `ranges` with whether rows are rejected: whose reason may pass is known by nothing."""
-    first = 0
-    for rows in ranges:
-        why = {*pc.unique(reasons.slice(first, rows.range.num_records)).to_pylist()} - {None}
-        if not why.isdisjoint(PASSING_REASONS):
-            rows = rows._replace(references=rows.references._replace(digest=None))
-        yield rows._replace(rejected=bool(why))
-        first += rows.range.num_records
+def _summed(file: File, table: pa.Table, tasks: list[TaskRows]) -> Part:
+    num_media = pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0
+    return Part(file, num_media, _source_sums(table), tasks)
 
 
 def _source_sums(table: pa.Table) -> dict[str, SourceSums]:
@@ -232,176 +206,83 @@ def _source_sums(table: pa.Table) -> dict[str, SourceSums]:
     return by_source
 
 
-# -- taken over ------------------------------------------------------------------------------------
+# -- reused ----------------------------------------------------------------------------------------
 
 
-class OldRows(NamedTuple):
-    """The rows of a range in a part that is there."""
-
-    note: StoredFile
-    number: int
-    """Of the range in its note."""
-    file: StoredFile
-    """The part."""
-    first: int
-    """Row of the part that they begin with."""
-    rows: RangeRows
-    """Without columns and what the records refer to, which may be much."""
-    is_trusted: bool
-    """Whether they are of a run that was killed: what nobody can tell is taken for what it was."""
-
-    def distance(self, place: Place) -> int:
-        """Return how far they are from being those of the range at `place` as they stand."""
-        return (self.rows.place != place) + (self.rows.place.uri != place.uri)
-
-    def serve(self, place: Place, root: MediaRoot) -> bool:
-        """Return whether a count of the range at `place` would make these rows now."""
-        if self.rows.rejected and self.rows.place.uri != place.uri:
-            return False
-        try:
-            references = read_note(self.note).ranges[self.number].references
-        except FormatError:
-            return False
-        if references.digest is None:
-            return self.is_trusted and self.rows.place.uri == place.uri
-        return references.are_unchanged(root)
+def key_of(file: str) -> str | None:
+    """Return the key in the name of a part; None if there is none."""
+    match = PART_NAME.fullmatch(os.path.basename(file))
+    return match and match["key"]
 
 
-@lru_cache(maxsize=2)
-def read_note(note: StoredFile) -> Part:
-    """Return what a note says of the part beside it.
+def finished_parts(folder: str) -> dict[str, StoredFile]:
+    """Parts that a killed run has finished, by their keys; a damaged one is none."""
+    parts = {}
+    for name in os.listdir(folder):
+        if match := PART_NAME.fullmatch(name):
+            path = os.path.join(folder, name)
+            sha256 = file_digest(path)
+            if sha256.startswith(match["digest"]):
+                parts[match["key"]] = StoredFile(path, os.path.getsize(path), sha256)
+    return parts
+
+
+def rows_in(files: Iterable[StoredFile]) -> tuple[dict[str, OldRows], list[str]]:
+    """Return the rows in parts by the keys of their tasks, and what is wrong with other parts.
 
     Raises:
-        FormatError: it has another content than its manifest says, or none.
-        OSError: a store cannot be asked.
+        OSError: a part cannot be read.
     """
-    copy = local_copy(note)
-    try:
-        with pa.input_stream(copy, compression="zstd") as stream:
-            return msgspec.json.decode(stream.read(), type=Part)
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
-        refuse_open_files(error)
-        raise FormatError(f"{note.path} is not a note of a part ({error})") from None
+    rows: dict[str, OldRows] = {}
+    damaged = []
+    for file in files:
+        try:
+            with pq.ParquetFile(local_copy(file)) as stored:
+                first = 0
+                for task in _tasks_of(stored):
+                    if task.key:
+                        rows[task.key] = OldRows(file, first, task)
+                    first += task.num_rows
+        except FormatError as error:
+            damaged.append(str(error).partition(":")[0])
+    return rows, damaged
 
 
-class OldParts:
-    """Rows that are there, by key.
-
-    Attributes:
-        damaged: what is wrong with parts that are of no use, a sentence each.
-    """
-
-    def __init__(self) -> None:
-        self._rows: dict[str, list[OldRows]] = defaultdict(list)
-        self._states: dict[StoredFile, str | None] = {}
-        self.damaged: list[str] = []
-
-    def add(self, notes: Iterable[StoredFile], is_trusted: bool = False) -> None:
-        """Take in what notes say.
-
-        Args:
-            notes: in the order of their parts.
-            is_trusted: they are a killed run's.
-
-        Raises:
-            OSError: a store cannot be asked.
-        """
-        for note in notes:
-            try:
-                part = read_note(note)
-            except FormatError as error:
-                self.damaged.append(str(error).partition(":")[0])
-                continue
-            file, first = _beside(note, part), 0
-            for number, rows in enumerate(part.ranges):
-                rows = rows._replace(references=NOTHING, columns={})  # which the note has
-                if rows.key is not None:
-                    old = OldRows(note, number, file, first, rows, is_trusted)
-                    self._rows[rows.key].append(old)
-                first += rows.range.num_records
-
-    def find(self, key: str | None, place: Place, root: MediaRoot) -> OldRows | None:
-        """Return the rows of a range, those that stand in its very place before others."""
-        rows = self._rows.get(key, []) if key is not None else []
-        nearest = sorted(rows, key=lambda old: old.distance(place))
-        return next(
-            (old for old in nearest if self._is_whole(old) and old.serve(place, root)), None
-        )
-
-    def _is_whole(self, old: OldRows) -> bool:
-        for file in (old.file,):
-            if file not in self._states:
-                wrong = self._states[file] = _damage(file)
-                self.damaged += [] if wrong is None else [wrong]
-        return not self._states[old.file]
+def _tasks_of(stored: pq.ParquetFile) -> list[TaskRows]:
+    """The tasks of a part; none if it does not say them."""
+    stated = (stored.metadata.metadata or {}).get(_TASKS, b"[]")
+    tasks = msgspec.json.decode(stated, type=list[TaskRows])
+    return tasks if sum(task.num_rows for task in tasks) == stored.metadata.num_rows else []
 
 
-def _damage(file: StoredFile) -> str | None:
-    try:
-        local_copy(file)
-    except FormatError as error:
-        return str(error).partition(":")[0]
-    return None
-
-
-def copy_part(
-    folder: str, number: int, rows: Sequence[tuple[OldRows | None, Place]]
-) -> Part | None:
-    """Copy the part that holds the very rows of some ranges, in their places, and no others.
+def copy_part(file: StoredFile, folder: str, name: str, number: int) -> Part:
+    """Copy a part into `folder`, if it is not there, under its name in this table.
 
     Raises:
         FormatError: it is damaged.
         OSError: it cannot be read or written.
     """
-    notes = {None if old is None or old.rows.place != place else old.note for old, place in rows}
-    note = notes.pop() if len(notes) == 1 else None
-    if note is None or len((part := read_note(note)).ranges) != len(rows):
-        return None
-    copies = []
-    for file, kind in ((_beside(note, part), PARTS), (note, NOTES)):
+    copy = local_copy(file)
+    with pq.ParquetFile(copy, page_checksum_verification=True) as stored:
+        table, tasks = stored.read(columns=_SUMMED, use_threads=False), _tasks_of(stored)
+    assert file.nbytes is not None and file.sha256 is not None  # a manifest has stated them
+    path = f"{name}-{file.sha256[:16]}.parquet"
+    made = File(path=path, rows=table.num_rows, bytes=file.nbytes, sha256=file.sha256)
+    if os.path.abspath(copy) != os.path.abspath(os.path.join(folder, path)):
         temporary = begin_part(folder, number)
-        shutil.copyfile(local_copy(file), temporary)
-        copies.append(_put(temporary, folder, kind, number, part.file.rows))
-    noted = structs.replace(copies[-1], rows=len(rows))
-    bare = tuple(each._replace(references=NOTHING) for each in part.ranges)
-    return structs.replace(part, file=copies[0], note=noted, ranges=bare)
-
-
-def _beside(note: StoredFile, part: Part) -> StoredFile:
-    """Return the file of the part that a note describes."""
-    return part.file.within(note.path.rpartition("/")[0])
+        shutil.copyfile(copy, temporary)
+        files.fsync_path(temporary)
+        _put(temporary, folder, made)
+    return _summed(made, table, tasks)
 
 
 @lru_cache(maxsize=1)
-def _read_part(file: StoredFile) -> pa.Table:
-    with pq.ParquetFile(local_copy(file), page_checksum_verification=True) as stored:
-        return conform(stored.read(use_threads=False), schema.LENGTHS_WITH_SPANS)
-
-
-def taken_rows(old: OldRows, place: Place) -> tuple[pa.Table, RangeRows]:
-    """Return the rows of a range as a count of it at `place` would make them, and what they are.
+def read_part(file: StoredFile) -> pa.Table:
+    """The rows of a part.
 
     Raises:
-        FormatError: a part is damaged.
+        FormatError: it is damaged.
         OSError: it cannot be read.
     """
-    noted = read_note(old.note).ranges[old.number]
-    rows = _read_part(old.file).slice(old.first, noted.range.num_records)
-    if noted.place == place:
-        return rows, noted
-    num = rows.num_rows
-    made, now = (
-        pc.binary_join_element_wise(f"{name}#", rows.column("row").cast(pa.string()), "")
-        for name in (noted.place.name, place.name)
-    )
-    first = place.first_id
-    columns = {
-        "sample_id": as_arrow(np.arange(first, first + num, dtype=np.int64)),
-        "shard": pa.repeat(pa.scalar(place.shard, pa.int32()), num),
-        "source": pa.repeat(pa.scalar(place.source, pa.string()), num),
-        "key": pc.if_else(pc.equal(rows.column("key"), made), now, rows.column("key")),
-    }
-    for name, values in columns.items():
-        at = rows.schema.get_field_index(name)
-        rows = rows.set_column(at, schema.LENGTHS_WITH_SPANS.field(name), values)
-    return rows, noted._replace(place=place)
+    with pq.ParquetFile(local_copy(file), page_checksum_verification=True) as stored:
+        return conform(stored.read(use_threads=False), schema.LENGTHS_WITH_SPANS)

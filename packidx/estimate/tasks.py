@@ -6,8 +6,8 @@ import functools
 import gc
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packidx.arrays import Int64s
+from packidx.digests import canonical_json, digest
 from packidx.errors import LimitError, MismatchError, SourceError
 from packidx.estimate.counter import (
     BATCH,
@@ -26,20 +27,21 @@ from packidx.estimate.counter import (
     examine_batch,
     raw_records,
 )
-from packidx.estimate.job import EstimateJob, PlacedRange, placed_ranges
+from packidx.estimate.job import EstimateJob, Task, list_tasks
 from packidx.estimate.parts import (
-    OldParts,
     OldRows,
     Part,
-    RangeRows,
+    TaskRows,
     begin_part,
     copy_part,
     is_begun,
-    taken_rows,
+    read_part,
     write_part,
 )
 from packidx.format import schema
+from packidx.format.parquet import as_arrow
 from packidx.format.schema import METHODS
+from packidx.io.copies import StoredFile
 from packidx.processor.counts import (
     KINDS,
     UNKNOWN,
@@ -49,81 +51,87 @@ from packidx.processor.counts import (
     Spans,
 )
 from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRange
-from packidx.records.media.opener import LookedAt, forget_media
-from packidx.run.workers import Progress, Setup, WorkerDied, Workers
+from packidx.records.media.opener import forget_media
+from packidx.run.workers import Progress, WorkerDied, Workers
 
 _TABLES = 64
 """Tables that are joined at a time: one takes 50 kB of Arrow's objects, however few its rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """One part file's work.
+class PartPlan:
+    """The work of making one part.
 
     Attributes:
         number: of the part.
-        ranges: what it is of.
-        old: rows of each range that are there; None where it is counted.
+        tasks: what its rows are, in order.
+        key: digest of all that decides the rows.
+        made: a part with this key, of a killed run or of the table that is there.
+        old: where there is none, the rows of each task in that table; None if it is counted.
     """
 
     number: int
-    ranges: tuple[PlacedRange, ...]
-    old: tuple[OldRows | None, ...]
+    tasks: tuple[Task, ...]
+    key: str
+    made: StoredFile | None = None
+    old: tuple[OldRows | None, ...] = ()
 
     @property
     def num_records(self) -> int:
-        return sum(each.range.num_records for each in self.ranges)
+        return sum(task.range.num_records for task in self.tasks)
 
     @property
-    def is_resumed(self) -> bool:
-        """Return whether a killed run had done all of it."""
-        return bool(self.old) and all(rows and rows.is_trusted for rows in self.old)
+    def counted(self) -> list[Task]:
+        """The tasks of which no rows are reused."""
+        if self.made is not None:
+            return []
+        return [task for task, old in zip(self.tasks, self.old, strict=True) if old is None]
 
 
-def make_tasks(job: EstimateJob, old: OldParts) -> list[Task]:
-    """At least one task: ranges in order, small ones together until about `TASK_BYTES`.
-
-    Args:
-        old: rows that are not counted again.
-    """
+def plan_parts(job: EstimateJob) -> list[PartPlan]:
+    """Return at least one part: tasks in order, small ones together until about `TASK_BYTES`."""
+    plans: list[PartPlan] = []
     tasks: list[Task] = []
-    ranges: list[PlacedRange] = []
     nbytes, num_records = 0, 0
 
     def close() -> None:
-        nonlocal ranges, nbytes, num_records
-        rows = tuple(old.find(each.key, each.place, each.shard.root) for each in ranges)
-        tasks.append(Task(len(tasks), tuple(ranges), rows))
-        ranges, nbytes, num_records = [], 0, 0
+        nonlocal tasks, nbytes, num_records
+        parts = [
+            [task.key, task.shard.number, task.shard.source, task.shard.name, task.first_id]
+            for task in tasks
+        ]
+        key = digest(canonical_json(parts))[:16]
+        plans.append(PartPlan(len(plans), tuple(tasks), key, old=(None,) * len(tasks)))
+        tasks, nbytes, num_records = [], 0, 0
 
-    for placed in placed_ranges(job):
-        part = placed.range
+    for task in list_tasks(job):
+        part = task.range
         is_full = nbytes + part.nbytes > TASK_BYTES * 3 // 2
-        if ranges and (is_full or num_records + part.num_records > TASK_RECORDS * 3 // 2):
+        if tasks and (is_full or num_records + part.num_records > TASK_RECORDS * 3 // 2):
             close()
-        ranges.append(placed)
+        tasks.append(task)
         nbytes += part.nbytes
         num_records += part.num_records
-    if ranges or not tasks:
+    if tasks or not plans:
         close()
-    return tasks
+    return plans
 
 
 def make_parts(
-    job: EstimateJob, tasks: Sequence[Task], folder: str, workers: Workers, progress: Progress
+    job: EstimateJob, plans: Sequence[PartPlan], folder: str, workers: Workers, progress: Progress
 ) -> list[Part]:
     """Make the parts of a table, and return them in order.
 
     Args:
         job: the job.
-        tasks: all of it.
+        plans: all of it.
         folder: where they are written.
 
     Raises:
         SourceError: a shard cannot be read or is no longer what was scanned, or a worker died.
         OSError: a part cannot be written.
     """
-    total, done = sum(task.num_records for task in tasks), 0
+    total, done = sum(plan.num_records for plan in plans), 0
     parts: list[Part] = []
 
     def advance(records: int) -> None:
@@ -131,89 +139,111 @@ def make_parts(
         done += records
         progress("count", done, total)
 
-    if workers.takes(sum(None in task.old for task in tasks)):
-        for part in run_tasks(tasks, folder, workers, job):
+    if workers.takes(sum(bool(plan.counted) for plan in plans)):
+        for part in _made_by_workers(plans, folder, workers, job):
             parts.append(part)
             advance(part.file.rows)
     else:  # processes that only copy would take longer to start
-        for task in tasks:
-            parts.append(make_part(task, job.counter, folder, advance))
+        for plan in plans:
+            parts.append(make_part(plan, job.counter, folder, advance))
     return sorted(parts, key=lambda part: (len(part.file.path), part.file.path))
 
 
-def run_tasks(
-    tasks: Sequence[Task], folder: str, workers: Workers, job: EstimateJob
+def _made_by_workers(
+    plans: Sequence[PartPlan], folder: str, workers: Workers, job: EstimateJob
 ) -> Iterator[Part]:
     """Parts as they are finished, in any order.
 
     Raises:
         SourceError: also when a worker process dies.
     """
-    count = functools.partial(make_part, folder=folder)
     counter = job.counter
+    known = counter.decided, counter.identity()
+    make = functools.partial(_made_by_worker, folder=folder, known=known)
     try:
-        for _, part in count_by(workers, count, tasks, job.settings, counter, here=lambda: counter):
+        for _, part in workers.run(make, plans, CounterSetup(job.settings), here=lambda: counter):
             yield part
     except WorkerDied as died:
-        waiting = [tasks[number] for number in died.waiting]
-        begun = [task for task in waiting if is_begun(folder, task.number)]
-        names = sorted({piece.shard.path for task in begun or waiting[:1] for piece in task.ranges})
+        waiting = [plans[number] for number in died.waiting]
+        begun = [plan for plan in waiting if is_begun(folder, plan.number)]
+        names = sorted({task.shard.path for plan in begun or waiting[:1] for task in plan.tasks})
         shown = " or ".join(names[:3]) + (" or another shard" if len(names) > 3 else "")
         cure = "use fewer workers; finished parts are kept"
         raise died.error(f"counted {shown}", cure) from None
 
 
 def make_part(
-    task: Task,
+    plan: PartPlan,
     counter: RecordCounter,
     folder: str,
     progress: Callable[[int], None] | None = None,
 ) -> Part:
-    """Count one task's records, or take over their rows, and write its part file.
+    """Count the records of a part, or reuse their rows, and write its file.
 
     Raises:
         SourceError: a shard cannot be read or is no longer what was scanned.
         OSError: the part cannot be written.
     """
-    places = (placed.place for placed in task.ranges)
-    if (part := copy_part(folder, task.number, [*zip(task.old, places, strict=True)])) is not None:
-        if progress is not None:
-            progress(part.file.rows)
+    progress, name = progress or (lambda _: None), f"part-{plan.number:05d}-{plan.key}"
+    if plan.made is not None:
+        part = copy_part(plan.made, folder, name, plan.number)
+        progress(part.file.rows)
         return part
-    temporary = begin_part(folder, task.number)
-    tables, ranges = [schema.LENGTHS_WITH_SPANS.empty_table()], []
-    for placed, old in zip(task.ranges, task.old, strict=True):
+    temporary = begin_part(folder, plan.number)
+    tables, known = [schema.LENGTHS_WITH_SPANS.empty_table()], []
+    for task, old in zip(plan.tasks, plan.old, strict=True):
         if old is None:
-            table, rows = _count(placed, counter, progress)
+            columns = dict[str, str]()
+            tables.append(_count(task, counter, columns, progress))
         else:
-            table, rows = taken_rows(old, placed.place)
-            if progress is not None:
-                progress(table.num_rows)
-        tables.append(table)
+            columns = old.rows.columns
+            tables.append(_reused(task, old))
+            progress(task.range.num_records)
         if len(tables) > _TABLES:
             tables = [pa.concat_tables(tables).combine_chunks()]
-        ranges.append(rows._replace(range=_bare(placed.range)))
+        known.append(TaskRows(task.key, task.shard.name, task.range.num_records, columns))
     rows = pa.concat_tables(tables).combine_chunks()
-    return write_part(folder, task.number, rows, ranges, temporary)
+    return write_part(folder, name, rows, known, temporary)
 
 
-def _bare(part: RecordRange) -> RecordRange:
-    """`part` without what its container alone knows of it."""
-    return RecordRange(*(getattr(part, each.name) for each in fields(RecordRange)))
+def _reused(task: Task, old: OldRows) -> pa.Table:
+    """Return the rows of a task as a count would make them.
+
+    Raises:
+        FormatError: a part is damaged.
+        OSError: it cannot be read.
+    """
+    num, shard, first = task.range.num_records, task.shard, task.first_id
+    rows = read_part(old.file).slice(old.first, num)
+    made, now = (
+        pc.binary_join_element_wise(f"{name}#", rows.column("row").cast(pa.string()), "")
+        for name in (old.rows.name, shard.name)
+    )
+    values = {
+        "sample_id": as_arrow(np.arange(first, first + num, dtype=np.int64)),
+        "shard": pa.repeat(pa.scalar(shard.number, pa.int32()), num),
+        "source": pa.repeat(pa.scalar(shard.source, pa.string()), num),
+        "key": pc.if_else(pc.equal(rows.column("key"), made), now, rows.column("key")),
+    }
+    for name, column in values.items():
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, schema.LENGTHS_WITH_SPANS.field(name), column)
+    return rows
 
 
 def _count(
-    placed: PlacedRange, counter: RecordCounter, progress: Callable[[int], None] | None
-) -> tuple[pa.Table, RangeRows]:
-    """Return the rows of a range, and what they are."""
-    tables, looked_at = [schema.LENGTHS_WITH_SPANS.empty_table()], LookedAt()
-    columns: dict[str, str] = {}
-    shard, part = replace(placed.shard, looked_at=looked_at), placed.range
+    task: Task, counter: RecordCounter, columns: dict[str, str], progress: Callable[[int], None]
+) -> pa.Table:
+    """Return the rows of a task.
+
+    Args:
+        columns: as of `shard_rows`.
+    """
+    tables, shard, part = [schema.LENGTHS_WITH_SPANS.empty_table()], task.shard, task.range
     try:
-        for table in shard_rows(shard, part, placed.place.first_id, counter, columns):
+        for table in shard_rows(shard, part, task.first_id, counter, columns):
             tables.append(table)
-            if progress is not None:
-                progress(table.num_rows)
+            progress(table.num_rows)
     except LimitError as error:
         raise LimitError(f"{shard.path}, {error}") from None
     counted = pa.concat_tables(tables)
@@ -222,8 +252,7 @@ def _count(
             f"{shard.path} changed while it was counted: {part.num_records} records before and "
             f"{counted.num_rows} now between bytes {part.start} and {part.end}; start again"
         )
-    references = looked_at.references()
-    return counted, RangeRows(placed.key, part, placed.place, False, columns, references)
+    return counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,48 +273,24 @@ class CounterSetup:
         return counter
 
 
-def count_by(
-    workers: Workers,
-    count: Callable[[Any, RecordCounter], Any],
-    items: Collection[Any],
-    settings: CounterSettings,
+def _made_by_worker(
+    plan: PartPlan,
     counter: RecordCounter,
-    *,
-    here: Setup,
-    in_turn: bool = False,
-) -> Iterator[tuple[int, Any]]:
-    """(number, ``count(item, counter)``) of every item, as of `Workers.run`.
-
-    Args:
-        count: picklable.
-        counter: the caller's, whose text backend and comparison all take over.
-        here: makes the counter where the caller's process counts itself.
-        in_turn: results come in the items' order.
+    folder: str,
+    known: tuple[tuple[str | None, Compared], tuple[str | None, ...]],
+) -> Part:
+    """`make_part`, with what the parent has decided.
 
     Raises:
-        MismatchError: a worker loaded another processor, encoder or transform.
-        OptionError, WorkerDied, SourceError: as of `Workers.run`.
+        MismatchError: the worker loaded another processor, encoder or transform.
     """
-    known = counter.decided, counter.identity()
-    call = functools.partial(_counted, count=count, settings=settings, known=known)
-    return workers.run(call, items, CounterSetup(settings), here=here, in_turn=in_turn)
-
-
-def _counted(
-    item: Any,
-    counter: RecordCounter,
-    count: Callable[[Any, RecordCounter], Any],
-    settings: CounterSettings,
-    known: tuple[tuple[str | None, Compared], tuple[str | None, ...]],
-) -> Any:
     counter.decided, identity = known
     if counter.identity() != identity:
-        name = settings.processor or (counter.encoder.name if counter.encoder else "the transform")
         raise MismatchError(
-            f"{name} changed while it was loaded: a worker has {counter.identity()}, the parent "
-            f"{identity}; start again"
+            "the processor, encoder or transform changed while it was loaded: a worker has "
+            f"{counter.identity()}, the parent {identity}; start again"
         )
-    return count(item, counter)
+    return make_part(plan, counter, folder)
 
 
 def shard_rows(

@@ -24,9 +24,9 @@ from packidx.format.schema import FORMAT_VERSION, LENGTHS_FORMAT
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
 
+PART_NAME = re.compile(r"part-\d{5,}-(?P<key>[0-9a-f]{16})-(?P<digest>[0-9a-f]{16})\.parquet")
+"""Parts of a table: their number, the digits of what decides the rows, and of their SHA-256."""
 # Of a layout, what says where media are, and what only a plan makes use of.
-PART_NAME = re.compile(r"(part|note)-\d{5,}-(?P<digest>[0-9a-f]{16})\.(parquet|json\.zst)")
-"""Parts of a table, and notes beside them; the digits are of the file's SHA-256."""
 _NOT_HASHED = ("media_root", "sample_ratio")
 _SUMS = ("num_samples", "num_rejected", "rejected", "num_tokens", "num_label_tokens")
 
@@ -56,24 +56,10 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
     text_engine: Mapping[str, Any] | None = written(None)
     sources: tuple[Source, ...]
     files: tuple[File, ...]
-    notes: tuple[File, ...] | None = None
-    """What the rows of each of the files are made of, for who counts again."""
     methods: Mapping[str, Count]
     rejected: Mapping[str, Count]
     num_media: Count
     software: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def all_files(self) -> tuple[File, ...]:
-        """All files of the table but the manifest."""
-        return (*self.files, *(self.notes or ()))
-
-    def columns_of(self, number: int) -> Mapping[str, str]:
-        """The columns of shard `number`, and what each is used as."""
-        shard = self.shards[number]
-        if shard.columns is not None:
-            return shard.columns
-        return next(each.columns or {} for each in self.sources if each.name == shard.source)
 
 
 def fingerprint(stated: Mapping[str, Any]) -> str:

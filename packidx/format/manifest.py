@@ -115,16 +115,16 @@ class Shard(JsonObject, frozen=True, kw_only=True):
     container: Container = "jsonl"
     mtime: Integer | None = None
     sampled: Sha256 | None = None
-    identity: tuple[Integer, ...] | None = None
-    """Its ctime in nanoseconds, device and inode."""
     version: str | None = None
+    ranges: tuple[tuple[Count, ...], ...] | None = None
+    """What tasks read: start, end, first row, records and perhaps bytes of each."""
     columns: Mapping[str, str] | None = None
     """Of its records, where they are others than its source's, or used as something else."""
 
 
 def as_planned(shard: Shard) -> Shard:
     """A shard as a plan has it, which counts nothing."""
-    return replace(shard, identity=None, columns=None)
+    return replace(shard, ranges=None, columns=None)
 
 
 _WHOLE = 1.0  # msgspec leaves out a default that is this very object

@@ -128,7 +128,8 @@ def _not_in_id(manifest: IndexManifest) -> list[Any]:
     """Return what may differ between snapshots of one id: where data lie, and other columns."""
     media = [(each.media_root, *each.remote_media) for each in manifest.sources]
     shards = [(shard.uri, shard.container) for shard in manifest.shards]
-    return [media, shards, [window.folder for window in manifest.windows]]
+    windows = [window.folder for window in manifest.windows]
+    return [manifest.lengths.uri, media, shards, windows]
 
 
 @contextlib.contextmanager

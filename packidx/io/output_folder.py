@@ -86,7 +86,7 @@ def replacing(
                 _publish(output.table, path, kind, uploaded)
                 files.remove_tree(output.path)
             except BaseException:
-                if not any(True for _ in Path(output.table).glob("note-*")):
+                if not any(is_part(path.name, kind) for path in Path(output.table).glob("*")):
                     files.remove_tree(output.path)
                 raise
     except OSError as error:

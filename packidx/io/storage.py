@@ -41,28 +41,6 @@ class Stat(NamedTuple):
     """Another one whenever the content is: an ETag where there is one."""
 
 
-class Identity(NamedTuple):
-    """By what a file of this machine is known, unread, to be the one that it was, links followed.
-
-    Tools that copy set a time of change back, and an inode is given again to another file, but
-    nobody can set a ctime.
-    """
-
-    nbytes: int
-    mtime: int
-    ctime: int
-    device: int
-    inode: int
-
-
-def identity_of(path: str) -> Identity:
-    """Return it for a file; an OSError where there is none."""
-    status = os.stat(path)
-    return Identity(
-        status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino
-    )
-
-
 def overlapped(call: Callable[[S], T], items: Iterable[S], threads: int = THREADS) -> list[T]:
     """``call`` of each item, by threads: for requests, which wait for a store and not for a core.
 

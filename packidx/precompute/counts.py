@@ -27,7 +27,6 @@ import pyarrow.parquet as pq
 
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import estimate_lengths
-from packidx.estimate.again import Earlier
 from packidx.estimate.counter import (
     BATCH,
     CounterSettings,
@@ -49,7 +48,13 @@ from packidx.records.containers.base import RawRecord, RecordRange, local_shard
 from packidx.records.conversation import MediaInfo
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shard_marks import check_unchanged
-from packidx.records.shards import InputFile, ScannedShard, read_records, short_names
+from packidx.records.shards import (
+    InputFile,
+    ScannedShard,
+    ranges_of,
+    read_records,
+    short_names,
+)
 from packidx.records.sources.find_shards import find_shards
 from packidx.run import open_workers
 from packidx.run.workers import Progress, silent
@@ -161,8 +166,7 @@ def precompute(
             progress=progress,
         )
         manifest = load(os.path.join(lengths, "manifest.json"), LengthsManifest, "start again")
-        ranges = Earlier(lengths, manifest).ranges
-        scans = [*map(ScannedShard, manifest.shards, ranges)]
+        scans = [ScannedShard(shard, ranges_of(shard)) for shard in manifest.shards]
         own_shards = job_shards(shards, scans, settings, RecordCounter(None), root, remote)
         firsts = itertools.accumulate((shard.rows for shard in manifest.shards), initial=0)
         tasks = [

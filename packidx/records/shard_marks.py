@@ -9,20 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from msgspec.structs import replace as replace_member
-
-from packidx.digests import canonical_json, digest
 from packidx.errors import SourceError
-from packidx.format.manifest import DEFAULT, Layout, Shard
+from packidx.format.manifest import Shard
 from packidx.io import cache, storage, urls
-from packidx.io.storage import Identity, identity_of, reading
-from packidx.records.containers.base import RecordRange
-from packidx.records.containers.lines import PREFIX
-from packidx.records.containers.registry import DEFAULT as JSONL
-from packidx.records.containers.tar import TAR
+from packidx.io.storage import reading
 
 BLOCK = 4096
 BLOCKS = 16
@@ -36,9 +29,8 @@ def marks_of(path: str) -> dict[str, Any]:
         SourceError: it cannot be read.
     """
     with reading(path):
-        if urls.is_url(path):
-            return unread_marks(path)
-        return _marks(identity_of(path)) | {"sampled": sampled(path)}
+        marks = unread_marks(path)
+        return marks if urls.is_url(path) else marks | {"sampled": sampled(path)}
 
 
 def unread_marks(
@@ -48,12 +40,8 @@ def unread_marks(
     if urls.is_url(path):
         told = stat(path)
         return {"bytes": told.nbytes, "version": told.version}
-    return _marks(identity_of(path))
-
-
-def _marks(identity: Identity) -> dict[str, Any]:
-    nbytes, mtime, *others = identity
-    return {"bytes": nbytes, "mtime": mtime, "identity": tuple(others)}
+    status = os.stat(path)
+    return {"bytes": status.st_size, "mtime": status.st_mtime_ns}
 
 
 def is_unchanged(path: str, shard: Shard) -> bool:
@@ -109,34 +97,3 @@ def difference(path: str, shard: Shard) -> str | None:
     if sampled(path) == shard.sampled:
         return None
     return "has as many bytes as were counted, but other ones"
-
-
-def range_keys(
-    shard: Shard, layout: Layout, ranges: Sequence[RecordRange]
-) -> tuple[str | None, ...]:
-    """For each range of a shard a digest of all that its rows depend on but where the shard lies:
-    of JSON Lines its content and what lies before it, of any other container all of the shard; of
-    a tar, whose media no digest is of, its marks; the layout without what is the plan's.
-
-    None of what cannot be known again.
-    """
-    stated = replace_member(layout, sample_ratio=DEFAULT.sample_ratio).to_json()
-    head: list[Any] = [shard.container, stated]
-    if shard.container != JSONL:
-        head += [shard.fingerprint, shard.bytes, shard.rows]
-    if shard.container == TAR:
-        marks = [shard.mtime, shard.identity, shard.version]
-        if marks[1:] == [None, None]:
-            return (None,) * len(ranges)
-        head += marks
-    return tuple(
-        digest(canonical_json([*head, part.first_row, part.num_records, _content(shard, part)]))
-        for part in ranges
-    )
-
-
-def _content(shard: Shard, part: RecordRange) -> str | None:
-    """The digest of a shard of JSON Lines up to the end of a range."""
-    if shard.container != JSONL:
-        return None
-    return shard.fingerprint[:PREFIX] if part.prefix is None else part.prefix

@@ -25,7 +25,7 @@ from packidx.records.containers.base import (
 )
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container
-from packidx.records.containers.tar import KEY, MEMBERS, TAR, mark_torn
+from packidx.records.containers.tar import KEY, MEMBERS, TAR, TarRange, mark_torn
 from packidx.records.dialects.standard import key_of, standard
 from packidx.records.ledger import Ledger
 from packidx.records.shard_marks import marks_of
@@ -201,6 +201,10 @@ def scan_shards(
             progress("scan", done, total)
     for at in range(1, len(scans)):
         if os.path.dirname(files[at - 1].path) == os.path.dirname(files[at].path):
+            near = [n for n in (at - 1, at) if files[n].container == TAR and scans[n].ranges]
+            unread = [n for n in near if not isinstance(scans[n].ranges[0], TarRange)]
+            if len(near) > len(unread) > 0:  # its neighbour may have been cut from it since
+                scans[unread[0]] = _scanned(files[unread[0]])
             ranges = mark_torn(scans[at - 1].ranges, scans[at].ranges)
             scans[at - 1 : at + 1] = [
                 scans[at - 1]._replace(ranges=ranges[0]),
@@ -219,8 +223,20 @@ def _scanned(file: InputFile) -> ScannedShard:
         "fingerprint": found.sha256,
         "source": file.source,
         "container": file.container,
+        "ranges": tuple(map(stored_range, found.ranges)),
     }
     return ScannedShard(Shard(**stated), found.ranges)
+
+
+def stored_range(part: RecordRange) -> tuple[int, ...]:
+    """Return a range as a manifest has it."""
+    numbers = part.start, part.end, part.first_row, part.num_records
+    return numbers if part.weight is None else (*numbers, part.weight)
+
+
+def ranges_of(shard: Shard) -> tuple[RecordRange, ...]:
+    """Return where tasks may start in a shard of a manifest."""
+    return tuple(RecordRange(*numbers) for numbers in shard.ranges or ())
 
 
 def short_names(paths: Sequence[str]) -> list[str]:

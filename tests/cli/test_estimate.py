@@ -100,7 +100,7 @@ def test_files_of_others_in_the_output_stay(
         assert len(list(out.glob("part-*-*"))) == len(stated["files"]) == 1
 
 
-def test_what_is_taken_over_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_reused_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()
     for name in "abc":
@@ -114,27 +114,26 @@ def test_what_is_taken_over_is_said(tmp_path: Path, capsys: pytest.CaptureFixtur
         pairs = [line.split("  ", 1) for line in said.splitlines() if "  " in line.strip()]
         return {"err": warned} | {name.strip(): text.strip() for name, text in pairs}
 
-    assert "taken over" not in lines()
+    assert "reused" not in lines()
     with (data / "b.jsonl").open("a") as file:
         file.write(GOOD)
-    (data / "a.jsonl").rename(data / "d.jsonl")
     (data / "c.jsonl").unlink()
     said = lines()
-    assert said["taken over"] == "3 samples of 1 shard"
+    assert said["reused"] == "3 samples of 1 shard"
     assert said["counted"] == "4 samples of 1 shard: b.jsonl"
     next(out.glob("part-00000*")).write_bytes(b"")
     (data / "e.jsonl").write_text(GOOD)
     said = lines()
-    assert said["taken over"] == "0 samples of 0 shards"
+    assert said["reused"] == "0 samples of 0 shards"
     assert "parquet has 0 bytes" in said["err"]
     command.append("--json")
     (data / "e.jsonl").unlink()
     assert main(command) == 0
-    taken = json.loads(capsys.readouterr().out)["taken_over"]
+    taken = json.loads(capsys.readouterr().out)["reused"]
     assert (taken["num_samples"], taken["num_counted"]) == (7, 0)
     assert taken["counted"] == []
     command[-1] = "--fresh"
-    assert "taken over" not in lines()
+    assert "reused" not in lines()
     (out / "manifest.json").write_text("{}")
     command.pop()
     assert main(command) == 1, "a folder that may be anybody's"

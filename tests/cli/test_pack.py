@@ -97,7 +97,7 @@ def test_a_second_run_does_nothing_and_says_so(
     assert main([*command, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert not told["unchanged"]
-    assert told["lengths"]["taken_over"]["num_samples"] == 60
+    assert told["lengths"]["reused"]["num_samples"] == 60
     assert told["plan"]["lengths"]["num_samples"] == 121
 
 

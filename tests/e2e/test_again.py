@@ -41,7 +41,7 @@ def test_in_a_bucket(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPat
 
     for name in "abcd":
         storage.write(f"{data}/{name}.jsonl", talks(name))
-    assert again().taken_over is None
+    assert again().reused is None
     storage.write(f"{data}/b.jsonl", talks("b", 70))
     storage.remove(f"{data}/a.jsonl")
     scanned: list[str] = []
@@ -51,8 +51,8 @@ def test_in_a_bucket(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPat
     )
     summary = again()
     assert scanned == [f"{data}/b.jsonl"]
-    assert summary.taken_over is not None and summary.taken_over.num_samples == 152
-    assert summary.taken_over.counted == ["b.jsonl"]
+    assert summary.reused is not None and summary.reused.num_samples == 120
+    assert summary.reused.counted == ["b.jsonl"]
     again(f"{URL}/elsewhere", fresh=True)
     assert stored(out) == stored(f"{URL}/elsewhere")
     assert again().existed

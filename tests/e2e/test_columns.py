@@ -84,7 +84,7 @@ def test_columns_of_a_shard_alone_are_told_apart(tmp_path: Path) -> None:
     # What is taken over is known to have no `note`, though its source had one.
     (tmp_path / "a-00001.jsonl").unlink()
     left = estimate_lengths([paths[0], paths[2]], tmp_path / "l", workers=1)
-    assert left.taken_over is not None and left.taken_over.num_shards == 2
+    assert left.reused is not None and left.reused.num_shards == 2
     assert left.sources[0]["columns"] == {**used, "system": "system"}
 
 

@@ -1,10 +1,12 @@
-"""Counting again: what changed is counted, the rest taken over; the bytes are a full count's."""
+"""Counting again: what changed is counted, the rest is reused; the bytes are a full count's."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
+import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,19 +16,21 @@ import pytest
 from export_files import contents
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from processors import FEW_RANKS, qwen_folders
+from PIL import Image
 from record_files import WRITERS
 
+from packidx import open_index, plan_packs
+from packidx.encode import ProcessorEncoder
 from packidx.estimate import LengthsSummary, estimate_lengths, tasks
-from packidx.estimate.again import TakenOver
-from packidx.estimate.comparison import compared_with
-from packidx.processor.counts import Compared
+from packidx.estimate.again import Reused
+from packidx.inspect.verify import verify
 from packidx.records import shards
 from packidx.records.containers import lines
 from packidx.software import software
 
 TASK_BYTES = 6_000
 PER_SHARD = 60
+KINDS = ("jsonl", "jsonl.gz", "json", "csv", "parquet", "tar")
 
 
 @pytest.fixture(autouse=True)
@@ -41,17 +45,20 @@ def chat(text: str, **more: Any) -> dict[str, Any]:
     return {"messages": turns, **more}
 
 
+def seen(**image: Any) -> dict[str, Any]:
+    """A record with an image."""
+    turns = [{"role": "user", "content": "<image>?"}, {"role": "assistant", "content": "So."}]
+    return {"messages": turns, "image": {"path": "0.png", **image}}
+
+
 def records(name: str, number: int = PER_SHARD) -> list[dict[str, Any]]:
-    """Some with a name of their own, some without, and some that are not sample."""
+    """Some with a name of their own, some without, and some that are no sample."""
     made = [chat(f"{name} {n} " + "word " * (n % 40)) for n in range(number)]
     for n in range(0, number, 3):
         made[n]["id"] = f"{name}-{n}"
     for n in range(5, number, 17):
         made[n] = {"messages": []}
     return made
-
-
-KINDS = ("jsonl", "jsonl.gz", "json", "csv", "parquet", "tar")
 
 
 class Corpus:
@@ -76,70 +83,52 @@ class Corpus:
         given = list(sources) or [str(self.data)]
         return estimate_lengths(given, self.out, **{**self.options, **options})
 
-    def again(self, *sources: str, **options: Any) -> TakenOver:
-        """Count again, and compare with a count elsewhere that takes nothing over."""
+    def again(self, *sources: str, **options: Any) -> Reused:
+        """Count again, and compare with a count elsewhere that reuses nothing."""
         summary = self.count(*sources, **options)
         elsewhere = self.tmp / "elsewhere"
         shutil.rmtree(elsewhere, ignore_errors=True)
         given = list(sources) or [str(self.data)]
         fresh = estimate_lengths(given, elsewhere, fresh=True, **{**self.options, **options})
-        assert fresh.taken_over is None and not fresh.existed
+        assert fresh.reused is None and not fresh.existed
         if summary.existed:  # times of shards that were only touched stay as they are
             assert without_times(self.out) == without_times(elsewhere)
         else:
             assert contents(self.out) == contents(elsewhere)
-        assert summary.fingerprint == fresh.fingerprint
-        taken = summary.taken_over
-        assert taken is not None
-        assert taken.num_samples + taken.num_counted == summary.num_samples
-        return taken
+        reused = summary.reused
+        assert reused is not None
+        assert reused.num_samples + reused.num_counted == summary.num_samples
+        return reused
 
 
 def without_times(folder: Path) -> dict[str, Any]:
     files: dict[str, Any] = contents(folder)
     manifest = json.loads(files["manifest.json"])
     for shard in manifest["shards"]:
-        del shard["mtime"], shard["identity"]
+        del shard["mtime"]
     return files | {"manifest.json": manifest | {"digest": ""}}
 
 
-def replace(corpus: Corpus, name: str, old: bytes, new: bytes) -> None:
-    path = corpus.path(name)
-    assert old in path.read_bytes()
-    path.write_bytes(path.read_bytes().replace(old, new, 1))
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_containers(tmp_path: Path, kind: str) -> None:
+def test_a_shard_that_changed_is_counted_as_a_whole(tmp_path: Path, kind: str) -> None:
     corpus = Corpus(tmp_path, kind)
-    rows = corpus.count().num_samples
+    corpus.count()
     corpus.write("b", records("b", PER_SHARD + 20))
-    taken = corpus.again()
-    assert (taken.num_shards, taken.num_counted_shards) == (3, 1)
-    assert (taken.num_samples > rows * 3 // 4) == (kind == "jsonl")  # its first ranges, too
-    assert taken.counted == [f"b.{kind}"]
+    reused = corpus.again()
+    assert (reused.num_shards, reused.num_counted) == (3, PER_SHARD + 20)
+    assert reused.counted == [f"b.{kind}"]
 
 
 CHANGES: dict[str, tuple[Callable[[Corpus], Any], list[str]]] = {
-    "grown": (
-        lambda c: c.write("b", [*records("b"), chat("more")]),
-        ["b.jsonl"],
-    ),
-    "rewritten with equal size": (
-        lambda c: replace(c, "c", b"c 1 word", b"c 1 wo d"),
-        ["c.jsonl"],
-    ),
+    "nothing": (lambda c: None, []),
+    "touched": (lambda c: os.utime(c.path("a")), []),
+    "copied back": (lambda c: c.write("a", records("a")), []),
     "in front": (lambda c: c.write("0", records("0")), ["0.jsonl"]),
+    "in the middle": (lambda c: c.write("bb", records("bb")), ["bb.jsonl"]),
     "one emptied": (lambda c: c.write("b", []), []),
     "removed": (lambda c: c.path("a").unlink(), []),
-    "renamed": (
-        lambda c: c.path("a").rename(c.path("bb")),
-        ["bb.jsonl"],  # it has rejected records
-    ),
-    "copied": (
-        lambda c: shutil.copy(c.path("a"), c.path("bb")),
-        ["bb.jsonl"],
-    ),
+    "renamed": (lambda c: c.path("a").rename(c.path("bb")), ["bb.jsonl"]),
+    "a copy": (lambda c: shutil.copy(c.path("a"), c.path("bb")), ["bb.jsonl"]),
     "names that collide": (
         lambda c: c.write("more/a", records("other a")),
         ["more/a.jsonl"],
@@ -153,32 +142,17 @@ def test_changes(tmp_path: Path, change: str) -> None:
     corpus.count()
     make, expected = CHANGES[change]
     make(corpus)
-    taken = corpus.again()
-    assert taken.counted == expected
-    assert taken.reason is None and taken.num_samples >= 2 * PER_SHARD
-
-
-def test_a_file_that_grew_keeps_its_old_ranges(tmp_path: Path) -> None:
-    """And shrunk again, it has no column that only the records had which are gone."""
-    corpus = Corpus(tmp_path, names="a")
-    corpus.write("b", records("b", 300))
-    corpus.count()
-    for more in ([chat("more", note=1)] * 9, [chat("less")] * 9):
-        corpus.write("b", [*records("b", 300), *more])
-        taken = corpus.again()
-        assert taken.counted == ["b.jsonl"] and 0 < taken.num_counted < 60
-    corpus.write("b", [*records("b", 300)[:50], chat("b 50 other"), *records("b", 300)[51:]])
-    assert corpus.again().num_samples < PER_SHARD + 50
+    reused = corpus.again()
+    assert (reused.counted, reused.reason) == (expected, None)
+    assert reused.num_samples >= 3 * PER_SHARD
 
 
 def test_sources_in_another_order(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
     sources = [str(corpus.path(name)) for name in "abcd"]
     corpus.count(*sources)
-    taken = corpus.again(*reversed(sources))
-    assert (taken.num_counted, taken.counted) == (0, [])
-    taken = corpus.again(f"mine={sources[2]}", sources[0])
-    assert taken.num_counted == 0
+    assert corpus.again(*reversed(sources)).num_counted == 0
+    assert corpus.again(f"mine={sources[2]}", sources[0]).num_counted == 0
 
 
 def test_ids_of_their_own_stay_where_a_shard_is_called_otherwise(tmp_path: Path) -> None:
@@ -188,10 +162,44 @@ def test_ids_of_their_own_stay_where_a_shard_is_called_otherwise(tmp_path: Path)
     )
     corpus.count()
     corpus.write("two/a", records("other"))
-    taken = corpus.again()
-    assert taken.num_samples == 9
+    assert corpus.again().num_samples == 9
     keys = pq.read_table(next(corpus.out.glob("part-00000*")))["key"].to_pylist()
     assert keys[:3] == ["one/a.jsonl#0", "a.jsonl#2", "one/a.jsonl#2"]
+
+
+def test_unchanged_shards_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = Corpus(tmp_path)
+    corpus.count()
+    corpus.write("c", records("c", 20))
+    scan, scanned = shards.scan, list[str]()
+    monkeypatch.setattr(
+        shards, "scan", lambda path, *rest: scanned.append(path) or scan(path, *rest)
+    )
+    corpus.count()
+    assert scanned == [str(corpus.path("c"))]
+    os.utime(corpus.path("a"))
+    assert corpus.count().existed
+    assert scanned[1:] == [str(corpus.path("a"))]
+
+
+def test_a_tar_beside_a_new_one_is_scanned_again(tmp_path: Path) -> None:
+    """Its last record may be cut from its image, which the new one begins with."""
+
+    def write(name: str, *members: tuple[str, bytes]) -> None:
+        with tarfile.open(tmp_path / "data" / f"{name}.tar", "w") as tar:
+            for member, data in members:
+                info = tarfile.TarInfo(member)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+
+    corpus, image = Corpus(tmp_path, "tar", names=""), io.BytesIO()
+    Image.new("RGB", (56, 56)).save(image, "png")
+    text = json.dumps(chat("x")).encode()
+    write("a", ("0.json", text), ("1.json", text))
+    assert corpus.count().rejected == {}
+    write("b", ("1.png", image.getvalue()), ("2.json", text))
+    corpus.again()
+    assert corpus.count().rejected["missing_media"]
 
 
 def test_damaged_tables(tmp_path: Path) -> None:
@@ -201,19 +209,16 @@ def test_damaged_tables(tmp_path: Path) -> None:
     data = bytearray(part.read_bytes())
     data[len(data) // 2] ^= 1
     part.write_bytes(data)
-    taken = corpus.again()
-    assert 0 < taken.num_counted < 2 * PER_SHARD
-    assert len(taken.damaged) == 1 and "part-00002" in taken.damaged[0]
+    reused = corpus.again()
+    assert 0 < reused.num_counted < 2 * PER_SHARD
+    assert len(reused.damaged) == 1 and "part-00002" in reused.damaged[0]
     part.unlink()
-    taken = corpus.again()
-    assert taken.num_counted and "missing" in taken.damaged[0]
-    (next(corpus.out.glob("note-00001*"))).unlink()  # its shard is cut into ranges anew
-    corpus.write("d", records("d", 20))
-    assert corpus.again().num_samples
+    reused = corpus.again()
+    assert reused.num_counted and "missing" in reused.damaged[0]
     path = corpus.out / "manifest.json"
     path.write_text(path.read_text().replace('"rows": 60', '"rows": 61', 1))
-    taken = corpus.again()
-    assert taken.num_samples == 0 and taken.reason is not None and "manifest" in taken.reason
+    reused = corpus.again()
+    assert reused.num_samples == 0 and reused.reason is not None and "manifest" in reused.reason
 
 
 def with_a_name(record: dict[str, Any], rng: Any) -> dict[str, Any]:
@@ -223,14 +228,14 @@ def with_a_name(record: dict[str, Any], rng: Any) -> dict[str, Any]:
     return {**record, "messages": turns}
 
 
-def test_other_recipes(tmp_path: Path) -> None:
-    folders = qwen_folders(tmp_path / "processors", FEW_RANKS)
+def test_other_recipes(tmp_path: Path, processors: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = Corpus(tmp_path, names="ab")
-    corpus.options["processor"] = str(folders["qwen2.5-vl"])
+    corpus.options["processor"] = str(processors / "qwen2.5-vl")
     corpus.count()
+    shutil.copytree(corpus.out, tmp_path / "table")
     for options, words in (
         ({"labels": "last"}, "labels"),
-        ({"processor": str(folders["qwen3-vl"])}, "processor"),
+        ({"processor": str(processors / "qwen3-vl")}, "processor"),
         ({"media_root": str(corpus.data)}, "media root"),
         ({"seed": 1}, "seed"),
         ({"transform": with_a_name}, "transform"),
@@ -238,12 +243,23 @@ def test_other_recipes(tmp_path: Path) -> None:
         ({"method": "heuristic"}, "method"),
         ({"processor_settings": {"images.max_pixels": 100_352}}, "processor settings"),
     ):
-        taken = corpus.again(**options)
-        assert taken.num_samples == 0
-        assert words in (taken.reason or "")
-        corpus.count(fresh=True)
+        shutil.rmtree(corpus.out)
+        shutil.copytree(tmp_path / "table", corpus.out)
+        reused = corpus.count(**options).reused
+        assert reused is not None and reused.num_samples == 0
+        assert words in (reused.reason or "")
+    corpus.count(fresh=True)
     corpus.write("b", records("b", 10))
     assert corpus.again().num_samples == PER_SHARD
+    monkeypatch.setattr("packidx.estimate.comparison.LITTLE", 0)
+    corpus.write("b", records("b"))
+    reused = corpus.again()
+    assert reused.num_samples == 0 and "its text engine has changed from" in (reused.reason or "")
+    other = software() | {"packidx": "0.0.9"}
+    with monkeypatch.context() as patch:
+        patch.setattr("packidx.estimate.job.software", lambda: other)
+        corpus.count(fresh=True)
+    assert "0.0.9" in (corpus.again().reason or "")
 
 
 def test_a_shard_that_is_read_otherwise_is_cut_anew(tmp_path: Path) -> None:
@@ -262,44 +278,12 @@ def test_transforms_draw_by_sample_id(tmp_path: Path) -> None:
     corpus.options["transform"] = with_a_name
     corpus.count()
     corpus.write("c", [chat(f"c {n}") for n in range(90)])
-    taken = corpus.again()
-    assert taken.counted == ["c.jsonl", "d.jsonl"]
+    assert corpus.again().counted == ["c.jsonl", "d.jsonl"]
 
 
-def test_other_software(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    corpus = Corpus(tmp_path)
-    with monkeypatch.context() as patch:
-        other = software() | {"packidx": "0.0.9"}
-        patch.setattr("packidx.estimate.job.software", lambda: other)
-        corpus.count()
-    taken = corpus.again()
-    assert taken.reason is not None and "0.0.9" in taken.reason
-
-
-def test_what_is_decided_on_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another text backend, or another outcome of the comparison: nothing is taken over."""
-    corpus = Corpus(tmp_path, names="ab")
-    corpus.options["processor"] = str(qwen_folders(tmp_path / "p", FEW_RANKS)["qwen2.5-vl"])
-    corpus.count()
-    nbytes = sum(path.stat().st_size for path in corpus.data.iterdir())
-    monkeypatch.setattr("packidx.estimate.comparison.LITTLE", nbytes + 1)
-    corpus.write("b", [*records("b"), chat("more")])
-    taken = corpus.again()
-    assert taken.num_samples == 0 and "its text engine has changed from tokenizers" in (
-        taken.reason or ""
-    )
-    unequal = Compared(by=compared_with(), records=1, unequal={"text": "one"})
-    monkeypatch.setattr("packidx.estimate.api.compare_processor", lambda *_: unequal)
-    corpus.write("b", records("b"))
-    corpus.write("c", records("c"))
-    taken = corpus.again()
-    assert taken.num_samples == 0 and "its comparison has changed" in (taken.reason or "")
-    assert corpus.count(fresh=True).methods == {"heuristic": 3 * PER_SHARD - 12}
-
-
-def test_columns_that_only_some_parts_have(tmp_path: Path) -> None:
+def test_columns_that_only_some_parts_have(tmp_path: Path, processors: Path) -> None:
     corpus = Corpus(tmp_path, names="abc")
-    corpus.options["processor"] = str(qwen_folders(tmp_path / "p", FEW_RANKS)["qwen2.5-vl"])
+    corpus.options["processor"] = str(processors / "qwen2.5-vl")
     for name in "abc":  # without an answer there are no label tokens, and no spans of them
         asked = [{**record, "messages": record["messages"][:1]} for record in records(name)]
         corpus.write(name, asked)
@@ -310,6 +294,51 @@ def test_columns_that_only_some_parts_have(tmp_path: Path) -> None:
     for name in "bd":
         corpus.write(name, [*records(name), chat("more")])
         assert corpus.again().num_samples > 2 * PER_SHARD
+
+
+def test_relative_sources_of_another_folder(
+    tmp_path: Path, processors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same paths, sizes and times; the images beside them have other sizes."""
+    for name, size in (("here", 56), ("there", 560)):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (size, size)).save(tmp_path / name / "0.png")
+        (tmp_path / name / "a.jsonl").write_bytes(WRITERS["jsonl"]([seen()]))
+        os.utime(tmp_path / name / "a.jsonl", ns=(10**18, 10**18))
+    given: dict[str, Any] = {"workers": 1}
+    given["processor"] = str(processors / "qwen2.5-vl")
+    tokens = []
+    for name in ("here", "there"):
+        monkeypatch.chdir(tmp_path / name)
+        tokens.append(estimate_lengths("a.jsonl", tmp_path / "out", **given).num_tokens)
+    assert tokens[0] < tokens[1]
+
+
+@pytest.mark.parametrize("stated", [False, True])
+def test_media_that_changed_are_found_by_verify(
+    tmp_path: Path, processors: Path, stated: bool
+) -> None:
+    """Media are not looked at again: their rows are kept, until they are counted afresh."""
+    folder = processors / "qwen2.5-vl"
+    corpus, image = Corpus(tmp_path, names="b"), tmp_path / "data/0.png"
+    corpus.options["processor"] = str(folder)
+    corpus.write("a", [seen(**({"height": 56, "width": 56} if stated else {}))])
+
+    def failed() -> list[str]:
+        plan_packs(corpus.out, tmp_path / "index", capacity=2000)
+        encoder = ProcessorEncoder(folder)
+        checks = verify(open_index(tmp_path / "index"), encoder=encoder, num_sampled=99)
+        return [check.name for check in checks if not check.ok]
+
+    Image.new("RGB", (56, 56)).save(image)
+    first = corpus.count()
+    assert (first.num_rejected, failed()) == (4, [])
+    Image.new("RGB", (560, 560)).save(image)
+    corpus.write("b", records("b", 10))
+    again = corpus.count()
+    assert again.reused is not None and again.reused.counted == ["b.jsonl"]
+    assert failed() == ["samples"]
+    assert stated or corpus.count(fresh=True).num_tokens > again.num_tokens
 
 
 STEPS = st.lists(

@@ -152,7 +152,7 @@ def test_the_same_table_is_left_alone(tmp_path: Path) -> None:
     before = os.stat(next(out.glob("part-00000*"))).st_ino
     second = again()
     assert (first.existed, second.existed) == (False, True)
-    plain = {"existed": False, "seconds": 0.0, "taken_over": None}
+    plain = {"existed": False, "seconds": 0.0, "reused": None}
     assert dataclasses.replace(second, **plain) == dataclasses.replace(first, **plain)
     assert os.stat(next(out.glob("part-00000*"))).st_ino == before
     assert not again(media_root=tmp_path).existed

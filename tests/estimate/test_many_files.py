@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
 import os
+import pstats
 import re
 import resource
 import subprocess
@@ -48,6 +50,21 @@ def test_a_file_takes_little_memory(tmp_path: Path) -> None:
     few, many = write(tmp_path / "few", 300), write(tmp_path / "many", 1800)
     grown = peak(many, tmp_path / "l2") - peak(few, tmp_path / "l1")
     assert grown / 1500 < 25  # kB; Arrow's tables of all files once took 60
+
+
+def test_counting_again_takes_calls_in_proportion_to_files(tmp_path: Path) -> None:
+    """Even if all of them are equal."""
+    calls = []
+    for number in (400, 800):
+        data, out = write(tmp_path / f"data{number}", number), tmp_path / f"out{number}"
+        estimate_lengths(data, out, workers=1)
+        changed = Path(data, "00000.jsonl")
+        changed.write_text(changed.read_text() * 2)
+        with cProfile.Profile() as profile:
+            reused = estimate_lengths(data, out, workers=1).reused
+        assert reused is not None and (reused.num_samples, reused.num_counted) == (number - 1, 2)
+        calls.append(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+    assert calls[1] < 2.5 * calls[0]
 
 
 EATER = """

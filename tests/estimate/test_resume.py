@@ -55,13 +55,13 @@ def write(folder: Path, texts: list[str], per_shard: int = 20) -> str:
 def table(folder: Path) -> dict[str, bytes]:
     """The files of a table: what else is there is in none."""
     stated = json.loads((folder / "manifest.json").read_text())
-    named = {file["path"] for file in stated["files"] + stated["notes"]} | {"manifest.json"}
+    named = {file["path"] for file in stated["files"]} | {"manifest.json"}
     return {name: data for name, data in contents(folder).items() if name in named}
 
 
 def finished_parts(parent: Path) -> int:
-    """Parts with a note that killed runs have left."""
-    return len(list(parent.glob(".out.new/table/note-*")))
+    """Parts that killed runs have left."""
+    return len(list(parent.glob(".out.new/table/part-*")))
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_killed_before_each_change_to_the_disk(tmp_path: Path) -> None:
     before = contents(root / "out")
     assert start([shard, "-o", str(tmp_path / "whole"), "--quiet"]).wait() == 0
     expected = contents(tmp_path / "whole")
-    assert (len(before), len(expected)) == (11, 5)
+    assert (len(before), len(expected)) == (6, 3)
 
     arguments = ["estimate", shard, "-o", str(root / "out"), "--quiet", "--workers", "1"]
     kills: dict[int, int] = {}  # by the number of parts that were finished before
@@ -153,9 +153,6 @@ def test_other_settings_take_nothing_over(
         fresh = again(tmp_path / "fresh", **options)
         assert contents(out) == contents(tmp_path / "fresh")
         assert summary.fingerprint == fresh.fingerprint
-    crash(monkeypatch, 3, again)
-    assert again(source=f"other={shard}").resumed_parts == 3  # whatever they are called
-    assert contents(out) == contents(Path(again(tmp_path / "other", f"other={shard}").path))
     again(fresh=True)
     crash(monkeypatch, 3, lambda: again(seed=1))
     summary = again()
@@ -164,22 +161,21 @@ def test_other_settings_take_nothing_over(
 
 
 @pytest.mark.usefixtures("small_tasks")
-def test_damaged_parts_and_notes_are_done_again(
+def test_damaged_parts_are_done_again(
     shard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     estimate_lengths(shard, tmp_path / "whole", workers=1)
     crash(monkeypatch, 6, lambda: estimate_lengths(shard, tmp_path / "out", workers=1))
     staging = tmp_path / ".out.new"
     parts = sorted((staging / "table").glob("part-*"))
-    notes = sorted((staging / "table").glob("note-*"))
-    assert len(parts) == len(notes) == 6
+    assert len(parts) == 6
     flipped = bytearray(parts[0].read_bytes())
     flipped[100] ^= 1
     parts[0].write_bytes(flipped)
     parts[1].unlink()
-    notes[2].write_bytes(notes[2].read_bytes()[:-20])
-    notes[3].write_bytes(b"")
-    notes[4].unlink()
+    parts[2].write_bytes(parts[2].read_bytes()[:-20])
+    parts[3].write_bytes(b"")
+    parts[4].rename(parts[4].with_name(parts[0].name))
     (staging / "table" / "part-99999.parquet").write_text("no part of this")
     assert estimate_lengths(shard, tmp_path / "out", workers=1).resumed_parts == 1
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")

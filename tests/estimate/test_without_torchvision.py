@@ -34,11 +34,11 @@ def test_a_missing_torchvision_counts_nothing_twice(
             )
         first = estimate_lengths(str(source), tmp_path / "lengths", **given)
         assert first.compared == {"with": None, "reason": NEEDS_TORCHVISION}
-        taken = estimate_lengths(str(source), tmp_path / "lengths", **given).taken_over
+        taken = estimate_lengths(str(source), tmp_path / "lengths", **given).reused
         assert taken is not None and taken.num_counted == 0
         patch.setattr("packidx.encode.proof.compare", None)  # what came of it is kept
         source.write_text(source.read_text() * 2)
         again = estimate_lengths(str(source), tmp_path / "lengths", **given)
-        assert again.taken_over is not None and again.taken_over.reason is None
+        assert again.reused is not None and again.reused.reason is None
     now = estimate_lengths(str(source), tmp_path / "lengths", **given)
     assert now.compared is not None and now.compared["with"] == comparison.compared_with()

@@ -39,9 +39,6 @@ class RecordRange:
     num_records: int
     weight: int | None = None
     """Its bytes, where `start` and `end` count something else."""
-    prefix: str | None = None
-    """First digits of a SHA-256 of the shard up to its end, where it is known: the range is the
-    same whatever was appended behind it."""
 
     @property
     def nbytes(self) -> int:
@@ -158,15 +155,13 @@ class Cuts:
         self._task_bytes, self._task_records = task_bytes, task_records
         self._begun: list[tuple[int, int, int]] = []
 
-    def at(self, place: int, row: int, work: int) -> bool:
-        """Return whether a range begins at `place`, as it may, before record `row`, with `work`
-        bytes done so far."""
+    def at(self, place: int, row: int, work: int) -> None:
+        """A range may begin at `place`, before record `row`, with `work` bytes done so far."""
         if self._begun:
             _, first, done = self._begun[-1]
             if work - done < self._task_bytes and row - first < self._task_records:
-                return False
+                return
         self._begun.append((place, row, work))
-        return True
 
     def ranges(self, end: int, num_records: int, work: int | None) -> tuple[RecordRange, ...]:
         """All ranges of a shard; `work` is that of all of it, None where places are bytes."""
@@ -198,21 +193,21 @@ class Hashing:
         self._hasher.update(block)
         self.nbytes += len(block)
 
+    def observed(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield blocks, each added first."""
+        for block in blocks:
+            self.add(block)
+            yield block
+
     @property
     def sha256(self) -> str:
         return self._hasher.hexdigest()
 
 
-def file_blocks(
-    path: str, start: int = 0, end: int | None = None, size: int = BLOCK
-) -> Iterator[bytes]:
-    """The bytes of the range of a file of this machine, block by block."""
+def file_blocks(path: str, size: int = BLOCK) -> Iterator[bytes]:
+    """The bytes of a file of this machine, block by block."""
     with reading(path), open(path, "rb", buffering=0, opener=storage.open_regular) as file:
-        file.seek(start)
-        left = size if end is None else end - start
-        while left > 0 and (block := file.read(min(size, left))):
-            if end is not None:
-                left -= len(block)
+        while block := file.read(size):
             yield block
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -33,8 +32,6 @@ from packidx.records.containers.base import (
 )
 
 SCAN_BLOCK = 4 << 20
-PREFIX = 32
-"""Digits of the digest of what lies before a range's end."""
 _SHORT = 16  # bytes of a line: records are longer, so shorter ones are mostly blank
 _SHORT_LINES = re.compile(rb"[ \t\r\v\f\n]*\n|[^\n]+\n?")
 
@@ -43,26 +40,15 @@ class Lines(Container):
     """Uncompressed JSON Lines."""
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        hashing, prefixes = Hashing(), dict[int, str]()
-        cuts, number = Cuts(task_bytes, TASK_RECORDS), 0
+        hashing, cuts, number = Hashing(), Cuts(task_bytes, TASK_RECORDS), 0
         cuts.at(0, 0, 0)
-
-        def hash_until(here: str, end: int | None) -> None:
-            """Hash what was just read, up to where a range ends."""
-            for block in file_blocks(here, hashing.nbytes, end, SCAN_BLOCK):
-                hashing.add(block)
-            prefixes[hashing.nbytes] = hashing.sha256[:PREFIX]
-
         with named(path), local_shard(path, check=True) as here:
-            blocks = file_blocks(here, size=SCAN_BLOCK)
+            blocks = hashing.observed(file_blocks(here, SCAN_BLOCK))
             for offset, line in whole_lines(blocks):
-                if cuts.at(offset, number, offset):
-                    hash_until(here, offset)
+                cuts.at(offset, number, offset)
                 number += bool(line) and not line.isspace()
-            hash_until(here, None)
         ranges = cuts.ranges(hashing.nbytes, number, None)
-        known = tuple(replace(part, prefix=prefixes.get(part.end)) for part in ranges)
-        return ShardScan(hashing.nbytes, hashing.sha256, number, known)
+        return ShardScan(hashing.nbytes, hashing.sha256, number, ranges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         start, end = record_range.start, record_range.end

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import re
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from PIL import Image
 
 from packidx.errors import BadRecord
 from packidx.io import storage, urls
-from packidx.io.files import refuse_open_files
 from packidx.io.ranges import Extent
-from packidx.io.storage import identity_of, reading
+from packidx.io.storage import reading
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.audio import Audio, audio_info
 from packidx.records.media.held import kind_of_name
 from packidx.records.media.images import MAX_PIXELS, image_info, label_of, open_image
 from packidx.records.media.lmdb_store import forget_databases
-from packidx.records.media.paths import MediaRoot, forget_paths, place_of, resolve, shortened
+from packidx.records.media.paths import MediaRoot, forget_paths, resolve, shortened
 from packidx.records.media.references import (
     LIST_KEYS,
     REFERENCE_KEYS,
@@ -179,7 +177,6 @@ def forget_media() -> None:
     forget_paths()
     _answer.cache_clear()
     forget_databases()
-    _identity.cache_clear()
 
 
 def is_remote(media: Media, root: MediaRoot) -> bool:
@@ -192,7 +189,6 @@ def open_media(
     record: Mapping[str, Any],
     root: MediaRoot,
     moved: Moved = str,
-    looked_at: LookedAt | None = None,
 ) -> dict[str, Any]:
     """A shallow copy of a raw record in which every image is opened and upright.
 
@@ -203,15 +199,12 @@ def open_media(
 
     Args:
         moved: old absolute path -> where it is now.
-        looked_at: is told of every reference before it is followed.
 
     Raises:
         BadRecord: as `resolve` and `open_image`, or the record is not an object.
     """
     if not isinstance(record, Mapping):
         raise BadRecord("bad_record", "the record is not an object")
-    if looked_at is not None:
-        map_media(record, lambda kind, entry, _: looked_at.note_entry(kind, entry, root))
     return MediaOpener(root, moved).opened(record)
 
 
@@ -286,80 +279,3 @@ class MediaOpener:
 def _exists(path: str) -> bool:
     with reading(path):
         return storage.is_file(path)
-
-
-# -- what records refer to ------------------------------------------------------------------------
-
-_ABSENT = b"-"
-
-
-def _digest(identities: Iterable[bytes | None]) -> str | None:
-    known: list[bytes] = []
-    for identity in identities:
-        if identity is None:
-            return None
-        known.append(identity)
-    return hashlib.sha256(b"".join(known)).hexdigest()
-
-
-class References(NamedTuple):
-    """What the records of a range refer to."""
-
-    names: list[str]
-    """The references as they stand in records, sorted."""
-    digest: str | None
-    """Of the identities of their files; None where nothing tells whether these change."""
-
-    def are_unchanged(self, root: MediaRoot) -> bool:
-        """Return whether they lead from `root` to the very files that they led to."""
-        if self.digest is None:
-            return False
-        return self.digest == _digest(_identity(name, root) for name in self.names)
-
-
-NOTHING = References([], _digest([]))
-
-
-class LookedAt:
-    """Collects the references of a range's records, each before its file is read."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, bytes | None] = {}
-
-    def note(self, ref: Any, root: MediaRoot) -> None:
-        """Note what a record refers to; content that stands in its shard is known by the shard."""
-        if isinstance(ref, str):
-            if ref not in self._files and not ref.startswith("data:"):
-                self._files[ref] = _identity(ref, root)
-        elif ref is not None and not isinstance(ref, bytes | Extent):
-            self._files[""] = None  # a transform has opened it: who knows where it was
-
-    def note_entry(self, kind: str, entry: Any, root: MediaRoot) -> None:
-        """Note what an entry of a media list, or a part of a turn, refers to."""
-        frames = frames_of(entry)[1] if kind == "video" else None
-        for ref in map(reference_of, [entry] if frames is None else frames):
-            self.note(ref, root)
-
-    def references(self) -> References:
-        """Return what was noted."""
-        names = sorted(self._files)
-        return References(names, _digest(self._files[name] for name in names))
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _identity(ref: str, root: MediaRoot) -> bytes | None:
-    """Return the identity of a reference's file; None where it may change unseen."""
-    try:
-        path, _ = place_of(ref, root)
-        if urls.is_url(path):
-            return None  # to ask for its version costs as much as to count it again
-        if os.path.isdir(path):  # a video's frames
-            inside = [_identity(frame, root) for frame in frames_in(ref, root) or ()]
-            known = [each for each in inside if each is not None]
-            return b"".join(known) or _ABSENT if len(known) == len(inside) else None
-        return b"%d %d %d %d %d;" % identity_of(path)
-    except BadRecord:
-        return None
-    except (OSError, ValueError) as error:
-        refuse_open_files(error)
-        return _ABSENT

@@ -326,7 +326,7 @@ def test_memory_does_not_grow_with_the_file(
     """Peaks of Python's and Arrow's memory for a file and one eight times as long."""
     monkeypatch.setattr(shards, "TASK_BYTES", 60_000)
     monkeypatch.setattr(convert, "BLOCK", 20_000)
-    monkeypatch.setattr(blocks_module.file_blocks, "__defaults__", (0, None, 20_000))
+    monkeypatch.setattr(blocks_module.file_blocks, "__defaults__", (20_000,))
     monkeypatch.setattr("packidx.records.containers.lines.SCAN_BLOCK", 20_000)
     monkeypatch.setattr("packidx.records.containers.tables._MAX_BATCH", 20)
 
