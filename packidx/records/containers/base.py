@@ -193,7 +193,7 @@ class Hashing:
         self._hasher.update(block)
         self.nbytes += len(block)
 
-    def observed(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    def observed(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         """Yield blocks, each added first."""
         for block in blocks:
             self.add(block)
