@@ -14,7 +14,7 @@ from functools import cached_property
 from msgspec import structs
 
 from packidx.errors import FormatError
-from packidx.estimate.comparison import compared_with
+from packidx.estimate.compare import Compared
 from packidx.estimate.job import EstimateJob, difference, make_manifest, recipe, recipe_of
 from packidx.estimate.parts import OldParts, read_note
 from packidx.estimate.tasks import Task, make_tasks
@@ -23,12 +23,11 @@ from packidx.format.manifest import DEFAULT, Layout
 from packidx.io import storage
 from packidx.io.copies import StoredFile
 from packidx.io.storage import reading
-from packidx.processor.counts import Compared
 from packidx.records.containers.base import RecordRange
 from packidx.records.containers.tar import APART, TAR
 from packidx.records.shard_marks import is_unchanged
 from packidx.records.shards import InputFile, ScannedShard
-from packidx.software import software
+from packidx.software import installed, software
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +149,10 @@ class Earlier:
         engine = self.manifest.text_engine
         stated, compared = None if encoder is None else encoder.compared, None
         if stated is not None:
-            here = None if files is None or files.doubt else compared_with()
-            unequal = dict.fromkeys(stated.get("unequal", ()), stated.get("detail", ""))
-            numbers = stated.get("records", 0), stated.get("reason"), stated.get("equal", ())
-            compared = Compared(here, *numbers, unequal)
+            here = None if files is None or files.doubt else f"transformers {installed('transformers')}"
+            compared = Compared(
+                here, stated.get("reason"), tuple(stated.get("computed", ())), dict(stated.get("built", {}))
+            )
         return replace(job, backend=None if engine is None else dict(engine), compared=compared)
 
 

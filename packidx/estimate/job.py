@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from packidx.digests import canonical_json, digest
+from packidx.estimate.compare import Compared
 from packidx.estimate.counter import CounterSettings, RecordCounter, ShardContext
 from packidx.estimate.parts import Part, Place, SourceSums
 from packidx.format import schema
@@ -24,7 +25,6 @@ from packidx.format.manifest import (
     sealed,
 )
 from packidx.io import storage
-from packidx.processor.counts import Compared
 from packidx.records.containers.base import RecordRange
 from packidx.records.ledger import merge_columns
 from packidx.records.media.paths import MediaRoot
@@ -187,7 +187,7 @@ def _recipe(
         "transform": transform and transform.to_json(),
         "text_engine": (engine or {}).get("name"),
         # Kinds that came since were compared as they were then.
-        "comparison": [stated.get("with"), list(stated.get("unequal", ()))],
+        "comparison": [stated.get("with"), list(stated.get("built", ()))],
         **versions,
     }
 

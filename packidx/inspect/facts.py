@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
@@ -67,11 +68,11 @@ def compared_fact(compared: Mapping[str, Any] | None, methods: Mapping[str, int]
     if compared["with"] is None:
         worth = "exact by the family's arithmetic" if methods.get("exact") else "nothing is exact"
         return f"not compared here ({compared['reason']}): {worth}"
-    by = f"the processor of {compared['with']}"
-    if compared.get("unequal"):
-        return f"with {by}: {compared['detail']}, so no such length is called exact"
-    kinds = " and ".join(dict.fromkeys(kind.partition(", ")[0] for kind in compared["equal"]))
-    return f"{kinds} equal {by}'s on {number_of(compared['records'], 'sample')}, once per processor"
+    said = f"{number_of(len(compared['computed']), 'kind')} compared with {compared['with']}"
+    built = compared.get("built", {})
+    for kind, difference in itertools.islice(built.items(), 1):
+        said += f"; {number_of(len(built), 'kind')} built, such as {kind}: {difference}"
+    return said
 
 
 def _schedule(result: Result) -> str:

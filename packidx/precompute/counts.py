@@ -163,7 +163,7 @@ def precompute(
         manifest = load(os.path.join(lengths, "manifest.json"), LengthsManifest, "start again")
         ranges = Earlier(lengths, manifest).ranges
         scans = [*map(ScannedShard, manifest.shards, ranges)]
-        own_shards = job_shards(shards, scans, settings, RecordCounter(None), root, remote)
+        own_shards = job_shards(shards, scans, settings, RecordCounter(CounterSettings()), root, remote)
         firsts = itertools.accumulate((shard.rows for shard in manifest.shards), initial=0)
         tasks = [
             JoinTask(
@@ -405,7 +405,7 @@ def _joined(task: JoinTask, lengths: Lengths, totals: Totals) -> Iterator[Joined
             rows = lengths.read(at, at + len(batch), _COLUMNS).frame.to_dicts()
             at += len(batch)
             with_media = [raw for raw, row in zip(batch, rows, strict=True) if row["media"]]
-            looked_at = iter(examine_batch(with_media, shard, 0, RecordCounter(None)))
+            looked_at = iter(examine_batch(with_media, shard, 0, RecordCounter(CounterSettings())))
             for raw, row in zip(batch, rows, strict=True):
                 infos = next(looked_at).infos if row["media"] else ()
                 given: dict[str, Any] = {}
