@@ -1,4 +1,4 @@
-"""Blank media of a given shape, to try a processor with."""
+"""Media of a given shape without content, or with noise, to try a processor with."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from packidx.records.media.audio import Audio, Samples
 from packidx.records.media.video import Video
 
 
-def blank_medium(kind: str, info: MediaInfo) -> Media:
-    """Return a medium of a shape: black pixels or silence."""
+def blank_medium(kind: str, info: MediaInfo, *, noise: bool = False) -> Media:
+    """Return a medium of a shape: black pixels or silence, or noise."""
     if kind == "audio":
-        return Media(kind, Silence(info))
+        return Media(kind, BlankSound(info, noise=noise))
     if kind == "video":
-        return Media(kind, BlankVideo(info), frame_indices=info.frame_indices)
-    return Media(kind, Image.new("RGB", (info.width, info.height)))
+        return Media(kind, BlankVideo(info, noise=noise), frame_indices=info.frame_indices)
+    shape = info.height, info.width, 3
+    return Media(kind, Image.fromarray(_noise(shape) if noise else np.zeros(shape, np.uint8)))
+
+
+def _noise(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
 
 
 def num_values(kind: str, info: MediaInfo) -> int:
@@ -32,37 +37,43 @@ def num_values(kind: str, info: MediaInfo) -> int:
 
 
 class BlankVideo(Video):
-    """A video of black frames; its tensor takes the memory of one.
+    """A video of black frames, whose tensor takes the memory of one, or of noise.
 
     Args:
         info: its shape.
         is_abstract: True for a tensor of a shape alone (torch's device ``meta``).
     """
 
-    def __init__(self, info: MediaInfo, *, is_abstract: bool = False) -> None:
+    def __init__(
+        self, info: MediaInfo, *, noise: bool = False, is_abstract: bool = False
+    ) -> None:
         super().__init__((), "a blank video")
-        self.info = info
+        self.info, self._noise = info, noise
         self._device = "meta" if is_abstract else "cpu"
 
     def frames(self, indices: ArrayLike) -> NDArray[np.uint8]:
         """See the base."""
         shape = (len(np.asarray(indices)), self.info.height, self.info.width, 3)
-        return np.zeros(shape, np.uint8)
+        return _noise(shape) if self._noise else np.zeros(shape, np.uint8)
 
     def tensor(self, indices: NDArray[np.int64]) -> Any:
         """Return frames as uint8 ``[n, 3, height, width]``."""
         torch = import_torch()
+        if self._noise:
+            return torch.from_numpy(self.frames(indices)).permute(0, 3, 1, 2).contiguous()
         frame = torch.zeros((1, 3, self.info.height, self.info.width), dtype=torch.uint8)
         return frame.to(self._device).expand(len(indices), -1, -1, -1)
 
 
-class Silence(Audio):
-    """A sound of zeros."""
+class BlankSound(Audio):
+    """A sound of zeros, or of noise."""
 
-    def __init__(self, info: MediaInfo) -> None:
+    def __init__(self, info: MediaInfo, *, noise: bool = False) -> None:
         super().__init__(b"", "a blank sound")
-        self.info = info
+        self.info, self._noise = info, noise
 
     def waveform(self, sampling_rate: int) -> Samples:
         """See the base."""
-        return np.zeros(self.info.num_samples, np.float32)
+        num = self.info.num_samples
+        wave = _noise((num,)) / np.float32(1280) if self._noise else np.zeros(num, np.float32)
+        return np.asarray(wave, np.float32)

@@ -3,7 +3,8 @@
 A processor builds a sample with one blank medium of a shape. The sample has so many tokens more
 than the same text with the medium's placeholder, and that is what a medium of this shape adds to
 any record. Whether it does is tried once: with white space of all kinds beside a medium, and with
-many media. Where lengths are not such sums, every record is built (`packidx.encode.compare`).
+many media, and with noise. Where lengths are not such sums, every record is built
+(`packidx.estimate.compare`).
 """
 
 from __future__ import annotations
@@ -135,19 +136,25 @@ class ProbedMedia(MediaModel):
                 self.placeholders.pop(kind, None)
                 self.problems[kind] = f"it builds no sample with one {kind}: {error}"
                 continue
+            self._try(kind, kind, shapes[:1], ("alfa", "bravo"), noise=True)
             for beside in (_BESIDE[1:3], _BESIDE[3:5], _BESIDE[5:7], ("", _BESIDE[7])):
                 self._try(kind, kind, shapes[-1:], beside)
             for media in (shapes[:2], [shapes[0]] * 2, (shapes * _MANY)[:_MANY]):
                 self._try(f"several {kind}s", kind, media, _BESIDE)
 
     def _try(
-        self, what: str, kind: str, shapes: Sequence[MediaInfo], beside: Sequence[str]
+        self,
+        what: str,
+        kind: str,
+        shapes: Sequence[MediaInfo],
+        beside: Sequence[str],
+        noise: bool = False,
     ) -> None:
         """Note `what` as unpredictable if a sample's length is not the sum of what media add."""
         added = [self._add(kind, shape) for shape in shapes]
         if any(each.problem for each in added):
             return
-        media = [blank_medium(kind, shape) for shape in shapes]
+        media = [blank_medium(kind, shape, noise=noise) for shape in shapes]
         try:
             excess, _ = self._measure(_conversation(media, beside))
         except (NotBuilt, BadRecord):

@@ -1,7 +1,7 @@
 """The kind of a record: what it is made of.
 
 Lengths are computed by rules, and the rules are compared with the real processor once per kind
-(`packidx.encode.compare`). So a kind names all that templates and processors treat in their own
+(`packidx.estimate.compare`). So a kind names all that templates and processors treat in their own
 way: the kinds of media and whether there are several, roles, tools, reasoning, tool calls, content
 given as a string or a list, and empty content.
 """
