@@ -64,10 +64,11 @@ def load_processor(
     image = image or own.get("audio_processor") or {}
     code = own_code(folder, stated)
     trusts_code = trust_remote_code and code is not None
+    templates = read_templates(folder, own)
     files = assemble(
         name=name,
         loaded=_load_tokenizer(folder, bool(image), code, trusts_code),
-        templates=read_templates(folder, own),
+        templates=templates,
         processor_class=stated.processor_class(read_json(folder / "tokenizer_config.json")),
         image_settings=image or None,
         video_settings=stated.of("videos") or None,
@@ -76,7 +77,7 @@ def load_processor(
         policy=policy,
         folder=str(folder),
         trusts_code=trusts_code,
-        unknown=lambda template: ProbedMedia(template, str(folder), trusts_code),
+        unknown=lambda template: ProbedMedia(template, str(folder), trusts_code, keywords),
     )
     files.overrides, files.keywords = overrides, keywords
     if files.vision is None and (files.tokenizer is None or files.template is None):
@@ -95,6 +96,7 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
         OptionError: `processor` has no fast tokenizer or no chat template.
     """
     tokenizer = getattr(processor, "tokenizer", processor)
+    bare = bare_tokenizer(processor)
     templates = named_templates(getattr(processor, "chat_template", None))
     templates = templates or named_templates(getattr(tokenizer, "chat_template", None))
     if DEFAULT_TEMPLATE not in templates:
@@ -107,7 +109,7 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
     name = str(getattr(tokenizer, "name_or_path", "") or type(processor).__name__)
     return assemble(
         name=name,
-        loaded=Loaded(bare_tokenizer(processor), _special_tokens(tokenizer), _limit(processor)),
+        loaded=Loaded(bare, _special_tokens(tokenizer), _limit(processor)),
         templates=templates,
         processor_class=type(processor).__name__ if image is not None else None,
         image_settings=None if image is None else image.to_dict(),
@@ -194,7 +196,11 @@ def _load_tokenizer(folder: Path, takes_media: bool, code: str | None, trusts_co
             with contextlib.suppress(PackidxError):
                 made = load_real(str(folder), "AutoProcessor", trusts_code)
         if not hasattr(made, "tokenizer"):
-            made = load_real(str(folder), "AutoTokenizer", trusts_code)
+            try:
+                made = load_real(str(folder), "AutoTokenizer", trusts_code)
+            except SourceError:
+                read_json(folder / "tokenizer.json")  # raises where that is the cause
+                raise
         tokenizer = getattr(made, "tokenizer", made)
         return Loaded(bare_tokenizer(made), _special_tokens(tokenizer), _limit(made), doubt)
 

@@ -19,7 +19,7 @@ import numpy as np
 from packidx.arrays import Int64s
 from packidx.digests import digest
 from packidx.encode.blanks import blank_medium, num_values
-from packidx.encode.imports import load_real
+from packidx.encode.imports import Keywords, load_real
 from packidx.encode.media import sampling_rate_of
 from packidx.encode.whole import ARGUMENTS, NotBuilt, build_sample, ids_of
 from packidx.errors import BadRecord, PackidxError, SourceError
@@ -61,16 +61,24 @@ class ProbedMedia(MediaModel):
         template: the processor's, without placeholders.
         processor: the processor, or the folder that it is loaded from.
         trusts_code: True to run code of the folder.
+        settings: in place of the folder's own (`load_real`).
 
     Raises:
         MissingExtraError: torch, or what else the processor needs, is not installed.
         SourceError: transformers cannot load the processor, or it takes no media.
     """
 
-    def __init__(self, template: ChatTemplate, processor: Any, trusts_code: bool = False) -> None:
+    def __init__(
+        self,
+        template: ChatTemplate,
+        processor: Any,
+        trusts_code: bool = False,
+        settings: Keywords | None = None,
+    ) -> None:
         import transformers
 
-        self._template, self._source, self._trusts_code = template, processor, trusts_code
+        self._template, self._source = template, processor
+        self._options = trusts_code, settings
         self._added: dict[tuple[str, MediaInfo], Added] = {}
         self.placeholders: dict[str, str] = {}
         self.problems: dict[str, str] = {}
@@ -104,7 +112,7 @@ class ProbedMedia(MediaModel):
         """The transformers processor."""
         if not isinstance(self._source, str):
             return self._source
-        made = load_real(self._source, "AutoProcessor", self._trusts_code)
+        made = load_real(self._source, "AutoProcessor", *self._options)
         if not any(hasattr(made, part) for part in MEDIA_PARTS):
             raise SourceError(
                 f"transformers makes {type(made).__name__} of processor folder {self._source}, "

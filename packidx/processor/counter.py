@@ -165,9 +165,10 @@ class ConversationCounter:
         ending = document_ending(files, conversation) if conversation.is_document else None
         result = files.template_of(conversation).render(conversation)
         own = slice(media.offsets[number], media.offsets[number + 1])
-        if files.vision is None or not conversation.media or (media.method[own] != EXACT).any():
-            return Expanded(result.text, result.label_spans, (), ending=ending)
+        unpredictable = () if files.vision is None else files.vision.unpredictable
         kinds = [medium.kind for medium in conversation.media]
+        if files.vision is None or not kinds or not set(kinds).isdisjoint(unpredictable):
+            return Expanded(result.text, result.label_spans, (), ending=ending)
         tokens, expansions = media.tokens[own].tolist(), media.expansions[own]
         expanded = expand(result, kinds, tokens, expansions, files.vision.placeholders)
         expanded.ending = ending
@@ -183,7 +184,7 @@ class ConversationCounter:
         """
         expanded = self.expand(conversation, 0, media)
         batch, runs = self._encode([expanded])
-        if runs.mismatched and (media.method == EXACT).all():
+        if runs.mismatched and (expanded.runs or not conversation.media):
             raise media_token_in_text()
         if (tokens := int(batch.lengths[0] + runs.extra[0])) > self._limit:
             assert self.files is not None  # see `expand`
@@ -224,10 +225,9 @@ class ConversationCounter:
         """Count the texts of `rows`; returns where their label tokens are."""
         batch, runs = self._encode(expanded)
         assert self.text is not None and self.files is not None
-        is_guessed = np.zeros(len(texts.tokens), bool)
-        is_guessed[media.owners[media.method != EXACT]] = True
+        has_media = np.diff(media.offsets) > 0
         for number in runs.mismatched:
-            if not is_guessed[rows[number]]:
+            if expanded[number].runs or not has_media[rows[number]]:
                 texts.errors[int(rows[number])] = media_token_in_text()
         texts.method[rows] = EXACT
         for number in np.flatnonzero(batch.lengths + runs.extra > self._limit).tolist():
