@@ -206,7 +206,7 @@ def whole_sample(
         processor, template, conversation, end_of_text=end, every_frame=every_frame
     )
     ids = np.array(ids_of(built), np.int64)
-    trained = find_labels(*own, ids)
+    trained = find_labels(*own, ids, files.feature_ids)
     return {**built, "input_ids": ids, "labels": np.where(trained, ids, IGNORED)}
 
 
@@ -217,8 +217,15 @@ IGNORED = -100
 """Label of a token that is not trained on."""
 
 
-def find_labels(own: Int64s, trained: Bools, ids: Int64s) -> Bools:
+def find_labels(
+    own: Int64s, trained: Bools, ids: Int64s, features: Sequence[int] = ()
+) -> Bools:
     """Find our label tokens in the ids of the real processor, run by run and in order.
+
+    Args:
+        own, trained: token ids and label mask ``[n]`` of our rules.
+        ids: ``[T]``
+        features: ids of tokens in `own` that stand for media.
 
     Returns:
         ``[T]`` True for label tokens.
@@ -232,15 +239,19 @@ def find_labels(own: Int64s, trained: Bools, ids: Int64s) -> Bools:
     edges = np.flatnonzero(np.diff(trained, prepend=False, append=False)).reshape(-1, 2)
     at = 0
     for first, end in edges.tolist():
+        media = np.flatnonzero(np.isin(own[:first], features))
+        before = first - (int(media[-1]) + 1 if len(media) else 0)
         starts = (
             hit + context
-            for context in _CONTEXTS
-            if (hit := _find(ids, own[max(0, first - context) : end], at)) >= 0
+            for context in (min(each, before) for each in _CONTEXTS)
+            if (hit := _find(ids, own[first - context : end], at)) >= 0
         )
         start = next(starts, -1)
         if start < 0:
             raise NotBuilt("its label tokens are not found in the sample that it builds")
         at = start + end - first
+        if first == 1 < start:  # our first token is predicted by one that the processor adds
+            start -= 1
         found[start:at] = True
     return found
 

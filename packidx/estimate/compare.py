@@ -9,14 +9,14 @@ part: what a part holds depends on its records alone.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from packidx.arrays import Bools, Int64s
 from packidx.encode.build import whole_sample
 from packidx.encode.imports import load_real
 from packidx.encode.media import info_of
@@ -25,7 +25,6 @@ from packidx.encode.whole import NotBuilt
 from packidx.errors import BadRecord, PackidxError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.kinds import record_kind
 from packidx.records.conversation import Conversation
 from packidx.software import installed
 
@@ -149,22 +148,28 @@ class Comparer:
             media = self._rules.count_media([conversation], [self._infos(conversation)])
             if media.errors or np.maximum(media.patches, media.tokens).clip(0).sum() > _MOST_PATCHES:
                 return None
-            own = self._rules.tokens_of(conversation, media)
+            try:
+                own = self._rules.tokens_of(conversation, media)
+            except Exception:  # of `tokenizers`, plain ones: the row is rejected when it is counted
+                return None
             built = whole_sample(self.real, self.files, conversation, own, every_frame=True)
         except NotBuilt as error:
             if is_probed and not only_compare:
                 raise BadRecord("not_built", f"{self.files.name} builds no sample: {error}") from None
             return None
         if is_new:
-            why = self._difference(kind, own[0], built["input_ids"])
+            why = self._difference(kind, own, built)
             self.kinds[kind] = why
         return None if why is None else built
 
     def _infos(self, conversation: Conversation) -> list[Any]:
         return [info_of(medium) for medium in conversation.media]
 
-    def _difference(self, kind: str, ours: Any, real: Any) -> str | None:
+    def _difference(
+        self, kind: str, own: tuple[Int64s, Bools], built: Mapping[str, Any]
+    ) -> str | None:
         """Return the first difference of two samples; None if they are equal."""
+        (ours, trained), real = own, built["input_ids"]
         words = {*kind.split(", "), *kind.partition(", ")[0].split("+")}
         vision = self.files.vision
         if vision is not None and not words.isdisjoint(vision.unpredictable):
@@ -174,6 +179,9 @@ class Comparer:
         num, overhead = len(real), 0 if vision is None else vision.overhead
         if len(ours) + overhead != num:
             return f"a record has {len(ours) + overhead} tokens, the processor's {num}"
+        labels = int((built["labels"] >= 0).sum())
+        if labels != trained.sum():
+            return f"a record has {trained.sum()} label tokens, the processor's {labels}"
         if isinstance(vision, ProbedMedia) or np.array_equal(ours, real):
             return None
         at = int(np.flatnonzero(ours != real)[0])
