@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -201,6 +202,34 @@ class ProcessorEncoder:
         positions = positions_of(sample, self.files, self.tokens_per_second)
         return sample if positions is None else {**sample, "position_ids": positions}
 
+    def encode_planned(
+        self, record: Mapping[str, Any], length: int, *given: Any
+    ) -> dict[str, torch.Tensor]:
+        """Return one sample's tensors; those of `build_whole` if they alone have `length` tokens.
+
+        Args:
+            record: as for a call.
+            length: tokens of the sample in the plan.
+            given: further arguments of the call.
+
+        Raises:
+            BadRecord, MismatchError: as a call.
+        """
+        mismatch: MismatchError | None = None
+        try:
+            sample = self(record, *given)
+            if len(sample["input_ids"]) == length:
+                return sample
+        except MismatchError as error:
+            mismatch = error
+        with contextlib.suppress(MismatchError):
+            whole = self.build_whole(record)
+            if len(whole["input_ids"]) == length:
+                return whole
+        if mismatch is not None:
+            raise mismatch
+        return sample
+
     def build_whole(self, record: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Return one sample's tensors as the real processor makes all of them.
 
@@ -230,12 +259,23 @@ class ProcessorEncoder:
             raise MismatchError(f"processor {self.name} does not build a sample: {error}") from error
         names = ("input_ids", "labels")
         sample = {name: torch.from_numpy(built[name]) for name in names} | made
-        positions = None
-        if files.image_settings is not None:
-            positions = model_positions(self._real, files.folder or files.name, sample)
-        if positions is None:
-            positions = torch.arange(len(built["input_ids"]))
-        return {**sample, "position_ids": positions}
+        return {**sample, "position_ids": self._positions_of_whole(built["input_ids"], sample)}
+
+    def _positions_of_whole(self, ids: Int64s, sample: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the positions of a whole sample, int64 ``[T]`` or ``[3, T]``."""
+        torch, files, vision = import_torch(), self.files, self.files.vision
+        if vision is None or (isinstance(vision, FamilyMedia) and vision.merge_size is None):
+            return torch.arange(len(ids))
+        grids = sample.get("image_grid_thw")
+        if isinstance(vision, FamilyMedia) and grids is not None and "video_grid_thw" not in sample:
+            edges = np.flatnonzero(np.diff(np.isin(ids, files.feature_ids), prepend=0, append=0))
+            starts = [[start] for start in edges[::2].tolist()]
+            if len(starts) == len(grids):
+                assert vision.merge_size is not None
+                rows = mrope_positions(len(ids), starts, grids.tolist(), vision.merge_size)
+                return torch.from_numpy(rows)
+        positions = model_positions(self._real, files.folder or files.name, sample)
+        return torch.arange(len(ids)) if positions is None else positions
 
     def resized(self, image: Any) -> Any:
         """Return an image at the size to which the processor resizes it, RGB (PIL).

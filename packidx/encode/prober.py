@@ -83,6 +83,7 @@ class ProbedMedia(MediaModel):
         self.placeholders: dict[str, str] = {}
         self.problems: dict[str, str] = {}
         self.unpredictable: set[str] = set()
+        self.reserved: set[str] = set()
         self.overhead = 0
         try:
             self.name = type(self.processor).__name__
@@ -98,8 +99,9 @@ class ProbedMedia(MediaModel):
             kind: token for kind, token in self.placeholders.items() if kind not in self.unpredictable
         }
         named = (getattr(self.processor, f"{kind}_token", None) for kind in ARGUMENTS)
-        reserved = {str(token): str(token) for token in named if token is not None and str(token)}
-        self.written_tokens = reserved | self.placeholders
+        self.reserved.update(str(token) for token in named if token is not None and str(token))
+        self.reserved.difference_update(self.placeholders.values())
+        self.written_tokens = {token: token for token in self.reserved} | self.placeholders
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
@@ -135,20 +137,41 @@ class ProbedMedia(MediaModel):
             self.overhead = 0  # it takes no text alone
         for kind, shapes in _SHAPES.items():
             try:
-                blank = blank_medium(kind, shapes[0])
-                rendered = self._template.render(_conversation((blank,), ("alfa", "bravo"))).text
-                self.placeholders[kind] = self._placeholder(kind, rendered)
+                self.placeholders[kind] = self._placeholder(kind, blank_medium(kind, shapes[0]))
                 if (problem := self._add(kind, shapes[0]).problem) is not None:
                     raise NotBuilt(problem)
             except (NotBuilt, BadRecord) as error:
                 self.placeholders.pop(kind, None)
                 self.problems[kind] = f"it builds no sample with one {kind}: {error}"
                 continue
-            self._try(kind, kind, shapes[:1], ("alfa", "bravo"), noise=True)
-            for beside in (_BESIDE[1:3], _BESIDE[3:5], _BESIDE[5:7], ("", _BESIDE[7])):
-                self._try(kind, kind, shapes[-1:], beside)
+            if not self._is_apart(kind, shapes[0]):
+                self.unpredictable.add(kind)
+            for beside in ((" ", " "), ("\n", "\n"), _BESIDE[2:4]):
+                self._try(kind, kind, shapes[:1], beside, noise=True)
             for media in (shapes[:2], [shapes[0]] * 2, (shapes * _MANY)[:_MANY]):
                 self._try(f"several {kind}s", kind, media, _BESIDE)
+
+    def _is_apart(self, kind: str, shape: MediaInfo) -> bool:
+        """Return True if text beside a medium never merges with what the processor writes for it.
+
+        So it is if that begins and ends with added tokens, and stands in its placeholder's place.
+        """
+        talk = _conversation((blank_medium(kind, shape),), ("alfa", "bravo"))
+        own = self._own_ids(talk)
+        real = ids_of(build_sample(self.processor, self._template, talk, every_frame=True))
+        place = self._tokenizer.token_to_id(self.placeholders[kind])
+        if own.count(place) != 1:
+            return False
+        plain = {ident: token for token, ident in plain_tokens(self._tokenizer).items()}
+        at, repeated = own.index(place), max(plain, key=real.count)
+        if real.count(repeated) > 1:
+            self.reserved.add(plain[repeated])
+        for first in range(self.overhead + 1):
+            end = len(real) - (self.overhead - first)
+            start, stop = first + at, end - (len(own) - at - 1)
+            if real[first:start] == own[:at] and real[stop:end] == own[at + 1 :]:
+                return start < stop and {real[start], real[stop - 1]} <= plain.keys()
+        return False
 
     def _try(
         self,
@@ -170,19 +193,22 @@ class ProbedMedia(MediaModel):
         if excess - self.overhead != sum(each.tokens for each in added):
             self.unpredictable.add(what)
 
-    def _placeholder(self, kind: str, rendered: str) -> str:
-        """Return what the template writes for a medium between "alfa" and "bravo": the one added
-        token in it, if there is one."""
+    def _placeholder(self, kind: str, medium: Media) -> str:
+        """Return the added token that the template writes for a medium."""
+        texts = ("alfa", "bravo")
+        without = self._template.render(_conversation((), texts)).text
+        rendered = self._template.render(_conversation((medium,), texts)).text
+        named = str(getattr(self.processor, f"{kind}_token", None))
+        plain = sorted(plain_tokens(self._tokenizer), key=lambda token: (token != named, len(token)))
+        for token in plain:
+            if rendered.count(token) == 1 + without.count(token):
+                return token
         start = rendered.find("alfa") + 4
         between = rendered[start : rendered.find("bravo", start)].strip()
         if not between:
             raise NotBuilt(f"its chat template writes nothing for {kind}s")
-        named = str(getattr(self.processor, f"{kind}_token", None))
-        plain = sorted(plain_tokens(self._tokenizer), key=lambda token: (token != named, len(token)))
-        token = next((token for token in plain if between.count(token) == 1), None)
-        if token is None:
-            self.unpredictable.add(kind)
-        return token or between
+        self.unpredictable.add(kind)
+        return between
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -198,12 +224,15 @@ class ProbedMedia(MediaModel):
         Raises:
             NotBuilt, BadRecord: the processor builds none.
         """
+        built = build_sample(self.processor, self._template, conversation, every_frame=every_frame)
+        return len(ids_of(built)) - len(self._own_ids(conversation)), built
+
+    def _own_ids(self, conversation: Conversation) -> list[int]:
         text = self._template.render(conversation).text
         bos = self._template.special_tokens.get("bos_token")
         adds = not (bos and text.startswith(bos))
-        own = len(self._tokenizer.encode(text, add_special_tokens=adds))
-        built = build_sample(self.processor, self._template, conversation, every_frame=every_frame)
-        return len(ids_of(built)) - own, built
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=adds).ids
+        return ids
 
     # -- for each shape --------------------------------------------------------------------------
 
@@ -268,13 +297,13 @@ def _conversation(media: Sequence[Media], beside: Sequence[str]) -> Conversation
     return Conversation((asked, Turn("assistant", ("zulu",), text_as_list=True)))
 
 
-def plain_tokens(tokenizer: Any) -> list[str]:
-    """Return the added tokens that are one token whatever stands beside them."""
-    return [
-        str(token.content)
-        for token in tokenizer.get_added_tokens_decoder().values()
+def plain_tokens(tokenizer: Any) -> dict[str, int]:
+    """Return the added tokens that are one token whatever stands beside them, with their ids."""
+    return {
+        str(token.content): int(ident)
+        for ident, token in tokenizer.get_added_tokens_decoder().items()
         if not (token.lstrip or token.rstrip or token.single_word or token.normalized)
-    ]
+    }
 
 
 def grid_of(built: Mapping[str, Any], kind: str) -> tuple[int, int, int]:

@@ -112,7 +112,7 @@ class Comparer:
         """Return True if the rules count records of this kind."""
         if self.files.doubt is not None or kind in self.compared.built or self.kinds.get(kind):
             return False
-        if not isinstance(self.files.vision, ProbedMedia):
+        if not self.files.is_probed:
             return True  # the rules of a family; our tests compare them
         return kind in self.compared.computed or kind in self.kinds
 
@@ -143,7 +143,6 @@ class Comparer:
         is_new = why is None
         if not is_new and only_compare:
             return None
-        is_probed = isinstance(self.files.vision, ProbedMedia)
         try:
             media = self._rules.count_media([conversation], [self._infos(conversation)])
             if media.errors or np.maximum(media.patches, media.tokens).clip(0).sum() > _MOST_PATCHES:
@@ -154,7 +153,7 @@ class Comparer:
                 return None
             built = whole_sample(self.real, self.files, conversation, own, every_frame=True)
         except NotBuilt as error:
-            if is_probed and not only_compare:
+            if self.files.is_probed and not only_compare:
                 raise BadRecord("not_built", f"{self.files.name} builds no sample: {error}") from None
             return None
         if is_new:
@@ -182,7 +181,7 @@ class Comparer:
         labels = int((built["labels"] >= 0).sum())
         if labels != trained.sum():
             return f"a record has {trained.sum()} label tokens, the processor's {labels}"
-        if isinstance(vision, ProbedMedia) or np.array_equal(ours, real):
+        if self.files.is_probed or np.array_equal(ours, real):
             return None
         at = int(np.flatnonzero(ours != real)[0])
         return f"a record of {num} tokens has another one at {at}"

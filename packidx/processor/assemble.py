@@ -79,6 +79,11 @@ class ProcessorFiles:
     older_names: tuple[str, ...] = ()
     """Of `Family`."""
 
+    @property
+    def is_probed(self) -> bool:
+        """True if it takes media and is of no family of ours."""
+        return self.image_settings is not None and self.family is None
+
     def fingerprint(self) -> str:
         """Return what must be equal where lengths are counted and where samples are built, as
         SHA-256."""
