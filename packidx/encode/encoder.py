@@ -263,9 +263,10 @@ class ProcessorEncoder:
 
     def _positions_of_whole(self, ids: Int64s, sample: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the positions of a whole sample, int64 ``[T]`` or ``[3, T]``."""
-        torch, files, vision = import_torch(), self.files, self.files.vision
+        files, vision = self.files, self.files.vision
+        one_row: torch.Tensor = import_torch().arange(len(ids))
         if vision is None or (isinstance(vision, FamilyMedia) and vision.merge_size is None):
-            return torch.arange(len(ids))
+            return one_row
         grids = sample.get("image_grid_thw")
         if isinstance(vision, FamilyMedia) and grids is not None and "video_grid_thw" not in sample:
             edges = np.flatnonzero(np.diff(np.isin(ids, files.feature_ids), prepend=0, append=0))
@@ -273,9 +274,9 @@ class ProcessorEncoder:
             if len(starts) == len(grids):
                 assert vision.merge_size is not None
                 rows = mrope_positions(len(ids), starts, grids.tolist(), vision.merge_size)
-                return torch.from_numpy(rows)
+                return one_row.new_tensor(rows)
         positions = model_positions(self._real, files.folder or files.name, sample)
-        return torch.arange(len(ids)) if positions is None else positions
+        return one_row if positions is None else positions
 
     def resized(self, image: Any) -> Any:
         """Return an image at the size to which the processor resizes it, RGB (PIL).

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from packidx.encode.imports import load_real, transformers_class
 from packidx.encode.prober import MEDIA_PARTS, ProbedMedia
-from packidx.encode.settings import change_settings
+from packidx.encode.settings import change_settings, check_stated
 from packidx.encode.whole import ids_of, quiet
 from packidx.errors import MismatchError, OptionError, PackidxError, SourceError
 from packidx.format.manifest import setting_differences
@@ -58,6 +58,7 @@ def load_processor(
     keywords: dict[str, dict[str, Any]] = {}
     if settings:
         stated, overrides, keywords = change_settings(stated, settings)
+    check_stated(stated)
     own = stated.of(OWN)
     # The first of these, for a processor that takes videos or sound alone.
     image = stated.of("images") or stated.of("videos") or stated.of("audio")

@@ -8,8 +8,9 @@ from copy import deepcopy
 from difflib import get_close_matches
 from typing import Any
 
-from packidx.errors import OptionError
+from packidx.errors import OptionError, SourceError
 from packidx.processor.families import Family, find_family
+from packidx.processor.families.base import CLIP_DEFAULTS
 from packidx.processor.fingerprint import EDGES, OF_IMAGES, OF_VIDEOS
 from packidx.processor.folder import FILES, MEMBERS, OWN, Given, Stated, read_json
 
@@ -168,6 +169,16 @@ def _check_type(label: str, name: str, value: Any, now: Any) -> None:
     Raises:
         OptionError: `value` is not what the setting takes; None, the class's own, always is.
     """
+    if (wanted := wanted_type(name, value, now)) is not None:
+        raise OptionError(f"{label} is {value!r}: give {wanted}")
+
+
+def wanted_type(name: str, value: Any, now: Any) -> str | None:
+    """Return what a setting takes if `value` is of another type; None, the class's own, is of any.
+
+    Args:
+        now: its value now, or its default.
+    """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     is_number = is_number and (value > 0 or (value == 0 and (now == 0 or name in _MAY_BE_0)))
     if name in _SIZES:
@@ -183,5 +194,29 @@ def _check_type(label: str, name: str, value: Any, now: Any) -> None:
         wanted, fits = kinds[kind], isinstance(value, kind)
     else:
         wanted, fits = "a whole number", is_number and isinstance(value, int)
-    if value is not None and not fits:
-        raise OptionError(f"{label} is {value!r}: give {wanted}")
+    return None if value is None or fits else wanted
+
+
+def check_stated(stated: Stated) -> None:
+    """Check the types of a folder's own settings of a family.
+
+    Raises:
+        SourceError: one is of another type; the message names file and setting.
+    """
+    tokenizer_config = read_json(stated.folder / "tokenizer_config.json")
+    family = find_family(stated.processor_class(tokenizer_config), stated.of("images"))
+    if family is None:
+        return
+    images = {**CLIP_DEFAULTS, **family.image_defaults}
+    defaults = {"images": images, "videos": family.video_defaults, OWN: family.own_defaults}
+    for part, own in defaults.items():
+        for name, value in stated.of(part).items():
+            is_plain_size = name in _SIZES and type(value) is int and value > 0
+            is_flag = isinstance(own.get(name), bool) and isinstance(value, bool)
+            if name not in own or own[name] is None or is_plain_size or is_flag:
+                continue
+            if isinstance(value, Mapping):
+                value = {key: each for key, each in value.items() if each is not None}
+            if (wanted := wanted_type(name, value, own[name])) is not None:
+                path = stated.folder / stated.place(part)[0]
+                raise SourceError(f"{path}: {name} is {value!r}: give {wanted}")

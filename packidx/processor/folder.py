@@ -73,7 +73,15 @@ class Stated:
         Raises:
             SourceError: a file is not a JSON object.
         """
-        return cls(folder, {name: read_json(folder / name) for name in FILES})
+        files = {name: read_json(folder / name) for name in FILES}
+        for name, content in files.items():
+            _refuse_odd(folder / name, "", content)
+            kinds = dict.fromkeys(MEMBERS.values(), dict) | {"processor_class": str}
+            for key, kind in kinds.items():
+                if not isinstance(content.get(key), kind | None):
+                    wanted = "text" if kind is str else "an object"
+                    raise SourceError(f"{folder / name}: {key} is {content[key]!r}: give {wanted}")
+        return cls(folder, files)
 
     def place(self, part: str) -> tuple[str, str | None]:
         """The file that a part is read from, and its member there, as transformers 5.23 looks for
@@ -87,7 +95,7 @@ class Stated:
         return flat, None
 
     def of(self, part: str) -> dict[str, Any]:
-        """A part's settings."""
+        """Return a part's settings."""
         name, member = self.place(part)
         stated: dict[str, Any] = self.files[name] if member is None else self.files[name][member]
         return stated
@@ -113,6 +121,27 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise SourceError(f"{path} must hold a JSON object, not {type(value).__name__}")
     return value
+
+
+_MOST = 1 << 53
+"""Numbers above this are none that JSON can hold exactly."""
+
+
+def _refuse_odd(path: Path, key: str, value: Any) -> None:
+    """
+    Raises:
+        SourceError: a value is a number that no setting has, or text that is not Unicode.
+    """
+    if isinstance(value, dict):
+        for name, each in value.items():
+            _refuse_odd(path, f"{key}.{name}" if key else name, each)
+    elif isinstance(value, list):
+        for each in value:
+            _refuse_odd(path, key, each)
+    elif isinstance(value, int | float) and not abs(value) < _MOST:
+        raise SourceError(f"{path}: {key} is {value}: give a number below {_MOST}")
+    elif isinstance(value, str) and not value.isascii() and any("\ud800" <= c < "\ue000" for c in value):
+        raise SourceError(f"{path}: {key} is {value!r}, which is not valid Unicode")
 
 
 def own_code(folder: Path, stated: Stated) -> str | None:
