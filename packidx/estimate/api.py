@@ -258,8 +258,8 @@ def _make(
 
 def decided(job: EstimateJob) -> EstimateJob:
     """`job` with its text backend, and with what is known of its processor's counts."""
-    record, compared = survey(job.counter, job.shards, job.wanted_backend)
-    return replace(job, backend=record, compared=compared)
+    found = survey(job.counter, job.shards, job.wanted_backend)
+    return replace(job, backend=found.engine, compared=found.compared, is_random=found.is_random)
 
 
 _OF_SOURCES = ("name", *SourceSums().to_json(), "columns")

@@ -7,7 +7,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -280,10 +280,17 @@ class ShardContext:
     """Is told of every reference to media before it is followed."""
 
 
+class Changes(Protocol):
+    """A transform."""
+
+    def apply(self, record: dict[str, Any], sample_id: int) -> dict[str, Any]:
+        """Return the record that `record` is taken for."""
+
+
 def raw_records(
     shard: ShardContext,
     record_range: RecordRange,
-    transform: Transform | None = None,
+    transform: Changes | None = None,
     shift: int = 0,
     columns: dict[str, str] | None = None,
 ) -> Iterator[RawRecord]:
@@ -302,7 +309,7 @@ def raw_records(
     return shards.read_records(shard.path, record_range, kind, layout, change, columns)
 
 
-def changes_of(transform: Transform, shift: int) -> Callable[[dict[str, Any], int], dict[str, Any]]:
+def changes_of(transform: Changes, shift: int) -> Callable[[dict[str, Any], int], dict[str, Any]]:
     """`transform` of records by their row; see `raw_records`."""
     return lambda record, row: transform.apply(record, row + shift)
 

@@ -64,6 +64,8 @@ class EstimateJob:
     """The text backend that counts, and why; None where no text is tokenized."""
     compared: Compared | None = None
     """Of the processor with the real one; None where it renders no text."""
+    is_random: bool = False
+    """True if the transform makes different records of two copies of one."""
     method: str | None = None
     """``'heuristic'`` where guesses were asked for."""
 
@@ -118,7 +120,8 @@ class EstimateJob:
     @property
     def transform(self) -> Transform | None:
         changes = self.counter.transform
-        return None if changes is None else decoded(Transform, changes.to_json())
+        stated = None if changes is None else decoded(Transform, changes.to_json())
+        return stated and replace(stated, is_random=self.is_random)
 
 
 def job_shards(
@@ -184,7 +187,7 @@ def _recipe(
     return {
         **options,
         "encoder": encoder and replace(encoder, name=None).to_json(),
-        "transform": transform and transform.to_json(),
+        "transform": transform and replace(transform, is_random=False).to_json(),
         "text_engine": (engine or {}).get("name"),
         # Kinds that came since were compared as they were then.
         "comparison": [stated.get("with"), list(stated.get("built", ()))],
