@@ -149,7 +149,7 @@ clean:  ## remove the environment and all generated data
 $(VENV)/.base: pyproject.toml setup.py Makefile
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing packidx and the corpus packages into $(VENV) (no torch) ..."
-	@$(PIP) "$(PYARROW)" -e ".[fast]"
+	@$(PIP) "$(PYARROW)" transformers==$(LATEST) -e ".[fast]"
 	@$(PIP) --no-deps --upgrade --target $(VENV)/corpus-packages $(CORPUS_PACKAGES)
 	@touch $@
 

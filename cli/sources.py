@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packidx.format.terms import COLUMNS, PAIR_SIDES, TAGS
-from packidx.inspect.facts import compared_fact
+from packidx.inspect.facts import verified_facts
 from packidx.words import count, number_of
 
 from .options import Decorator, option, pairs_option, settings_option, together, trust_option
@@ -202,8 +202,7 @@ def print_lengths(summary: LengthsSummary) -> None:
     if summary.num_rejected:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
     facts |= where_from(summary)
-    if summary.methods and (said := compared_fact(summary.compared, summary.methods)):
-        facts["compared"] = said
+    facts |= verified_facts(summary.compared, summary.methods) if summary.methods else {}
     facts["table"] = f"{summary.path} ({state})"
     facts |= reused_facts(summary.reused)
     if summary.resumed_parts:

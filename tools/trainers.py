@@ -1,7 +1,7 @@
 """Which trainers packidx installs beside: ``make trainers`` writes docs/trainers.md.
 
 The newest release of each trainer on the package index is resolved by uv together with
-``packidx[transformers,torch,s3]``, with the ranges that pyproject.toml has; nothing is installed.
+``packidx[torch,s3]``, with the ranges that pyproject.toml has; nothing is installed.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def split(requirement: str) -> tuple[str, str]:
 
 
 def requirements(pyproject: Path) -> list[str]:
-    """What ``packidx[transformers,torch,s3]`` requires."""
+    """What ``packidx[torch,s3]`` requires."""
     project: dict[str, Any] = tomllib.loads(pyproject.read_text())["project"]
     of_extras = [project["optional-dependencies"][extra] for extra in EXTRAS]
     return [*project["dependencies"], *(one for extra in of_extras for one in extra)]
@@ -171,7 +171,7 @@ def page(ours: list[str], tables: list[str]) -> str:
             "In the clone and the trainer's environment, so that none of its releases moves:",
             "",
             "    pip freeze > pins.txt",
-            '    pip install ".[transformers,torch,s3]" -c pins.txt',
+            '    pip install ".[torch,s3]" -c pins.txt',
             "",
             "The extra `video` is not in the table: it needs PyAV 17.1 or later, which "
             "LLaMA-Factory 0.9.5 (`av<=16.0.0`) and VeOmni 0.1.12 (`av<15`) do not take.",

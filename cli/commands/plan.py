@@ -287,7 +287,8 @@ def print_plan(summary: PlanSummary) -> None:
     output, ident = summary.path, summary.snapshot_id
     facts = result_facts(summary.snapshot)
     if summary.existed:
-        facts.pop("compared", None)  # as it was then; the lengths may have been compared since
+        for name in ("verified", "not verified"):  # the lengths may have been compared since
+            facts.pop(name, None)
     seconds = f"written in {summary.seconds:.1f} s"
     if idle := without_media(open_index(f"{output}@{ident}")):
         facts["no media"] = idle

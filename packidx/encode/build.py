@@ -1,8 +1,8 @@
-"""The tensors of a sample's media, by transformers: what the model takes besides what is ours.
+"""Samples built by transformers: the media of a family, or a whole sample.
 
-Of a family of ours the image and the video processor are called, each alone: that is quick, and
-needs no torchvision. Any other processor is called whole. What either makes must be what was
-counted.
+A family's image and video processors are called each alone, which is quick and needs no
+torchvision. What they make must be what was counted. Any other processor is called whole, and our
+label tokens are found in the ids that it returns.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.arrays import Bools, Int64s
 from packidx.encode.imports import import_torch, transformers_class
 from packidx.encode.media import opened
-from packidx.encode.probe import ProbedMedia
 from packidx.encode.whole import NotBuilt, build_sample, ids_of, tensors_of
 from packidx.errors import MismatchError
 from packidx.processor.assemble import ProcessorFiles
-from packidx.processor.counts import KINDS, MediaColumns
+from packidx.processor.counts import MediaColumns
 from packidx.processor.families.base import FamilyMedia
+from packidx.processor.kinds import KINDS
 from packidx.records.conversation import Conversation
 
 if TYPE_CHECKING:
@@ -41,44 +42,32 @@ def media_tensors(
     files: ProcessorFiles,
     conversation: Conversation,
     media: MediaColumns,
-    ids: Sequence[int],
     load: Callable[[str], Any],
     patches: MakePatches,
 ) -> dict[str, torch.Tensor]:
-    """Return what the model takes of one sample besides token ids, labels and positions.
-
-    Tensors of media keep the processor's shapes. So a dimension of 1 in front is kept, too, where
-    models count samples in it (Idefics, SmolVLM).
+    """Return what a family's model takes of one sample besides token ids, labels and positions.
 
     Args:
         conversation: its media are opened, or bytes or paths.
         media: as they were counted.
-        ids: the sample's token ids, as they were counted.
-        load: ``'image'`` or ``'video'`` → a family's processor of these.
-        patches: makes those of a family's images in its processor's place.
+        load: ``'image'`` or ``'video'`` → the processor of these.
+        patches: makes the patches of images in their processor's place.
 
     Raises:
         BadRecord: a medium cannot be decoded.
-        MismatchError: transformers builds no sample, or one of other patches or token ids.
+        MismatchError: transformers makes other patches.
         MissingExtraError, SourceError: the processor cannot be loaded.
     """
     vision = files.vision
-    try:
-        if isinstance(vision, FamilyMedia):
-            tensors = {}
-            if conversation.media:
-                tensors = _of_parts(vision, conversation, media, load, patches)
-            _check_patches(vision, media, tensors)
-            return tensors
-        if isinstance(vision, ProbedMedia):
-            return _of_whole(files, vision, conversation, ids)
+    if not isinstance(vision, FamilyMedia) or not conversation.media:
         return {}
+    try:
+        tensors = _of_parts(vision, conversation, media, load, patches)
+        _check_patches(vision, media, tensors)
     except NotBuilt as error:
         name = f"{files.name} with transformers {transformers_class('__version__')}"
         raise MismatchError(f"processor {name} {error}: {_ADVICE}") from error
-
-
-# -- families --------------------------------------------------------------------------------------
+    return tensors
 
 
 def _of_parts(
@@ -185,38 +174,104 @@ def _check_patches(
             raise NotBuilt(f"makes {kind}s of grids {grids}, and {own} were counted")
 
 
-# -- any other processor ---------------------------------------------------------------------------
+# -- whole samples ---------------------------------------------------------------------------------
 
 
-def _of_whole(
-    files: ProcessorFiles, vision: ProbedMedia, conversation: Conversation, counted: Sequence[int]
-) -> dict[str, torch.Tensor]:
-    template, name = files.template_of(conversation), type(vision.processor).__name__
-    try:
-        built = build_sample(
-            vision.processor, template, conversation, end_of_text=files.end_of_text
+def whole_sample(
+    processor: Any,
+    files: ProcessorFiles,
+    conversation: Conversation,
+    own: tuple[Int64s, Bools],
+    *,
+    every_frame: bool = False,
+) -> dict[str, Any]:
+    """Build a sample with the real processor, and find its label tokens.
+
+    Args:
+        conversation: its media are opened.
+        own: token ids and label mask ``[n]`` of the same sample as our rules make it, media as
+            runs of feature tokens or as placeholders.
+        every_frame: as for `build_sample`.
+
+    Returns:
+        ``input_ids`` and ``labels``, int64 ``[T]`` (numpy), and the processor's other outputs.
+
+    Raises:
+        NotBuilt: the processor builds none, or our label tokens are not in it.
+        BadRecord: a medium cannot be decoded.
+    """
+    template = files.template_of(conversation)
+    end = files.end_of_text
+    built = build_sample(
+        processor, template, conversation, end_of_text=end, every_frame=every_frame
+    )
+    ids = np.array(ids_of(built), np.int64)
+    trained = find_labels(*own, ids, files.feature_ids)
+    return {**built, "input_ids": ids, "labels": np.where(trained, ids, IGNORED)}
+
+
+_CONTEXTS = (8, 4, 2)
+"""Tokens before a run of label tokens that must precede it in the built sample, too: as many of
+them as do, since the processor may write media otherwise."""
+IGNORED = -100
+"""Label of a token that is not trained on."""
+
+
+def find_labels(own: Int64s, trained: Bools, ids: Int64s, features: Sequence[int] = ()) -> Bools:
+    """Find our label tokens in the ids of the real processor, run by run and in order.
+
+    Args:
+        own, trained: token ids and label mask ``[n]`` of our rules.
+        ids: ``[T]``
+        features: ids of tokens in `own` that stand for media.
+
+    Returns:
+        ``[T]`` True for label tokens.
+
+    Raises:
+        NotBuilt: a run of label tokens is not there.
+    """
+    if np.array_equal(own, ids):
+        return trained
+    found = np.zeros(len(ids), bool)
+    edges = np.flatnonzero(np.diff(trained, prepend=False, append=False)).reshape(-1, 2)
+    at = 0
+    for first, end in edges.tolist():
+        media = np.flatnonzero(np.isin(own[:first], features))
+        before = first - (int(media[-1]) + 1 if len(media) else 0)
+        starts = (
+            hit + context
+            for context in (min(each, before) for each in _CONTEXTS)
+            if (hit := _find(ids, own[first - context : end], at)) >= 0
         )
-        tensors = tensors_of(built, name)
-    except NotBuilt as error:
-        raise NotBuilt(f"does not build this sample, which was counted ({error})") from error
-    _check_ids(ids_of(built), counted)
+        start = next(starts, -1)
+        if start < 0:
+            raise NotBuilt("its label tokens are not found in the sample that it builds")
+        at = start + end - first
+        if first == 1 < start:  # our first token is predicted by one that the processor adds
+            start -= 1
+        found[start:at] = True
+    return found
+
+
+def _find(ids: Int64s, wanted: Int64s, at: int) -> int:
+    """Return the first position from `at` at which `wanted` stands in `ids`; -1 if there is none."""
+    if len(wanted) > len(ids) - at:
+        return -1
+    windows = np.lib.stride_tricks.sliding_window_view(ids[at:], len(wanted))
+    hits = np.flatnonzero((windows == wanted).all(axis=1))
+    return at + int(hits[0]) if len(hits) else -1
+
+
+def media_of_whole(built: Mapping[str, Any], name: str) -> dict[str, torch.Tensor]:
+    """Return what the model takes of a whole sample besides ids, labels and positions.
+
+    Args:
+        name: the processor's class.
+    """
+    tensors = tensors_of(built, name)
     for key in [key for key in tensors if key.endswith("token_type_ids")]:
         tensors[key] = tensors[key].reshape(-1)
-    # Most processors hide no token.
+    # Most processors mask no token.
     mask = import_torch().as_tensor(built.get("attention_mask", [])).reshape(-1)
     return tensors if bool(mask.all()) else {"attention_mask": mask, **tensors}
-
-
-def _check_ids(real: Sequence[int], counted: Sequence[int]) -> None:
-    """
-    Raises:
-        NotBuilt: the processor's token ids are not those that were counted.
-    """
-    if real != counted:
-        pairs = zip(real, counted, strict=False)
-        shared = min(len(real), len(counted))
-        first = next((at for at, (a, b) in enumerate(pairs) if a != b), shared)
-        raise NotBuilt(
-            f"makes {len(real)} tokens of this sample and {len(counted)} were counted, of which"
-            f" number {first} (from 0) is the first that differs"
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -12,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packidx.arrays import Bools, Int64s
-from packidx.encode.build import media_tensors
-from packidx.encode.imports import import_torch
+from packidx.encode.build import IGNORED, media_of_whole, media_tensors, whole_sample
+from packidx.encode.imports import import_torch, load_real
 from packidx.encode.loading import files_of, load_part, load_processor
 from packidx.encode.media import decoded_image, info_of, refuse_unsupported
 from packidx.encode.patches import FORMS, Allocate, ImagePatches, patches_of
-from packidx.encode.positions import mrope_positions, positions_of
+from packidx.encode.positions import model_positions, mrope_positions, positions_of
+from packidx.encode.prober import ProbedMedia
 from packidx.encode.tiles import BytePart, byte_part
 from packidx.encode.whole import NotBuilt
-from packidx.errors import BadRecord, OptionError
+from packidx.errors import BadRecord, MismatchError, OptionError
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
 from packidx.processor.families.base import FamilyMedia
@@ -33,9 +35,6 @@ if TYPE_CHECKING:
     import torch
 
 _log = logging.getLogger("packidx.encode")
-
-IGNORED = -100
-"""Label of a token that is not trained on."""
 
 
 class ProcessorEncoder:
@@ -88,6 +87,7 @@ class ProcessorEncoder:
         policy = LabelPolicy.parse(policy) if isinstance(policy, str) else policy
         self.tokens_per_second = tokens_per_second
         self._parts: dict[str, Any] = {}
+        self._real = None if isinstance(processor, str | os.PathLike) else processor
         if isinstance(processor, str | os.PathLike):
             self.files = load_processor(processor, policy, settings, trust_remote_code)
         elif settings:
@@ -104,14 +104,14 @@ class ProcessorEncoder:
                 f"processor {self.files.name} cannot be used: {self.files.unknown}; "
                 "pass your own encode(record) callable instead"
             )
-        self._counter = ConversationCounter(self.files, backend=None)
+        self._counter = ConversationCounter(self.files)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what another process loads again: a pickle that names transformers' classes would
         import them before torchvision is dealt with."""
         state = {**self.__dict__, "_patches": (None, None), "_tiles": None}
         if self.files.folder is not None:
-            state["_parts"] = {}
+            state |= {"_parts": {}, "_real": None}
         return state
 
     @property
@@ -189,18 +189,97 @@ class ProcessorEncoder:
         media = self._counter.count_media([conversation], [infos])
         for number in sorted(media.errors):
             raise media.errors[number]
+        if isinstance(self.files.vision, ProbedMedia) and conversation.input_ids is None:
+            return self._whole(conversation, media)
         arrays = self._encode_text(conversation, media)
         sample = {key: torch.from_numpy(value) for key, value in arrays.items()}
         if conversation.input_ids is not None:
             return sample  # its own ids, and no media
-        ids = arrays["input_ids"].tolist()
         patches = partial(self._image_patches, allocate or _empty)
-        made = media_tensors(self.files, conversation, media, ids, self._pixel_part, patches)
+        made = media_tensors(self.files, conversation, media, self._pixel_part, patches)
         if self.pixels != "float32":
             made = {name: self._rounded(name, value) for name, value in made.items()}
         sample |= made
         positions = positions_of(sample, self.files, self.tokens_per_second)
         return sample if positions is None else {**sample, "position_ids": positions}
+
+    def encode_planned(
+        self, record: Mapping[str, Any], length: int, *given: Any
+    ) -> dict[str, torch.Tensor]:
+        """Return one sample's tensors; those of `build_whole` if they alone have `length` tokens.
+
+        Args:
+            record: as for a call.
+            length: tokens of the sample in the plan.
+            given: further arguments of the call.
+
+        Raises:
+            BadRecord, MismatchError: as a call.
+        """
+        mismatch: MismatchError | None = None
+        try:
+            sample = self(record, *given)
+            if len(sample["input_ids"]) == length:
+                return sample
+        except MismatchError as error:
+            mismatch = error
+        with contextlib.suppress(MismatchError):
+            whole = self.build_whole(record)
+            if len(whole["input_ids"]) == length:
+                return whole
+        if mismatch is not None:
+            raise mismatch
+        return sample
+
+    def build_whole(self, record: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Return one sample's tensors as the real processor makes all of them.
+
+        So are records counted whose kind the rules of a family do not count.
+
+        Args:
+            record: as for a call.
+
+        Raises:
+            BadRecord: `record` cannot become a sample.
+            MismatchError: the processor builds none, or its label tokens are not found.
+        """
+        conversation = parse(record)
+        infos = [info_of(medium) for medium in conversation.media]
+        return self._whole(conversation, self._counter.count_media([conversation], [infos]))
+
+    def _whole(self, conversation: Conversation, media: MediaColumns) -> dict[str, torch.Tensor]:
+        torch, files = import_torch(), self.files
+        if self._real is None:
+            name = "AutoTokenizer" if files.image_settings is None else "AutoProcessor"
+            self._real = load_real(str(files.folder), name, files.trusts_code, files.keywords)
+        try:
+            own = self._counter.tokens_of(conversation, media)
+            built = whole_sample(self._real, files, conversation, own)
+            made = media_of_whole(built, type(self._real).__name__)
+        except NotBuilt as error:
+            raise MismatchError(
+                f"processor {self.name} does not build a sample: {error}"
+            ) from error
+        names = ("input_ids", "labels")
+        sample = {name: torch.from_numpy(built[name]) for name in names} | made
+        return {**sample, "position_ids": self._positions_of_whole(built["input_ids"], sample)}
+
+    def _positions_of_whole(self, ids: Int64s, sample: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the positions of a whole sample, int64 ``[T]`` or ``[3, T]``."""
+        files, vision = self.files, self.files.vision
+        one_row: torch.Tensor = import_torch().arange(len(ids))
+        if vision is None or (isinstance(vision, FamilyMedia) and vision.merge_size is None):
+            return one_row
+        grids = sample.get("image_grid_thw")
+        if isinstance(vision, FamilyMedia) and grids is not None and "video_grid_thw" not in sample:
+            edges = np.flatnonzero(np.diff(np.isin(ids, files.feature_ids), prepend=0, append=0))
+            starts = [[start] for start in edges[::2].tolist()]
+            if len(starts) == len(grids):
+                assert vision.merge_size is not None
+                rows = mrope_positions(len(ids), starts, grids.tolist(), vision.merge_size)
+                return one_row.new_tensor(rows)
+        positions = model_positions(self._real, files.folder or files.name, sample)
+        return one_row if positions is None else positions
 
     def resized(self, image: Any) -> Any:
         """Return an image at the size to which the processor resizes it, RGB (PIL).

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 from packidx.errors import MissingExtraError, SourceError
-from packidx.processor.counts import NEEDS_TORCHVISION
-from packidx.processor.folder import folder_content
 from packidx.recent import Recent
 from packidx.software import installed
 
-INSTALL = 'pip install "packidx[transformers,torch]"'
+INSTALL = 'pip install "packidx[torch]"'
+NEEDS_TORCHVISION = "transformers loads it with torchvision alone: pip install torchvision"
 
 _OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -62,6 +63,8 @@ def allow_cuda_torchvision() -> None:
         return
     try:
         import_module("torchvision")
+    except ImportError:  # torch is not there: transformers does without both
+        return
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
@@ -72,34 +75,38 @@ def allow_cuda_torchvision() -> None:
         import_module("torchvision")
 
 
-def builders() -> list[str]:
-    """Return all packages that have a say in what a real processor builds, with their releases."""
-    names = ("packidx", "transformers", "torch", "torchvision", "tokenizers", "pillow")
-    return [f"{name} {installed(name)}" for name in names]
+_BY_PART = {"images": "image_processor", "videos": "video_processor", "audio": "feature_extractor"}
+Keywords = Mapping[str, Mapping[str, Any]]
+"""Settings of a processor's parts (``images``, ``videos``, ``audio``, ``processor``) by part."""
 
 
-def load_real(folder: str, name: str, trusts_code: bool) -> Any:
-    """Return what a class of transformers loads from a folder, the same for all who ask in turn;
-    nothing is fetched.
+def load_real(folder: str, name: str, trusts_code: bool, settings: Keywords | None = None) -> Any:
+    """Return what a class of transformers loads from a folder; nothing is fetched.
+
+    The last one loaded is kept, and serves all callers: it must not be changed.
 
     Args:
         name: ``"AutoProcessor"``, ``"AutoTokenizer"`` …
-        trusts_code: whether code of the folder is run.
+        trusts_code: True to run code of the folder.
+        settings: in place of the folder's own.
 
     Raises:
         MissingExtraError: as `transformers_class`, or torchvision is missing for it.
-        SourceError: the folder makes transformers stumble.
+        SourceError: transformers cannot load it.
     """
     loader = transformers_class(name)
-    key = folder, name, trusts_code, *folder_content(folder)
+    files = sorted((entry.name, entry.stat().st_mtime_ns) for entry in os.scandir(folder))
+    key = folder, name, trusts_code, repr(settings or None), *files
     made = _LOADED.get(key)
     if made is None:
         options = {"local_files_only": True, "trust_remote_code": trusts_code}
         try:
             made = loader.from_pretrained(folder, **options)
+            for part, own in (settings or {}).items():
+                made = _with(made, _BY_PART.get(part), own)
         except MemoryError:
             raise
-        except Exception as error:  # foreign code stumbles over whatever is in the folder
+        except Exception as error:  # foreign code: it raises whatever the folder makes it raise
             if isinstance(error, ImportError) and "torchvision" in str(error).lower():
                 raise MissingExtraError(NEEDS_TORCHVISION) from error
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -108,4 +115,16 @@ def load_real(folder: str, name: str, trusts_code: bool) -> Any:
                 f"({reason}): use the release that saved it, or a newer one"
             ) from error
         _LOADED.put(key, made, 1)
+    return made
+
+
+def _with(made: Any, member: str | None, settings: Mapping[str, Any]) -> Any:
+    """Return a processor, or one of its parts, with settings in place of its own."""
+    if member is None:
+        for name, value in settings.items():
+            setattr(made, name, value)
+    elif hasattr(made, member):
+        setattr(made, member, _with(getattr(made, member), "", settings))
+    else:  # it is the part itself
+        made = type(made).from_dict({**made.to_dict(), **settings})
     return made

@@ -10,24 +10,23 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from packidx.encode.imports import load_real, transformers_class
-from packidx.encode.probe import MEDIA_PARTS, ProbedMedia, identity_of
-from packidx.encode.settings import folder_with
+from packidx.encode.prober import MEDIA_PARTS, ProbedMedia
+from packidx.encode.settings import change_settings, check_stated
 from packidx.encode.whole import ids_of, quiet
-from packidx.errors import MismatchError, OptionError, SourceError
+from packidx.errors import MismatchError, OptionError, PackidxError, SourceError
 from packidx.format.manifest import setting_differences
 from packidx.processor.assemble import (
     DEFAULT_TEMPLATE,
+    Loaded,
     ProcessorFiles,
     assemble,
     named_templates,
     named_tokens,
 )
-from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import FAMILIES
-from packidx.processor.fingerprint import named_settings, normalise_tokenizer
-from packidx.processor.folder import Given, fetch, folder_content, read_folder
+from packidx.processor.fingerprint import named_settings
+from packidx.processor.folder import OWN, Given, Stated, fetch, own_code, read_json, read_templates
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.processor.text.vocabulary import Loaded, read_tokenizer
 
 _FEW, _MOST = 64, 1 << 18
 """Tokens of texts that a processor is tried with."""
@@ -53,16 +52,34 @@ def load_processor(
     folder = Path(name)
     if not folder.is_dir():
         folder = fetch(name, trust_remote_code)
+    stated = Stated.read(folder)
     overrides: dict[str, Any] = {}
+    keywords: dict[str, dict[str, Any]] = {}
     if settings:
-        folder, overrides = folder_with(folder, settings)
-
-    def unknown(template: ChatTemplate) -> ProbedMedia:
-        content = folder_content(str(folder))
-        return ProbedMedia(template, str(folder), content, trust_remote_code)
-
-    files = read_folder(folder, name, policy, trust_remote_code, tokenizer_of, unknown)
-    files.overrides = overrides
+        stated, overrides, keywords = change_settings(stated, settings)
+    check_stated(stated)
+    own = stated.of(OWN)
+    # The first of these, for a processor that takes videos or sound alone.
+    image = stated.of("images") or stated.of("videos") or stated.of("audio")
+    image = image or own.get("audio_processor") or {}
+    code = own_code(folder, stated)
+    trusts_code = trust_remote_code and code is not None
+    templates = read_templates(folder, own)
+    files = assemble(
+        name=name,
+        loaded=_load_tokenizer(folder, bool(image), code, trusts_code),
+        templates=templates,
+        processor_class=stated.processor_class(read_json(folder / "tokenizer_config.json")),
+        image_settings=image or None,
+        video_settings=stated.of("videos") or None,
+        # Which no class reads from a folder: an object alone has them.
+        own_settings={name: own[name] for name in own if name != "images_kwargs"},
+        policy=policy,
+        folder=str(folder),
+        trusts_code=trusts_code,
+        unknown=lambda template: ProbedMedia(template, str(folder), trusts_code, keywords),
+    )
+    files.overrides, files.keywords = overrides, keywords
     if files.vision is None and (files.tokenizer is None or files.template is None):
         raise SourceError(
             f"nothing usable in processor folder {name}: it has neither image settings of a known "
@@ -79,7 +96,7 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
         OptionError: `processor` has no fast tokenizer or no chat template.
     """
     tokenizer = getattr(processor, "tokenizer", processor)
-    backend = _backend(processor)
+    bare = bare_tokenizer(processor)
     templates = named_templates(getattr(processor, "chat_template", None))
     templates = templates or named_templates(getattr(tokenizer, "chat_template", None))
     if DEFAULT_TEMPLATE not in templates:
@@ -92,10 +109,7 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
     name = str(getattr(tokenizer, "name_or_path", "") or type(processor).__name__)
     return assemble(
         name=name,
-        # A copy: transformers sets padding and truncation on the original with every call.
-        loaded=Loaded(
-            read_tokenizer(backend.to_str().encode()), _special_tokens(tokenizer), _limit(processor)
-        ),
+        loaded=Loaded(bare, _special_tokens(tokenizer), _limit(processor)),
         templates=templates,
         processor_class=type(processor).__name__ if image is not None else None,
         image_settings=None if image is None else image.to_dict(),
@@ -103,7 +117,7 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
         own_settings=vars(processor),
         policy=policy,
         trusts_code=any(map(_is_own_code, (processor, tokenizer))),
-        unknown=lambda template: ProbedMedia(template, processor, identity_of(processor, template)),
+        unknown=lambda template: ProbedMedia(template, processor),
     )
 
 
@@ -161,29 +175,47 @@ def _cut(processor: Any, limit: int) -> int | None:
     return None
 
 
-def tokenizer_of(folder: str, takes_media: bool, trusts_code: bool) -> dict[str, Any]:
-    """Return what decides tokens of the tokenizer that transformers loads from a folder, as JSON:
-    its serialisation, None where the folder's file is as good, its special tokens and its limit.
+_VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken", "tekken.json")
+
+
+def _load_tokenizer(folder: Path, takes_media: bool, code: str | None, trusts_code: bool) -> Loaded:
+    """Load the tokenizer that training has.
 
     Raises:
-        Exception: transformers cannot load it.
+        SourceError: transformers cannot load it.
+        MissingExtraError: transformers cannot be used.
     """
+    if not any(any(folder.glob(name)) for name in _VOCABULARIES):
+        return Loaded(None)  # transformers would make up an empty one
+    doubt = None
+    if code is not None and not trusts_code:
+        doubt = f"{code} names code of its own (auto_map): run it with --trust-remote-code"
     made = None
     with quiet():
-        if takes_media:
-            # It may be that a processor cannot be loaded here, and its tokenizer can.
-            with contextlib.suppress(Exception):
-                made = load_real(folder, "AutoProcessor", trusts_code)
+        if takes_media:  # torch may be missing for the processor, and not for its tokenizer
+            with contextlib.suppress(PackidxError):
+                made = load_real(str(folder), "AutoProcessor", trusts_code)
         if not hasattr(made, "tokenizer"):
-            made = load_real(folder, "AutoTokenizer", trusts_code)
-    written = _backend(made).to_str()
-    path, is_same = os.path.join(folder, "tokenizer.json"), False
-    if os.path.isfile(path):
-        file = Tokenizer.from_file(path).to_str()
-        is_same = normalise_tokenizer(file) == normalise_tokenizer(written)
-    special = _special_tokens(getattr(made, "tokenizer", made))
-    tokenizer = None if is_same else written
-    return {"tokenizer": tokenizer, "special_tokens": special, "limit": _limit(made)}
+            try:
+                made = load_real(str(folder), "AutoTokenizer", trusts_code)
+            except SourceError:
+                read_json(folder / "tokenizer.json")  # raises where that is the cause
+                raise
+        tokenizer = getattr(made, "tokenizer", made)
+        return Loaded(bare_tokenizer(made), _special_tokens(tokenizer), _limit(made), doubt)
+
+
+def bare_tokenizer(processor: Any) -> Tokenizer:
+    """Return a copy of a processor's tokenizer, or of a tokenizer alone, without padding and
+    truncation: transformers sets these on its own with every call.
+
+    Raises:
+        OptionError: it has none of `tokenizers`.
+    """
+    copied = Tokenizer.from_str(_backend(processor).to_str())
+    copied.no_padding()
+    copied.no_truncation()
+    return copied
 
 
 def _refuse_passed_on(processor: Any) -> None:
@@ -208,7 +240,7 @@ def _video_settings(processor: Any, name: str) -> dict[str, Any] | None:
         return settings
     # Without torchvision transformers has no video processor; the checkpoint has its settings.
     if getattr(processor, "image_processor", None) is not None and os.path.isdir(name):
-        return load_processor(name).video_settings
+        return Stated.read(Path(name)).of("videos") or None
     return None
 
 
@@ -224,7 +256,9 @@ def load_part(files: ProcessorFiles, kind: str) -> Any:
         MissingExtraError, SourceError: as `load_real`.
         MismatchError: it has other settings.
     """
-    processor = load_real(str(files.folder), f"Auto{kind.title()}Processor", False)
+    own = files.keywords.get(f"{kind}s")
+    keywords = {f"{kind}s": own} if own else None
+    processor = load_real(str(files.folder), f"Auto{kind.title()}Processor", False, keywords)
     _check_settings(processor, files, kind)
     return processor
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from packidx.encode.blanks import MadeUpVideo
+from packidx.encode.blanks import BlankVideo
 from packidx.encode.imports import allow_cuda_torchvision, import_torch
 from packidx.errors import BadRecord
 from packidx.processor.assemble import ProcessorFiles
@@ -148,7 +148,7 @@ def _frames(medium: Media, info: MediaInfo, numbers: np.ndarray) -> Any:
         BadRecord: the video cannot be decoded, or is not what the record says.
     """
     video = medium.ref if isinstance(medium.ref, Video) else Video(medium.ref)
-    if isinstance(video, MadeUpVideo):
+    if isinstance(video, BlankVideo):
         return video.tensor(numbers)
     frames = video.frames(np.arange(info.num_frames) if info.extracted else numbers)
     if frames.shape[1:3] != (info.height, info.width):

@@ -16,7 +16,7 @@ import numpy as np
 
 from packidx.arrays import Int64s
 from packidx.encode.imports import allow_cuda_torchvision, import_torch, transformers_class
-from packidx.encode.probe import ProbedMedia
+from packidx.encode.prober import ProbedMedia
 from packidx.errors import MismatchError, OptionError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.families.base import FamilyMedia

@@ -1,34 +1,21 @@
-"""Settings that are given beside a processor's folder: read, checked, and made a folder of.
-
-What the folder would be with them lies in the cache: all that reads a processor, transformers
-included, reads them there as the folder's own.
-
-<cache>/processors/<digest>/    links to the folder's files, and those of settings written anew
-"""
+"""Settings that are given beside a processor's folder: checked, and put into what it states."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
-from packidx.digests import canonical_json, digest
 from packidx.errors import OptionError, SourceError
-from packidx.io import cache
 from packidx.processor.families import Family, find_family
+from packidx.processor.families.base import CLIP_DEFAULTS
 from packidx.processor.fingerprint import EDGES, OF_IMAGES, OF_VIDEOS
 from packidx.processor.folder import FILES, MEMBERS, OWN, Given, Stated, read_json
 
 _SIZES = ("size", "crop_size", "pad_size", "max_image_size")
 _MAY_BE_0 = ("num_additional_image_tokens", "initial_shift", "resample")
-_TOLD = ".packidx.json"
 _SAMPLING = ("fps", "num_frames", "min_frames", "max_frames", "max_duration", "initial_shift")
 _READ_WITH = dict.fromkeys(_SAMPLING, "do_sample_frames")
 _READ_WITH |= dict.fromkeys(("size", "resample", *EDGES.values()), "do_resize")
@@ -41,27 +28,21 @@ _NEVER_READ = {"glm4v": ("num_frames",), "glm46v": ("num_frames", "fps", "max_du
 _FRACTIONS = ("fps", "rescale_factor", "max_duration", "initial_shift")
 
 
-def folder_with(folder: Path, given: Given) -> tuple[Path, dict[str, Any]]:
-    """Return what a processor's folder would be with settings, and these, each by its one name.
+def change_settings(
+    stated: Stated, given: Given
+) -> tuple[Stated, dict[str, Any], dict[str, dict[str, Any]]]:
+    """Put settings into what a processor's folder states.
+
+    Returns:
+        The folder's settings with these in place of its own, these by their full names
+        (``{"images.max_pixels": 602112}``), and the keywords of each part's class.
 
     Raises:
-        OptionError: there is no such setting, it is of another type, or the processor is of no
-            family.
-        SourceError: a file of the folder is broken, or the cache cannot be written.
+        OptionError: there is no such setting, it is of another type, it has no effect, or the
+            processor is of no family.
+        SourceError: a file of the folder is broken.
     """
-    there = {entry.name: entry.path for entry in os.scandir(folder.absolute())}
-    stated = Stated.read(folder)
-    key = digest(canonical_json([there, stated.files, given]))
-    target = Path(cache.folder(), "processors", key)
-    if not target.is_dir():
-        made = Stated(folder, deepcopy(stated.files))
-        told = _change(made, given)
-        _write(target, there, {**made.files, _TOLD: told})
-    return target, read_json(target / _TOLD)
-
-
-def _change(made: Stated, given: Given) -> dict[str, Any]:
-    """Put settings into a folder's; gives them back by their names."""
+    made = Stated(stated.folder, deepcopy(stated.files))
     tokenizer_config = read_json(made.folder / "tokenizer_config.json")
     family = find_family(made.processor_class(tokenizer_config), made.of("images"))
     if family is None:
@@ -70,15 +51,17 @@ def _change(made: Stated, given: Given) -> dict[str, Any]:
             "the processor with them in transformers, and save_pretrained() another folder"
         )
     known = {part: _known(family, part, made) for part in (*MEMBERS, OWN)}
-    told: dict[str, Any] = {}
+    names: dict[str, Any] = {}
+    keywords: dict[str, dict[str, Any]] = {}
     for part, settings in _by_part(given, family.older_names).items():
         if part in ("images", "videos") and made.place("videos") == made.place("images"):
             made.files[FILES[2]] = deepcopy(made.of("images"))
-        made.of(part).update(_changes(part, settings, known))
+        keywords[part] = _changes(part, settings, known)
+        made.of(part).update(keywords[part])
         if part != OWN:
             _check_effect(family, part, settings, _known(family, part, made)[1])
-        told |= {_full(part, path): value for path, value in settings.items()}
-    return told
+        names |= {_full(part, path): value for path, value in settings.items()}
+    return made, names, keywords
 
 
 def _full(part: str, path: str) -> str:
@@ -141,7 +124,7 @@ def _changes(part: str, settings: Mapping[str, Any], known: Mapping[str, Known])
     """A part's settings that change, whole.
 
     Raises:
-        OptionError: as `folder_with`.
+        OptionError: as `change_settings`.
     """
     names, now = known.get(part, ((), {}))
     changes: dict[str, Any] = {}
@@ -186,6 +169,16 @@ def _check_type(label: str, name: str, value: Any, now: Any) -> None:
     Raises:
         OptionError: `value` is not what the setting takes; None, the class's own, always is.
     """
+    if (wanted := wanted_type(name, value, now)) is not None:
+        raise OptionError(f"{label} is {value!r}: give {wanted}")
+
+
+def wanted_type(name: str, value: Any, now: Any) -> str | None:
+    """Return what a setting takes if `value` is of another type; None, the class's own, is of any.
+
+    Args:
+        now: its value now, or its default.
+    """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     is_number = is_number and (value > 0 or (value == 0 and (now == 0 or name in _MAY_BE_0)))
     if name in _SIZES:
@@ -201,21 +194,29 @@ def _check_type(label: str, name: str, value: Any, now: Any) -> None:
         wanted, fits = kinds[kind], isinstance(value, kind)
     else:
         wanted, fits = "a whole number", is_number and isinstance(value, int)
-    if value is not None and not fits:
-        raise OptionError(f"{label} is {value!r}: give {wanted}")
+    return None if value is None or fits else wanted
 
 
-def _write(target: Path, there: Mapping[str, str], files: Mapping[str, Mapping[str, Any]]) -> None:
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        begun = Path(tempfile.mkdtemp(dir=target.parent))
-        for name, content in files.items():
-            if content:
-                (begun / name).write_text(json.dumps(content), encoding="utf-8")
-        for name in there.keys() - {entry.name for entry in begun.iterdir()}:
-            (begun / name).symlink_to(there[name])
-        with contextlib.suppress(OSError):  # another process was faster
-            begun.rename(target)
-        shutil.rmtree(begun, ignore_errors=True)
-    except OSError as error:
-        raise SourceError(f"{target} cannot be written: {error}") from error
+def check_stated(stated: Stated) -> None:
+    """Check the types of a folder's own settings of a family.
+
+    Raises:
+        SourceError: one is of another type; the message names file and setting.
+    """
+    tokenizer_config = read_json(stated.folder / "tokenizer_config.json")
+    family = find_family(stated.processor_class(tokenizer_config), stated.of("images"))
+    if family is None:
+        return
+    images = {**CLIP_DEFAULTS, **family.image_defaults}
+    defaults = {"images": images, "videos": family.video_defaults, OWN: family.own_defaults}
+    for part, own in defaults.items():
+        for name, value in stated.of(part).items():
+            is_plain_size = name in _SIZES and type(value) is int and value > 0
+            is_flag = isinstance(own.get(name), bool) and isinstance(value, bool)
+            if name not in own or own[name] is None or is_plain_size or is_flag:
+                continue
+            if isinstance(value, Mapping):
+                value = {key: each for key, each in value.items() if each is not None}
+            if (wanted := wanted_type(name, value, own[name])) is not None:
+                path = stated.folder / stated.place(part)[0]
+                raise SourceError(f"{path}: {name} is {value!r}: give {wanted}")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packidx.encode.blanks import MadeUpVideo
+from packidx.encode.blanks import BlankVideo
 from packidx.encode.imports import import_torch
 from packidx.encode.media import Opened, metadata_of, opened
 from packidx.errors import PackidxError
@@ -100,7 +100,7 @@ def sampled_frames(processor: Any, template: ChatTemplate, info: MediaInfo) -> n
         raise _Enough
 
     part.sample_frames, part._prepare_input_videos = noted, processed
-    blank = MadeUpVideo(info, is_abstract=True).tensor(every)
+    blank = BlankVideo(info, is_abstract=True).tensor(every)
     asked = Conversation((Turn("user", (Media("video", blank), "What is it?")),))
     with contextlib.suppress(_Enough, Exception):
         _built(spied, template, Opened(asked, {"video_metadata": [metadata_of(info, every)]}))

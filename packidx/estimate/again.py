@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import structs
 
-from packidx.estimate.comparison import compared_with
+from packidx.estimate.compare import Compared
 from packidx.estimate.job import EstimateJob, difference, draft_manifest
 from packidx.estimate.parts import PASSING_REASONS, OldRows, key_of, rows_in
 from packidx.estimate.tasks import PartPlan, plan_parts
@@ -22,11 +22,10 @@ from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import DEFAULT, Layout
 from packidx.io.copies import StoredFile
 from packidx.io.storage import reading
-from packidx.processor.counts import Compared
 from packidx.records.containers.tar import APART, TAR
 from packidx.records.shard_marks import is_unchanged
 from packidx.records.shards import InputFile, ScannedShard, ranges_of
-from packidx.software import software
+from packidx.software import installed, software
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +109,12 @@ class Earlier:
         engine = self.manifest.text_engine
         stated, compared = None if encoder is None else encoder.compared, None
         if stated is not None:
-            here = None if files is None or files.doubt else compared_with()
-            unequal = dict.fromkeys(stated.get("unequal", ()), stated.get("detail", ""))
-            numbers = stated.get("records", 0), stated.get("reason"), stated.get("equal", ())
-            compared = Compared(here, *numbers, unequal)
+            here = (
+                None
+                if files is None or files.doubt
+                else f"transformers {installed('transformers')}"
+            )
+            compared = Compared.from_json({**stated, "with": here if stated["with"] else None})
         return replace(job, backend=None if engine is None else dict(engine), compared=compared)
 
     def find_rows(self, job: EstimateJob) -> tuple[dict[str, OldRows], Reused]:
@@ -133,7 +134,8 @@ class Earlier:
 def _stated(manifest: LengthsManifest) -> list[Any]:
     """Return what of a manifest is known before anything is counted, but for times of change."""
     return [
-        *(manifest.options, manifest.encoder, manifest.transform, manifest.software),
+        *(manifest.options, manifest.transform, manifest.software),
+        manifest.encoder and structs.replace(manifest.encoder, compared=None),
         manifest.text_engine,
         [
             structs.replace(shard, columns=None, mtime=None, version=None)

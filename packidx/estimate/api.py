@@ -11,8 +11,7 @@ from typing import Any
 
 from packidx.errors import OptionError
 from packidx.estimate.again import Earlier, Reused, reuse, reused_of
-from packidx.estimate.comparison import choose_text_backend, compare_processor
-from packidx.estimate.counter import CounterSettings, check_renders
+from packidx.estimate.counter import CounterSettings, RecordCounter, check_renders
 from packidx.estimate.job import (
     EstimateJob,
     job_shards,
@@ -27,7 +26,8 @@ from packidx.estimate.summary import (
     mistaken_sources,
     read_limit,
 )
-from packidx.estimate.tasks import CounterSetup, make_parts, plan_parts
+from packidx.estimate.survey import survey
+from packidx.estimate.tasks import make_parts, plan_parts
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Layout
@@ -35,11 +35,10 @@ from packidx.io import files, urls
 from packidx.io.output_folder import discard_abandoned, replacing
 from packidx.io.own_files import remove_stale
 from packidx.lengths.parts import KIND, existing_manifest
-from packidx.processor.counts import Compared
-from packidx.processor.text import encoder as backends
+from packidx.processor.text.gigatoken import check_engine
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
-from packidx.records.shards import is_large, none_known, scan_shards
+from packidx.records.shards import none_known, scan_shards
 from packidx.records.sources.find_shards import find_shards
 from packidx.records.sources.folders import Told
 from packidx.records.sources.mixes import DataSet
@@ -155,7 +154,7 @@ def estimate_lengths(
     progress = progress or silent
     limit = read_limit(max_rejected)
     num_processes = num_workers(workers)
-    wanted = backends.check_backend(text_engine)
+    wanted = check_engine(text_engine)
     output = urls.local_path(os.fspath(output))
     root, remote = check_folder(media_root), check_remote(remote_media)
     existing, wrong = existing_manifest(output)
@@ -182,9 +181,7 @@ def estimate_lengths(
     )
     forget_media()
     with open_workers(engine, workers) as counting:
-        if existing is None and counting.takes(num_processes) and is_large(shards):
-            counting.start(CounterSetup(settings))
-        counter = settings.build()
+        counter = RecordCounter(settings, settings.load())
         if method is None:
             check_renders(counter)
         earlier = None if existing is None or fresh else Earlier(output, existing)
@@ -248,11 +245,8 @@ def _make(
 
 def decided(job: EstimateJob) -> EstimateJob:
     """`job` with its text backend, and with what is known of its processor's counts."""
-    counter, shards = job.counter, job.shards
-    name, record = choose_text_backend(counter, shards, job.wanted_backend)
-    compared = compare_processor(counter, shards)
-    counter.decided = name, compared or Compared()
-    return replace(job, backend=record, compared=compared)
+    found = survey(job.counter, job.shards, job.wanted_backend)
+    return replace(job, backend=found.engine, compared=found.compared, is_random=found.is_random)
 
 
 _OF_SOURCES = ("name", *SourceSums().to_json(), "columns")

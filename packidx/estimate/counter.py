@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from packidx.encode.loading import load_processor
 from packidx.errors import BadRecord, LimitError, MismatchError, OptionError, SourceError
-from packidx.estimate.user_encoder import Encode, Measured, UserEncoder, counts_of
+from packidx.estimate.compare import Compared, Comparer
+from packidx.estimate.user_encoder import Encode, Measured, UserEncoder, counts_of, measure_sample
 from packidx.format.manifest import DEFAULT, Layout
 from packidx.io import storage
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import OUT_OF_MEMORY, ConversationCounter
-from packidx.processor.counts import Compared, Counts
+from packidx.processor.counts import HEURISTIC, Counts
+from packidx.processor.kinds import KINDS, record_kind
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
+from packidx.processor.text.gigatoken import Gigatoken
 from packidx.records import shards
 from packidx.records.containers.base import RawRecord, RecordRange
 from packidx.records.containers.registry import DEFAULT as JSONL
@@ -65,22 +67,18 @@ class CounterSettings:
         if self.processor_settings and self.processor is None:
             raise OptionError("settings of a processor need the processor: name its folder")
 
-    def build(self) -> RecordCounter:
-        """The counter.
+    def load(self) -> ProcessorFiles | None:
+        """Load the processor; None without one.
 
         Raises:
-            SourceError, OptionError: the processor, encoder or transform cannot be used.
+            SourceError, OptionError: the processor cannot be used.
         """
-        files = None
-        if self.processor is not None:
-            policy = DEFAULT_POLICY if self.labels is None else LabelPolicy.parse(self.labels)
-            files = load_processor(
-                self.processor, policy, self.processor_settings, self.trust_remote_code
-            )
-        encoder = None if self.encode is None else UserEncoder(self.encode)
-        changes = self.transform
-        transform = None if changes is None else Transform.load(changes, self.seed)
-        return RecordCounter(files, encoder, transform, self.cheap)
+        if self.processor is None:
+            return None
+        policy = DEFAULT_POLICY if self.labels is None else LabelPolicy.parse(self.labels)
+        return load_processor(
+            self.processor, policy, self.processor_settings, self.trust_remote_code
+        )
 
 
 @dataclass(slots=True)
@@ -95,6 +93,8 @@ class ExaminedRecord:
     conversation: Conversation | None = None
     infos: tuple[MediaInfo | None, ...] = ()
     measured: Measured | None = None
+    kind: str | None = None
+    """Kind of the record, if a processor counts it."""
     error: BadRecord | None = None
     waits: bool = False
     """Whether its media's sizes are still to be looked up, in an object store."""
@@ -103,56 +103,41 @@ class ExaminedRecord:
 class RecordCounter:
     """Counts raw records: by a processor, by the user's encoder, or by guess.
 
+    Args:
+        settings: how to count.
+        files: what `settings` load as a processor: a worker gets the parent's.
+        compared: kinds that the parent compared.
+        fast: gigatoken, if it counts texts.
+
     Attributes:
-        files: the processor, None without one.
         encoder: the user's encoder, None without one.
-        transform: what changes the files' records, None without one.
-        opens_media: whether records are handed over with their media opened.
+        transform: the function that changes the files' records, None without one.
+        opens_media: True if records are passed on with their media opened.
+
+    Raises:
+        OptionError: the encoder or the transform cannot be used.
     """
 
     def __init__(
         self,
-        files: ProcessorFiles | None,
-        encoder: UserEncoder | None = None,
-        transform: Transform | None = None,
-        cheap: bool = False,
+        settings: CounterSettings,
+        files: ProcessorFiles | None = None,
+        compared: Compared | None = None,
+        fast: Gigatoken | None = None,
     ) -> None:
-        self.files = files
-        self.encoder = encoder
-        self.transform = transform
-        self._measures = encoder is not None and not cheap
+        self.settings, self.files = settings, files
+        self.encoder = None if settings.encode is None else UserEncoder(settings.encode)
+        changes = settings.transform
+        self.transform = None if changes is None else Transform.load(changes, settings.seed)
+        self._measures = self.encoder is not None and not settings.cheap
         self.opens_media = self._measures
-        if cheap and files is not None:
-            files = replace(files, tokenizer=None)  # media as ever, text by guess
+        if settings.cheap and files is not None:
+            files = replace(files, tokenizer=None)  # media by the rules, text by guess
         self.counter = ConversationCounter(files)
-        self._judge = functools.cache(self._judged)
-
-    def _judged(self, kind: str) -> Compared:
-        """Return what came of comparing samples of a kind that the parent did not see."""
-        from packidx.encode.proof import judged
-
-        assert self.files is not None  # there was one to compare
-        return judged(self.files, [kind])
-
-    @property
-    def decided(self) -> tuple[str | None, Compared]:
-        """Return what the parent finds out and its workers take over: the text backend, and what
-        came of comparing the processor with the real one."""
-        text = self.counter.text
-        return "tokenizers" if text is None else text.backend, self.counter.compared
-
-    @decided.setter
-    def decided(self, decided: tuple[str | None, Compared]) -> None:
-        backend, self.counter.compared = decided
-        is_compared = self.counter.compared.by is not None
-        self.counter.judge = self._judge if is_compared else None
-        if self.counter.text is not None:
-            self.counter.text.backend = backend
-
-    def warm(self) -> None:
-        """Load what will be needed, before there is anything to count."""
-        if self.counter.text is not None:
-            self.counter.text.warm()
+        self.comparer: Comparer | None = None
+        if files is not None and self.counter.text is not None:
+            self.counter.text.fast = fast
+            self.comparer = Comparer(files, compared)
 
     def fingerprint(self) -> str | None:
         """The encoder's or the processor's; None where there is none that could be compared."""
@@ -166,18 +151,11 @@ class RecordCounter:
         transform = None if self.transform is None else self.transform.fingerprint
         return self.fingerprint(), files, transform
 
-    def identity(self) -> tuple[str | None, ...]:
-        """The same, made quickly: two processes that have it equal count equally."""
-        files = None if self.files is None else self.files.source_digest
-        encoder = None if self.encoder is None else self.encoder.fingerprint()
-        transform = None if self.transform is None else self.transform.fingerprint
-        return encoder, files, transform
-
     @property
-    def counted_by(self) -> str | None:
-        """Return whose arithmetic counts media, where that is not exact."""
-        vision = None if self.files is None else self.files.vision
-        return None if vision is None else vision.counted_by
+    def loaded(self) -> tuple[str | None, ...]:
+        """Fingerprints of what each process loads by itself: the encoder and the transform."""
+        encoder = None if self.encoder is None else self.encoder.fingerprint()
+        return encoder, None if self.transform is None else self.transform.fingerprint
 
     @property
     def is_known(self) -> bool:
@@ -197,12 +175,54 @@ class RecordCounter:
                 item.conversation = None
             item.measured = self.encoder.measure(record, item.conversation)
 
-    def count(self, items: Sequence[ExaminedRecord]) -> Counts:
-        """The counts of a batch."""
-        if self._measures:
-            return counts_of([item.measured for item in items if item.measured is not None])
-        conversations = [item.conversation for item in items if item.conversation is not None]
-        return self.counter.count(conversations, [item.infos for item in items])
+    def compare(
+        self, item: ExaminedRecord, shard: ShardContext, raw: RawRecord, *, only: bool = False
+    ) -> None:
+        """Build a record with the real processor if its kind is new, or is not counted by rules.
+
+        Args:
+            item: the record, examined; it gets the numbers of the built sample.
+            only: compare a new kind, and build nothing else.
+
+        Raises:
+            BadRecord: it cannot be built, or a medium cannot be decoded.
+        """
+        talk, comparer = item.conversation, self.comparer
+        if comparer is None or talk is None or talk.input_ids is not None:
+            return
+        kind = item.kind = record_kind(talk)
+        if item.error is not None or not comparer.needs(kind):
+            return
+        if talk.media and isinstance(raw.record, dict):
+            talk = parse(open_media(raw.record, shard.root), has_media=shard.has_media)
+        built = comparer.build(talk, kind, only_compare=only)
+        if built is not None:
+            kinds = tuple(KINDS.index(medium.kind) for medium in talk.media)
+            item.measured = measure_sample(built, kinds)
+
+    def count(self, items: Sequence[ExaminedRecord]) -> list[tuple[Counts, list[int]]]:
+        """Count a batch.
+
+        Returns:
+            Counts, and the numbers of the records that they are of: of those that were built, and
+            of those that are counted by rules.
+        """
+        counted = []
+        is_built = [item.measured is not None for item in items]
+        numbers = [number for number, built in enumerate(is_built) if built]
+        if numbers:
+            measured = [each for number in numbers if (each := items[number].measured)]
+            counted.append((counts_of(measured), numbers))
+        rules = [number for number, built in enumerate(is_built) if not built]
+        talks = [talk for number in rules if (talk := items[number].conversation) is not None]
+        if rules and not self._measures:
+            counts = self.counter.count(talks, [items[number].infos for number in rules])
+            for at, number in enumerate(rules):
+                kind = items[number].kind
+                if kind is not None and self.comparer and not self.comparer.is_exact(kind):
+                    counts.method[at] = max(counts.method[at], HEURISTIC)
+            counted.append((counts, rules))
+        return counted
 
 
 def without_references(conversation: Conversation) -> Conversation:
@@ -255,10 +275,17 @@ class ShardContext:
     """Whether records of its source may have media: only where none has is a placeholder text."""
 
 
+class Changes(Protocol):
+    """A transform."""
+
+    def apply(self, record: dict[str, Any], sample_id: int) -> dict[str, Any]:
+        """Return the record that `record` is taken for."""
+
+
 def raw_records(
     shard: ShardContext,
     record_range: RecordRange,
-    transform: Transform | None = None,
+    transform: Changes | None = None,
     shift: int = 0,
     columns: dict[str, str] | None = None,
 ) -> Iterator[RawRecord]:
@@ -277,7 +304,7 @@ def raw_records(
     return shards.read_records(shard.path, record_range, kind, layout, change, columns)
 
 
-def changes_of(transform: Transform, shift: int) -> Callable[[dict[str, Any], int], dict[str, Any]]:
+def changes_of(transform: Changes, shift: int) -> Callable[[dict[str, Any], int], dict[str, Any]]:
     """`transform` of records by their row; see `raw_records`."""
     return lambda record, row: transform.apply(record, row + shift)
 
@@ -296,24 +323,46 @@ def examine_batch(
 
     Sizes that an object store is asked for are asked for together: what takes time is to wait.
     """
-    rows = [_begun(raw, shard, raw.row + shift, counter) for raw in raws]
-    waiting = [item for item in rows if item.waits]
+    rows: list[ExaminedRecord] = []
+    waiting: list[tuple[ExaminedRecord, RawRecord]] = []
+    for raw in raws:
+        item = _begun(raw, shard, raw.row + shift, counter)
+        rows.append(item)
+        if item.waits:
+            waiting.append((item, raw))
+        else:
+            _compare(item, shard, raw, counter)
     if waiting:
         with warnings.catch_warnings():
             # Filters belong to all threads: each would take away and bring back the others'.
             warnings.simplefilter("ignore")
-            storage.overlapped(functools.partial(_look, shard=shard), waiting)
+            storage.overlapped(lambda pair: _look(pair[0], shard), waiting)
+        for item, raw in waiting:
+            _compare(item, shard, raw, counter)
     return rows
 
 
 def examine(
-    raw: RawRecord, shard: ShardContext, sample_id: int, counter: RecordCounter
+    raw: RawRecord, shard: ShardContext, counter: RecordCounter, *, only_compare: bool = True
 ) -> ExaminedRecord:
-    """All that one record says; what is wrong with it is in the row's `error`."""
-    item = _begun(raw, shard, sample_id, counter)
+    """Examine one record of a sample of the data; its kind is compared if it is new."""
+    item = _begun(raw, shard, 0, counter)
     if item.waits:
         _look(item, shard)
+    _compare(item, shard, raw, counter, only=only_compare)
     return item
+
+
+def _compare(
+    item: ExaminedRecord,
+    shard: ShardContext,
+    raw: RawRecord,
+    counter: RecordCounter,
+    *,
+    only: bool = False,
+) -> None:
+    with _errors_kept(item):
+        counter.compare(item, shard, raw, only=only)
 
 
 def _begun(
@@ -382,19 +431,19 @@ def _info(medium: Media, shard: ShardContext) -> MediaInfo | None:
     return None
 
 
-def count_rows(
-    parsed: Sequence[ExaminedRecord], counter: RecordCounter
-) -> tuple[Counts, list[int]]:
-    """The counts of what can be counted, and which of `parsed` they are; the rest gets its error.
+Counted = list[tuple[Counts, list[int]]]
+"""Counts, and the number of the record that each is of."""
 
-    An error that is not a record's own costs no other record.
+
+def count_rows(parsed: Sequence[ExaminedRecord], counter: RecordCounter) -> Counted:
+    """Count the records that have no error; an error of one costs no other record.
 
     Raises:
         LimitError: time or memory ran out, which is not a record's error.
     """
     good = [number for number, item in enumerate(parsed) if item.error is None]
     try:
-        counts = _run(parsed, good, counter)
+        counted = _run(parsed, good, counter)
     except MismatchError:
         raise
     except LimitError as error:
@@ -411,16 +460,18 @@ def count_rows(
                 text = f"{type(error).__name__}: {error}"
                 parsed[number].error = BadRecord("uncountable", text)
         good = [number for number in good if parsed[number].error is None]
-        counts = _run(parsed, good, counter)
-    errors = dict(counts.errors)
-    for at in np.flatnonzero(counts.length > _MAX_TOKENS).tolist():
-        text = f"{counts.length[at]} tokens, over {_MAX_TOKENS}"
-        errors.setdefault(at, BadRecord("too_many_tokens", text))
-    for at, bad in errors.items():
-        parsed[good[at]].error = bad
-    counts.errors = errors
-    return counts, good
+        counted = _run(parsed, good, counter)
+    for counts, numbers in counted:
+        for at in np.flatnonzero(counts.length > _MAX_TOKENS).tolist():
+            text = f"{counts.length[at]} tokens, over {_MAX_TOKENS}"
+            counts.errors.setdefault(at, BadRecord("too_many_tokens", text))
+        for at, bad in counts.errors.items():
+            parsed[numbers[at]].error = bad
+    return counted
 
 
-def _run(parsed: Sequence[ExaminedRecord], chosen: Sequence[int], counter: RecordCounter) -> Counts:
-    return counter.count([parsed[number] for number in chosen])
+def _run(
+    parsed: Sequence[ExaminedRecord], chosen: Sequence[int], counter: RecordCounter
+) -> Counted:
+    counted = counter.count([parsed[number] for number in chosen])
+    return [(counts, [chosen[at] for at in numbers]) for counts, numbers in counted]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from packidx.digests import canonical_json, digest
+from packidx.estimate.compare import Compared
 from packidx.estimate.counter import CounterSettings, RecordCounter, ShardContext
 from packidx.estimate.parts import Part, SourceSums
 from packidx.format import schema
@@ -24,7 +25,6 @@ from packidx.format.manifest import (
     sealed,
 )
 from packidx.io import storage, urls
-from packidx.processor.counts import Compared
 from packidx.records.containers.base import RecordRange
 from packidx.records.containers.tar import TAR
 from packidx.records.ledger import merge_columns
@@ -69,6 +69,8 @@ class EstimateJob:
     """The text backend that counts, and why; None where no text is tokenized."""
     compared: Compared | None = None
     """Of the processor with the real one; None where it renders no text."""
+    is_random: bool = False
+    """True if the transform makes different records of two copies of one."""
     method: str | None = None
     """``'heuristic'`` where guesses were asked for."""
 
@@ -123,7 +125,8 @@ class EstimateJob:
     @property
     def transform(self) -> Transform | None:
         changes = self.counter.transform
-        return None if changes is None else decoded(Transform, changes.to_json())
+        stated = None if changes is None else decoded(Transform, changes.to_json())
+        return stated and replace(stated, is_random=self.is_random)
 
 
 def job_shards(
@@ -164,10 +167,9 @@ def _recipe(manifest: LengthsManifest) -> dict[str, Any]:
     return {
         **manifest.options,
         "encoder": encoder and replace(encoder, name=None, compared=None).to_json(),
-        "transform": manifest.transform and manifest.transform.to_json(),
+        "transform": manifest.transform and replace(manifest.transform, is_random=False).to_json(),
         "text_engine": (manifest.text_engine or {}).get("name"),
-        # Kinds that came since were compared as they were then.
-        "comparison": [stated.get("with"), list(stated.get("unequal", ()))],
+        "comparison": [stated.get("with"), list(stated.get("built", ()))],
         **manifest.software,
     }
 
@@ -234,7 +236,14 @@ def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManif
             totals[name] = totals[name].plus(own)
     total, encoder = functools.reduce(SourceSums.plus, totals.values()), job.encoder
     if encoder is not None and job.compared is not None:
-        encoder = replace(encoder, compared=job.compared.to_json())
+        rare = {
+            kind: why for part in parts for task in part.tasks for kind, why in task.kinds.items()
+        }
+        num_built = sum(part.num_built for part in parts)
+        stated = job.compared.to_json() | ({"rare": dict(sorted(rare.items()))} if rare else {})
+        encoder = replace(
+            encoder, compared=stated | ({"num_built": num_built} if num_built else {})
+        )
     of_shards, of_sources = _columns(job, parts)
     return LengthsManifest(
         fingerprint="",

@@ -40,7 +40,9 @@ PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repai
 """Why rows are rejected that may be usable in another run."""
 
 _TASKS = b"tasks"  # of a part's footer: its `TaskRows`, as JSON
-_SUMMED = ("source", "method", "reason", "length", "label_tokens", "media")
+_SUMMED = ("source", "method", "reason", "detail", "length", "label_tokens", "media")
+BUILT = "built by the processor"
+"""Note of a row that is not counted by rules."""
 
 
 class SourceSums(msgspec.Struct, frozen=True):
@@ -94,6 +96,8 @@ class TaskRows(NamedTuple):
     num_rows: int
     columns: dict[str, str]
     """Of the records, and what each is used as."""
+    kinds: dict[str, str | None] = {}
+    """Kinds of records that were compared in the task → None, or why they are built."""
 
 
 class Part(NamedTuple):
@@ -101,6 +105,7 @@ class Part(NamedTuple):
 
     file: File
     num_media: int
+    num_built: int
     sources: dict[str, SourceSums]
     tasks: list[TaskRows]
 
@@ -185,7 +190,8 @@ def _with_what_is_known(table: pa.Table) -> pa.Table:
 
 def _summed(file: File, table: pa.Table, tasks: list[TaskRows]) -> Part:
     num_media = pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0
-    return Part(file, num_media, _source_sums(table), tasks)
+    num_built = pc.sum(pc.starts_with(table.column("detail"), BUILT)).as_py() or 0
+    return Part(file, num_media, num_built, _source_sums(table), tasks)
 
 
 def _source_sums(table: pa.Table) -> dict[str, SourceSums]:

@@ -17,8 +17,10 @@ import pyarrow.compute as pc
 from packidx.arrays import Int64s
 from packidx.digests import canonical_json, digest
 from packidx.errors import LimitError, MismatchError, SourceError
+from packidx.estimate.compare import Compared
 from packidx.estimate.counter import (
     BATCH,
+    Counted,
     CounterSettings,
     ExaminedRecord,
     RecordCounter,
@@ -29,6 +31,7 @@ from packidx.estimate.counter import (
 )
 from packidx.estimate.job import EstimateJob, Task, list_tasks
 from packidx.estimate.parts import (
+    BUILT,
     OldRows,
     Part,
     TaskRows,
@@ -38,18 +41,20 @@ from packidx.estimate.parts import (
     read_part,
     write_part,
 )
+from packidx.estimate.user_encoder import counts_of
 from packidx.format import schema
 from packidx.format.parquet import as_arrow
 from packidx.format.schema import METHODS
 from packidx.io.copies import StoredFile
+from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counts import (
-    KINDS,
     UNKNOWN,
-    Compared,
     Counts,
     MediaColumns,
     Spans,
 )
+from packidx.processor.kinds import KINDS
+from packidx.processor.text.gigatoken import Gigatoken
 from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRange
 from packidx.records.media.opener import forget_media
 from packidx.run.workers import Progress, WorkerDied, Workers
@@ -157,11 +162,10 @@ def _made_by_workers(
     Raises:
         SourceError: also when a worker process dies.
     """
-    counter = job.counter
-    known = counter.decided, counter.identity()
-    make = functools.partial(_made_by_worker, folder=folder, known=known)
+    make = functools.partial(_made_by_worker, folder=folder, known=job.counter.loaded)
+    setup = CounterSetup.of(job.counter)
     try:
-        for _, part in workers.run(make, plans, CounterSetup(job.settings), here=lambda: counter):
+        for _, part in workers.run(make, plans, setup, here=lambda: job.counter):
             yield part
     except WorkerDied as died:
         waiting = [plans[number] for number in died.waiting]
@@ -194,14 +198,17 @@ def make_part(
     for task, old in zip(plan.tasks, plan.old, strict=True):
         if old is None:
             columns = dict[str, str]()
+            if counter.comparer is not None:
+                counter.comparer.begin_task()
             tables.append(_count(task, counter, columns, progress))
+            kinds = {} if counter.comparer is None else dict(counter.comparer.kinds)
         else:
-            columns = old.rows.columns
+            columns, kinds = old.rows.columns, old.rows.kinds
             tables.append(_reused(task, old))
             progress(task.range.num_records)
         if len(tables) > _TABLES:
             tables = [pa.concat_tables(tables).combine_chunks()]
-        known.append(TaskRows(task.key, task.shard.name, task.range.num_records, columns))
+        known.append(TaskRows(task.key, task.shard.name, task.range.num_records, columns, kinds))
     rows = pa.concat_tables(tables).combine_chunks()
     return write_part(folder, name, rows, known, temporary)
 
@@ -257,9 +264,21 @@ def _count(
 
 @dataclass(frozen=True, slots=True)
 class CounterSetup:
-    """Makes the counter of a process that does nothing but count."""
+    """Makes the counter of a worker process of the parent's processor."""
 
     settings: CounterSettings
+    files: ProcessorFiles | None
+    compared: Compared | None
+    is_fast: bool
+    """True if gigatoken tokenizes."""
+
+    @classmethod
+    def of(cls, counter: RecordCounter) -> CounterSetup:
+        """Return the setup of counters like this one."""
+        text, comparer = counter.counter.text, counter.comparer
+        is_fast = text is not None and text.fast is not None
+        known = None if comparer is None else comparer.compared
+        return cls(counter.settings, counter.files, known, is_fast)
 
     def __call__(self) -> RecordCounter:
         # The processes are the parallelism, also of what a user's encoder imports.
@@ -268,27 +287,25 @@ class CounterSetup:
             os.environ.setdefault(name, "1")
         gc.set_threshold(100_000, 50, 100)  # records are many small objects, and hold no cycles
         forget_media()  # a process of the user's own session may have seen the media before
-        counter = self.settings.build()
-        counter.warm()
-        return counter
+        fast = None
+        if self.is_fast and self.files is not None and self.files.tokenizer is not None:
+            fast = Gigatoken(self.files.tokenizer)
+        return RecordCounter(self.settings, self.files, self.compared, fast)
 
 
 def _made_by_worker(
-    plan: PartPlan,
-    counter: RecordCounter,
-    folder: str,
-    known: tuple[tuple[str | None, Compared], tuple[str | None, ...]],
+    plan: PartPlan, counter: RecordCounter, folder: str, known: tuple[str | None, ...]
 ) -> Part:
-    """`make_part`, with what the parent has decided.
+    """`make_part`, if the worker loaded what the parent has.
 
     Raises:
-        MismatchError: the worker loaded another processor, encoder or transform.
+        MismatchError: it loaded another encoder or transform.
     """
-    counter.decided, identity = known
-    if counter.identity() != identity:
+    if counter.loaded != known:
+        name = counter.encoder.name if counter.encoder else "the transform"
         raise MismatchError(
-            "the processor, encoder or transform changed while it was loaded: a worker has "
-            f"{counter.identity()}, the parent {identity}; start again"
+            f"{name} changed while it was loaded: a worker has {counter.loaded}, the parent "
+            f"{known}. Start again."
         )
     return make_part(plan, counter, folder)
 
@@ -317,7 +334,7 @@ def shard_rows(
 
 
 def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordCounter) -> pa.Table:
-    counts, good = count_rows(rows, counter)
+    counted = count_rows(rows, counter)
     num = len(rows)
     names = [f"{shard.name}#{item.row}" if item.key is None else item.key for item in rows]
     columns: dict[str, Any] = {
@@ -330,7 +347,7 @@ def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordC
         "nbytes": [item.nbytes for item in rows],
     }
     columns.update(_content_columns(rows))
-    columns.update(count_columns(counts, np.array(good, np.int64), num))
+    columns.update(_merged([count_columns(*each, num) for each in counted], counted, num))
     if any(item.measured is not None and item.measured.kinds is None for item in rows):
         # Only the user's encoder knows what these records hold.
         known = [item.measured is not None and item.measured.kinds is not None for item in rows]
@@ -339,6 +356,21 @@ def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordC
     columns.update(_status_columns(rows, counter))
     arrays = [_array(columns[field.name], field.type) for field in schema.LENGTHS_WITH_SPANS]
     return pa.Table.from_arrays(arrays, schema=schema.LENGTHS_WITH_SPANS)
+
+
+def _merged(
+    parts: Sequence[dict[str, pa.Array]], counted: Counted, num: int
+) -> dict[str, pa.Array]:
+    """Return the columns of a batch whose records were counted in up to two ways."""
+    if not parts:
+        return count_columns(counts_of([]), [], num)
+    columns = parts[-1]
+    for own, (_, numbers) in zip(parts[:-1], counted[:-1], strict=True):
+        is_own = np.zeros(num, bool)
+        is_own[numbers] = True
+        mask = pa.array(is_own)
+        columns = {name: pc.if_else(mask, own[name], columns[name]) for name in columns}
+    return columns
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:
@@ -373,8 +405,7 @@ def _note(item: ExaminedRecord, counter: RecordCounter) -> str | None:
     talk = item.conversation
     if talk is None:
         return None
-    by = counter.counted_by
-    notes = [f"media counted by {by}"] if by is not None and talk.media else []
+    notes = [BUILT] if item.measured is not None and counter.encoder is None else []
     if counter.files is not None and counter.files.template is not None:
         notes += counter.files.template_of(talk).changes(talk)
     if talk.has_literal:
@@ -388,27 +419,28 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def count_columns(counts: Counts, rows: Int64s, num_rows: int) -> dict[str, pa.Array]:
-    """The counted columns of a table.
+def count_columns(counts: Counts, numbers: Sequence[int], num_rows: int) -> dict[str, pa.Array]:
+    """Return the counted columns of a table.
 
     Args:
         counts: of some of the table's rows.
-        rows: ``[n]`` which row each count is of, ascending.
-        num_rows: rows of the table; those that are not in `rows`, or have an error, become null.
+        numbers: the row that each count is of, ascending.
+        num_rows: rows of the table; rows without a count, or with an error, become null.
     """
+    rows = np.array(numbers, np.int64)
     good = np.array([number not in counts.errors for number in range(len(rows))], bool)
     taken = np.full(num_rows, -1, np.int64)
     taken[rows[good]] = np.flatnonzero(good)
     index = pa.array(taken, mask=taken < 0)
-    numbers = {
+    columns = {
         name: _known(getattr(counts, name)).take(index)
         for name in ("text_tokens", "image_tokens", "video_tokens", "audio_tokens")
         + ("length", "label_tokens", "vision_patches", "vision_cost")
     }
     method = pa.array(counts.method, mask=counts.method < 0)
     methods = pa.DictionaryArray.from_arrays(method, pa.array(METHODS))
-    return numbers | {
-        "length": numbers["length"].fill_null(0),
+    return columns | {
+        "length": columns["length"].fill_null(0),
         "media": _media(counts.media).take(index),
         "label_spans": _label_spans(counts.spans, len(rows)).take(index),
         "method": methods.cast(pa.string()).take(index),

@@ -15,13 +15,13 @@ from packidx.errors import BadRecord, OptionError, PackidxError
 from packidx.io.files import refuse_open_files
 from packidx.processor.counts import (
     EXACT,
-    KINDS,
     UNKNOWN,
     Counts,
     MediaColumns,
     Spans,
     has_spans,
 )
+from packidx.processor.kinds import KINDS
 from packidx.records.conversation import Conversation
 from packidx.user_code import fingerprint_of, load_named, name_of
 
@@ -102,7 +102,7 @@ class UserEncoder:
             given = ", ".join(map(str, encoded)) if isinstance(encoded, Mapping) else ""
             text = f"it returned {given or type(encoded).__name__}, not a dict with input_ids"
             raise BadRecord("encode_failed", text)
-        return _measure(encoded, kinds)
+        return measure_sample(encoded, kinds)
 
 
 def _natural(value: Any) -> int:
@@ -114,7 +114,7 @@ def _natural(value: Any) -> int:
     return number
 
 
-def _measure(encoded: Mapping[str, Any], kinds: tuple[int, ...] | None) -> Measured:
+def measure_sample(encoded: Mapping[str, Any], kinds: tuple[int, ...] | None) -> Measured:
     """Shapes as the reader takes them: ``[T]`` or ``[1, T]``; labels default to the ids."""
     ids = _vector("input_ids", encoded["input_ids"], None)
     given = encoded.get("labels")

@@ -245,6 +245,8 @@ class Transform(JsonObject, frozen=True, kw_only=True):
     name: str
     seed: Integer
     fingerprint: str
+    is_random: bool = False
+    """True if two copies of a record became different ones."""
 
 
 class Manifest(JsonObject, frozen=True, kw_only=True, dict=True):

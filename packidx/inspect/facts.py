@@ -55,23 +55,32 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
     by = f", by {lengths.encoder.name}" if lengths.encoder else ""
     facts["lengths"] = f"{how}{by}" if how else "taken as given"
     compared = None if lengths.encoder is None else lengths.encoder.compared
-    if said := compared_fact(compared, lengths.methods):
-        facts["compared"] = said
-    return facts
+    return facts | verified_facts(compared, lengths.methods)
 
 
-def compared_fact(compared: Mapping[str, Any] | None, methods: Mapping[str, int]) -> str | None:
-    """Return whether lengths were compared with the real processor's; None where there is none."""
+def verified_facts(
+    compared: Mapping[str, Any] | None, methods: Mapping[str, int]
+) -> dict[str, str]:
+    """Return one line on whether lengths were compared with the real processor, by its label.
+
+    Args:
+        compared: ``encoder.compared`` of a lengths manifest; None without a processor.
+        methods: rows by how they were counted.
+    """
     if compared is None:
-        return None
+        return {}
     if compared["with"] is None:
-        worth = "exact by the family's arithmetic" if methods.get("exact") else "nothing is exact"
-        return f"not compared here ({compared['reason']}): {worth}"
-    by = f"the processor of {compared['with']}"
-    if compared.get("unequal"):
-        return f"with {by}: {compared['detail']}, so no such length is called exact"
-    kinds = " and ".join(dict.fromkeys(kind.partition(", ")[0] for kind in compared["equal"]))
-    return f"{kinds} equal {by}'s on {number_of(compared['records'], 'sample')}, once per processor"
+        what = "by the family's rules" if methods.get("exact") else "by guess"
+        return {"not verified": f"{compared['reason']}; lengths computed {what}"}
+    rare, num_built = compared.get("rare", {}), compared.get("num_built", 0)
+    built = compared.get("built", {}) | {kind: why for kind, why in rare.items() if why}
+    num_kinds = number_of(len({*compared["computed"], *built, *rare}), "kind")
+    num = sum(methods.values()) - num_built
+    said = f"{number_of(num, 'length')} computed ({num_kinds} compared with {compared['with']})"
+    if num_built:
+        kind, difference = next(iter(built.items()), ("", ""))
+        said += f", {count(num_built)} built" + (f" ({kind}: {difference})" if kind else "")
+    return {"verified": said}
 
 
 def _schedule(result: Result) -> str:

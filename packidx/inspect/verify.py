@@ -367,11 +367,16 @@ def _encoded(
     options = index.snapshot.options
     longest = options.planned_capacity // options.align * options.align
     fetcher = Fetcher(index, transform)
+    planned_by = getattr(encoder, "encode_planned", None)
     for sample in _drawn(index, wanted, seed):
         length, error = None, None
         try:
             record = fetcher.read(sample)
-            length = int(np.asarray(encoder(record)["input_ids"]).size)
+            if planned_by is None or sample.token_start or sample.length >= longest:
+                built = encoder(record)
+            else:
+                built = planned_by(record, sample.length)
+            length = int(np.asarray(built["input_ids"]).size)
         except MissingExtraError:
             raise
         except PackidxError as failure:

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from packidx.errors import OptionError
 from packidx.format.index import Consumed, Options
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
@@ -96,6 +97,14 @@ def _weights(table: Lengths, asked: PlanOptions, options: Options) -> dict[str, 
     cuts = options.on_long in ("split", "truncate")
     totals = source_totals(table, options.longest, cuts_text=cuts)
     resolved = mixture.resolve(totals, ratios)
+    transform = None if table.manifest is None else table.manifest.transform
+    for name, weight in resolved.items():
+        if weight > 1 and transform is not None and transform.is_random:
+            raise OptionError(
+                f"{name} has weight {number_text(weight)}, and the transform {transform.name} makes"
+                " different records of two copies of one: their lengths are not known. Give weights"
+                " of at most 1, or write the transformed records to files and estimate these."
+            )
     return {
         name: number_text(weight)
         for name, weight in sorted(resolved.items(), key=lambda pair: pair[0] or "")

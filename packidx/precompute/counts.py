@@ -167,7 +167,8 @@ def precompute(
         )
         manifest = load(os.path.join(lengths, "manifest.json"), LengthsManifest, "start again")
         scans = [ScannedShard(shard, ranges_of(shard)) for shard in manifest.shards]
-        own_shards = job_shards(shards, scans, settings, RecordCounter(None), root, remote)
+        counter = RecordCounter(CounterSettings())
+        own_shards = job_shards(shards, scans, settings, counter, root, remote)
         firsts = itertools.accumulate((shard.rows for shard in manifest.shards), initial=0)
         tasks = [
             JoinTask(
@@ -409,7 +410,7 @@ def _joined(task: JoinTask, lengths: Lengths, totals: Totals) -> Iterator[Joined
             rows = lengths.read(at, at + len(batch), _COLUMNS).frame.to_dicts()
             at += len(batch)
             with_media = [raw for raw, row in zip(batch, rows, strict=True) if row["media"]]
-            looked_at = iter(examine_batch(with_media, shard, 0, RecordCounter(None)))
+            looked_at = iter(examine_batch(with_media, shard, 0, RecordCounter(CounterSettings())))
             for raw, row in zip(batch, rows, strict=True):
                 infos = next(looked_at).infos if row["media"] else ()
                 given: dict[str, Any] = {}

@@ -139,7 +139,7 @@ def write_images(
     encoder = _encoder(settings)
     encoder.own_patches()  # raises if the processor makes its pixels itself
     scans = scan_shards(shards, num_workers(workers), progress)
-    own = job_shards(shards, scans, settings, RecordCounter(None), root, remote)
+    own = job_shards(shards, scans, settings, RecordCounter(settings), root, remote)
     with replacing(output, KIND, f"images by {encoder.fingerprint()}") as built:
         scratch = built.scratch("lines")
         tasks = [

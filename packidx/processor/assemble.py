@@ -10,13 +10,27 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from packidx.digests import canonical_json, digest
-from packidx.errors import PackidxError, SourceError
+from packidx.errors import MissingExtraError, PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import MediaModel, find_family
-from packidx.processor.fingerprint import complete_settings, named_settings
+from packidx.processor.fingerprint import complete_settings, named_settings, normalise_tokenizer
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.processor.text.vocabulary import Loaded, vocabulary_of
 from packidx.records.conversation import Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A tokenizer, and what else of it decides a sample's tokens."""
+
+    tokenizer: Tokenizer | None
+    """Neither padding nor truncating."""
+    special_tokens: dict[str, str] = field(default_factory=dict)
+    """By the names that templates have for them."""
+    limit: int | None = None
+    """Number of tokens at which the processor truncates samples."""
+    doubt: str | None = None
+    """Why training may have another tokenizer."""
+
 
 DEFAULT_TEMPLATE = "default"
 _TOOL_USE = "tool_use"
@@ -55,10 +69,12 @@ class ProcessorFiles:
     """Where the files lie, None for a processor that was given as an object."""
     family: str | None = None
     """Name of its `Family`; None where there is no such file."""
-    source_digest: str | None = None
-    """SHA-256 of the folder's files: a fingerprint that is quicker to make, and says less."""
     unknown: str | None = None
     """Why its media cannot be counted, where it takes some."""
+    lacks_package: bool = False
+    """True if they cannot be counted because torch, or another package, is not installed."""
+    keywords: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Settings that were given, by part, as keywords of the part's class."""
     overrides: dict[str, Any] = field(default_factory=dict)
     """Settings that were given in place of the folder's, ``{"images.max_pixels": 602112}``."""
     older_names: tuple[str, ...] = ()
@@ -66,13 +82,8 @@ class ProcessorFiles:
 
     @property
     def is_probed(self) -> bool:
-        """Whether it takes media and is of no family of ours: the real processor builds samples."""
+        """True if it takes media and is of no family of ours."""
         return self.image_settings is not None and self.family is None
-
-    @property
-    def needs_proof(self) -> bool:
-        """Whether nothing of it is exact but what was compared with the real processor."""
-        return self.is_probed or self.doubt is not None or self.trusts_code
 
     def fingerprint(self) -> str:
         """Return what must be equal where lengths are counted and where samples are built, as
@@ -83,14 +94,14 @@ class ProcessorFiles:
     def _fingerprint(self) -> str:
         return digest(canonical_json(self._content))
 
-    @property
+    @cached_property
     def _content(self) -> dict[str, Any]:
         tokenizer, template, policy = self.tokenizer, self.template, self.policy.describe()
         used = {k: v for t in (template, self.tool_template) if t for k, v in t.used_tokens.items()}
         if used:
             policy["special_tokens"] = used
         content: dict[str, Any] = {
-            "tokenizer": None if tokenizer is None else vocabulary_of(tokenizer).normalised,
+            "tokenizer": None if tokenizer is None else normalise_tokenizer(tokenizer.to_str()),
             "template": None if template is None else _source(template),
             "image": self.image_settings,
             "video": self.video_settings,
@@ -152,20 +163,15 @@ class ProcessorFiles:
         assert template is not None  # whoever renders has one
         return template
 
-    @property
-    def around_text(self) -> tuple[str, str]:
-        """What the processor puts before and after a rendered text."""
-        return ("", "") if self.vision is None else self.vision.around_text
-
     def adds_special_tokens(self, text: str) -> bool:
-        """Return whether the tokenizer adds its special tokens to `text`, with what is around it.
+        """Return True if the tokenizer adds its special tokens to `text`.
 
         As transformers 5.23: `ProcessorMixin.apply_chat_template` lets it, except where the
         template wrote a BOS; a tokenizer alone never does.
         """
         if self.image_settings is None:
             return False
-        return not (self.bos_token and text.startswith(self.bos_token, len(self.around_text[0])))
+        return not (self.bos_token and text.startswith(self.bos_token))
 
 
 def assemble(
@@ -195,7 +201,7 @@ def assemble(
     """
     tokenizer, special_tokens = loaded.tokenizer, loaded.special_tokens
     vision: MediaModel | None = None
-    image, video, problem = None, None, None
+    image, video, problem, lacks_package = None, None, None, False
 
     def chat(vision: MediaModel | None, called: str = DEFAULT_TEMPLATE) -> ChatTemplate:
         if (template := templates.get(called)) is None:
@@ -225,7 +231,7 @@ def assemble(
         try:
             vision = vision or unknown(chat(None))
         except PackidxError as error:
-            problem = str(error)
+            problem, lacks_package = str(error), isinstance(error, MissingExtraError)
         if refusal is not None and not (vision and "image" in vision.placeholders):
             raise SourceError(f"processor {name}: {refusal}") from refusal
         own |= (vision and vision.settings) or {}
@@ -251,6 +257,7 @@ def assemble(
         trusts_code=trusts_code,
         family=family.name if family else None,
         unknown=problem,
+        lacks_package=lacks_package,
         older_names=family.older_names if family else (),
     )
 

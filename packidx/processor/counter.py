@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,26 +19,23 @@ from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counts import (
     EXACT,
     HEURISTIC,
-    KINDS,
     PRECOMPUTED,
     UNKNOWN,
-    Compared,
     Counts,
     MediaColumns,
     Spans,
     Texts,
     combine,
     fill,
-    sample_kind,
     stated,
 )
 from packidx.processor.families import MediaModel
+from packidx.processor.kinds import KINDS
 from packidx.processor.text.encoder import TextEncoder, TokenBatch
 from packidx.processor.text.sequence import (
     Ending,
     Expanded,
     FeatureRuns,
-    between,
     expand,
     locate_runs,
     place_media,
@@ -48,7 +45,8 @@ from packidx.processor.text.sequence import (
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.media.references import OF_FRAMES, cut, unsupported_option
 
-CHARS_PER_TOKEN = 3
+BYTES_PER_TOKEN = 3
+"""Of UTF-8, in a guess."""
 OUT_OF_MEMORY = "memory ran out: use fewer --workers, or leave the record out"
 
 
@@ -57,24 +55,13 @@ class ConversationCounter:
 
     Args:
         files: the processor; None counts from what records state, and guesses the rest.
-        backend: of `TextEncoder`.
-        compared: what came of comparing it with the real processor, where that was done.
     """
 
-    def __init__(
-        self,
-        files: ProcessorFiles | None,
-        backend: str | None = "tokenizers",
-        compared: Compared | None = None,
-    ) -> None:
+    def __init__(self, files: ProcessorFiles | None) -> None:
         self.files = files
-        self.backend = backend
-        self.compared = compared or Compared()
-        self.judge: Callable[[str], Compared] | None = None
-        """Compares samples of a kind that nobody has seen before."""
         self.text: TextEncoder | None = None
         if files is not None and files.tokenizer is not None and files.template is not None:
-            self.text = TextEncoder(files.tokenizer, backend)
+            self.text = TextEncoder(files.tokenizer)
 
     def fingerprint(self) -> str | None:
         """The processor's, or None where it cannot build samples (no tokenizer or no template)."""
@@ -87,9 +74,7 @@ class ConversationCounter:
     ) -> Counts:
         """Count a batch; `infos` are what is known of each one's media, in order of appearance."""
         media = self.count_media(conversations, infos)
-        texts = self._count_texts(conversations, media)
-        self._judge(conversations, texts)
-        return combine(texts, media)
+        return combine(self._count_texts(conversations, media), media)
 
     # -- media -------------------------------------------------------------------------------------
 
@@ -103,8 +88,8 @@ class ConversationCounter:
         known = [info for of_sample in infos for info in of_sample]
         columns = stated(conversations)
         vision = self.files.vision if self.files is not None else None
-        if self.files is not None and vision is None:
-            # Whoever states its tokens: the text in which it stands cannot be built either.
+        if self.files is not None and vision is None and not self.files.lacks_package:
+            # Also media with stated tokens: the text around them cannot be built.
             columns.errors = {
                 number: BadRecord(
                     "unsupported_media",
@@ -116,6 +101,8 @@ class ConversationCounter:
             return columns
         owners = columns.owners
         for kind, name in enumerate(KINDS):
+            if name in vision.unpredictable:
+                continue  # such a sample is built
             of_kind = np.flatnonzero(columns.kind == kind).tolist()
             chosen = [i for i in of_kind if known[i] is not None]
             given = [info for i in chosen if (info := known[i]) is not None]
@@ -127,38 +114,6 @@ class ConversationCounter:
             if medium.requests and (error := refused(medium, known[number], self.files)):
                 columns.errors[number] = error
         return columns
-
-    # -- what is known of kinds --------------------------------------------------------------------
-
-    def _judge(self, conversations: Sequence[Conversation], texts: Texts) -> None:
-        """Say which samples are of a kind that was not compared, or that the real processor builds
-        otherwise."""
-        files = self.files
-        if files is None:
-            return
-        kinds: dict[str, list[int]] = {}
-        for number, conversation in enumerate(conversations):
-            if conversation.input_ids is None:
-                kinds.setdefault(sample_kind(conversation), []).append(number)
-        for kind, numbers in kinds.items():
-            is_equal = self._is_equal(kind)
-            if is_equal is None and not (files.needs_proof and self.text is not None):
-                continue  # the arithmetic of a family of ours, which our tests compare
-            if not is_equal:
-                texts.method[numbers] = HEURISTIC
-            if is_equal is False and files.is_probed:
-                text = f"samples of processor {files.name} ({kind}): {self.compared.unequal[kind]}"
-                for number in numbers:
-                    texts.errors.setdefault(number, BadRecord("not_as_counted", text))
-
-    def _is_equal(self, kind: str) -> bool | None:
-        """Return whether the real processor builds samples of a kind as they are counted; None
-        where nobody knows."""
-        if self.judge is not None and kind not in self.compared.kinds:
-            self.compared = self.compared.plus(self.judge(kind))
-        if kind in self.compared.unequal:
-            return False
-        return True if kind in self.compared.equal else None
 
     # -- text --------------------------------------------------------------------------------------
 
@@ -209,16 +164,13 @@ class ConversationCounter:
         assert files is not None  # a TextEncoder was made of it
         ending = document_ending(files, conversation) if conversation.is_document else None
         result = files.template_of(conversation).render(conversation)
-        if any(files.around_text):
-            result = between(*files.around_text, result)
-        if not conversation.media:
-            return Expanded(result.text, result.label_spans, (), ending=ending)
         own = slice(media.offsets[number], media.offsets[number + 1])
+        unpredictable = () if files.vision is None else files.vision.unpredictable
         kinds = [medium.kind for medium in conversation.media]
-        placeholders = files.vision.placeholders if files.vision is not None else {}
-        expanded = expand(
-            result, kinds, media.tokens[own].tolist(), media.expansions[own], placeholders
-        )
+        if files.vision is None or not kinds or not set(kinds).isdisjoint(unpredictable):
+            return Expanded(result.text, result.label_spans, (), ending=ending)
+        tokens, expansions = media.tokens[own].tolist(), media.expansions[own]
+        expanded = expand(result, kinds, tokens, expansions, files.vision.placeholders)
         expanded.ending = ending
         return expanded
 
@@ -232,12 +184,24 @@ class ConversationCounter:
         """
         expanded = self.expand(conversation, 0, media)
         batch, runs = self._encode([expanded])
-        if runs.mismatched:
+        if runs.mismatched and (expanded.runs or not conversation.media):
             raise media_token_in_text()
         if (tokens := int(batch.lengths[0] + runs.extra[0])) > self._limit:
             assert self.files is not None  # see `expand`
             raise cut_off(self.files, tokens)
         return expanded, batch, runs
+
+    def tokens_of(self, conversation: Conversation, media: MediaColumns) -> tuple[Int64s, Bools]:
+        """Return the token ids and the label mask of one conversation, ``[T]``.
+
+        Raises:
+            BadRecord: as `tokenize`.
+        """
+        assert self.text is not None  # see `tokenize`
+        expanded, batch, runs = self.tokenize(conversation, media)
+        repeats = runs.repeats_of(batch)
+        trained = trained_tokens(batch, self.text, [expanded], runs)
+        return np.repeat(batch.ids, repeats), np.repeat(trained, repeats)
 
     @property
     def _limit(self) -> int:
@@ -261,8 +225,10 @@ class ConversationCounter:
         """Count the texts of `rows`; returns where their label tokens are."""
         batch, runs = self._encode(expanded)
         assert self.text is not None and self.files is not None
+        has_media = np.diff(media.offsets) > 0
         for number in runs.mismatched:
-            texts.errors[int(rows[number])] = media_token_in_text()
+            if expanded[number].runs or not has_media[rows[number]]:
+                texts.errors[int(rows[number])] = media_token_in_text()
         texts.method[rows] = EXACT
         for number in np.flatnonzero(batch.lengths + runs.extra > self._limit).tolist():
             tokens = int(batch.lengths[number] + runs.extra[number])
@@ -272,17 +238,18 @@ class ConversationCounter:
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
         own = place_media(media, rows, expanded, runs)
         texts.tokens[rows] = batch.lengths + runs.extra - own
+        texts.tokens[rows] += 0 if self.files.vision is None else self.files.vision.overhead
         spans = Spans.of(mask, np.repeat(rows, batch.lengths))
         last = places(batch, runs, spans.stop - 1)
         return spans._replace(start=places(batch, runs, spans.start), stop=last + 1)
 
     def _guess(self, conversation: Conversation) -> tuple[int, int]:
-        """(tokens of the text, method) as the record states them, or by its characters."""
+        """Return (tokens of the text, method), as the record states them or by its UTF-8 bytes."""
         if conversation.text_tokens is not None:
             return conversation.text_tokens, PRECOMPUTED
         parts = (part for turn in conversation.turns for part in turn.parts)
-        characters = sum(len(part) for part in parts if isinstance(part, str))
-        return characters // CHARS_PER_TOKEN, HEURISTIC
+        texts = "".join(part for part in parts if isinstance(part, str))
+        return len(texts.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN, HEURISTIC
 
 
 def _given_labels(conversation: Conversation) -> Bools:
@@ -346,7 +313,7 @@ def not_together(name: str, vision: MediaModel, media: MediaColumns) -> dict[int
     """Return why media that each can be used cannot be in one sample of `name`, by number."""
     errors = {}
     owners = media.owners
-    mixed = media.mixed() if vision.one_kind_per_sample else {}
+    mixed = media.mixed() if vision.one_kind_per_sample else set()
     for number, owner in enumerate(owners.tolist() if mixed else ()):
         if owner in mixed:
             text = f"{name} cannot encode images and videos of one sample together"

@@ -1,10 +1,10 @@
-"""Columns of counts, of media, of texts and of both together; and what is known of their worth."""
+"""Columns of counts: of media, of texts, and of samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,10 @@ from numpy.typing import NDArray
 from packidx.arrays import Bools, Int64s
 from packidx.errors import BadRecord
 from packidx.processor.families import Expansion, MediaCounts
+from packidx.processor.kinds import KINDS
 from packidx.records.conversation import Conversation
 
-if TYPE_CHECKING:
-    pass
-
 EXACT, PRECOMPUTED, HEURISTIC = range(3)
-KINDS = ("image", "video", "audio")
 TOKENS_PER_MEDIUM = 500
 """Guesses where nothing better is known, as trainers make them."""
 UNKNOWN = -1
@@ -62,12 +59,11 @@ class MediaColumns:
         """``[m]`` the sample of each medium."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
-    def mixed(self) -> dict[int, str]:
-        """Samples with media of several kinds, and these: ``'image+video'``."""
+    def mixed(self) -> set[int]:
+        """Return the samples with media of several kinds."""
         held = np.zeros((len(self.offsets) - 1, len(KINDS)), bool)
         held[self.owners, self.kind] = True
-        samples = np.flatnonzero(held.sum(axis=1) > 1).tolist()
-        return {sample: mixed_name(np.array(KINDS)[held[sample]]) for sample in samples}
+        return set(np.flatnonzero(held.sum(axis=1) > 1).tolist())
 
 
 class Spans(NamedTuple):
@@ -196,110 +192,3 @@ def combine(texts: Texts, media: MediaColumns) -> Counts:
         errors=errors,
         spans=spans,
     )
-
-
-def mixed_name(kinds: Iterable[str]) -> str:
-    """Return what samples with media of these kinds are called: ``'image+video'``."""
-    return "+".join(sorted(kinds, key=KINDS.index))
-
-
-TEXT = "text"
-DOCUMENT, INTERLEAVED = "documents", "interleaved documents"
-NEEDS_TORCHVISION = "transformers loads it with torchvision alone: pip install torchvision"
-"""Why nothing was compared where torchvision alone is missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """What came of building samples with the real processor and counting them with ours."""
-
-    by: str | None = None
-    """``'transformers 5.23.0'``; None where nothing was compared."""
-    records: int = 0
-    """Samples that both built."""
-    reason: str | None = None
-    """Why nothing was compared."""
-    equal: tuple[str, ...] = ()
-    """Kinds of samples (`packidx.processor.counts`) of which each had the same tokens."""
-    unequal: Mapping[str, str] = field(default_factory=dict)
-    """Kinds of which at least one sample had other tokens, and the first difference of each."""
-    unbuilt: tuple[str, ...] = ()
-    """Kinds of which no sample could be built."""
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        """All that were tried."""
-        return frozenset((*self.equal, *self.unequal, *self.unbuilt))
-
-    def plus(self, other: Compared) -> Compared:
-        """Both together: what was unequal once is."""
-        if self.by is None or other.by is None:
-            return other if self.by is None else self
-        unequal = {**other.unequal, **self.unequal}
-        equal = {*self.equal, *other.equal}.difference(unequal)
-        unbuilt = {*self.unbuilt, *other.unbuilt}.difference(unequal, equal)
-        return Compared(
-            self.by,
-            self.records + other.records,
-            equal=tuple(sorted(equal, key=_order)),
-            unequal={kind: unequal[kind] for kind in sorted(unequal, key=_order)},
-            unbuilt=tuple(sorted(unbuilt, key=_order)),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """``encoder.compared`` of a lengths manifest (FORMAT.md)."""
-        if self.by is None:
-            return {"with": None, "reason": self.reason}
-        stated: dict[str, Any] = {"with": self.by, "records": self.records}
-        stated["equal"] = list(self.equal)
-        if self.unequal:
-            stated |= {"unequal": list(self.unequal), "detail": next(iter(self.unequal.values()))}
-        return stated
-
-
-def _order(kind: str) -> tuple[Any, ...]:
-    """Return what kinds are sorted by: texts first, then media, documents last."""
-    base, _, words = kind.partition(", ")
-    media = tuple(KINDS.index(part) for part in base.split("+") if part in KINDS)
-    return base.startswith(INTERLEAVED), base == DOCUMENT, base != TEXT, len(media), media, words
-
-
-LISTS, EMPTY = "text in lists", "empty parts"
-TOOLS, NO_TOOLS = "tools", "an empty list of tools"
-CALLS, REASONING = "tool calls", "reasoning"
-TURNS = " turns"
-"""Behind the role of turns that not every chat has: ``'tool turns'``."""
-_USUAL = frozenset(("user", "assistant", "system"))
-_KEYS = {
-    **dict.fromkeys(("tool_calls", "function_call"), CALLS),
-    **dict.fromkeys(("reasoning_content", "reasoning", "thinking"), REASONING),
-}
-_names: dict[tuple[frozenset[str], frozenset[str], bool], str] = {}
-
-
-def sample_kind(conversation: Conversation) -> str:
-    """The kind of a record: its media, then what else its messages have that matters, as in
-    ``'image+video, empty parts, tools'``."""
-    words = set()
-    for turn in conversation.turns:
-        role = turn.extra.get("role", turn.role) if turn.extra else turn.role
-        if role not in _USUAL:
-            words.add(role + TURNS)
-        if turn.text_as_list:
-            words.add(LISTS)
-        if not turn.parts or "" in turn.parts:
-            words.add(EMPTY)
-        if turn.extra:
-            words.update(word for key, word in _KEYS.items() if turn.extra.get(key))
-    if conversation.tools is not None:
-        words.add(TOOLS if conversation.tools else NO_TOOLS)
-    media = frozenset([medium.kind for medium in conversation.media])
-    key = media, frozenset(words), conversation.is_document
-    name = _names.get(key)
-    if name is None:
-        base = mixed_name(media) or TEXT
-        if conversation.is_document:
-            base = DOCUMENT if base == TEXT else INTERLEAVED
-            base += f" of {mixed_name(media)}" if media - {"image"} else ""
-        name = _names[key] = ", ".join([base, *sorted(words)])
-    return name

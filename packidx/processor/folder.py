@@ -1,4 +1,4 @@
-"""Reading a processor folder: `tokenizer.json`, the chat template and the media settings.
+"""Read a processor folder: the chat template and the media settings.
 
 File names and precedence are those of transformers 5.23 (`processing_utils.get_processor_dict`,
 `image_processing_base`, `video_processing_utils`).
@@ -9,24 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packidx.digests import digest, file_digests
 from packidx.errors import SourceError
-from packidx.processor.assemble import (
-    DEFAULT_TEMPLATE,
-    ProcessorFiles,
-    assemble,
-    named_templates,
-    named_tokens,
-)
-from packidx.processor.chat_template.chat_template import ChatTemplate
-from packidx.processor.families import MediaModel
-from packidx.processor.labels import LabelPolicy
-from packidx.processor.text.vocabulary import Loaded, doubt_of, load_tokenizer, read_tokenizer
+from packidx.processor.assemble import DEFAULT_TEMPLATE, named_templates
 
 PATTERNS = [
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
@@ -35,10 +24,7 @@ PATTERNS = [
     *("chat_template.json", "chat_template.jinja"),
 ]
 """What is fetched of a model that is given by name."""
-_READ = (".json", ".jinja", ".txt", ".model", ".py")  # of a processor's folder, not its weights
 _TEMPLATES = "additional_chat_templates"
-_BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
-"""Files that say more of a tokenizer."""
 Given = Mapping[str, Any]
 """Settings, ``{"images.max_pixels": 602112}``, or by part: ``{"images": {"max_pixels": 602112}}``;
 without a part, or of ``processor``, the processor's own."""
@@ -46,7 +32,6 @@ OWN = "processor"
 MEMBERS = {"images": "image_processor", "videos": "video_processor", "audio": "feature_extractor"}
 """Parts of a processor, and what transformers calls them."""
 FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
-_VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*")
 _CODE = ("Processor", "Tokenizer", "ImageProcessor", "VideoProcessor", "FeatureExtractor")
 """Parts that ``auto_map`` may name code of the folder's own for."""
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -74,62 +59,6 @@ def fetch(name: str, trusts_code: bool) -> Path:
         ) from error
 
 
-TokenizerOf = Callable[[str, bool, bool], dict[str, Any]]
-"""What transformers makes of a folder's tokenizer (`packidx.encode.loading.tokenizer_of`)."""
-
-
-def read_folder(
-    folder: Path,
-    name: str,
-    policy: LabelPolicy,
-    trust_remote_code: bool,
-    tokenizer_of: TokenizerOf,
-    unknown: Callable[[ChatTemplate], MediaModel],
-) -> ProcessorFiles:
-    """The processor in `folder`, whatever of it is there.
-
-    Args:
-        unknown: as of `assemble`.
-    """
-    content = folder_content(str(folder))
-    config = read_json(folder / "tokenizer_config.json")
-    stated = Stated.read(folder)
-    own = stated.of(OWN)
-    # The first of these, for a processor that takes videos or sound alone.
-    image = stated.of("images") or stated.of("videos") or stated.of("audio")
-    code = _own_code(folder, stated)
-    takes_media = bool(image or stated.of("audio"))
-    files = assemble(
-        name=name,
-        loaded=_load(folder, content, takes_media, code, trust_remote_code, tokenizer_of),
-        templates=_read_templates(folder, own, config),
-        processor_class=stated.processor_class(config),
-        image_settings=image or own.get("audio_processor"),
-        video_settings=stated.of("videos") or None,
-        # Which no class reads from a folder: an object alone has them.
-        own_settings={name: own[name] for name in own if name != "images_kwargs"},
-        policy=policy,
-        folder=str(folder),
-        trusts_code=trust_remote_code and code is not None,
-        unknown=unknown,
-    )
-    files.source_digest = digest(*map(str.encode, content))
-    return files
-
-
-def folder_content(folder: str) -> list[str]:
-    """Name and SHA-256 of every file that the real processor may read: more than ours reads.
-
-    Raises:
-        SourceError: one of them cannot be read.
-    """
-    try:
-        templates = file_digests(os.path.join(folder, _TEMPLATES), _READ)
-        return [*file_digests(folder, _READ), _TEMPLATES, *templates]
-    except OSError as error:
-        raise SourceError(f"processor folder {folder} cannot be read: {error}") from error
-
-
 @dataclass
 class Stated:
     """The settings of each part in a folder's files."""
@@ -144,7 +73,15 @@ class Stated:
         Raises:
             SourceError: a file is not a JSON object.
         """
-        return cls(folder, {name: read_json(folder / name) for name in FILES})
+        files = {name: read_json(folder / name) for name in FILES}
+        for name, content in files.items():
+            _refuse_odd(folder / name, "", content)
+            kinds = dict.fromkeys(MEMBERS.values(), dict) | {"processor_class": str}
+            for key, kind in kinds.items():
+                if not isinstance(content.get(key), kind | None):
+                    wanted = "text" if kind is str else "an object"
+                    raise SourceError(f"{folder / name}: {key} is {content[key]!r}: give {wanted}")
+        return cls(folder, files)
 
     def place(self, part: str) -> tuple[str, str | None]:
         """The file that a part is read from, and its member there, as transformers 5.23 looks for
@@ -158,7 +95,7 @@ class Stated:
         return flat, None
 
     def of(self, part: str) -> dict[str, Any]:
-        """A part's settings."""
+        """Return a part's settings."""
         name, member = self.place(part)
         stated: dict[str, Any] = self.files[name] if member is None else self.files[name][member]
         return stated
@@ -186,8 +123,33 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _own_code(folder: Path, stated: Stated) -> str | None:
-    """The first of the folder's files that names code of its own; None where none does."""
+_MOST = 1 << 53
+"""Numbers above this are none that JSON can hold exactly."""
+
+
+def _refuse_odd(path: Path, key: str, value: Any) -> None:
+    """
+    Raises:
+        SourceError: a value is a number that no setting has, or text that is not Unicode.
+    """
+    if isinstance(value, dict):
+        for name, each in value.items():
+            _refuse_odd(path, f"{key}.{name}" if key else name, each)
+    elif isinstance(value, list):
+        for each in value:
+            _refuse_odd(path, key, each)
+    elif isinstance(value, int | float) and not abs(value) < _MOST:
+        raise SourceError(f"{path}: {key} is {value}: give a number below {_MOST}")
+    elif (
+        isinstance(value, str)
+        and not value.isascii()
+        and any("\ud800" <= c < "\ue000" for c in value)
+    ):
+        raise SourceError(f"{path}: {key} is {value!r}, which is not valid Unicode")
+
+
+def own_code(folder: Path, stated: Stated) -> str | None:
+    """Return the first of a folder's files that names code of its own; None if none does."""
     beside = {name: read_json(folder / name) for name in ("tokenizer_config.json", "config.json")}
     for name, content in (beside | stated.files).items():
         for part in (content, *content.values()):
@@ -197,51 +159,9 @@ def _own_code(folder: Path, stated: Stated) -> str | None:
     return None
 
 
-def _load(
-    folder: Path,
-    content: list[str],
-    takes_media: bool,
-    code: str | None,
-    trusts_code: bool,
-    tokenizer_of: TokenizerOf,
-) -> Loaded:
-    """The tokenizer that training has, as far as it is known here.
-
-    Raises:
-        SourceError: its file cannot be read.
-    """
-    path = folder / "tokenizer.json"
-    beside = {name: read_json(folder / name) for name in _BESIDE}
-    doubt = None
-    if code is not None and not trusts_code:
-        doubt = f"{code} names code of its own (auto_map): run it with --trust-remote-code"
-    elif any(any(folder.glob(name)) for name in _VOCABULARIES):  # else it makes up an empty one
-        try:
-            trusts_code = trusts_code and code is not None
-            loaded = load_tokenizer(folder, content, takes_media, trusts_code, tokenizer_of)
-            if loaded is not None:
-                return loaded
-        except MemoryError:
-            raise
-        except Exception as error:  # transformers raises whatever the folder makes it stumble over
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            doubt = f"transformers cannot load its tokenizer ({reason})"
-    special = {**beside["special_tokens_map.json"], **beside["tokenizer_config.json"]}
-    if not path.is_file():
-        return Loaded(None, named_tokens(special), doubt=doubt)
-    try:
-        tokenizer = read_tokenizer(path.read_bytes())
-    except Exception as error:  # tokenizers raises plain Exception
-        raise SourceError(f"{path} is not a tokenizer that can be read: {error}") from error
-    if doubt is None and (other := doubt_of(tokenizer, beside)):
-        doubt = f"training may not take its tokenizer.json as it is: {other}"
-    return Loaded(tokenizer, named_tokens(special), doubt=doubt)
-
-
-def _read_templates(
-    folder: Path, nested: Mapping[str, Any], config: Mapping[str, Any]
-) -> dict[str, str]:
-    """The first of the places that has a default template: what it has, by name."""
+def read_templates(folder: Path, nested: Mapping[str, Any]) -> dict[str, str]:
+    """Return the templates, by name, of the first place that has a default template."""
+    config = read_json(folder / "tokenizer_config.json")
     raw = {path.stem: _text(path) for path in sorted((folder / _TEMPLATES).glob("*.jinja"))}
     if (default := folder / "chat_template.jinja").is_file():
         raw[DEFAULT_TEMPLATE] = _text(default)

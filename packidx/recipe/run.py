@@ -176,7 +176,7 @@ def _sampled(recipe: Recipe, summary: LengthsSummary) -> tuple[int, str | None]:
             return 0, "transformers is not installed here"
         raise MissingExtraError(
             "verify.sample encodes with the real processor: run pip install "
-            '"packidx[transformers,torch]", or leave it out of the recipe'
+            '"packidx[torch]", or leave it out of the recipe'
         )
     return wanted, None
 

@@ -122,6 +122,7 @@ class SampleReader:
         self._index = index
         self._encode: Any = encode
         self._takes_room = bool(getattr(encode, "takes_allocate", False))
+        self._encode_planned: Any = getattr(encode, "encode_planned", None)
         self._rules = rules_of(encode)
         self._media_ids: Mapping[str, int] | None = getattr(encode, "media_token_ids", None)
         self._fetcher = Fetcher(index, transform)
@@ -196,7 +197,9 @@ class SampleReader:
         if record is None:
             record = self._fetcher.read(sample, epoch)
         given = [room] if self._takes_room else []
-        return normalise(self._encode(record, *given), self._rules)
+        if self._encode_planned is None or sample.token_start or sample.length >= self._longest:
+            return normalise(self._encode(record, *given), self._rules)
+        return normalise(self._encode_planned(record, sample.length, *given), self._rules)
 
     def _fit(self, encoded: Tensors, sample: Sample) -> Tensors:
         """`encoded` cut as planned, with exactly the planned length and media."""

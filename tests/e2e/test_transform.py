@@ -52,6 +52,10 @@ def cropped(record, rng):
     return {**record, "images": images}
 
 
+def brief(record, rng):
+    return {**record, "messages": [{"role": "system", "content": "Be brief."}, *record["messages"]]}
+
+
 def both(record, rng):
     return cropped(with_system(record, rng), rng)
 
@@ -197,6 +201,27 @@ def test_the_epoch_of_a_pack_and_the_copy_of_a_sample_count(
     sample = index.pack(0).samples[0]
     dataset._reader.read(sample._replace(length=1, padded_length=1, copy=2), 7, [], PackBuffer(0))
     assert asked == [(7, sample.sample_id, 2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_random"), [("both", True), ("with_system", True), ("brief", False)]
+)
+def test_weights_above_1_are_refused_with_a_random_transform(
+    name: str, is_random: bool, module: Any, shard: Path, processors: Path, tmp_path: Path
+) -> None:
+    lengths = tmp_path / "l"
+    processor, transform = processors / "qwen2.5-vl", f"own_transforms:{name}"
+    estimate_lengths(f"t={shard}", lengths, processor=processor, transform=transform)
+    assert (
+        json.loads((lengths / "manifest.json").read_bytes())["transform"].get("is_random", False)
+        is is_random
+    )
+    plan_packs(lengths, tmp_path / "once", capacity=4096, mix={"t": 1})
+    if not is_random:
+        plan_packs(lengths, tmp_path / "twice", capacity=4096, mix={"t": 2})
+        return
+    with pytest.raises(OptionError, match="t has weight 2, .* weights of at most 1"):
+        plan_packs(lengths, tmp_path / "twice", capacity=4096, mix={"t": 2})
 
 
 # -- what it gets and what becomes of it -----------------------------------------------------------

@@ -211,4 +211,4 @@ except MissingExtraError as error:
 
 
 def test_without_torch(folders: dict[str, Path]) -> None:
-    assert 'pip install "packidx[transformers,torch]"' in run(NO_TORCH, folders["qwen3-vl"])
+    assert 'pip install "packidx[torch]"' in run(NO_TORCH, folders["qwen3-vl"])

@@ -15,6 +15,7 @@ from PIL import Image
 from transformers import AutoProcessor
 
 from packidx.encode import ProcessorEncoder
+from packidx.encode.imports import load_real
 from packidx.encode.loading import load_processor
 from packidx.encode.whole import build_sample
 from packidx.errors import OptionError, SourceError
@@ -148,7 +149,7 @@ def test_limits_of_qwen3_vl_videos_have_no_older_names(
     with pytest.raises(OptionError, match=r"videos\.max_pixels does not exist; it may be one of"):
         load_processor(folder, settings={"videos.max_pixels": 30_000})
     files = load_processor(folder, settings={"videos.size.longest_edge": 300_000})
-    real = ProcessorEncoder(AutoProcessor.from_pretrained(files.folder))
+    real = ProcessorEncoder(load_real(str(folder), "AutoProcessor", False, files.keywords))
     assert files.settings["videos.size.longest_edge"] == 300_000
     assert files.fingerprint() == real.fingerprint()
     family = FAMILIES["Qwen3VLProcessor"]
@@ -169,7 +170,7 @@ def test_a_folder_of_older_files_takes_settings(folders: dict[str, Path], tmp_pa
         files = load_processor(tmp_path, settings=given)
         changed = {part: files.settings[f"{part}.max_pixels"] for part in ("images", "videos")}
         assert changed == {"images": 1003520, "videos": 1003520, part: 602112}
-        real = ProcessorEncoder(AutoProcessor.from_pretrained(files.folder))
+        real = ProcessorEncoder(load_real(str(tmp_path), "AutoProcessor", False, files.keywords))
         assert real.fingerprint() == files.fingerprint()
 
 

@@ -1,4 +1,4 @@
-"""Where transformers is installed and its processor cannot be loaded, for want of torchvision."""
+"""torch is installed and the processor cannot be loaded, as torchvision is missing."""
 
 from __future__ import annotations
 
@@ -8,37 +8,24 @@ from typing import Any
 
 import pytest
 
-from packidx.encode import imports
+from packidx.encode.imports import NEEDS_TORCHVISION
 from packidx.errors import MissingExtraError
-from packidx.estimate import comparison, estimate_lengths
-from packidx.processor.counts import NEEDS_TORCHVISION
+from packidx.estimate import compare, estimate_lengths
 
 
-def test_a_missing_torchvision_counts_nothing_twice(
+def test_rows_are_counted_anew_once_torchvision_is_there(
     processors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(files: Any) -> Any:
+    def load(*given: Any) -> Any:
         raise MissingExtraError(NEEDS_TORCHVISION)
 
-    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
-    there = comparison.installed
     source = tmp_path / "a.jsonl"
     turns = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I."}]
     source.write_text(f"{json.dumps({'messages': turns})}\n" * 3)
     given: dict[str, Any] = {"processor": processors / "qwen2.5-vl", "workers": 1}
     with monkeypatch.context() as patch:
-        patch.setattr("packidx.encode.proof._load", load)
-        for module in (comparison, imports):
-            patch.setattr(
-                module, "installed", lambda name: None if name == "torchvision" else there(name)
-            )
+        patch.setattr(compare, "load_real", load)
         first = estimate_lengths(str(source), tmp_path / "lengths", **given)
         assert first.compared == {"with": None, "reason": NEEDS_TORCHVISION}
-        taken = estimate_lengths(str(source), tmp_path / "lengths", **given).reused
-        assert taken is not None and taken.num_counted == 0
-        patch.setattr("packidx.encode.proof.compare", None)  # what came of it is kept
-        source.write_text(source.read_text() * 2)
-        again = estimate_lengths(str(source), tmp_path / "lengths", **given)
-        assert again.reused is not None and again.reused.reason is None
     now = estimate_lengths(str(source), tmp_path / "lengths", **given)
-    assert now.compared is not None and now.compared["with"] == comparison.compared_with()
+    assert now.compared is not None and now.compared["computed"] == ["text"]

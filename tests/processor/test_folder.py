@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from processors import FEW_RANKS, qwen_folders
-from tokenizers import Tokenizer
-from tokenizers.normalizers import Lowercase
 
 from packidx.encode.loading import load_processor
 from packidx.errors import SourceError
@@ -205,30 +202,3 @@ def test_only_qwen_reads_pixel_limits_by_their_older_names(folder: Path) -> None
     assert {"Glm4vProcessor", "InternVLProcessor"} <= set(others)
     kept = complete_settings(settings, older_names=False)
     assert kept["size"] == settings["size"]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda tokenizer: tokenizer.enable_truncation(3),
-        lambda tokenizer: tokenizer.enable_padding(length=64),
-        lambda tokenizer: tokenizer.add_tokens(["two three"]),
-        lambda tokenizer: setattr(tokenizer, "normalizer", Lowercase()),
-        lambda tokenizer: setattr(tokenizer, "encode_special_tokens", True),
-        lambda tokenizer: setattr(tokenizer.model, "dropout", 1.0),
-    ],
-    ids=["truncation", "padding", "token", "normalizer", "special", "dropout"],
-)
-def test_a_tokenizer_that_somebody_changed_is_loaded_anew(
-    folders: dict[str, Path], change: Callable[[Tokenizer], object]
-) -> None:
-    text = "One two three four<|im_end|>"
-    before = load_processor(folders["qwen2.5-vl"])
-    assert before.tokenizer is not None and before.tokenizer.truncation is None
-    ids, fingerprint = before.tokenizer.encode(text).ids, before.fingerprint()
-    assert load_processor(folders["qwen2.5-vl"]).tokenizer is before.tokenizer
-    change(before.tokenizer)
-    assert before.tokenizer.encode(text).ids != ids
-    after = load_processor(folders["qwen2.5-vl"])
-    assert after.tokenizer is not None and after.tokenizer.encode(text).ids == ids
-    assert after.fingerprint() == fingerprint

@@ -21,12 +21,12 @@ import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 import transformers
 from clips import decode
+from packidx.encode.proof import compare
 from PIL import Image
 
 from packidx import open_index
 from packidx.encode import ProcessorEncoder
 from packidx.encode.loading import files_of, load_processor
-from packidx.encode.proof import compare
 from packidx.errors import MismatchError, SourceError
 from packidx.processor.counts import NEEDS_TORCHVISION
 from packidx.torch import PackedDataset

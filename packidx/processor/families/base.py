@@ -8,7 +8,7 @@ name.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,7 +67,7 @@ class MediaCounts:
 
 
 class MediaModel(ABC):
-    """How a processor treats media: the arithmetic of a family, or what probing it showed."""
+    """How a processor treats media: the arithmetic of a family, or what blank media add."""
 
     placeholders: Mapping[str, str]
     """Kind of medium (``'image'``, ``'video'``, ``'audio'``) → what the chat template writes."""
@@ -75,12 +75,12 @@ class MediaModel(ABC):
     """Kind of medium → the token that its features replace."""
     written_tokens: Mapping[str, str]
     """`placeholders`, and what else must not stand in a text."""
-    around_text: tuple[str, str] = ("", "")
-    """What the processor puts before and after a rendered text."""
     settings: Mapping[str, str] | None = None
     """What the fingerprint must hold besides settings and tokenizer."""
-    counted_by: str | None = None
-    """Whose arithmetic it is, where no test of ours speaks for it; None for a family."""
+    overhead: int = 0
+    """Tokens that the processor adds to every rendered text."""
+    unpredictable: Collection[str] = ()
+    """Words of kinds (`packidx.processor.kinds`) whose samples are built to be counted."""
     one_kind_per_sample: bool = False
     """Whether the pixels of a sample's videos take the place of those of its images."""
     same_num_frames: bool = False

@@ -93,14 +93,6 @@ def expand(
     return Expanded("".join(parts), _moved(rendered.label_spans, cuts), tuple(runs))
 
 
-def between(head: str, tail: str, rendered: Rendered) -> Rendered:
-    """`rendered` with texts before and after it, which nobody is trained on."""
-    num = len(head)
-    spans = tuple((start + num, end + num) for start, end in rendered.label_spans)
-    media = tuple(first + num for first in rendered.media)
-    return Rendered(head + rendered.text + tail, spans, media)
-
-
 def _order(firsts: Sequence[int]) -> tuple[int, ...] | None:
     """The order of `firsts`; None where they ascend."""
     if all(firsts[n] < firsts[n + 1] for n in range(len(firsts) - 1)):

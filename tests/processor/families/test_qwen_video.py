@@ -81,7 +81,6 @@ def built_media(
         counter.files,
         talk,
         media,
-        [],
         lambda kind: getattr(processor, f"{kind}_processor"),
         lambda *given: None,
     )

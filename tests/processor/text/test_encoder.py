@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 
 import numpy as np
@@ -15,10 +14,10 @@ from tokenizers.trainers import BpeTrainer
 
 from packidx.encode.loading import load_processor
 from packidx.errors import MismatchError
-from packidx.processor.text import encoder as backends
-from packidx.processor.text.encoder import TextEncoder, choose_backend
+from packidx.processor.text import gigatoken as engines
+from packidx.processor.text.encoder import TextEncoder
+from packidx.processor.text.gigatoken import Gigatoken, choose_engine
 from packidx.processor.text.sequence import Expanded, locate_runs, trained_tokens
-from packidx.processor.text.vocabulary import Vocabulary
 
 WORDS = ["the cat ", "sat\n\n", " on", "é", "e\u0301", "北京", "🙂", "\u0301", "<|im_end|>", "\r\n"]
 WORDS += ["  ", "def f(x):\n\t", "1234", "<think>", "ﬁ", "\x00", "K", "ẞ", "<s>"]
@@ -71,9 +70,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]
 
 @pytest.fixture(scope="module")
 def encoder(tokenizers: dict[str, Tokenizer]) -> TextEncoder:
-    made = TextEncoder(tokenizers["qwen"], "gigatoken")
-    made.warm()
-    return made
+    return TextEncoder(tokenizers["qwen"], Gigatoken(tokenizers["qwen"]))
 
 
 def texts_of(seed: int, count: int) -> list[str]:
@@ -92,15 +89,16 @@ def reference(tokenizer: Tokenizer, text: str, span: tuple[int, int]) -> set[int
 
 
 @pytest.mark.parametrize("name", ["qwen", "spaced", "lower"])
-@pytest.mark.parametrize("engine", backends.BACKENDS)
+@pytest.mark.parametrize("engine", engines.ENGINES)
 def test_borders_are_those_of_the_offsets(
     tokenizers: dict[str, Tokenizer], name: str, engine: str
 ) -> None:
     tokenizer = tokenizers[name]
-    if engine == "gigatoken" and choose_backend(TextEncoder(tokenizer), [])[0] != engine:
-        assert name == "lower"  # it refuses this normaliser
-        return
-    encoder = TextEncoder(tokenizer, engine)
+    made, record = choose_engine(tokenizer, ["a"], "tokenizers")
+    if engine == "gigatoken":
+        made, record = choose_engine(tokenizer, ["a"])
+    assert (made is None) == (engine == "tokenizers" or name == "lower"), record  # a normalizer
+    encoder = TextEncoder(tokenizer, made)
     rng = random.Random(1)
     texts = texts_of(0, 400)
     spans = []
@@ -137,34 +135,32 @@ def test_borders_of_any_text(
 
 
 def test_most_texts_need_no_second_tokenization(
-    tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
+    encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder = TextEncoder(tokenizers["qwen"], "gigatoken")
-    encoder.warm()
     asked = []
-    exact = TextEncoder._exact
+    exact = TextEncoder._borders_of
     monkeypatch.setattr(
-        TextEncoder, "_exact", lambda self, *args: asked.append(args[2]) or exact(self, *args)
+        TextEncoder, "_borders_of", lambda self, *args: asked.append(args[2]) or exact(self, *args)
     )
     texts = ["plain", "北京 🙂 é", "e\u0301 is not composed"]
     encoder.borders(encoder.encode(texts, [False] * 3), texts, [[(0, 4)]] * 3)
     assert asked == texts[2:]
 
 
-def test_an_engine_that_disagrees_is_found(tokenizers: dict[str, Tokenizer]) -> None:
+def test_an_engine_that_disagrees_is_not_taken(
+    tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokenizer = tokenizers["qwen"]
-    assert choose_backend(TextEncoder(tokenizer), texts_of(3, 50))[0] == "gigatoken"
-    name, record = choose_backend(TextEncoder(tokenizer), ["a"], "tokenizers")
-    assert name == "tokenizers" and record["reason"] == "asked for"
-    encoder = TextEncoder(tokenizer, "gigatoken")
-    encoder.vocabulary = Vocabulary(tokenizer)
-    encoder.vocabulary.gigatoken = Vocabulary(tokenizers["spaced"]).gigatoken
-    with pytest.raises(MismatchError, match="disagree"):
-        encoder.encode(["the cat"], [False])
-    chosen, record = choose_backend(encoder, ["the cat"])
-    assert chosen == "tokenizers" and "other ids" in record["reason"]
+    assert choose_engine(tokenizer, texts_of(3, 50))[0] is not None
+    made, record = choose_engine(tokenizer, ["a"], "tokenizers")
+    assert made is None and record["reason"] == "asked for"
+    assert choose_engine(tokenizer, [])[1]["reason"] == "little data"
+    other = Gigatoken(tokenizers["spaced"])
+    monkeypatch.setattr(engines, "Gigatoken", lambda _: other)
+    made, record = choose_engine(tokenizer, ["the cat"])
+    assert made is None and "other ids" in record["reason"]
     with pytest.raises(MismatchError, match="cannot be used"):
-        choose_backend(encoder, ["the cat"], "gigatoken")
+        choose_engine(tokenizer, ["the cat"], "gigatoken")
 
 
 @pytest.mark.parametrize(
@@ -173,41 +169,35 @@ def test_an_engine_that_disagrees_is_found(tokenizers: dict[str, Tokenizer]) -> 
 def test_letters_and_marks_that_one_engine_does_not_know(
     tokenizers: dict[str, Tokenizer], encoder: TextEncoder, text: str
 ) -> None:
-    """Of Unicode 17, and a mark of Unicode 10 that changes places with the one before it."""
+    """Of Unicode 17, and a mark of Unicode 10 that is reordered with the one before it."""
     expected = tokenizers["qwen"].encode(text, add_special_tokens=False).ids
-    fast = encoder.vocabulary.gigatoken.encode_batch([text]).layout.content.data
-    assert np.asarray(fast).tolist() != expected
+    assert encoder.fast is not None
+    assert encoder.fast.encode([text])[0].tolist() != expected
+    assert not encoder.fast.knows(text)
     assert encoder.encode([text], [False]).ids.tolist() == expected
 
 
-@pytest.mark.parametrize("name", ["qwen", "lower"])
-def test_the_texts_choose_the_engine_once_there_are_many(
-    tokenizers: dict[str, Tokenizer], name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.slow
+def test_every_character_has_the_ids_of_the_reference(
+    tokenizers: dict[str, Tokenizer], encoder: TextEncoder
 ) -> None:
-    monkeypatch.setattr(backends, "LITTLE", 2000)
-    encoder = TextEncoder(tokenizers[name], None)
-    texts = texts_of(5, 200)
-    chosen = {}
+    """Every assigned character beside every kind of neighbour."""
+    rng = random.Random(4)
+    points = [n for n in range(0x20, 0x33500) if not 0xD800 <= n < 0xE000]
+    texts = [
+        "".join(
+            rng.choice(["a", "1", " ", "\u0301", "\n", chr(rng.choice(points))]) + chr(point)
+            for point in points[at : at + 8]
+        )
+        for at in range(0, len(points), 8)
+    ]
+    batch = encoder.encode(texts, [False] * len(texts))
     for number, text in enumerate(texts):
-        ids = encoder.encode([text], [False]).ids.tolist()
-        assert ids == tokenizers[name].encode(text, add_special_tokens=False).ids
-        chosen[encoder.backend] = number
-    before = sum(map(len, texts[: chosen[None] + 1]))
-    assert before < 2000 <= before + len(texts[chosen[None] + 1])
-    assert encoder.backend == ("gigatoken" if name == "qwen" else "tokenizers")
-    assert pickle.loads(pickle.dumps(encoder)).backend == encoder.backend
-
-
-def test_the_texts_refuse_an_engine_that_disagrees(
-    tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backends, "LITTLE", 10)
-    encoder = TextEncoder(tokenizers["qwen"], None)
-    encoder.vocabulary = Vocabulary(tokenizers["qwen"])
-    encoder.vocabulary.gigatoken = Vocabulary(tokenizers["spaced"]).gigatoken
-    expected = tokenizers["qwen"].encode("the cat sat", add_special_tokens=False).ids
-    assert encoder.encode(["the cat sat"], [False]).ids.tolist() == expected
-    assert encoder.backend == "tokenizers"
+        own = encoder.encode([text], [False]).ids
+        expected = tokenizers["qwen"].encode(text, add_special_tokens=False).ids
+        assert own.tolist() == expected, ascii(text)
+        inside = batch.ids[batch.offsets[number] : batch.offsets[number + 1]]
+        assert inside.tolist() == expected
 
 
 def test_what_is_never_trained(tokenizers: dict[str, Tokenizer]) -> None:

@@ -1,4 +1,4 @@
-"""Videos and sound of processors of no family of ours, read off themselves."""
+"""Videos and sound of processors of no family of ours."""
 
 from __future__ import annotations
 
@@ -12,21 +12,17 @@ import pytest
 from clips import decode, write_clip
 from every_processor import build
 from every_processor.real import real_length
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
+from rungs import Length, lengths
 from sounds import write_sound
 
 from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
-from packidx.encode.learn import Learnt
 from packidx.encode.loading import load_processor
 from packidx.encode.media import info_of
-from packidx.encode.probe import ProbedMedia, Steps, outside_in
+from packidx.encode.prober import ProbedMedia
 from packidx.encode.whole import build_sample, ids_of, sampled_frames
 from packidx.processor.assemble import ProcessorFiles
-from packidx.processor.counter import ConversationCounter
-from packidx.records.conversation import Conversation, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
@@ -87,11 +83,8 @@ def records_of(media: dict[str, str]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def counted(
-    media: dict[str, str], tmp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Any:
+def counted(media: dict[str, str], tmp: Path, tmp_path: Path) -> Any:
     """(name of a class) → rows of the lengths of `records_of`, and the processor's lengths."""
-    monkeypatch.setenv("PACKIDX_CACHE", str(tmp / "cache"))
 
     def count(name: str) -> tuple[list[dict[str, Any]], list[int | None]]:
         processor, files, folder = built(name, tmp)
@@ -121,9 +114,8 @@ def test_lengths_are_the_processors(name: str, counted: Any) -> None:
 
 @pytest.mark.slow
 def test_packs_with_videos_and_sound_are_read_back(
-    media: dict[str, str], tmp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    media: dict[str, str], tmp: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("PACKIDX_CACHE", str(tmp / "cache"))
     processor, files, folder = built("Gemma4Processor", tmp)
     given = records_of(media)
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(each) + "\n" for each in given))
@@ -154,27 +146,27 @@ def test_a_processor_of_sound_alone_counts_sound_and_refuses_the_rest(counted: A
 
 
 @pytest.mark.slow
-def test_what_depends_on_what_a_video_shows_is_refused(
-    tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """VideoLLaMA 3 leaves out patches that do not change."""
-    monkeypatch.setenv("PACKIDX_CACHE", str(tmp / "cache"))
-    _, files, _ = built("VideoLlama3Processor", tmp)
+def test_videos_whose_content_decides_are_built(media: dict[str, str], tmp: Path) -> None:
+    """VideoLLaMA 3 drops patches that do not change."""
+    processor, files, _ = built("VideoLlama3Processor", tmp)
     assert isinstance(files.vision, ProbedMedia)
-    problem = files.vision.profile.kinds["video"].problem
-    assert problem is not None and "have the same shapes differ" in problem
-    counts = files.vision.expand("video", [MediaInfo(48, 64, 9, 10.0)])
-    assert counts.errors[0].reason == "unsupported_media"
-    assert files.vision.profile.kinds["image"].problem is None
+    assert files.vision.unpredictable >= {"video"} and "image" not in files.vision.unpredictable
+    talks = [
+        parse(open_media(record(part("video", media[name]), "?"), MediaRoot("/")))
+        for name in ("short.mp4", "long.mp4")
+    ]
+    for talk, length in zip(talks, lengths(files, talks), strict=True):
+        real = build_sample(processor, files.template, talk, every_frame=True)
+        assert isinstance(length, Length) and length.is_built
+        assert length.tokens == len(ids_of(real))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Gemma4Processor", "Qwen3OmniMoeProcessor"])
 def test_frames_that_are_sampled_beforehand_make_the_same_sample(
-    name: str, media: dict[str, str], tmp: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, media: dict[str, str], tmp: Path
 ) -> None:
     """Only these are decoded for training; the processor itself would get all of them."""
-    monkeypatch.setenv("PACKIDX_CACHE", str(tmp / "cache"))
     processor, files, _ = built(name, tmp)
     assert files.template is not None
     talk = parse(open_media(record(part("video", media["long.mp4"]), "?"), MediaRoot("/")))
@@ -190,10 +182,7 @@ def test_frames_that_are_sampled_beforehand_make_the_same_sample(
 
 
 @pytest.mark.slow
-def test_frames_that_the_record_names_are_used(
-    media: dict[str, str], tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PACKIDX_CACHE", str(tmp / "cache"))
+def test_frames_that_the_record_names_are_used(media: dict[str, str], tmp: Path) -> None:
     processor, files, _ = built("Gemma4Processor", tmp)
     assert files.template is not None
     for number, frame in enumerate(decode(Path(media["short.mp4"]))[:4]):
@@ -206,37 +195,7 @@ def test_frames_that_the_record_names_are_used(
         record(part("video", frames, fps=2.0), " and ", part("video", media["long.mp4"])),
     ):
         talk = parse(open_media(given_record, MediaRoot("/")))
-        own = own_ids(files, talk)
-        assert own == ids_of(build_sample(processor, files.template, talk, every_frame=True))
-        assert own == ids_of(build_sample(processor, files.template, talk))
-
-
-def own_ids(files: ProcessorFiles, talk: Conversation) -> list[int]:
-    counter = ConversationCounter(files)
-    columns = counter.count_media([talk], [[info_of(medium) for medium in talk.media]])
-    assert columns.errors == {}
-    _, batch, runs = counter.tokenize(talk, columns)
-    ids: list[int] = np.repeat(batch.ids, runs.repeats_of(batch)).tolist()
-    return ids
-
-
-@given(st.lists(st.integers(1, 9_999), max_size=60), st.integers(1, 700), st.integers(0, 20))
-def test_lengths_between_two_of_one_result_have_it(
-    lengths: list[int], step: int, least: int
-) -> None:
-    def result(length: int) -> Learnt:
-        tokens = max(least, length // step)
-        return Learnt("<a>", (tokens,)) if tokens else Learnt(problem="too short")
-
-    steps = Steps()
-    order = outside_in(lengths)
-    assert sorted(order) == sorted(set(lengths))
-    num_probes = 0
-    for length in order:
-        known = steps[length]
-        if known is None:
-            steps.add(length, known := result(length))
-            num_probes += 1
-        assert known == result(length)
-    if least == 20 and step == 700 and len(set(lengths)) > 2:
-        assert num_probes == 2
+        real = ids_of(build_sample(processor, files.template, talk, every_frame=True))
+        assert real == ids_of(build_sample(processor, files.template, talk))
+        [length] = lengths(files, [talk])
+        assert isinstance(length, Length) and length.tokens == len(real) and length.is_exact

@@ -8,6 +8,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,18 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 import transformers
-from absent import WITHOUT_TRANSFORMERS
 from other_processors import PROCESSORS
 from PIL import Image
 from processors import FEW_RANKS, qwen_folders
 
-from packidx import estimate_lengths
+from packidx import estimate_lengths, plan_packs
+from packidx.encode import ProcessorEncoder
 from packidx.encode.loading import load_processor
-from packidx.encode.proof import compare
-from packidx.records.dialects.parse import parse
+from packidx.processor.families.base import FamilyMedia
+from packidx.torch import PackedDataset
 
 TRANSFORMERS = f"transformers {transformers.__version__}"
-KINDS = ["text", "text, text in lists", "image"]
+KINDS = ["image", "text, text in lists"]
 """Of `records`."""
 SIZES = [(64, 48), (337, 211), (300, 100)]
 
@@ -96,75 +97,80 @@ def test_processors_that_estimate_wrongly_themselves_are_counted_exactly(
     assert [row["length"] for row in rows] == real_lengths(processor, tmp_path, given)
     assert {row["method"] for row in rows} == {"exact"}
     compared = manifest["encoder"]["compared"]
-    assert compared["with"] == TRANSFORMERS and compared["equal"] == KINDS
-    assert compared["records"] > 32
+    assert compared["with"] == TRANSFORMERS
+    assert {*compared["computed"], *compared.get("built", ())} == {*KINDS}
 
 
 def test_a_family_is_compared_on_records_of_the_data(qwen: Path, tmp_path: Path) -> None:
     rows, manifest = estimated(data(tmp_path, records()), tmp_path / "lengths", qwen)
     assert {row["method"] for row in rows} == {"exact"}
-    compared = manifest["encoder"]["compared"]
-    assert compared["equal"] == KINDS and compared["with"] == TRANSFORMERS
-    assert compared.keys() == {"with", "records", "equal"}
-    none = compare(load_processor(qwen), [], KINDS)
-    assert compared["records"] == none.records + len(rows)
+    assert manifest["encoder"]["compared"] == {"with": TRANSFORMERS, "computed": KINDS}
 
 
-def test_a_family_that_differs_from_the_real_processor_is_not_exact(
-    qwen: Path, tmp_path: Path
+def test_records_that_a_family_counts_wrongly_are_built(
+    qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a transformers that counts otherwise than the one this was tested with."""
-    folder = tmp_path / "other"
-    shutil.copytree(qwen, folder)
-    files = load_processor(folder)
-    settings = json.loads((folder / "preprocessor_config.json").read_bytes())
-    changed = settings | {"max_pixels": 28 * 28 * 4, "min_pixels": 28 * 28 * 4}
-    changed.pop("size", None)
-    (folder / "preprocessor_config.json").write_text(json.dumps(changed))
-    found = compare(files, [parse(record) for record in records(images=False)], KINDS)
-    assert found.equal == tuple(KINDS[:2])
-    assert list(found.unequal) == ["image"] and "image" in found.unequal["image"]
+    real = FamilyMedia.count_images
 
+    def wrong(self: FamilyMedia, *given: Any) -> Any:
+        counts = real(self, *given)
+        return replace(counts, tokens=counts.tokens + 1)
 
-def test_a_processor_that_differs_in_what_we_do_not_read_is_compared(
-    qwen: Path, tmp_path: Path
-) -> None:
-    """Its fingerprint, which is of what we read, is the one that was found equal."""
-    source = data(tmp_path, [{"messages": [{"role": "user", "content": "my friend and my foe"}]}])
-    rows, _ = estimated(source, tmp_path / "first", qwen)
+    monkeypatch.setattr(FamilyMedia, "count_images", wrong)
+    given = records()
+    rows, manifest = estimated(data(tmp_path, given), tmp_path / "lengths", qwen)
+    processor = transformers.AutoProcessor.from_pretrained(qwen)
+    assert [row["length"] for row in rows] == real_lengths(processor, tmp_path, given)
     assert {row["method"] for row in rows} == {"exact"}
+    assert [row["detail"] for row in rows] == [None] * 3 + ["built by the processor"] * 3
+    assert list(manifest["encoder"]["compared"]["built"]) == KINDS[:1]
+    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=512)
+    packs = PackedDataset(tmp_path / "index", ProcessorEncoder(qwen))
+    lengths = [length for pack in packs for length in pack.joined()["lengths"].tolist()]
+    assert sorted(lengths) == sorted(row["length"] for row in rows)
+
+
+def test_a_tokenizer_setting_that_the_fingerprint_does_not_have(qwen: Path, tmp_path: Path) -> None:
+    source = data(tmp_path, [{"messages": [{"role": "user", "content": "my friend and my foe"}]}])
     other = tmp_path / "other"
     shutil.copytree(qwen, other)
     path = other / "tokenizer_config.json"
     settings = json.loads(path.read_bytes()) if path.exists() else {}
     path.write_text(json.dumps({**settings, "split_special_tokens": True}))
     assert load_processor(other).fingerprint() == load_processor(qwen).fingerprint()
-    rows, manifest = estimated(source, tmp_path / "second", other)
-    assert {row["method"] for row in rows} == {"heuristic"}
-    assert "text" in manifest["encoder"]["compared"]["unequal"]
+    rows, manifest = estimated(source, tmp_path / "lengths", other)
+    real = transformers.AutoProcessor.from_pretrained(other)
+    talk = [{"role": "user", "content": [{"type": "text", "text": "my friend and my foe"}]}]
+    built = real.apply_chat_template(talk, tokenize=True, return_dict=True)
+    assert [(row["method"], row["length"]) for row in rows] == [
+        ("exact", len(tiles.real_ids(built)))
+    ]
+    assert "text" in manifest["encoder"]["compared"]["built"]
 
 
-def test_what_could_not_be_compared_is_compared_another_time(
+def test_a_processor_that_cannot_be_loaded_is_not_compared(
     qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = data(tmp_path, records(images=False))
-    with monkeypatch.context() as broken:
-        broken.setattr("transformers.AutoProcessor.from_pretrained", None)
-        _, first = estimated(source, tmp_path / "first", qwen)
-    assert "cannot load the Processor of" in first["encoder"]["compared"]["reason"]
-    _, second = estimated(source, tmp_path / "second", qwen)
-    assert second["encoder"]["compared"]["with"] == TRANSFORMERS
+    monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", None)
+    rows, manifest = estimated(data(tmp_path, records()), tmp_path / "first", qwen)
+    assert "cannot load the Processor of" in manifest["encoder"]["compared"]["reason"]
+    assert {row["method"] for row in rows} == {"exact"}  # by the rules of the family
 
 
-ALONE = f"""{WITHOUT_TRANSFORMERS}
+ALONE = """
+import sys
+sys.modules["torch"] = None
 import packidx
 packidx.estimate_lengths(sys.argv[1], sys.argv[2], processor=sys.argv[3], workers=int(sys.argv[4]))
 """
 
 
-def test_without_transformers_only_known_families_are_exact(qwen: Path, tmp_path: Path) -> None:
-    """And the manifest says that nothing was compared here."""
-    source = data(tmp_path, records(images=False))
+@pytest.mark.parametrize("workers", [1, 2])
+def test_without_torch_only_families_and_text_are_exact(
+    workers: int, qwen: Path, tmp_path: Path
+) -> None:
+    source = data(tmp_path, records())
     unknown = tmp_path / "unknown"
     PROCESSORS["gemma3n"](tmp_path).save_pretrained(unknown)
     text = tmp_path / "text"
@@ -172,18 +178,25 @@ def test_without_transformers_only_known_families_are_exact(qwen: Path, tmp_path
     for name in ("chat_template.jinja", "chat_template.json"):
         if (qwen / name).exists():
             shutil.copy(qwen / name, text)
-    for folder, method in ((qwen, "exact"), (text, "exact"), (unknown, "heuristic")):
+    expected = {
+        qwen: ["exact"] * 6,
+        text: ["exact"] * 3 + [None] * 3,
+        unknown: ["heuristic"] * 6,
+    }
+    for folder, methods in expected.items():
         out = tmp_path / f"lengths-{folder.name}"
-        command = [sys.executable, "-c", ALONE, str(source), str(out), str(folder), "1"]
-        subprocess.run(command, check=True, env={**os.environ, "PYTHONWARNINGS": ""})
+        command = [sys.executable, "-c", ALONE, str(source), str(out), str(folder), str(workers)]
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONWARNINGS": "ignore"})
         rows = pq.read_table(next(out.glob("part-00000*"))).to_pylist()
-        assert {row["method"] for row in rows} == {method}, folder
+        assert [row["method"] for row in rows] == methods, folder
         compared = json.loads((out / "manifest.json").read_bytes())["encoder"]["compared"]
-        assert compared["with"] is None
-        assert compared["reason"].startswith("transformers was not installed")
+        if folder == text:
+            assert compared["with"] == TRANSFORMERS
+        else:
+            assert compared["with"] is None and "torch" in compared["reason"]
 
 
-def test_what_is_too_large_to_be_compared_is_told(processors: Path, tmp_path: Path) -> None:
+def test_what_is_too_large_to_be_built(processors: Path, tmp_path: Path) -> None:
     """`min_pixels` of a foreign folder may ask for any size; nothing of it is built."""
     folder = tmp_path / "p"
     shutil.copytree(processors / "qwen2.5-vl", folder)
@@ -191,7 +204,18 @@ def test_what_is_too_large_to_be_compared_is_told(processors: Path, tmp_path: Pa
     settings |= {"min_pixels": 10**12, "max_pixels": 10**13}
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = compare(load_processor(folder), [], ("text", "image"))
-    assert found.equal == ("text",) and found.unequal.keys() == {"image"}
-    assert "patches, too many to compare" in found.unequal["image"]
+    _, manifest = estimated(data(tmp_path, records()), tmp_path / "lengths", folder)
+    assert manifest["encoder"]["compared"]["computed"] == KINDS[1:]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (1 << 20)  # KiB
+
+
+def test_more_kinds_than_are_compared_are_built(
+    qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packidx.estimate.compare.MAX_KINDS", 1)
+    given = records()
+    rows, manifest = estimated(data(tmp_path, given), tmp_path / "lengths", qwen)
+    processor = transformers.AutoProcessor.from_pretrained(qwen)
+    assert [row["length"] for row in rows] == real_lengths(processor, tmp_path, given)
+    compared = manifest["encoder"]["compared"]
+    assert len(compared["computed"]) == len(compared["built"]) == 1

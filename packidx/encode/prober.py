@@ -1,0 +1,317 @@
+"""Media of processors that no family of ours knows, counted with blank media.
+
+A processor builds a sample with one blank medium of a shape. The sample has so many tokens more
+than the same text with the medium's placeholder, and that is what a medium of this shape adds to
+any record. Whether it does is tried once: with white space of all kinds beside a medium, and with
+many media, and with noise. Where lengths are not such sums, every record is built
+(`packidx.estimate.compare`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packidx.arrays import Int64s
+from packidx.digests import digest
+from packidx.encode.blanks import blank_medium, num_values
+from packidx.encode.imports import Keywords, load_real
+from packidx.encode.media import sampling_rate_of
+from packidx.encode.whole import ARGUMENTS, NotBuilt, build_sample, ids_of
+from packidx.errors import BadRecord, PackidxError, SourceError
+from packidx.processor.chat_template.chat_template import ChatTemplate
+from packidx.processor.families import MediaCounts, MediaModel
+from packidx.processor.families.base import no_pixels
+from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
+from packidx.records.media.audio import resampled_length
+
+MEDIA_PARTS = ("image_processor", "video_processor", "feature_extractor", "audio_processor")
+"""Attributes of processors that take media."""
+_LEAST = 5
+"""Rows and columns of an image that no processor takes for channels."""
+_MOST_VALUES = 1 << 27
+"""Values of a blank medium; PIL refuses images of not many more pixels."""
+_SHAPES = {
+    "image": [MediaInfo(48, 64), MediaInfo(211, 337), MediaInfo(100, 300), MediaInfo(400, 90)],
+    "video": [MediaInfo(48, 64, 9, 10.0), MediaInfo(100, 60, 21, 29.97)],
+    "audio": [MediaInfo(0, 0, num_samples=n, sampling_rate=16000) for n in (16001, 3201, 48001)],
+}
+_BESIDE = ("", "alfa", " \n", "\n\nWhere?\n", "1 ", " 漢", "<", "> and this\t")
+_MANY = 12
+"""Media of the largest sample that is tried: numbers of two digits are written otherwise."""
+
+
+class Added(NamedTuple):
+    """What a medium of one shape adds to a sample."""
+
+    tokens: int = 0
+    grid: tuple[int, int, int] = (0, 0, 0)
+    problem: str | None = None
+    """Why the processor builds no sample with it."""
+
+
+class ProbedMedia(MediaModel):
+    """A `MediaModel` that asks a transformers processor; picklable.
+
+    Args:
+        template: the processor's, without placeholders.
+        processor: the processor, or the folder that it is loaded from.
+        trusts_code: True to run code of the folder.
+        settings: in place of the folder's own (`load_real`).
+
+    Raises:
+        MissingExtraError: torch, or what else the processor needs, is not installed.
+        SourceError: transformers cannot load the processor, or it takes no media.
+    """
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        processor: Any,
+        trusts_code: bool = False,
+        settings: Keywords | None = None,
+    ) -> None:
+        import transformers
+
+        self._template, self._source = template, processor
+        self._options = trusts_code, settings
+        self._added: dict[tuple[str, MediaInfo], Added] = {}
+        self.placeholders: dict[str, str] = {}
+        self.problems: dict[str, str] = {}
+        self.unpredictable: set[str] = set()
+        self.reserved: set[str] = set()
+        self.overhead = 0
+        try:
+            self.name = type(self.processor).__name__
+            content = digest(self.processor.to_json_string().encode())
+            self.settings = {"processor": content, "transformers": transformers.__version__}
+            self._probe()
+        except (PackidxError, MemoryError):
+            raise
+        except Exception as error:  # a foreign class raises anything
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise SourceError(f"its processor cannot be probed: {reason}") from error
+        self.feature_tokens = {
+            kind: token
+            for kind, token in self.placeholders.items()
+            if kind not in self.unpredictable
+        }
+        named = (getattr(self.processor, f"{kind}_token", None) for kind in ARGUMENTS)
+        self.reserved.update(str(token) for token in named if token is not None and str(token))
+        self.reserved.difference_update(self.placeholders.values())
+        self.written_tokens = {token: token for token in self.reserved} | self.placeholders
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        if isinstance(self._source, str):
+            state.pop("processor", None)
+        return state
+
+    @cached_property
+    def processor(self) -> Any:
+        """The transformers processor."""
+        if not isinstance(self._source, str):
+            return self._source
+        made = load_real(self._source, "AutoProcessor", *self._options)
+        if not any(hasattr(made, part) for part in MEDIA_PARTS):
+            raise SourceError(
+                f"transformers makes {type(made).__name__} of processor folder {self._source}, "
+                "which takes no media"
+            )
+        return made
+
+    @cached_property
+    def sampling_rate(self) -> int:
+        """Samples of sound per second that the processor takes."""
+        return sampling_rate_of(self.processor)
+
+    # -- once ------------------------------------------------------------------------------------
+
+    def _probe(self) -> None:
+        """Find each kind's placeholder, and try whether lengths are sums."""
+        try:
+            self.overhead, _ = self._measure(_conversation((), ("alfa",)))
+        except (NotBuilt, BadRecord):
+            self.overhead = 0  # it takes no text alone
+        for kind, shapes in _SHAPES.items():
+            try:
+                self.placeholders[kind] = self._placeholder(kind, blank_medium(kind, shapes[0]))
+                if (problem := self._add(kind, shapes[0]).problem) is not None:
+                    raise NotBuilt(problem)
+            except (NotBuilt, BadRecord) as error:
+                self.placeholders.pop(kind, None)
+                self.problems[kind] = f"it builds no sample with one {kind}: {error}"
+                continue
+            if not self._is_apart(kind, shapes[0]):
+                self.unpredictable.add(kind)
+            for beside in ((" ", " "), ("\n", "\n"), _BESIDE[2:4]):
+                self._try(kind, kind, shapes[:1], beside, noise=True)
+            for media in (shapes[:2], [shapes[0]] * 2, (shapes * _MANY)[:_MANY]):
+                self._try(f"several {kind}s", kind, media, _BESIDE)
+
+    def _is_apart(self, kind: str, shape: MediaInfo) -> bool:
+        """Return True if text beside a medium never merges with what the processor writes for it.
+
+        So it is if that begins and ends with added tokens, and stands in its placeholder's place.
+        """
+        talk = _conversation((blank_medium(kind, shape),), ("alfa", "bravo"))
+        own = self._own_ids(talk)
+        real = ids_of(build_sample(self.processor, self._template, talk, every_frame=True))
+        place = self._tokenizer.token_to_id(self.placeholders[kind])
+        if own.count(place) != 1:
+            return False
+        plain = {ident: token for token, ident in plain_tokens(self._tokenizer).items()}
+        at, repeated = own.index(place), max(plain, key=real.count)
+        if real.count(repeated) > 1:
+            self.reserved.add(plain[repeated])
+        for first in range(self.overhead + 1):
+            end = len(real) - (self.overhead - first)
+            start, stop = first + at, end - (len(own) - at - 1)
+            if real[first:start] == own[:at] and real[stop:end] == own[at + 1 :]:
+                return start < stop and {real[start], real[stop - 1]} <= plain.keys()
+        return False
+
+    def _try(
+        self,
+        what: str,
+        kind: str,
+        shapes: Sequence[MediaInfo],
+        beside: Sequence[str],
+        noise: bool = False,
+    ) -> None:
+        """Note `what` as unpredictable if a sample's length is not the sum of what media add."""
+        added = [self._add(kind, shape) for shape in shapes]
+        if any(each.problem for each in added):
+            return
+        media = [blank_medium(kind, shape, noise=noise) for shape in shapes]
+        try:
+            excess, _ = self._measure(_conversation(media, beside))
+        except (NotBuilt, BadRecord):
+            return  # such records are not built, either
+        if excess - self.overhead != sum(each.tokens for each in added):
+            self.unpredictable.add(what)
+
+    def _placeholder(self, kind: str, medium: Media) -> str:
+        """Return the added token that the template writes for a medium."""
+        texts = ("alfa", "bravo")
+        without = self._template.render(_conversation((), texts)).text
+        rendered = self._template.render(_conversation((medium,), texts)).text
+        named = str(getattr(self.processor, f"{kind}_token", None))
+        plain = sorted(
+            plain_tokens(self._tokenizer), key=lambda token: (token != named, len(token))
+        )
+        for token in plain:
+            if rendered.count(token) == 1 + without.count(token):
+                return token
+        start = rendered.find("alfa") + 4
+        between = rendered[start : rendered.find("bravo", start)].strip()
+        if not between:
+            raise NotBuilt(f"its chat template writes nothing for {kind}s")
+        self.unpredictable.add(kind)
+        return between
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from packidx.encode.loading import bare_tokenizer
+
+        return bare_tokenizer(self.processor)
+
+    def _measure(
+        self, conversation: Conversation, every_frame: bool = True
+    ) -> tuple[int, Mapping[str, Any]]:
+        """Return the tokens of a built sample that its rendered text does not have, and the sample.
+
+        Raises:
+            NotBuilt, BadRecord: the processor builds none.
+        """
+        built = build_sample(self.processor, self._template, conversation, every_frame=every_frame)
+        return len(ids_of(built)) - len(self._own_ids(conversation)), built
+
+    def _own_ids(self, conversation: Conversation) -> list[int]:
+        text = self._template.render(conversation).text
+        bos = self._template.special_tokens.get("bos_token")
+        adds = not (bos and text.startswith(bos))
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=adds).ids
+        return ids
+
+    # -- for each shape --------------------------------------------------------------------------
+
+    def _add(self, kind: str, info: MediaInfo) -> Added:
+        """Return what a medium of a shape adds, tried once per shape."""
+        key = kind, info
+        if key not in self._added:
+            self._added[key] = self._tried(kind, info)
+        return self._added[key]
+
+    def _tried(self, kind: str, info: MediaInfo) -> Added:
+        if kind == "image" and min(info.height, info.width) < _LEAST:
+            return Added(problem=f"rows or columns fewer than {_LEAST} may be taken for channels")
+        is_large = num_values(kind, info) > _MOST_VALUES
+        if is_large and kind != "video":
+            return Added(problem=f"this {kind} is too large to try it out")
+        conversation = _conversation((blank_medium(kind, info),), ("alfa", "bravo"))
+        try:
+            excess, built = self._measure(conversation, every_frame=not is_large)
+        except (NotBuilt, BadRecord) as error:
+            return Added(problem=str(error))
+        return Added(excess - self.overhead, grid_of(built, kind))
+
+    def expand(
+        self, kind: str, media: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
+        """See `MediaModel.expand`."""
+        errors: dict[int, BadRecord] = {}
+        added = []
+        for number, info in enumerate(media):
+            info = self._resampled(info) if kind == "audio" else info
+            each = Added()
+            if kind in self.problems:
+                text = f"{kind}s of {self.name} cannot be counted: {self.problems[kind]}"
+                errors[number] = BadRecord("unsupported_media", text)
+            elif kind != "audio" and min(info.height, info.width) <= 0:
+                errors[number] = no_pixels(info.height, info.width)
+            elif (each := self._add(kind, info)).problem is not None:
+                text = f"{self.name} builds no sample with this {kind}: {each.problem}"
+                errors[number] = BadRecord("media_not_counted", text)
+            added.append(each)
+        return MediaCounts(
+            np.array([each.grid for each in added], np.int64).reshape(-1, 3),
+            np.array([1 + each.tokens for each in added], np.int64),  # with the placeholder
+            errors=errors,
+        )
+
+    def _resampled(self, info: MediaInfo) -> MediaInfo:
+        """Return a sound's shape at the processor's rate."""
+        rate = self.sampling_rate
+        num = resampled_length(info.num_samples, info.sampling_rate, rate)
+        return replace(info, num_samples=num, sampling_rate=rate)
+
+
+def _conversation(media: Sequence[Media], beside: Sequence[str]) -> Conversation:
+    """Return a question with these media, texts beside them in turn, and its answer."""
+    parts: list[str | Media] = [beside[0]] if beside[0] else []
+    for number, medium in enumerate(media):
+        text = beside[(number + 1) % len(beside)]
+        parts += [medium, text] if text else [medium]
+    asked = Turn("user", tuple(parts), text_as_list=True)
+    return Conversation((asked, Turn("assistant", ("zulu",), text_as_list=True)))
+
+
+def plain_tokens(tokenizer: Any) -> dict[str, int]:
+    """Return the added tokens that are one token whatever stands beside them, with their ids."""
+    return {
+        str(token.content): int(ident)
+        for ident, token in tokenizer.get_added_tokens_decoder().items()
+        if not (token.lstrip or token.rstrip or token.single_word or token.normalized)
+    }
+
+
+def grid_of(built: Mapping[str, Any], kind: str) -> tuple[int, int, int]:
+    """Return (t, h, w) in patches of a sample's one medium; zeros if the processor states none."""
+    stated = built.get(f"{kind}_grid_thw")
+    rows = np.asarray([] if stated is None else stated).reshape(-1, 3).tolist()
+    return (rows[0][0], rows[0][1], rows[0][2]) if len(rows) == 1 else (0, 0, 0)

@@ -1,0 +1,198 @@
+"""Rungs 2 and 3 of a length: compare the rules once per kind of record, and build what differs.
+
+The first record of each kind (`packidx.processor.kinds`) is also built by the real processor. If
+its tokens are those that the rules give, the kind's lengths are computed by the rules. If not,
+every record of the kind is built, and its length is ``len(input_ids)``. The parent process compares
+the kinds that it finds in a sample of the data, and a worker those that it meets first, once per
+task: the rows of a task depend on its records alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from packidx.arrays import Bools, Int64s
+from packidx.encode.build import whole_sample
+from packidx.encode.imports import load_real
+from packidx.encode.media import info_of
+from packidx.encode.prober import ProbedMedia
+from packidx.encode.whole import NotBuilt
+from packidx.errors import BadRecord, PackidxError
+from packidx.processor.assemble import ProcessorFiles
+from packidx.processor.counter import ConversationCounter
+from packidx.records.conversation import Conversation
+from packidx.software import installed
+
+MAX_KINDS = 64
+"""Kinds that are compared; records of rarer ones are built."""
+_MOST_PATCHES = 1 << 17
+"""Patches of a sample that is built, some 3 GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Kinds that were compared with the real processor."""
+
+    by: str | None = None
+    """``'transformers 5.23.0'``; None if nothing was compared."""
+    reason: str | None = None
+    """Why nothing was compared."""
+    computed: tuple[str, ...] = ()
+    """Kinds whose tokens are those that the rules give."""
+    built: dict[str, str] = field(default_factory=dict)
+    """Kinds of which every record is built → the first difference."""
+
+    def plus(self, kinds: dict[str, str | None]) -> Compared:
+        """Add kinds that workers compared: None, or the difference."""
+        built = self.built | {kind: why for kind, why in kinds.items() if why is not None}
+        equal = {*self.computed, *(kind for kind, why in kinds.items() if why is None)}
+        computed = tuple(sorted(equal.difference(built)))
+        return Compared(self.by, self.reason, computed, dict(sorted(built.items())))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``encoder.compared`` of a lengths manifest (FORMAT.md)."""
+        if self.by is None:
+            return {"with": None, "reason": self.reason}
+        stated: dict[str, Any] = {"with": self.by, "computed": list(self.computed)}
+        return stated | ({"built": self.built} if self.built else {})
+
+    @classmethod
+    def from_json(cls, stated: Mapping[str, Any]) -> Compared:
+        """Return what `to_json` has written."""
+        computed, built = stated.get("computed", ()), stated.get("built", {})
+        return cls(stated["with"], stated.get("reason"), tuple(computed), dict(built))
+
+
+class Comparer:
+    """Compares kinds of records with the real processor, and builds the records that need it.
+
+    Args:
+        files: the processor.
+        known: kinds that were compared before.
+    """
+
+    def __init__(self, files: ProcessorFiles, known: Compared | None = None) -> None:
+        self.files = files
+        self.compared = known or Compared()
+        self.kinds: dict[str, str | None] = {}
+        """Kind → None if the rules count it, else the first difference; of this task alone."""
+        self.reason: str | None = files.doubt
+        self._rules = ConversationCounter(files)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "real"}
+
+    @cached_property
+    def real(self) -> Any:
+        """The real processor; None if it cannot be loaded, or is not what training has."""
+        files = self.files
+        if files.doubt is not None:
+            return None
+        if isinstance(files.vision, ProbedMedia):
+            return files.vision.processor
+        name = "AutoTokenizer" if files.image_settings is None else "AutoProcessor"
+        try:
+            return load_real(str(files.folder), name, files.trusts_code, files.keywords)
+        except PackidxError as error:
+            self.reason = "torch is not installed" if installed("torch") is None else str(error)
+            return None
+
+    def begin_task(self) -> None:
+        """Forget the kinds that were compared in the task before."""
+        self.kinds = {}
+
+    def close(self) -> Compared:
+        """Return all that was compared."""
+        if self.real is None:
+            return Compared(reason=self.reason)
+        return Compared(f"transformers {installed('transformers')}").plus(
+            {**dict.fromkeys(self.compared.computed), **self.compared.built, **self.kinds}
+        )
+
+    def is_exact(self, kind: str) -> bool:
+        """Return True if the rules count records of this kind."""
+        if self.files.doubt is not None or kind in self.compared.built or self.kinds.get(kind):
+            return False
+        if not self.files.is_probed:
+            return True  # the rules of a family; our tests compare them
+        return kind in self.compared.computed or kind in self.kinds
+
+    def needs(self, kind: str) -> bool:
+        """Return True if a record of this kind is to be compared or built."""
+        if kind in self.compared.computed or self.files.doubt is not None:
+            return False
+        is_equal = kind in self.kinds and self.kinds[kind] is None
+        return not is_equal and self.real is not None
+
+    def build(
+        self, conversation: Conversation, kind: str, *, only_compare: bool = False
+    ) -> dict[str, Any] | None:
+        """Build a record, unless it turns out that the rules count its kind.
+
+        Args:
+            conversation: its media are opened.
+            only_compare: compare the kind if it is new, and build nothing else.
+
+        Returns:
+            ``input_ids`` and ``labels``, int64 ``[T]``, and the processor's other outputs; None if
+            the rules count the record, or it cannot be built.
+
+        Raises:
+            BadRecord: ``not_built``, where only the real processor can build it.
+        """
+        why = self.compared.built.get(kind) or self.kinds.get(kind)
+        is_new = why is None
+        if not is_new and only_compare:
+            return None
+        try:
+            media = self._rules.count_media([conversation], [self._infos(conversation)])
+            if (
+                media.errors
+                or np.maximum(media.patches, media.tokens).clip(0).sum() > _MOST_PATCHES
+            ):
+                return None
+            try:
+                own = self._rules.tokens_of(conversation, media)
+            except Exception:  # of `tokenizers`, plain ones: the row is rejected when it is counted
+                return None
+            built = whole_sample(self.real, self.files, conversation, own, every_frame=True)
+        except NotBuilt as error:
+            if self.files.is_probed and not only_compare:
+                raise BadRecord(
+                    "not_built", f"{self.files.name} builds no sample: {error}"
+                ) from None
+            return None
+        if is_new:
+            why = self._difference(kind, own, built)
+            self.kinds[kind] = why
+        return None if why is None else built
+
+    def _infos(self, conversation: Conversation) -> list[Any]:
+        return [info_of(medium) for medium in conversation.media]
+
+    def _difference(
+        self, kind: str, own: tuple[Int64s, Bools], built: Mapping[str, Any]
+    ) -> str | None:
+        """Return the first difference of two samples; None if they are equal."""
+        (ours, trained), real = own, built["input_ids"]
+        words = {*kind.split(", "), *kind.partition(", ")[0].split("+")}
+        vision = self.files.vision
+        if vision is not None and not words.isdisjoint(vision.unpredictable):
+            return "a medium's tokens depend on what is beside it"
+        if len(self.compared.computed) + len(self.compared.built) + len(self.kinds) >= MAX_KINDS:
+            return f"more than {MAX_KINDS} kinds of records"
+        num, overhead = len(real), 0 if vision is None else vision.overhead
+        if len(ours) + overhead != num:
+            return f"a record has {len(ours) + overhead} tokens, the processor's {num}"
+        labels = int((built["labels"] >= 0).sum())
+        if labels != trained.sum():
+            return f"a record has {trained.sum()} label tokens, the processor's {labels}"
+        if self.files.is_probed or np.array_equal(ours, real):
+            return None
+        at = int(np.flatnonzero(ours != real)[0])
+        return f"a record of {num} tokens has another one at {at}"

@@ -1,0 +1,103 @@
+"""Decisions on a sample of the data: the engine that tokenizes, the kinds of records that rules
+count, and whether the transform is random."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from packidx.errors import BadRecord, LimitError
+from packidx.estimate.compare import Compared
+from packidx.estimate.counter import (
+    ExaminedRecord,
+    RecordCounter,
+    ShardContext,
+    examine,
+    raw_records,
+)
+from packidx.estimate.job import JobShard
+from packidx.processor.text.gigatoken import LITTLE, NUM_TEXTS, choose_engine
+from packidx.records.containers.base import RawRecord, RecordRange
+from packidx.user_code import Transform
+
+_NUM_RANGES = 16
+
+
+class Survey(NamedTuple):
+    """Decisions on a sample of the data."""
+
+    engine: dict[str, Any] | None
+    """The manifest's record of the text engine; None without a tokenizer."""
+    compared: Compared | None
+    """Kinds that were compared with the real processor; None without a tokenizer."""
+    is_random: bool
+    """True if the transform makes different records of two copies of one."""
+
+
+def survey(counter: RecordCounter, shards: Sequence[JobShard], wanted: str | None) -> Survey:
+    """Choose the text engine on records from all over the data, and compare their kinds.
+
+    Args:
+        counter: gets the engine, and the kinds that were compared.
+        wanted: an engine that was asked for; None takes the faster one that agrees.
+
+    Raises:
+        SourceError: a shard cannot be read.
+        MismatchError: the engine that is wanted gives other ids.
+    """
+    text, comparer = counter.counter.text, counter.comparer
+    transform = None if counter.transform is None else _Twice(counter.transform)
+    if text is None or comparer is None:
+        for _ in _records(shards, transform) if transform is not None else ():
+            pass
+        return Survey(None, None, transform is not None and transform.is_random)
+    items = (examine(raw, shard, counter) for shard, raw in _records(shards, transform))
+    texts = [part for item in items if (part := _text(counter, item))]
+    is_little = wanted is None and sum(shard.stated.bytes for shard in shards) < LITTLE
+    text.fast, record = choose_engine(text.tokenizer, [] if is_little else texts, wanted)
+    comparer.compared = comparer.close()
+    return Survey(record, comparer.compared, transform is not None and transform.is_random)
+
+
+@dataclass
+class _Twice:
+    """A transform that notes whether two copies of a record become different ones."""
+
+    transform: Transform
+    is_random: bool = False
+
+    def apply(self, record: dict[str, Any], sample_id: int) -> dict[str, Any]:
+        """See `Transform.apply`."""
+        if not self.is_random:
+            one = self.transform.apply(copy.deepcopy(record), sample_id, copy=1)
+            other = self.transform.apply(copy.deepcopy(record), sample_id)
+            self.is_random = repr(one) != repr(other)
+        return self.transform.apply(record, sample_id)
+
+
+def _records(
+    shards: Sequence[JobShard], transform: _Twice | None
+) -> Iterator[tuple[ShardContext, RawRecord]]:
+    """Yield at most `NUM_TEXTS` records from all over the data."""
+    ranges: list[tuple[ShardContext, RecordRange]]
+    ranges = [(shard.context, part) for shard in shards for part in shard.ranges]
+    chosen = ranges[:: max(1, -(-len(ranges) // _NUM_RANGES))]
+    for shard, part in chosen:
+        raws = raw_records(shard, part, transform)
+        for raw in itertools.islice(raws, -(-NUM_TEXTS // len(chosen))):
+            yield shard, raw
+
+
+def _text(counter: RecordCounter, item: ExaminedRecord) -> str | None:
+    """Return what is tokenized of a record; None if it becomes a rejected row."""
+    talk = item.conversation
+    if item.error is not None or talk is None or talk.input_ids is not None:
+        return None
+    media = counter.counter.count_media([talk], [item.infos])
+    try:
+        return counter.counter.expand(talk, 0, media).text
+    except (BadRecord, LimitError, MemoryError):  # raised again where the record is counted
+        return None

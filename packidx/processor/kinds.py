@@ -1,0 +1,62 @@
+"""The kind of a record: what it is made of.
+
+Lengths are computed by rules, and the rules are compared with the real processor once per kind
+(`packidx.estimate.compare`). So a kind names all that templates and processors treat in their own
+way: the kinds of media and whether there are several, roles, tools, reasoning, tool calls, content
+given as a string or a list, and empty content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from packidx.records.conversation import Conversation
+
+KINDS = ("image", "video", "audio")
+"""Kinds of media."""
+TEXT = "text"
+DOCUMENT, INTERLEAVED = "documents", "interleaved documents"
+LISTS, EMPTY = "text in lists", "empty parts"
+TOOLS, NO_TOOLS = "tools", "an empty list of tools"
+CALLS, REASONING = "tool calls", "reasoning"
+_USUAL = frozenset(("user", "assistant", "system"))
+_KEYS = {
+    **dict.fromkeys(("tool_calls", "function_call"), CALLS),
+    **dict.fromkeys(("reasoning_content", "reasoning", "thinking"), REASONING),
+}
+_names: dict[tuple[frozenset[str], frozenset[str], bool], str] = {}
+
+
+def mixed_name(kinds: Iterable[str]) -> str:
+    """Return the name of media of several kinds: ``'image+video'``."""
+    return "+".join(sorted(kinds, key=KINDS.index))
+
+
+def record_kind(conversation: Conversation) -> str:
+    """Return the kind of a record, as in ``'image+video, several images, tools'``."""
+    words = set()
+    for turn in conversation.turns:
+        role = turn.extra.get("role", turn.role) if turn.extra else turn.role
+        if role not in _USUAL:
+            words.add(f"{role} messages")
+        if turn.text_as_list:
+            words.add(LISTS)
+        if not turn.parts or "" in turn.parts:
+            words.add(EMPTY)
+        if turn.extra:
+            words.update(word for key, word in _KEYS.items() if turn.extra.get(key))
+    if conversation.tools is not None:
+        words.add(TOOLS if conversation.tools else NO_TOOLS)
+    kinds = [medium.kind for medium in conversation.media]
+    media = frozenset(kinds)
+    if len(kinds) > len(media):
+        words.update(f"several {kind}s" for kind in media if kinds.count(kind) > 1)
+    key = media, frozenset(words), conversation.is_document
+    name = _names.get(key)
+    if name is None:
+        base = mixed_name(media) or TEXT
+        if conversation.is_document:
+            base = DOCUMENT if base == TEXT else INTERLEAVED
+            base += f" of {mixed_name(media)}" if media - {"image"} else ""
+        name = _names[key] = ", ".join([base, *sorted(words)])
+    return name

@@ -1,0 +1,143 @@
+"""gigatoken: the faster tokenizer, used where it gives the ids of `tokenizers`.
+
+It is compared with `tokenizers` once, before anything is counted: on texts of the data, and on
+texts around the tokenizer's added tokens. The two libraries know different versions of Unicode, so
+each character that was assigned since Unicode 3.2 is tried when it first occurs. A text with one
+on which they differ is counted by `tokenizers`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import unicodedata
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from packidx.arrays import Int64s
+from packidx.errors import MismatchError, OptionError
+
+ENGINES = ("gigatoken", "tokenizers")
+LITTLE = 1 << 20
+"""Bytes of data below which loading gigatoken takes longer than it saves."""
+NUM_TEXTS = 512
+"""Texts of the data that both engines tokenize before gigatoken is trusted."""
+_NEIGHBOURS = ("aTb", "1T2", " T  T ", ".T!", "\nT\r\n", "TT", "éT漢", "T", "_T-", "\u0301T\u0301")
+_TRIAL = "TT\u0307T\u0316T's"
+"""Text that shows whether two libraries treat a character T alike: as a letter, as a mark that
+combines, as one that is reordered."""
+
+
+class Gigatoken:
+    """A gigatoken tokenizer beside the tokenizer that it stands for.
+
+    Raises:
+        Exception: gigatoken is not installed or cannot load the tokenizer.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        import gigatoken
+
+        self._own: Any = gigatoken.Tokenizer.from_json(tokenizer.to_str())
+        self._reference = tokenizer
+        self._differs: dict[str, bool] = {}
+
+    def knows(self, text: str) -> bool:
+        """Return True if `text` has no character on which the two libraries differ."""
+        if text.isascii():
+            return True
+        late = set(_late_characters().findall(text))
+        for char in late - self._differs.keys():
+            trial = [_TRIAL.replace("T", char)]
+            ids, expected = self.encode(trial)[0], reference_ids(self._reference, trial)[0]
+            self._differs[char] = not np.array_equal(ids, expected)
+        return not any(self._differs[char] for char in late)
+
+    def encode(self, texts: Sequence[str]) -> tuple[Int64s, Int64s]:
+        """Return ids, int64 ``[total]``, and offsets, int64 ``[n + 1]``, of texts."""
+        lists = self._own.encode_batch(list(texts)).layout
+        return np.asarray(lists.content.data, np.int64), np.asarray(lists.offsets.data, np.int64)
+
+
+@functools.cache
+def _late_characters() -> re.Pattern[str]:
+    """Return a pattern of the characters that Unicode 3.2 does not have."""
+    known, ranges = unicodedata.ucd_3_2_0.category, list[str]()
+    points = (n for n in range(0x80, 0x33500) if not 0xD800 <= n < 0xE000 and known(chr(n)) == "Cn")
+    for _, run in itertools.groupby(enumerate(points), lambda pair: pair[1] - pair[0]):
+        own = [point for _, point in run]
+        ranges.append(f"{chr(own[0])}-{chr(own[-1])}")
+    return re.compile(f"[{''.join(ranges)}\U00033500-\U0010ffff]")
+
+
+def reference_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Int64s, Int64s]:
+    """Return ids and offsets of texts by `tokenizers`, as `Gigatoken.encode`."""
+    encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    lists = [encoding.ids for encoding in encodings]
+    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in lists], dtype=np.int64)])
+    flat = np.fromiter(itertools.chain.from_iterable(lists), np.int64, offsets[-1])
+    return flat, offsets
+
+
+def choose_engine(
+    tokenizer: Tokenizer, texts: Sequence[str], wanted: str | None = None
+) -> tuple[Gigatoken | None, dict[str, Any]]:
+    """Return gigatoken if it can count these texts, and the manifest's record of the choice.
+
+    Args:
+        texts: a sample of the data; empty if there is little of it.
+        wanted: one of `ENGINES`, or None for the faster one that agrees.
+
+    Raises:
+        MismatchError: gigatoken is wanted and gives other ids.
+    """
+    reason = "asked for"
+    if wanted == "gigatoken" or (wanted is None and texts):
+        made, reason = _try_gigatoken(tokenizer, texts)
+        if made is not None:
+            name = f"gigatoken {version('gigatoken')}"
+            return made, {"name": name, "texts_checked": len(texts)}
+        if wanted == "gigatoken":
+            raise MismatchError(f"gigatoken cannot be used: {reason}. Leave --text-engine out.")
+    elif wanted is None:
+        reason = "little data"
+    return None, {"name": f"tokenizers {version('tokenizers')}", "reason": reason}
+
+
+def _try_gigatoken(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Gigatoken | None, str]:
+    """Return gigatoken, or None and why it cannot be used."""
+    try:
+        made = Gigatoken(tokenizer)
+    except ImportError:
+        return None, 'gigatoken is not installed (pip install "packidx[fast]")'
+    except Exception as error:  # it raises classes of its own
+        return None, f"gigatoken cannot load the tokenizer: {str(error)[:200]}"
+    beside = [
+        form.replace("T", str(token.content))
+        for token in tokenizer.get_added_tokens_decoder().values()
+        for form in _NEIGHBOURS
+    ]
+    for what, given in (("the data's text", texts), ("text around its added tokens", beside)):
+        given = [text for text in given if made.knows(text)]
+        expected = reference_ids(tokenizer, given)
+        if given and not all(map(np.array_equal, made.encode(given), expected)):
+            return None, f"gigatoken gives other ids than tokenizers for {what}"
+    return made, ""
+
+
+def check_engine(wanted: str | None) -> str | None:
+    """Return the name of an engine; None for ``'auto'``.
+
+    Raises:
+        OptionError: there is no such engine.
+    """
+    if wanted is None or wanted == "auto":
+        return None
+    if wanted not in ENGINES:
+        raise OptionError(f"text-engine is {wanted!r}: choose one of auto, {', '.join(ENGINES)}")
+    return wanted
