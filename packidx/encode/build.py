@@ -255,7 +255,7 @@ def find_labels(own: Int64s, trained: Bools, ids: Int64s, features: Sequence[int
 
 
 def _find(ids: Int64s, wanted: Int64s, at: int) -> int:
-    """Return the first position from `at` at which `wanted` stands in `ids`; -1 if there is none."""
+    """Return the first position from `at` on where `ids` hold `wanted`; -1 if none does."""
     if len(wanted) > len(ids) - at:
         return -1
     windows = np.lib.stride_tricks.sliding_window_view(ids[at:], len(wanted))

@@ -150,7 +150,8 @@ class Comparer:
         if not is_new and only_compare:
             return None
         try:
-            media = self._rules.count_media([conversation], [self._infos(conversation)])
+            infos = [info_of(medium) for medium in conversation.media]
+            media = self._rules.count_media([conversation], [infos])
             if (
                 media.errors
                 or np.maximum(media.patches, media.tokens).clip(0).sum() > _MOST_PATCHES
@@ -171,9 +172,6 @@ class Comparer:
             why = self._difference(kind, own, built)
             self.kinds[kind] = why
         return None if why is None else built
-
-    def _infos(self, conversation: Conversation) -> list[Any]:
-        return [info_of(medium) for medium in conversation.media]
 
     def _difference(
         self, kind: str, own: tuple[Int64s, Bools], built: Mapping[str, Any]
