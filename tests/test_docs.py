@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
-from absent import WITHOUT_TRANSFORMERS
+from absent import WITHOUT_TORCH
 from packidx_cli.main import cli
 
 from packidx.format import schema
@@ -135,7 +135,7 @@ def test_the_example_output_is_what_the_example_gives(
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "corpus").symlink_to(corpus)
     (tmp_path / "data" / "processors").symlink_to(whole_processors)
-    program = f"{WITHOUT_TRANSFORMERS}\nfrom packidx_cli.main import run\nrun()"
+    program = f"{WITHOUT_TORCH}\nfrom packidx_cli.main import run\nrun()"
     # Python's readline tells all processes after it that a terminal has 80 columns.
     env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     done = subprocess.run(

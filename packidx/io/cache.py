@@ -1,9 +1,7 @@
-"""Files that all processes share: local copies, and answers as JSON.
+"""Local copies of files, shared by all processes.
 
 <cache>/files/<key>/<sha256>-<bytes>-<name>  a copy of a store's file, or a compressed file's text;
                               the key is a digest of its source and version
-<cache>/<what>/<digest>.json  an answer that takes seconds to find, and the digest of its content;
-                              the digest in its name is of all that decides it
 
 A copy is put there whole, by one of several processes. One of another size is made again, and one
 of another digest where that is looked at. Nothing is removed. ``PACKIDX_CACHE`` names the folder
@@ -15,10 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
-
-import orjson
+from collections.abc import Callable
 
 from packidx.digests import digest, file_digest, known_digest
 from packidx.io import files, storage
@@ -115,48 +110,3 @@ def _sound(home: str, check: bool) -> str | None:
             if nbytes == str(os.path.getsize(copy)) and (not check or known_digest(copy) == sha256):
                 return copy
     return None
-
-
-def kept(
-    what: str,
-    parts: Sequence[str],
-    make: Callable[[], dict[str, Any]],
-    is_certain: Callable[[dict[str, Any]], bool] = bool,
-) -> dict[str, Any]:
-    """Return what `make` gives, or gave before, to whichever process.
-
-    A cache that cannot be read or written costs some time, and no more.
-
-    Args:
-        what: names the folder.
-        parts: all that decides it.
-        is_certain: whether it may be kept.
-    """
-    home = os.path.join(folder(), what)
-    path = os.path.join(home, f"{digest(*map(str.encode, parts))}.json")
-    if (content := _read(path)) is not None:
-        return content
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            os.makedirs(home, exist_ok=True)
-            # Of several processes one makes it, and the others wait.
-            stack.enter_context(files.locked(home, wait=True))
-        if (content := _read(path)) is not None:
-            return content
-        made = make()
-        if is_certain(made):
-            data = orjson.dumps(made)
-            with contextlib.suppress(OSError):
-                files.write_atomic(path, digest(data).encode() + b"\n" + data)
-        return made
-
-
-def _read(path: str) -> dict[str, Any] | None:
-    try:
-        stated, _, data = storage.read(path).partition(b"\n")
-        if stated.decode() != digest(data):
-            return None
-        content: dict[str, Any] = orjson.loads(data)
-        return content
-    except (OSError, ValueError):
-        return None

@@ -251,7 +251,7 @@ def test_other_recipes(tmp_path: Path, processors: Path, monkeypatch: pytest.Mon
     corpus.count(fresh=True)
     corpus.write("b", records("b", 10))
     assert corpus.again().num_samples == PER_SHARD
-    monkeypatch.setattr("packidx.estimate.comparison.LITTLE", 0)
+    monkeypatch.setattr("packidx.estimate.survey.LITTLE", 0)
     corpus.write("b", records("b"))
     reused = corpus.again()
     assert reused.num_samples == 0 and "its text engine has changed from" in (reused.reason or "")

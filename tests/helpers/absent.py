@@ -20,4 +20,4 @@ importlib.metadata.version = version
 """
 
 
-WITHOUT_TRANSFORMERS = without("transformers", "torch")
+WITHOUT_TORCH = without("torch", "torchvision")
