@@ -251,6 +251,7 @@ def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManif
         text_engine=job.backend,
         sources=_sources(job, totals, of_sources),
         files=tuple(part.file for part in parts),
+        keys=tuple(part.keys for part in parts),
         methods=total.methods,
         rejected=total.rejected,
         num_media=sum(part.num_media for part in parts),

@@ -185,11 +185,11 @@ def make_part(
         OSError: the part cannot be written.
     """
     progress, name = progress or (lambda _: None), f"part-{plan.number:05d}-{plan.key}"
+    keys, temporary = [task.key for task in plan.tasks], begin_part(folder, plan.number)
     if plan.made is not None:
-        part = copy_part(plan.made, folder, name, plan.number)
+        part = copy_part(plan.made, folder, name, keys, temporary)
         progress(part.file.rows)
         return part
-    temporary = begin_part(folder, plan.number)
     tables, known = [schema.LENGTHS_WITH_SPANS.empty_table()], []
     for task, old in zip(plan.tasks, plan.old, strict=True):
         if old is None:
@@ -201,9 +201,9 @@ def make_part(
             progress(task.range.num_records)
         if len(tables) > _TABLES:
             tables = [pa.concat_tables(tables).combine_chunks()]
-        known.append(TaskRows(task.key, task.shard.name, task.range.num_records, columns))
+        known.append(TaskRows(task.shard.name, task.range.num_records, columns))
     rows = pa.concat_tables(tables).combine_chunks()
-    return write_part(folder, name, rows, known, temporary)
+    return write_part(folder, name, rows, known, keys, temporary)
 
 
 def _reused(task: Task, old: OldRows) -> pa.Table:

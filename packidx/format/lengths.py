@@ -56,6 +56,8 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
     text_engine: Mapping[str, Any] | None = written(None)
     sources: tuple[Source, ...]
     files: tuple[File, ...]
+    keys: tuple[tuple[str, ...], ...] | None = None
+    """Of each file, what decides the rows of each range in it, as digests."""
     methods: Mapping[str, Count]
     rejected: Mapping[str, Count]
     num_media: Count
