@@ -1,4 +1,4 @@
-"""The lengths table that is there: True if it is the one that is asked for, and what is reused.
+"""Reuse of the lengths table that is there: as it is, by whole parts, or by the rows of tasks.
 
 A part is reused if its name has the key of a planned part, the rows of a task if its part's footer
 has the task's key. A shard that has the URI, the size, the time of change and the sampled blocks
@@ -73,7 +73,7 @@ class Earlier:
         return rows_in(files, self.manifest.keys or [()] * len(files))
 
     def known_scan(self, file: InputFile) -> ScannedShard | None:
-        """Return what a scan of `file` would find, if it is unchanged.
+        """Return the scan of an unchanged file; None if it must be scanned.
 
         Raises:
             SourceError: it cannot be read.
@@ -120,7 +120,7 @@ class Earlier:
         return replace(job, backend=None if engine is None else dict(engine), compared=compared)
 
     def find_rows(self, job: EstimateJob) -> tuple[dict[str, OldRows], Reused]:
-        """Return the rows that `job` can reuse by the keys of their tasks, and what is wrong.
+        """Return the rows that `job` can reuse by the keys of their tasks, and why others are not.
 
         Raises:
             OSError: a part cannot be read.
@@ -134,7 +134,7 @@ class Earlier:
 
 
 def _stated(manifest: LengthsManifest) -> list[Any]:
-    """Return what of a manifest is known before anything is counted, but for times of change."""
+    """Return the members of a manifest that counting does not change, without times of change."""
     return [
         *(manifest.options, manifest.encoder, manifest.transform, manifest.software),
         manifest.text_engine,
@@ -154,7 +154,7 @@ def _as_read(layout: Layout) -> Layout:
 def reuse(
     plans: Sequence[PartPlan], finished: dict[str, StoredFile], rows: dict[str, OldRows]
 ) -> list[PartPlan]:
-    """Return `plans` with what is not counted.
+    """Return `plans` with the parts and rows that they reuse.
 
     Args:
         finished: parts of a killed run, by their keys.

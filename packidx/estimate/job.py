@@ -158,7 +158,7 @@ def job_shards(
 
 
 def _recipe(manifest: LengthsManifest) -> dict[str, Any]:
-    """Return all that decides the rows of a record, but its content and media, by name."""
+    """Return by name all that decides rows, except records and media."""
     encoder = manifest.encoder
     stated = (encoder and encoder.compared) or {}
     return {
@@ -194,7 +194,7 @@ class Task(NamedTuple):
     first_id: int
     """sample_id of its first row."""
     key: str
-    """Digest of all that decides its rows, but for what of them follows from their place."""
+    """Digest of all that decides its rows, except the columns that follow from their place."""
 
 
 def list_tasks(job: EstimateJob) -> Iterator[Task]:
@@ -227,7 +227,7 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
 
 
 def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManifest:
-    """The manifest of a table as far as it has these parts, without digests."""
+    """Return the manifest of a table with these parts, without digests."""
     totals = {name: SourceSums() for name in job.layouts}
     for part in parts:
         for name, own in part.sources.items():

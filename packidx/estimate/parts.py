@@ -168,7 +168,7 @@ def is_begun(folder: str, number: int) -> bool:
 
 
 def _put(temporary: str, folder: str, file: File) -> None:
-    """Give a file that is written its name."""
+    """Rename a written file to its name as a part."""
     os.replace(temporary, os.path.join(folder, file.path))
     files.fsync_path(folder)
 
@@ -218,7 +218,7 @@ def key_of(file: str) -> str | None:
 
 
 def finished_parts(folder: str) -> dict[str, StoredFile]:
-    """Parts that a killed run has finished, by their keys; a damaged one is none."""
+    """Return the undamaged parts of a killed run by their keys."""
     parts = {}
     for name in os.listdir(folder):
         if match := PART_NAME.fullmatch(name):
@@ -232,7 +232,7 @@ def finished_parts(folder: str) -> dict[str, StoredFile]:
 def rows_in(
     files: Iterable[StoredFile], keys: Iterable[Sequence[str]]
 ) -> tuple[dict[str, OldRows], list[str]]:
-    """Return the rows in parts by the keys of their tasks, and what is wrong with other parts.
+    """Return the rows in parts by the keys of their tasks, and a sentence for each damaged part.
 
     Args:
         keys: of the tasks of each part.
@@ -257,7 +257,7 @@ def rows_in(
 
 
 def _tasks_of(stored: pq.ParquetFile) -> list[TaskRows]:
-    """The tasks of a part; none if it does not say them."""
+    """Return the tasks of a part; empty if its footer has none."""
     stated = (stored.metadata.metadata or {}).get(_TASKS, b"[]")
     try:
         tasks = msgspec.json.decode(stated, type=list[TaskRows])

@@ -67,7 +67,7 @@ class PartPlan:
         tasks: what its rows are, in order.
         key: digest of all that decides the rows.
         made: a part with this key, of a killed run or of the table that is there.
-        old: where there is none, the rows of each task in that table; None if it is counted.
+        old: otherwise, the rows of each task in that table; None if the task is counted.
     """
 
     number: int

@@ -57,7 +57,7 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
     sources: tuple[Source, ...]
     files: tuple[File, ...]
     keys: tuple[tuple[str, ...], ...] | None = None
-    """Of each file, what decides the rows of each range in it, as digests."""
+    """Of each file, a digest for each range in it: all that decides its rows."""
     methods: Mapping[str, Count]
     rejected: Mapping[str, Count]
     num_media: Count
