@@ -1,8 +1,8 @@
-"""The lengths table that is there: True if it is the one that is asked for, and what is reused.
+"""Reuse of the lengths table that is there: as it is, by whole parts, or by the rows of tasks.
 
 A part is reused if its name has the key of a planned part, the rows of a task if its part's footer
-has the task's key. A shard that has the URI, the size and the time of change (in a store: the
-version) of the manifest's is not scanned.
+has the task's key. A shard that has the URI, the size, the time of change and the sampled blocks
+(in a store: the version) of the manifest's is not scanned.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from packidx.estimate.tasks import PartPlan, plan_parts
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import DEFAULT, Layout
 from packidx.io.copies import StoredFile
-from packidx.io.storage import reading
 from packidx.records.containers.tar import APART, TAR
 from packidx.records.shard_marks import is_unchanged
 from packidx.records.shards import InputFile, ScannedShard, ranges_of
@@ -67,8 +66,13 @@ class Earlier:
     def _by_uri(self) -> dict[str, int]:
         return {shard.uri: number for number, shard in enumerate(self.manifest.shards)}
 
+    @cached_property
+    def _rows(self) -> tuple[dict[str, OldRows], list[str]]:
+        files = [file.within(self.path) for file in self.manifest.files]
+        return rows_in(files, self.manifest.keys or [()] * len(files))
+
     def known_scan(self, file: InputFile) -> ScannedShard | None:
-        """Return what a scan of `file` would find, if it is unchanged.
+        """Return the scan of an unchanged file; None if it must be scanned.
 
         Raises:
             SourceError: it cannot be read.
@@ -84,9 +88,8 @@ class Earlier:
             return None
         if sum(part.num_records for part in ranges) != shard.rows:
             return None
-        with reading(file.path):
-            if not is_unchanged(file.path, shard):
-                return None
+        if not is_unchanged(file.path, shard):
+            return None
         return ScannedShard(structs.replace(shard, source=file.source, columns=None), ranges)
 
     def is_table_of(self, job: EstimateJob) -> bool:
@@ -99,7 +102,7 @@ class Earlier:
             and PASSING_REASONS.isdisjoint(self.manifest.rejected)
             and _stated(draft_manifest(job)) == _stated(self.manifest)
             and [plan.key for plan in plan_parts(job)] == keys
-            and not rows_in(file.within(self.path) for file in self.manifest.files)[1]
+            and not self._rows[1]
         )
 
     def _decided_as_here(self, job: EstimateJob) -> EstimateJob:
@@ -118,7 +121,7 @@ class Earlier:
         return replace(job, backend=None if engine is None else dict(engine), compared=compared)
 
     def find_rows(self, job: EstimateJob) -> tuple[dict[str, OldRows], Reused]:
-        """Return the rows that `job` can reuse by the keys of their tasks, and what is wrong.
+        """Return the rows that `job` can reuse by the keys of their tasks, and why others are not.
 
         Raises:
             OSError: a part cannot be read.
@@ -127,12 +130,12 @@ class Earlier:
             return {}, Reused(reason="its encoder has no fingerprint to be known by")
         if reason := difference(draft_manifest(job), self.manifest):
             return {}, Reused(reason=reason)
-        rows, damaged = rows_in(file.within(self.path) for file in self.manifest.files)
+        rows, damaged = self._rows
         return rows, Reused(damaged=damaged)
 
 
 def _stated(manifest: LengthsManifest) -> list[Any]:
-    """Return what of a manifest is known before anything is counted, but for times of change."""
+    """Return the members of a manifest that counting does not change, without times of change."""
     return [
         *(manifest.options, manifest.transform, manifest.software),
         manifest.encoder and structs.replace(manifest.encoder, compared=None),
@@ -153,7 +156,7 @@ def _as_read(layout: Layout) -> Layout:
 def reuse(
     plans: Sequence[PartPlan], finished: dict[str, StoredFile], rows: dict[str, OldRows]
 ) -> list[PartPlan]:
-    """Return `plans` with what is not counted.
+    """Return `plans` with the parts and rows that they reuse.
 
     Args:
         finished: parts of a killed run, by their keys.

@@ -161,7 +161,7 @@ def job_shards(
 
 
 def _recipe(manifest: LengthsManifest) -> dict[str, Any]:
-    """Return all that decides the rows of a record, but its content and media, by name."""
+    """Return by name all that decides rows, except records and media."""
     encoder = manifest.encoder
     stated = (encoder and encoder.compared) or {}
     return {
@@ -196,7 +196,7 @@ class Task(NamedTuple):
     first_id: int
     """sample_id of its first row."""
     key: str
-    """Digest of all that decides its rows, but for what of them follows from their place."""
+    """Digest of all that decides its rows, except the columns that follow from their place."""
 
 
 def list_tasks(job: EstimateJob) -> Iterator[Task]:
@@ -229,7 +229,7 @@ def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
 
 
 def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManifest:
-    """The manifest of a table as far as it has these parts, without digests."""
+    """Return the manifest of a table with these parts, without digests."""
     totals = {name: SourceSums() for name in job.layouts}
     for part in parts:
         for name, own in part.sources.items():
@@ -260,6 +260,7 @@ def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManif
         text_engine=job.backend,
         sources=_sources(job, totals, of_sources),
         files=tuple(part.file for part in parts),
+        keys=tuple(part.keys for part in parts),
         methods=total.methods,
         rejected=total.rejected,
         num_media=sum(part.num_media for part in parts),

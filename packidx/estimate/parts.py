@@ -2,8 +2,8 @@
 
 `part-00000-KEY-DIGEST.parquet`: KEY is a digest of all that decides the rows (`tasks.plan_parts`),
 DIGEST one of the file. A killed run's part, and a part of the table that is there, is reused if it
-has the key of a part that is to be made. Its footer lists the tasks that its rows are of, so that
-those which are asked for at another place are reused, too.
+has the key of a part that is to be made. Its footer lists the tasks that its rows are of, and the
+manifest their keys: rows that are asked for at another place are reused, too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -89,8 +89,6 @@ def _added(ones: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]
 class TaskRows(NamedTuple):
     """The rows of one task in a part."""
 
-    key: str
-    """Digest of all that decides them; empty if another run may find them usable."""
     name: str
     """What keys of records without a name of their own begin with."""
     num_rows: int
@@ -108,6 +106,8 @@ class Part(NamedTuple):
     num_built: int
     sources: dict[str, SourceSums]
     tasks: list[TaskRows]
+    keys: tuple[str, ...]
+    """Digest of all that decides the rows of each task; empty if another run may mend some."""
 
 
 class OldRows(NamedTuple):
@@ -123,7 +123,12 @@ class OldRows(NamedTuple):
 
 
 def write_part(
-    folder: str, name: str, table: pa.Table, tasks: Sequence[TaskRows], temporary: str
+    folder: str,
+    name: str,
+    table: pa.Table,
+    tasks: list[TaskRows],
+    keys: Sequence[str],
+    temporary: str,
 ) -> Part:
     """Write a part, by way of `begin_part`'s file.
 
@@ -132,29 +137,21 @@ def write_part(
         name: its name up to the key.
         table: of schema `LENGTHS_WITH_SPANS`; a part without spans leaves their column out.
         tasks: of its rows, in order.
+        keys: of the tasks.
 
     Raises:
         OSError: it cannot be written.
     """
-    table, known = _with_what_is_known(table), [*_known(tasks, table["reason"])]
+    table = _with_what_is_known(table)
     with files.naming(temporary), parquet.open_writer(temporary, table.schema) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP)
-        writer.add_key_value_metadata({_TASKS: msgspec.json.encode(known)})
+        writer.add_key_value_metadata({_TASKS: msgspec.json.encode(tasks)})
     files.fsync_path(temporary)
     nbytes, sha256 = os.path.getsize(temporary), file_digest(temporary)
     path = f"{name}-{sha256[:16]}.parquet"
     file = File(path=path, rows=table.num_rows, bytes=nbytes, sha256=sha256)
     _put(temporary, folder, file)
-    return _summed(file, table, known)
-
-
-def _known(tasks: Sequence[TaskRows], reasons: pa.ChunkedArray) -> Iterator[TaskRows]:
-    """Yield `tasks`, those without a key that have a row with one of `PASSING_REASONS`."""
-    first = 0
-    for task in tasks:
-        why = pc.unique(reasons.slice(first, task.num_rows)).to_pylist()
-        yield task if PASSING_REASONS.isdisjoint(why) else task._replace(key="")
-        first += task.num_rows
+    return _summed(file, table, tasks, keys)
 
 
 def begin_part(folder: str, number: int) -> str:
@@ -176,7 +173,7 @@ def is_begun(folder: str, number: int) -> bool:
 
 
 def _put(temporary: str, folder: str, file: File) -> None:
-    """Give a file that is written its name."""
+    """Rename a written file to its name as a part."""
     os.replace(temporary, os.path.join(folder, file.path))
     files.fsync_path(folder)
 
@@ -188,10 +185,15 @@ def _with_what_is_known(table: pa.Table) -> pa.Table:
     return table.select((schema.LENGTHS_WITH_SPANS if known else schema.LENGTHS).names)
 
 
-def _summed(file: File, table: pa.Table, tasks: list[TaskRows]) -> Part:
+def _summed(file: File, table: pa.Table, tasks: list[TaskRows], keys: Sequence[str]) -> Part:
     num_media = pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0
     num_built = pc.sum(pc.starts_with(table.column("detail"), BUILT)).as_py() or 0
-    return Part(file, num_media, num_built, _source_sums(table), tasks)
+    first, known = 0, []
+    for task, key in zip(tasks, keys, strict=True):
+        why = pc.unique(table["reason"].slice(first, task.num_rows)).to_pylist()
+        known.append(key if PASSING_REASONS.isdisjoint(why) else "")
+        first += task.num_rows
+    return Part(file, num_media, num_built, _source_sums(table), tasks, tuple(known))
 
 
 def _source_sums(table: pa.Table) -> dict[str, SourceSums]:
@@ -222,7 +224,7 @@ def key_of(file: str) -> str | None:
 
 
 def finished_parts(folder: str) -> dict[str, StoredFile]:
-    """Parts that a killed run has finished, by their keys; a damaged one is none."""
+    """Return the undamaged parts of a killed run by their keys."""
     parts = {}
     for name in os.listdir(folder):
         if match := PART_NAME.fullmatch(name):
@@ -233,35 +235,46 @@ def finished_parts(folder: str) -> dict[str, StoredFile]:
     return parts
 
 
-def rows_in(files: Iterable[StoredFile]) -> tuple[dict[str, OldRows], list[str]]:
-    """Return the rows in parts by the keys of their tasks, and what is wrong with other parts.
+def rows_in(
+    files: Iterable[StoredFile], keys: Iterable[Sequence[str]]
+) -> tuple[dict[str, OldRows], list[str]]:
+    """Return the rows in parts by the keys of their tasks, and a sentence for each damaged part.
+
+    Args:
+        keys: of the tasks of each part.
 
     Raises:
         OSError: a part cannot be read.
     """
     rows: dict[str, OldRows] = {}
     damaged = []
-    for file in files:
+    for file, own in zip(files, keys, strict=False):
         try:
             with pq.ParquetFile(local_copy(file)) as stored:
-                first = 0
-                for task in _tasks_of(stored):
-                    if task.key:
-                        rows[task.key] = OldRows(file, first, task)
-                    first += task.num_rows
+                tasks, first = _tasks_of(stored), 0
         except FormatError as error:
             damaged.append(str(error).partition(":")[0])
+            continue
+        for key, task in zip(own, tasks, strict=False):
+            if key:
+                rows[key] = OldRows(file, first, task)
+            first += task.num_rows
     return rows, damaged
 
 
 def _tasks_of(stored: pq.ParquetFile) -> list[TaskRows]:
-    """The tasks of a part; none if it does not say them."""
+    """Return the tasks of a part; empty if its footer has none."""
     stated = (stored.metadata.metadata or {}).get(_TASKS, b"[]")
-    tasks = msgspec.json.decode(stated, type=list[TaskRows])
+    try:
+        tasks = msgspec.json.decode(stated, type=list[TaskRows])
+    except msgspec.MsgspecError:
+        return []
     return tasks if sum(task.num_rows for task in tasks) == stored.metadata.num_rows else []
 
 
-def copy_part(file: StoredFile, folder: str, name: str, number: int) -> Part:
+def copy_part(
+    file: StoredFile, folder: str, name: str, keys: Sequence[str], temporary: str
+) -> Part:
     """Copy a part into `folder`, if it is not there, under its name in this table.
 
     Raises:
@@ -275,11 +288,10 @@ def copy_part(file: StoredFile, folder: str, name: str, number: int) -> Part:
     path = f"{name}-{file.sha256[:16]}.parquet"
     made = File(path=path, rows=table.num_rows, bytes=file.nbytes, sha256=file.sha256)
     if os.path.abspath(copy) != os.path.abspath(os.path.join(folder, path)):
-        temporary = begin_part(folder, number)
         shutil.copyfile(copy, temporary)
         files.fsync_path(temporary)
         _put(temporary, folder, made)
-    return _summed(made, table, tasks)
+    return _summed(made, table, tasks, keys)
 
 
 @lru_cache(maxsize=1)

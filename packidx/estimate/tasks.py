@@ -72,7 +72,7 @@ class PartPlan:
         tasks: what its rows are, in order.
         key: digest of all that decides the rows.
         made: a part with this key, of a killed run or of the table that is there.
-        old: where there is none, the rows of each task in that table; None if it is counted.
+        old: otherwise, the rows of each task in that table; None if the task is counted.
     """
 
     number: int
@@ -189,11 +189,11 @@ def make_part(
         OSError: the part cannot be written.
     """
     progress, name = progress or (lambda _: None), f"part-{plan.number:05d}-{plan.key}"
+    keys, temporary = [task.key for task in plan.tasks], begin_part(folder, plan.number)
     if plan.made is not None:
-        part = copy_part(plan.made, folder, name, plan.number)
+        part = copy_part(plan.made, folder, name, keys, temporary)
         progress(part.file.rows)
         return part
-    temporary = begin_part(folder, plan.number)
     tables, known = [schema.LENGTHS_WITH_SPANS.empty_table()], []
     for task, old in zip(plan.tasks, plan.old, strict=True):
         if old is None:
@@ -208,9 +208,9 @@ def make_part(
             progress(task.range.num_records)
         if len(tables) > _TABLES:
             tables = [pa.concat_tables(tables).combine_chunks()]
-        known.append(TaskRows(task.key, task.shard.name, task.range.num_records, columns, kinds))
+        known.append(TaskRows(task.shard.name, task.range.num_records, columns, kinds))
     rows = pa.concat_tables(tables).combine_chunks()
-    return write_part(folder, name, rows, known, temporary)
+    return write_part(folder, name, rows, known, keys, temporary)
 
 
 def _reused(task: Task, old: OldRows) -> pa.Table:

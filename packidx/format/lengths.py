@@ -56,6 +56,8 @@ class LengthsManifest(Manifest, frozen=True, kw_only=True):
     text_engine: Mapping[str, Any] | None = written(None)
     sources: tuple[Source, ...]
     files: tuple[File, ...]
+    keys: tuple[tuple[str, ...], ...] | None = None
+    """Of each file, a digest for each range in it: all that decides its rows."""
     methods: Mapping[str, Count]
     rejected: Mapping[str, Count]
     num_media: Count

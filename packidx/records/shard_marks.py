@@ -45,8 +45,12 @@ def unread_marks(
 
 
 def is_unchanged(path: str, shard: Shard) -> bool:
-    """Return whether a file is certainly `shard`, without reading it."""
-    marks = unread_marks(path)
+    """Return True if a file has the size, the marks and the sampled blocks of `shard`.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    marks = marks_of(path)
     return None not in marks.values() and all(
         getattr(shard, name) == value for name, value in marks.items()
     )

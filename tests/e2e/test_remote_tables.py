@@ -140,13 +140,14 @@ def test_both_ends_in_the_bucket_give_the_local_bytes(
 
     local = open_index(plan_packs(tmp_path / "lengths", tmp_path / "index", **OPTIONS).path)
     assert len(local.manifest["windows"]) == 3
-    for lengths in (f"{url}/lengths", tmp_path / "lengths"):
+    for lengths in (tmp_path / "lengths", f"{url}/lengths"):
         for output in (f"{url}/index", str(tmp_path / "index")):
             made = plan_packs(lengths, output, **OPTIONS)
             assert made.snapshot_id == local.id
             index = open_index(f"{output}@{local.id[:6]}")
             assert tables(index) == tables(local)
-            assert made.existed or lengths == f"{url}/lengths"
+            assert index.manifest["lengths"]["uri"] == str(lengths)
+            assert plan_packs(lengths, output, **OPTIONS).existed
     stored = open_index(f"{url}/index/")
     assert stored.id == local.id and packs(stored) == packs(local)
     assert [one.ok for one in verify(stored)] == [one.ok for one in verify(local)]

@@ -296,21 +296,25 @@ def test_columns_that_only_some_parts_have(tmp_path: Path, processors: Path) -> 
         assert corpus.again().num_samples > 2 * PER_SHARD
 
 
+@pytest.mark.parametrize("word", ["same words", "words more"])
 def test_relative_sources_of_another_folder(
-    tmp_path: Path, processors: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, processors: Path, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
-    """The same paths, sizes and times; the images beside them have other sizes."""
-    for name, size in (("here", 56), ("there", 560)):
+    """The same paths, sizes and times; the images, or the records, are others."""
+    for name, size, text in (("here", 56, "same words"), ("there", 560, word)):
         (tmp_path / name).mkdir()
         Image.new("RGB", (size, size)).save(tmp_path / name / "0.png")
-        (tmp_path / name / "a.jsonl").write_bytes(WRITERS["jsonl"]([seen()]))
+        records = [seen(), chat(text), *[chat("more")] * (text == "same words")]
+        data = WRITERS["jsonl"](records).ljust(800, b"\n")
+        (tmp_path / name / "a.jsonl").write_bytes(data)
         os.utime(tmp_path / name / "a.jsonl", ns=(10**18, 10**18))
-    given: dict[str, Any] = {"workers": 1}
-    given["processor"] = str(processors / "qwen2.5-vl")
+    given: dict[str, Any] = {"workers": 1, "processor": str(processors / "qwen2.5-vl")}
     tokens = []
     for name in ("here", "there"):
         monkeypatch.chdir(tmp_path / name)
         tokens.append(estimate_lengths("a.jsonl", tmp_path / "out", **given).num_tokens)
+        estimate_lengths("a.jsonl", tmp_path / "fresh", fresh=True, **given)
+        assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
     assert tokens[0] < tokens[1]
 
 
