@@ -16,9 +16,9 @@ from packidx.records.conversation import Conversation, Media, Turn
 
 BORDERS = "\U000ffff0", "\U000ffff1"
 """Characters around ``{% generation %}`` blocks."""
-HOLE = "\U000ffff2"
-"""A core that stands for any."""
 MARKED = re.compile(r"[\U000f0000-\U0010ffff]")
+STAND_IN = "\ue000"
+"""Character in place of one in a record that marks are made of."""
 _OPEN, _CLOSE = 0xF0000, 0x100000
 MAX_TEXTS = 0xFFF0
 _TOLD = re.compile("[\U000f0000-\U000ffff1\U00100000-\U0010ffff]")
@@ -60,7 +60,6 @@ def show(
     render: Callable[[Conversation], str],
     conversation: Conversation,
     *,
-    core: str | None = None,
     is_marked: bool = True,
     blanks: bool = False,
 ) -> Shown:
@@ -68,7 +67,6 @@ def show(
 
     Args:
         render: a conversation as the template writes it, blocks between `BORDERS`.
-        core: what the marks hold in place of each text's own core.
         is_marked: there are marks; else only blocks are shown.
         blanks: texts of white space alone have marks, too, which a template that strips them shows.
 
@@ -84,8 +82,7 @@ def show(
         number = len(owners)
         owners.append(turn)
         before, _, after = part.partition(bare)
-        own = bare if core is None else core
-        return f"{before}{chr(_OPEN + number)}{own}{chr(_CLOSE + number)}{after}"
+        return f"{before}{chr(_OPEN + number)}{bare}{chr(_CLOSE + number)}{after}"
 
     if is_marked:
         turns = [
