@@ -14,10 +14,15 @@ from functools import cached_property, partial
 from typing import Any
 
 import jinja2
-import jinja2.meta
+import jinja2.nodes
 
 from packidx.errors import BadRecord, SourceError
-from packidx.processor.chat_template.environment import Bordered, chat_environment, check_unicode
+from packidx.processor.chat_template.environment import (
+    Bordered,
+    chat_environment,
+    check_unicode,
+    now,
+)
 from packidx.processor.chat_template.marks import MARKED, STAND_IN, Lost, Shown, Span, show
 from packidx.processor.chat_template.messages import Form, Message, names_in
 from packidx.processor.chat_template.placeholders import Documents, Placeholders, any_of
@@ -89,11 +94,12 @@ class ChatTemplate:
             environment = chat_environment()
             self._template = environment.from_string(source)
             parsed = environment.parse(source)
-            used = jinja2.meta.find_undeclared_variables(parsed)
         except jinja2.TemplateError as error:
             raise SourceError(f"the chat template is not valid Jinja: {error}") from error
+        used = {node.name for node in parsed.find_all(jinja2.nodes.Name)}
         self.used_tokens = {k: v for k, v in sorted(self.special_tokens.items()) if k in used}
-        self.writes_date = "strftime_now" in used
+        self.day = now("%Y-%m-%d") if "strftime_now" in used else None
+        """Today, if the template writes the date."""
         self._names = names_in(parsed)
         self._has_blocks = _GENERATION.search(source) is not None
         self._control = any_of(self.control_tokens)

@@ -1,11 +1,11 @@
 """Label spans in a rendering, found without a second one.
 
 A rendering is a record's texts with the template's words in the gaps between them. A gap is named
-by what the record has there: a message that goes on, those that begin, media, white space. The first
-record with a gap is rendered once more, with marks around its texts: they show the template's words
-in the gap, and the borders of label spans among them. In a later record each gap has to hold words
-that were learned for a gap of its name, and its text has to follow; then the borders are where they
-were learned. A record with other words in a gap is rendered with marks as well.
+by what the record has there: a message that goes on, those that begin, media, white space. The
+first record with a gap is rendered once more, with marks around its texts: they show the template's
+words in the gap, and the borders of label spans among them. In a later record each gap has to hold
+words that were learned for a gap of its name, and its text has to follow; then the borders are
+where they were learned. A record with other words in a gap is rendered with marks as well.
 
 Example: the rendering ``<user>Hi<end><model>Yes<end>`` has the gaps ``<user>``, ``<end><model>``
 with a border behind ``<model>``, and ``<end>`` with a border behind ``<end>``.
