@@ -8,7 +8,7 @@ rendered again with marks around their texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -23,17 +23,19 @@ from packidx.processor.chat_template.environment import (
     check_unicode,
     now,
 )
-from packidx.processor.chat_template.marks import MARKED, STAND_IN, Lost, Shown, Span, show
+from packidx.processor.chat_template.marks import (
+    MARKED,
+    STAND_IN,
+    Lost,
+    Shown,
+    Span,
+    read_marks,
+    show,
+)
 from packidx.processor.chat_template.messages import Form, Message, names_in
 from packidx.processor.chat_template.placeholders import Documents, Placeholders, any_of
 from packidx.processor.chat_template.spans import Outline, SpanFinder, outline_of
-from packidx.processor.chat_template.turns import (
-    TurnWords,
-    find_turns,
-    learn_words,
-    tags_of,
-    trained_spans,
-)
+from packidx.processor.chat_template.turns import TurnWords, find_spans, learn_words, tags_of
 from packidx.processor.chat_template.unwritten import check_written
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation
@@ -104,6 +106,8 @@ class ChatTemplate:
         self._has_blocks = _GENERATION.search(source) is not None
         self._control = any_of(self.control_tokens)
         self._placeholders = Placeholders(self.media_tokens)
+        self._form = Form(self._write, empty_as_list)
+        self._documents = Documents(self._render, self._placeholders)
         self._finder = SpanFinder()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -178,14 +182,6 @@ class ChatTemplate:
             detail = f"the chat template refuses it: {error}"
             raise BadRecord("template", detail) from error
 
-    @cached_property
-    def _documents(self) -> Documents:
-        return Documents(self._render, self._placeholders)
-
-    @cached_property
-    def _form(self) -> Form:
-        return Form(self._write, self.empty_as_list)
-
     # -- label spans -------------------------------------------------------------------------------
 
     @cached_property
@@ -224,13 +220,18 @@ class ChatTemplate:
         """Return the label spans of a record by marks around its texts, or by blocks and the words
         around messages alone; learn the words in the gaps of its `outline`."""
         known, text = self._known(conversation), MARKED.sub(STAND_IN, text)
+        render = partial(self._render, by=self._bordered)
         lost: list[Exception] = []
-        for way in (show, partial(show, blanks=True), partial(show, is_marked=False)):
+        ways: list[Callable[[], Shown]] = [
+            lambda: show(render, known),
+            lambda: show(render, known, blanks=True),
+            lambda: read_marks(render(known), ()),
+        ]
+        for way in ways:
             try:
-                shown = way(partial(self._render, by=self._bordered), known)
-                if shown.text != text:
+                if (shown := way()).text != text:
                     continue
-                spans = self._shown_spans(known, shown)
+                spans = find_spans(shown, known.turns, self._words, self.policy, self._has_blocks)
             except (BadRecord, Lost) as error:
                 lost.append(error)
                 continue
@@ -239,15 +240,6 @@ class ChatTemplate:
             return spans
         why = lost[0] if lost else "it writes other words where texts have marks"
         raise BadRecord("template", f"the chat template does not show what is trained on: {why}")
-
-    def _shown_spans(self, known: Conversation, shown: Shown) -> tuple[Span, ...]:
-        """Return the label spans in a rendering with marks.
-
-        Raises:
-            Lost: marks do not show one.
-        """
-        regions = find_turns(shown, known.turns, self._words, self.policy, self._has_blocks)
-        return trained_spans(regions, self.policy)
 
     def _known(self, conversation: Conversation) -> Conversation:
         """Return a record without keys that the template has no name for, and without marks."""

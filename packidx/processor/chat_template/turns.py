@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.marks import Lost, Shown, Span, Stretch, gaps
@@ -34,20 +34,9 @@ _SAID = "Answer\ue0b4"
 
 Render = Callable[..., str]
 """A conversation as text; ``prompt=True`` with the generation prompt. Raises BadRecord."""
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """One message in a rendering."""
-
-    turn: int
-    start: int
-    end: int
-    """Where its end-of-turn token begins, if it has one."""
-    cuts: tuple[Span, ...] = ()
-    """Inside it, the template's words around media."""
-    stop: Span | None = None
-    """The end-of-turn token."""
+_Region = tuple[list[int], Span | None]
+"""Start of a message, borders of the template's words around its media, its end; its end-of-turn
+token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,51 +55,60 @@ class TurnWords:
     """Any medium's placeholder."""
 
 
-def find_turns(
+def find_spans(
     shown: Shown, turns: Sequence[Turn], words: TurnWords, policy: LabelPolicy, has_blocks: bool
-) -> list[Region]:
-    """Return the regions of all messages that are trained on, in order.
+) -> tuple[Span, ...]:
+    """Return the label spans of a rendering.
 
     Args:
         shown: the rendering.
         turns: the messages.
         words: the words that the template writes around messages.
         policy: the rule for what is trained on.
-        has_blocks: the template has ``{% generation %}`` blocks: they are the regions, of all
-            messages of the assistant.
+        has_blocks: the template has ``{% generation %}`` blocks: they are the assistant's messages.
 
     Raises:
         Lost: a message is not there, or not to be told from its neighbours.
     """
     wanted = policy.trains(turns)
     if has_blocks:
-        regions = _find_blocks(shown, [turn.role == ROLE for turn in turns], words)
-        return [region for region in regions if wanted[region.turn]]
-    return _Finder(shown, turns, words, wanted).find()
+        regions = _find_blocks(shown, turns, wanted, words)
+    else:
+        regions = _Finder(shown, turns, words, wanted).find()
+    spans: list[Span] = []
+    for borders, stop in regions:
+        own = list(zip(borders[::2], borders[1::2], strict=True))
+        if len(own) > 1:
+            own = [span for span in own if span[0] < span[1]]
+        if stop and policy.end_of_turn:
+            start = own.pop()[0] if own and own[-1][1] == stop[0] else stop[0]
+            own.append((start, stop[1]))
+        spans += own
+    return tuple(spans)
 
 
-def _find_blocks(shown: Shown, of_role: Sequence[bool], words: TurnWords) -> list[Region]:
-    """Return a region per ``{% generation %}`` block."""
-    mine = [number for number, is_mine in enumerate(of_role) if is_mine]
+def _find_blocks(
+    shown: Shown, turns: Sequence[Turn], wanted: Sequence[bool], words: TurnWords
+) -> list[_Region]:
+    """Return the ``{% generation %}`` blocks of trained messages."""
+    mine = [number for number, turn in enumerate(turns) if turn.role == ROLE]
     if not shown.stretches and len(shown.blocks) != len(mine):
         raise Lost("which message a generation block belongs to")
-    regions: list[Region] = []
+    regions: list[_Region] = []
     for number, (start, end) in enumerate(shown.blocks):
         inside = [each for each in shown.stretches if start <= each.start and each.end <= end]
         before = [-1, *(each.turn for each in shown.stretches if each.end <= start)][-1]
-        owners = [each.turn for each in inside if of_role[each.turn]]
+        owners = [each.turn for each in inside if each.turn in mine]
         owners += [turn for turn in mine if turn >= before]  # a block without texts of its own
-        owners = owners if shown.stretches else [mine[number]]
         if not owners:
             raise Lost("which message a generation block belongs to")
+        if not wanted[owners[0] if shown.stretches else mine[number]]:
+            continue
         own = inside[-1].end if inside else start
         tail = shown.text[own:end].rstrip()
         tokens = words.control.finditer(tail) if words.control else ()
-        last = next((own + each.start() for each in tokens if each.end() == len(tail)), None)
-        if last is None:
-            regions.append(Region(owners[0], start, end))
-        else:
-            regions.append(Region(owners[0], start, last, (), (last, end)))
+        stops = [own + token.start() for token in tokens if token.end() == len(tail)]
+        regions.append(([start, stops[0]], (stops[0], end)) if stops else ([start, end], None))
     return regions
 
 
@@ -129,13 +127,13 @@ class _Finder:
         self.starts: dict[int, int] = {}
         self.ends: dict[int, tuple[int, Span | None]] = {}
 
-    def find(self) -> list[Region]:
+    def find(self) -> list[_Region]:
         """Return a region per trained message."""
         self._refuse_forged()
         for left, right in pairwise([None, *self.stretches, None]):
             if left is None or right is None or left.turn != right.turn:
                 self._between(left, right)
-        regions = []
+        regions: list[_Region] = []
         for turn in self.mine:
             if turn not in self.starts or turn not in self.ends:
                 raise Lost(f"where turn {turn} begins and ends")
@@ -145,7 +143,7 @@ class _Finder:
             cuts = self._media_cuts(start, end)
             if cuts and _says_more(self.turns[turn]):
                 raise Lost(f"what stands beside media in turn {turn}")
-            regions.append(Region(turn, start, end, cuts, stop))
+            regions.append(([start, *cuts, end], stop))
         return regions
 
     def _refuse_forged(self) -> None:
@@ -257,14 +255,14 @@ class _Finder:
         token = words.control.search(self.text, at, limit)
         return token.span() if token else None
 
-    def _media_cuts(self, start: int, end: int) -> tuple[Span, ...]:
-        """Return the template's words around media."""
+    def _media_cuts(self, start: int, end: int) -> list[int]:
+        """Return the borders of the template's words around media."""
         inside = [each for each in self.stretches if start <= each.start and each.end <= end]
         lows = [start, *(each.end for each in inside)]
         highs = [*(each.start for each in inside), end]
         token = self.words.placeholder
         between = zip(lows, highs, strict=True)
-        return tuple([gap for gap in between if token and token.search(self.text, *gap)])
+        return [at for gap in between if token and token.search(self.text, *gap) for at in gap]
 
 
 def _says_more(turn: Turn) -> bool:
@@ -285,20 +283,6 @@ def _without_thinking(header: str) -> str:
 def tags_of(header: str) -> list[str]:
     """Return the tags around reasoning that a prompt ends with."""
     return [tag for pair in THINKING if pair[0] in header for tag in pair]
-
-
-def trained_spans(regions: Iterable[Region], policy: LabelPolicy) -> tuple[Span, ...]:
-    """Return the characters that `policy` trains on in `regions` of trained messages."""
-    spans: list[Span] = []
-    for region in regions:
-        borders = [region.start, *chain(*region.cuts), region.end]
-        own = list(zip(borders[::2], borders[1::2], strict=True))
-        own = [span for span in own if span[0] < span[1]] if region.cuts else own
-        stop = region.stop if policy.end_of_turn else None
-        if stop and own and own[-1][1] == stop[0]:
-            stop = own.pop()[0], stop[1]
-        spans += [*own, stop] if stop else own
-    return tuple(spans)
 
 
 def learn_words(
