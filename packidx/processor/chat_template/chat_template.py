@@ -206,7 +206,20 @@ class ChatTemplate:
         if outline is None or self._has_tag(outline):
             return self._marked_spans(conversation, text)
         spans = self._finder.find(outline, text)
-        return self._marked_spans(conversation, text, outline) if spans is None else spans
+        if spans is None and self._finder.is_new(outline):
+            self._learn(outline, conversation)
+            spans = self._finder.find(outline, text)
+        return self._marked_spans(conversation, text) if spans is None else spans
+
+    def _learn(self, outline: Outline, conversation: Conversation) -> None:
+        """Learn the template's words in the gaps of a record, whatever its texts are."""
+        known = self._known(conversation)
+        try:
+            shown = show(partial(self._render, by=self._bordered), known, core="Text")
+            spans = find_spans(shown, known.turns, self._words, self.policy, self._has_blocks)
+        except (BadRecord, Lost):
+            return
+        self._finder.learn(outline, shown, spans)
 
     def _has_tag(self, outline: Outline) -> bool:
         """Return True if a text could open its reasoning in place of the template: then the words
@@ -214,11 +227,9 @@ class ChatTemplate:
         tags = tags_of(self._words.header)
         return bool(tags) and any(tag in core for tag in tags for core in outline.cores)
 
-    def _marked_spans(
-        self, conversation: Conversation, text: str, outline: Outline | None = None
-    ) -> tuple[Span, ...]:
+    def _marked_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...]:
         """Return the label spans of a record by marks around its texts, or by blocks and the words
-        around messages alone; learn the words in the gaps of its `outline`."""
+        around messages alone."""
         known, text = self._known(conversation), MARKED.sub(STAND_IN, text)
         render = partial(self._render, by=self._bordered)
         lost: list[Exception] = []
@@ -229,15 +240,12 @@ class ChatTemplate:
         ]
         for way in ways:
             try:
-                if (shown := way()).text != text:
-                    continue
-                spans = find_spans(shown, known.turns, self._words, self.policy, self._has_blocks)
+                shown = way()
+                if shown.text == text:
+                    turns = known.turns
+                    return find_spans(shown, turns, self._words, self.policy, self._has_blocks)
             except (BadRecord, Lost) as error:
                 lost.append(error)
-                continue
-            if outline is not None:
-                self._finder.learn(outline, shown, spans)
-            return spans
         why = lost[0] if lost else "it writes other words where texts have marks"
         raise BadRecord("template", f"the chat template does not show what is trained on: {why}")
 

@@ -60,12 +60,14 @@ def show(
     render: Callable[[Conversation], str],
     conversation: Conversation,
     *,
+    core: str | None = None,
     blanks: bool = False,
 ) -> Shown:
     """Return a rendering of `conversation` with marks around its texts.
 
     Args:
         render: a conversation as the template writes it, blocks between `BORDERS`.
+        core: what the marks hold in place of each text's own core.
         blanks: texts of white space alone have marks, too, which a template that strips them shows.
 
     Raises:
@@ -80,7 +82,8 @@ def show(
         number = len(owners)
         owners.append(turn)
         before, _, after = part.partition(bare)
-        return f"{before}{chr(_OPEN + number)}{bare}{chr(_CLOSE + number)}{after}"
+        own = bare if core is None else core
+        return f"{before}{chr(_OPEN + number)}{own}{chr(_CLOSE + number)}{after}"
 
     turns = [
         replace(turn, parts=tuple([marked(part, number) for part in turn.parts]))

@@ -2,10 +2,10 @@
 
 A rendering is a record's texts with the template's words in the gaps between them. A gap is named
 by what the record has there: a message that goes on, those that begin, media, white space. The
-first record with a gap is rendered once more, with marks around its texts: they show the template's
-words in the gap, and the borders of label spans among them. In a later record each gap has to hold
-words that were learned for a gap of its name, and its text has to follow; then the borders are
-where they were learned. A record with other words in a gap is rendered with marks as well.
+first record with a gap is rendered once more, with other texts between marks: they show the
+template's words in the gap, and the borders of label spans among them. In every record each gap has
+to hold words that were learned for a gap of its name, and its text has to follow; then the borders
+are where they were learned. A record with other words in a gap has its own texts marked.
 
 Example: the rendering ``<user>Hi<end><model>Yes<end>`` has the gaps ``<user>``, ``<end><model>``
 with a border behind ``<model>``, and ``<end>`` with a border behind ``<end>``.
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from packidx.processor.chat_template.marks import Shown, Span
 from packidx.records.conversation import Conversation
 
-MAX_GAPS = 4096
+MAX_OUTLINES = 4096
 MAX_WORDS = 8
 """Words learned for gaps of one name; a template that writes more numbers its messages."""
 _END = "\0"
@@ -83,6 +83,7 @@ class SpanFinder:
 
     def __init__(self) -> None:
         self._words: dict[Hashable, list[Words]] = {}
+        self._outlines: set[Hashable] = set()
 
     def find(self, outline: Outline, text: str) -> tuple[Span, ...] | None:
         """Return the label spans in the rendering `text`; None if they are not certain."""
@@ -104,6 +105,15 @@ class SpanFinder:
         if at != len(ended) or len(borders) % 2:
             return None
         return tuple(zip(borders[::2], borders[1::2], strict=True))
+
+    def is_new(self, outline: Outline) -> bool:
+        """Return True the first time that a record has these gaps."""
+        if len(self._outlines) >= MAX_OUTLINES:
+            self._outlines.clear()
+            self._words.clear()
+        before = len(self._outlines)
+        self._outlines.add(tuple(outline.gaps))
+        return len(self._outlines) > before
 
     def learn(self, outline: Outline, shown: Shown, spans: Sequence[Span]) -> None:
         """Learn the words of a rendering that shows each text once, whole and in order.
@@ -127,8 +137,6 @@ class SpanFinder:
                 return
             words = Words(shown.text[low:high], tuple(border - low for border in own))
             learned.append((gap, words))
-        if len(self._words) > MAX_GAPS:
-            self._words.clear()
         for gap, words in learned:
             known = self._words.setdefault(gap, [])
             if words not in known and len(known) < MAX_WORDS:
