@@ -17,21 +17,8 @@ import jinja2
 import jinja2.nodes
 
 from packidx.errors import BadRecord, SourceError
-from packidx.processor.chat_template.environment import (
-    Bordered,
-    chat_environment,
-    check_unicode,
-    now,
-)
-from packidx.processor.chat_template.marks import (
-    MARKED,
-    STAND_IN,
-    Lost,
-    Shown,
-    Span,
-    read_marks,
-    show,
-)
+from packidx.processor.chat_template import environment, marks
+from packidx.processor.chat_template.marks import Lost, Shown, Span
 from packidx.processor.chat_template.messages import Form, Message, names_in
 from packidx.processor.chat_template.placeholders import Documents, Placeholders, any_of
 from packidx.processor.chat_template.spans import Outline, SpanFinder, outline_of
@@ -41,8 +28,6 @@ from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation
 
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
-_OWN_KEYS = ("role", "content")
-"""Keys of `Turn.extra` that every template may ask for."""
 
 
 @dataclass(slots=True)  # not frozen: there is one per record, and frozen ones are made slowly
@@ -93,14 +78,13 @@ class ChatTemplate:
         self.empty_as_list = empty_as_list
         self.policy = policy
         try:
-            environment = chat_environment()
-            self._template = environment.from_string(source)
-            parsed = environment.parse(source)
+            self._template = environment.chat_environment().from_string(source)
+            parsed = self._template.environment.parse(source)
         except jinja2.TemplateError as error:
             raise SourceError(f"the chat template is not valid Jinja: {error}") from error
         used = {node.name for node in parsed.find_all(jinja2.nodes.Name)}
         self.used_tokens = {k: v for k, v in sorted(self.special_tokens.items()) if k in used}
-        self.day = now("%Y-%m-%d") if "strftime_now" in used else None
+        self.day = environment.now("%Y-%m-%d") if "strftime_now" in used else None
         """Today, if the template writes the date."""
         self._names = names_in(parsed)
         self._has_blocks = _GENERATION.search(source) is not None
@@ -136,7 +120,7 @@ class ChatTemplate:
             is_trained = any(self.policy.trains(conversation.turns))
             return Rendered(text, spans if is_trained else (), media)
         text = self._render(conversation)
-        check_unicode(text)
+        environment.check_unicode(text)
         check_written(self._render, conversation, text, self._names)
         media = self._placeholders.find(conversation, text)
         return Rendered(text, self._spans(conversation, text), media)
@@ -191,7 +175,7 @@ class ChatTemplate:
     @cached_property
     def _bordered(self) -> jinja2.Template:
         """The template with marks around its ``{% generation %}`` blocks."""
-        return chat_environment(Bordered).from_string(self.source)
+        return environment.chat_environment(environment.Bordered).from_string(self.source)
 
     def _spans(self, conversation: Conversation, text: str) -> tuple[Span, ...]:
         """Return the label spans of a record in its rendering `text`.
@@ -215,7 +199,7 @@ class ChatTemplate:
         """Learn the template's words in the gaps of a record, whatever its texts are."""
         known = self._known(conversation)
         try:
-            shown = show(partial(self._render, by=self._bordered), known, core="Text")
+            shown = marks.show(partial(self._render, by=self._bordered), known, core="Text")
             spans = find_spans(shown, known.turns, self._words, self.policy, self._has_blocks)
         except (BadRecord, Lost):
             return
@@ -230,13 +214,13 @@ class ChatTemplate:
     def _marked_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...]:
         """Return the label spans of a record by marks around its texts, or by blocks and the words
         around messages alone."""
-        known, text = self._known(conversation), MARKED.sub(STAND_IN, text)
+        known, text = self._known(conversation), marks.MARKED.sub(marks.STAND_IN, text)
         render = partial(self._render, by=self._bordered)
         lost: list[Exception] = []
         ways: list[Callable[[], Shown]] = [
-            lambda: show(render, known),
-            lambda: show(render, known, blanks=True),
-            lambda: read_marks(render(known), ()),
+            lambda: marks.show(render, known),
+            lambda: marks.show(render, known, blanks=True),
+            lambda: marks.read_marks(render(known), ()),
         ]
         for way in ways:
             try:
@@ -251,15 +235,14 @@ class ChatTemplate:
 
     def _known(self, conversation: Conversation) -> Conversation:
         """Return a record without keys that the template has no name for, and without marks."""
-        names = {*self._names, *_OWN_KEYS}
         turns = [
             replace(
                 turn,
                 parts=tuple(
-                    MARKED.sub(STAND_IN, part) if isinstance(part, str) else part
+                    marks.MARKED.sub(marks.STAND_IN, part) if isinstance(part, str) else part
                     for part in turn.parts
                 ),
-                extra={name: value for name, value in turn.extra.items() if name in names},
+                extra={name: turn.extra[name] for name in turn.extra if name in self._names},
             )
             for turn in conversation.turns
         ]

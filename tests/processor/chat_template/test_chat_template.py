@@ -71,26 +71,9 @@ def test_template_that_trims_every_text() -> None:
     assert trained(rendered) == ["answer" + END, "x" + END]
 
 
-TRIMS_LISTS = (
-    HEAD
-    + "{% if m.content is string %}{{ m.content }}{% else %}"
-    + "{% for part in m.content %}{{ part.text | trim }}{% endfor %}{% endif %}"
-    + TAIL
-)
-
-
 def said(*contents: Any) -> list[dict[str, Any]]:
     roles = ("user", "assistant")
     return [{"role": roles[n % 2], "content": content} for n, content in enumerate(contents)]
-
-
-def test_a_template_gets_lists_of_parts_as_lists_and_strings_as_strings() -> None:
-    trims = template(TRIMS_LISTS)
-    one, two = [{"type": "text", "text": " q\n"}], [{"type": "text", "text": "\n a "}]
-    for contents in (("x", "y"), (one, one), (" q\n", "\n a "), (one, two), (" q\n", two)):
-        messages = said(*contents)
-        real = render_jinja_template([messages], chat_template=TRIMS_LISTS)[0][0]
-        assert trims.render(parse({"messages": messages})).text == real
 
 
 def test_a_template_that_takes_strings_alone_gets_the_text_of_a_list() -> None:

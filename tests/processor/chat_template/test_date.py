@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from processors import FEW_RANKS, qwen_folders
 
-from packidx.estimate import LengthsSummary, estimate_lengths
+from packidx.estimate import estimate_lengths
 from packidx.processor.chat_template import environment
 
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 NOW = "{{ 'Today is ' + strftime_now('%d %B %Y') + '.\\n' }}"
 GUARDED = "{% if strftime_now is defined %}" + NOW + "{% endif %}"
 
@@ -36,27 +37,17 @@ def test_another_day_is_counted_anew(
 ) -> None:
     base = tmp_path_factory.getbasetemp() / "processors"
     folder = shutil.copytree(qwen_folders(base, FEW_RANKS)["qwen2.5-vl"], tmp_path / "qwen")
-    (template,) = folder.glob("chat_template.*")
-    source = template.read_text()
-    if template.suffix == ".json":
-        template.write_text(
-            json.dumps({"chat_template": words + json.loads(source)["chat_template"]})
-        )
-    else:
-        template.write_text(words + source)
+    for template in folder.glob("chat_template.*"):
+        template.unlink()
+    (folder / "chat_template.jinja").write_text(words + CHATML)
     turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes."}]
     (tmp_path / "a.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
-
-    def count() -> LengthsSummary:
-        return estimate_lengths(
-            str(tmp_path / "a.jsonl"), tmp_path / "out", processor=folder, workers=1
-        )
-
+    place, out = str(tmp_path / "a.jsonl"), tmp_path / "out"
     for day in (3, 21):
         set_day(monkeypatch, day)
-        summary = count()
+        summary = estimate_lengths(place, out, processor=folder, workers=1)
         assert summary.existed == (day == 21 and not is_dated)
         assert any("date" in warning for warning in summary.warnings) == is_dated
-        encoder = json.loads((tmp_path / "out" / "manifest.json").read_text())["encoder"]
+        encoder = json.loads((out / "manifest.json").read_text())["encoder"]
         assert encoder.get("day") == (f"2026-01-{day:02}" if is_dated else None)
-        assert count().existed
+        assert estimate_lengths(place, out, processor=folder, workers=1).existed

@@ -23,11 +23,9 @@ TAIL = "<|im_end|>\n{% endfor %}"
 SAID = "{{ m.content if m.content is string else m.content | map(attribute='text') | join }}"
 DECIDES = {
     "a word in the text": "{{ 'A' if 'cat' in m.content else 'B' }}{{ m.content }}",
-    "the text as a whole": "{{ 'A' if m.content == 'cat' else 'B' }}{{ m.content }}",
     "what it begins with": "{{ 'a' if m.content.startswith('cat') }}{{ m.content }}",
     "a stretch of it": "{{ m.content.split('cat')[-1] }}",
     "its length": "{{ 'A' if m.content | length < 5 else 'B' }}{{ m.content }}",
-    "another text": "{{ 'A' if m.content == messages[0].content else 'B' }}{{ m.content }}",
     "its ends": "{{ m.content.strip('ct') }}",
     "white space at its ends": "{{ m.content.strip('\n') }}|{{ m.content | trim }}",
     "JSON": "{{ m.content | tojson }}",
@@ -40,6 +38,8 @@ SOURCES = {
     **{path.stem: path.read_text() for path in Path(trl.__file__).parent.glob("*/*.jinja")},
     **{name: HEAD + content + TAIL for name, content in DECIDES.items()},
     "roles by their place": BY_PLACE + SAID + TAIL,
+    "trims lists": HEAD + "{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content %}{{ part.text | trim }}{% endfor %}{% endif %}" + TAIL,
     "no header": "{% for m in messages %}" + SAID + TAIL,
     "no words at all": "{% for m in messages %}" + SAID + "{% endfor %}",
     "prose": "{% for m in messages %}{{ m.role }}: " + SAID + "\n{% endfor %}",
