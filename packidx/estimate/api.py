@@ -23,6 +23,7 @@ from packidx.estimate.summary import (
     CountSummary,
     absent_columns,
     check_rejected,
+    dated,
     mistaken_sources,
     read_limit,
 )
@@ -200,7 +201,7 @@ def estimate_lengths(
     summary = replace(
         summary,
         not_read=left_out,
-        warnings=[*mistakes, *absent_columns(job.layouts, summary.sources)],
+        warnings=[*mistakes, *absent_columns(job.layouts, summary.sources), *dated(job.encoder)],
         taken_from=besides.taken_from,
         mistaken=mistaken_sources(output, summary.sources),
     )

@@ -120,6 +120,7 @@ class EstimateJob:
             labels=settings.labels,
             settings=files.settings,
             overrides=files.overrides or None,
+            day=next((t.day for t in (files.template, files.tool_template) if t and t.day), None),
         )
 
     @property

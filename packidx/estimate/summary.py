@@ -11,7 +11,7 @@ from typing import Any
 
 from packidx.errors import OptionError, PackidxError, SourceError
 from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import DEFAULT, Layout, load
+from packidx.format.manifest import DEFAULT, Encoder, Layout, load
 from packidx.io import urls
 from packidx.lengths.parts import KIND, rejected_rows
 from packidx.records.containers.registry import container
@@ -160,6 +160,13 @@ def absent_columns(
         for key, column in layouts[source["name"]].columns.items()
         if source["columns"].keys().isdisjoint((column, *column.split(",")))
     ]
+
+
+def dated(encoder: Encoder | None) -> list[str]:
+    """Return a sentence if lengths depend on the day on which they are counted."""
+    if encoder is None or encoder.day is None:
+        return []
+    return [f"lengths depend on the date: the chat template writes it (counted {encoder.day})"]
 
 
 def mistaken_sources(path: str, sources: Sequence[Mapping[str, Any]]) -> list[Mistaken]:

@@ -221,6 +221,8 @@ class Encoder(JsonObject, frozen=True, kw_only=True):
     settings: Mapping[str, Any] | None = None
     overrides: Mapping[str, Any] | None = None
     compared: Mapping[str, Any] | None = None
+    day: str | None = None
+    """Day of counting, if the chat template writes the date."""
 
     def differences(self, here: Mapping[str, Any]) -> list[str]:
         """Settings that are others here: ``images.max_pixels: 1003520 planned, 602112 here``."""

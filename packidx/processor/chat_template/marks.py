@@ -8,7 +8,7 @@ Marks are characters of the last two planes of Unicode, which nobody assigns.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from packidx.errors import BadRecord
@@ -16,9 +16,9 @@ from packidx.records.conversation import Conversation, Media, Turn
 
 BORDERS = "\U000ffff0", "\U000ffff1"
 """Characters around ``{% generation %}`` blocks."""
-HOLE = "\U000ffff2"
-"""A core that stands for any."""
 MARKED = re.compile(r"[\U000f0000-\U0010ffff]")
+STAND_IN = "\ue000"
+"""Character in place of one in a record that marks are made of."""
 _OPEN, _CLOSE = 0xF0000, 0x100000
 MAX_TEXTS = 0xFFF0
 _TOLD = re.compile("[\U000f0000-\U000ffff1\U00100000-\U0010ffff]")
@@ -40,9 +40,9 @@ class Stretch:
     start: int
     end: int
     begins: bool
-    """Whether it is seen to begin at `start`."""
+    """True if it is seen to begin at `start`."""
     ends: bool
-    """Whether it is seen to end at `end`."""
+    """True if it is seen to end at `end`."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,6 @@ def show(
     conversation: Conversation,
     *,
     core: str | None = None,
-    is_marked: bool = True,
     blanks: bool = False,
 ) -> Shown:
     """Return a rendering of `conversation` with marks around its texts.
@@ -69,7 +68,6 @@ def show(
     Args:
         render: a conversation as the template writes it, blocks between `BORDERS`.
         core: what the marks hold in place of each text's own core.
-        is_marked: there are marks; else only blocks are shown.
         blanks: texts of white space alone have marks, too, which a template that strips them shows.
 
     Raises:
@@ -87,15 +85,13 @@ def show(
         own = bare if core is None else core
         return f"{before}{chr(_OPEN + number)}{own}{chr(_CLOSE + number)}{after}"
 
-    if is_marked:
-        turns = [
-            replace(turn, parts=tuple([marked(part, number) for part in turn.parts]))
-            for number, turn in enumerate(conversation.turns)
-        ]
-        conversation = replace(conversation, turns=tuple(turns))
+    turns = [
+        replace(turn, parts=tuple([marked(part, number) for part in turn.parts]))
+        for number, turn in enumerate(conversation.turns)
+    ]
     if len(owners) > MAX_TEXTS:
         raise Lost("there are too many texts")
-    return _read(render(conversation), owners)
+    return read_marks(render(replace(conversation, turns=tuple(turns))), owners)
 
 
 def gaps(render: Callable[[Conversation], str], *turns: Turn) -> list[str]:
@@ -112,8 +108,16 @@ def gaps(render: Callable[[Conversation], str], *turns: Turn) -> list[str]:
     return [shown.text[low:high] for low, high in zip(lows, highs, strict=True)]
 
 
-def _read(rendering: str, owners: list[int]) -> Shown:
-    """Return a rendering without its marks, and where they were."""
+def read_marks(rendering: str, owners: Sequence[int]) -> Shown:
+    """Return a rendering without its marks, and where they were.
+
+    Args:
+        rendering: a rendering with marks.
+        owners: for each text with marks, the number of its message.
+
+    Raises:
+        Lost: the record holds marks.
+    """
     shown = Shown("", [], [])
     pieces: list[str] = []
     begun: list[int] = []

@@ -54,14 +54,11 @@ class Form:
         self.empty_as_list = empty_as_list
         self._render = render
         self._given: dict[tuple[str, str, bool], tuple[str, str | None]] = {}
-        self._plain: dict[str, bool] = {}
 
     def changes(self, conversation: Conversation) -> list[str]:
         """Return what is given to the template otherwise than the record holds it, in words."""
         changes: dict[str, None] = {}
         for turn in conversation.turns:
-            if not turn.extra and self._is_plain(turn.role):
-                continue
             role, change = self._of(turn)
             if change is not None:
                 changes[change] = None
@@ -94,14 +91,6 @@ class Form:
                     part[part["type"]] = _OPENED
         return messages
 
-    def _is_plain(self, role: str) -> bool:
-        """Return whether a text of this role is given as the record holds it, a string or a
-        list."""
-        if role not in self._plain:
-            forms = (Turn(role, (_WORD,), text_as_list=listed) for listed in (False, True))
-            self._plain[role] = all(self._of(turn) == (role, None) for turn in forms)
-        return self._plain[role]
-
     def _of(self, turn: Turn) -> tuple[str, str | None]:
         """The role that a turn is given with, and how its content is changed."""
         key = turn.role, turn.extra.get("role", turn.role), turn.is_string
@@ -122,7 +111,7 @@ class Form:
         return role, None
 
     def _shows(self, role: str, word: str, *, as_list: bool) -> bool:
-        """Return whether the template writes a text of this role, called `word`, that is a string,
+        """Return True if the template writes a text of this role, called `word`, that is a string,
         or a list of one part."""
         for others in (as_list, not as_list):
             messages: list[Message] = []

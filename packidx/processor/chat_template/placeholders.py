@@ -22,8 +22,6 @@ class Placeholders:
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
         self.pattern = any_of(tokens.values())
-        self.tokens = tuple(sorted(set(tokens.values())))
-        """Each once."""
         self.of_kind = dict(tokens)
 
     def find(self, conversation: Conversation, text: str) -> tuple[int, ...]:
@@ -35,30 +33,23 @@ class Placeholders:
         Raises:
             BadRecord: ``media_token_in_text`` or ``media_not_rendered``.
         """
-        places = self.positions(conversation, text)
-        if self.pattern is None or places == []:
+        if self.pattern is None:
+            return ()
+        written = [(match.start(), match.group()) for match in self.pattern.finditer(text)]
+        media = [self.of_kind.get(medium.kind) for medium in conversation.media]
+        if not written and not media:
             return ()
         for turn in conversation.turns:
             for part in turn.parts:
                 if isinstance(part, str) and (hit := self.pattern.search(part)):
                     detail = f"a {turn.role} turn's text holds {hit.group()!r}: remove or escape it"
                     raise BadRecord("media_token_in_text", detail)
-        if places is None:
-            written, media = len(self.pattern.findall(text)), len(conversation.media)
-            reason = "media_not_rendered" if written < media else "media_token_in_text"
-            numbers = f"{written} media placeholders for {media} media"
-            raise BadRecord(reason, f"the rendered text has {numbers}")
-        return tuple(places)
-
-    def positions(self, conversation: Conversation, text: str) -> list[int] | None:
-        """The first character of each medium's placeholder in `text`; None where it has others than
-        the conversation's."""
-        if self.pattern is None:
-            return []
-        written = [(m.start(), m.group()) for m in self.pattern.finditer(text)]
-        media = [self.of_kind.get(medium.kind) for medium in conversation.media]
         order = _assign([token for _, token in written], media)
-        return None if order is None else [written[number][0] for number in order]
+        if order is None:
+            reason = "media_not_rendered" if len(written) < len(media) else "media_token_in_text"
+            numbers = f"{len(written)} media placeholders for {len(media)} media"
+            raise BadRecord(reason, f"the rendered text has {numbers}")
+        return tuple([written[number][0] for number in order])
 
 
 def _assign(tokens: Sequence[str], media: Sequence[str | None]) -> list[int] | None:

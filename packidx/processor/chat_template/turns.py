@@ -1,16 +1,15 @@
-"""Where each trained turn is in a rendering.
+"""Where each trained message is in a rendering with marks.
 
-A rendering is the template's own words with the record's texts (`Stretch`) between them. A turn
-begins after the words that the template ends a prompt with (``<|im_start|>assistant\n``) and ends
-with the token that it ends a turn with; both are learned from small renderings, once per template.
-A turn that does not show is an error, never a guess.
+A message begins after the words that the template ends a prompt with (``<|im_start|>assistant\n``)
+and ends with the token that it ends a message with; both are learned from small renderings, once
+per template. A message that does not show is an error, never a guess.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -35,122 +34,106 @@ _SAID = "Answer\ue0b4"
 
 Render = Callable[..., str]
 """A conversation as text; ``prompt=True`` with the generation prompt. Raises BadRecord."""
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """One turn in a rendering."""
-
-    turn: int
-    start: int
-    end: int
-    """Of what the turn says: where its end-of-turn token begins, if it has one."""
-    cuts: tuple[Span, ...] = ()
-    """Inside it, the template's words around media."""
-    stop: Span | None = None
-    """The end-of-turn token."""
+_Region = tuple[list[int], Span | None]
+"""Start of a message, borders of the template's words around its media, its end; its end-of-turn
+token."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnWords:
-    """The words that a template writes around turns."""
+    """The words that a template writes around messages."""
 
     header: str
     """How a prompt ends, before what the model says; empty if unknown."""
     stop: str
-    """The token that ends a turn; empty if unknown or there is none."""
+    """The token that ends a message; empty if unknown or there is none."""
     call_stop: str
-    """What ends a turn which calls a tool, where that is not `stop`; empty as well."""
+    """What ends a message that calls a tool, where that is not `stop`; empty as well."""
     control: re.Pattern[str] | None
     """Any special token."""
     placeholder: re.Pattern[str] | None
     """Any medium's placeholder."""
 
 
-def find_turns(
-    shown: Shown,
-    turns: Sequence[Turn],
-    words: TurnWords,
-    policy: LabelPolicy,
-    has_blocks: bool,
-) -> list[Region]:
-    """Return the regions of all turns that are trained on, in order.
+def find_spans(
+    shown: Shown, turns: Sequence[Turn], words: TurnWords, policy: LabelPolicy, has_blocks: bool
+) -> tuple[Span, ...]:
+    """Return the label spans of a rendering.
 
     Args:
-        has_blocks: the template has ``{% generation %}`` blocks: they are the turns, of all
-            messages of the assistant.
+        shown: the rendering.
+        turns: the messages.
+        words: the words that the template writes around messages.
+        policy: the rule for what is trained on.
+        has_blocks: the template has ``{% generation %}`` blocks: they are the assistant's messages.
 
     Raises:
-        Lost: a turn is not there, or not to be told from its neighbours.
+        Lost: a message is not there, or not to be told from its neighbours.
     """
     wanted = policy.trains(turns)
-    if not has_blocks:
-        return _Finder(shown, turns, words, wanted).from_words()
-    of_role = [turn.role == ROLE for turn in turns]
-    regions = _Finder(shown, turns, words, of_role).from_blocks()
-    return [region for region in regions if wanted[region.turn]]
+    if has_blocks:
+        regions = _find_blocks(shown, turns, wanted, words)
+    else:
+        regions = _Finder(shown, turns, words, wanted).find()
+    spans: list[Span] = []
+    for borders, stop in regions:
+        own = list(zip(borders[::2], borders[1::2], strict=True))
+        if len(own) > 1:
+            own = [span for span in own if span[0] < span[1]]
+        if stop and policy.end_of_turn:
+            start = own.pop()[0] if own and own[-1][1] == stop[0] else stop[0]
+            own.append((start, stop[1]))
+        spans += own
+    return tuple(spans)
+
+
+def _find_blocks(
+    shown: Shown, turns: Sequence[Turn], wanted: Sequence[bool], words: TurnWords
+) -> list[_Region]:
+    """Return the ``{% generation %}`` blocks of trained messages."""
+    mine = [number for number, turn in enumerate(turns) if turn.role == ROLE]
+    if not shown.stretches and len(shown.blocks) != len(mine):
+        raise Lost("which message a generation block belongs to")
+    regions: list[_Region] = []
+    for number, (start, end) in enumerate(shown.blocks):
+        inside = [each for each in shown.stretches if start <= each.start and each.end <= end]
+        before = [-1, *(each.turn for each in shown.stretches if each.end <= start)][-1]
+        owners = [each.turn for each in inside if each.turn in mine]
+        owners += [turn for turn in mine if turn >= before]  # a block without texts of its own
+        if not owners:
+            raise Lost("which message a generation block belongs to")
+        if not wanted[owners[0] if shown.stretches else mine[number]]:
+            continue
+        own = inside[-1].end if inside else start
+        tail = shown.text[own:end].rstrip()
+        tokens = words.control.finditer(tail) if words.control else ()
+        stops = [own + token.start() for token in tokens if token.end() == len(tail)]
+        regions.append(([start, stops[0]], (stops[0], end)) if stops else ([start, end], None))
+    return regions
 
 
 class _Finder:
+    """Finds regions by the words around messages."""
+
     def __init__(
-        self,
-        shown: Shown,
-        turns: Sequence[Turn],
-        words: TurnWords,
-        wanted: Sequence[bool],
+        self, shown: Shown, turns: Sequence[Turn], words: TurnWords, wanted: Sequence[bool]
     ) -> None:
-        self.text, self.stretches, self.blocks = shown.text, shown.stretches, shown.blocks
+        self.text, self.stretches = shown.text, shown.stretches
         self.turns, self.words = turns, words
         self.mine = [number for number, chosen in enumerate(wanted) if chosen]
         self.spoken = {stretch.turn for stretch in self.stretches}
         self.has_control = False
-        """Whether a special token is in what has no marks."""
+        """True if a special token is in what has no marks."""
         self.starts: dict[int, int] = {}
         self.ends: dict[int, tuple[int, Span | None]] = {}
 
-    # -- templates that say it --------------------------------------------------------------------
-
-    def from_blocks(self) -> list[Region]:
-        """A region per block."""
-        if not self.stretches and len(self.blocks) != len(self.mine):
-            raise Lost("which turn a generation block belongs to")
-        regions: list[Region] = []
-        for number, (start, end) in enumerate(self.blocks):
-            inside = [each for each in self.stretches if start <= each.start and each.end <= end]
-            turn = self._owner(start, inside) if self.stretches else self.mine[number]
-            own = inside[-1].end if inside else start
-            body, stop = self._block_end(own, end)
-            regions.append(Region(turn, start, body, (), stop))
-        return regions
-
-    def _owner(self, start: int, inside: Sequence[Stretch]) -> int:
-        """Whose a block is that starts at `start`, by the texts in it, or the last one before."""
-        before = [-1, *(each.turn for each in self.stretches if each.end <= start)][-1]
-        later = [turn for turn in self.mine if turn >= before]
-        owners = [each.turn for each in inside if each.turn in self.mine] or later
-        if not owners:
-            raise Lost("which turn a generation block belongs to")
-        return owners[0]
-
-    def _block_end(self, start: int, end: int) -> tuple[int, Span | None]:
-        """Where a block's words end whose last text ends at `start`, and its end-of-turn token."""
-        tail = self.text[start:end].rstrip()
-        for token in self.words.control.finditer(tail) if self.words.control else ():
-            if token.end() == len(tail):
-                body = start + token.start()
-                return body, (body, end)
-        return end, None
-
-    # -- templates that do not ---------------------------------------------------------------------
-
-    def from_words(self) -> list[Region]:
-        """A region per turn, by the words around turns."""
+    def find(self) -> list[_Region]:
+        """Return a region per trained message."""
         self._refuse_forged()
-        ends = [None, *self.stretches, None]
-        for left, right in pairwise(ends):
+        for left, right in pairwise([None, *self.stretches, None]):
             if left is None or right is None or left.turn != right.turn:
                 self._between(left, right)
-        regions = []
+        regions: list[_Region] = []
         for turn in self.mine:
             if turn not in self.starts or turn not in self.ends:
                 raise Lost(f"where turn {turn} begins and ends")
@@ -160,14 +143,14 @@ class _Finder:
             cuts = self._media_cuts(start, end)
             if cuts and _says_more(self.turns[turn]):
                 raise Lost(f"what stands beside media in turn {turn}")
-            regions.append(Region(turn, start, end, cuts, stop))
+            regions.append(([start, *cuts, end], stop))
         return regions
 
     def _refuse_forged(self) -> None:
-        """What has no marks, such as further keys of messages, may hold no word that turns are
-        found by; a turn's texts have none if the template changes them."""
-        told = {self.words.stop, self.words.header.strip()}
-        told.add(_without_thinking(self.words.header).strip())
+        """Raise if what has no marks, such as further keys of messages, holds a word that messages
+        are found by; the texts of a message have none if the template changes them."""
+        header = self.words.header
+        told = {self.words.stop, header.strip(), _without_thinking(header).strip()}
         if any(turn.extra.get("tool_calls") for turn in self.turns):
             told.add(self.words.call_stop)
         bare: list[str] = []
@@ -183,19 +166,19 @@ class _Finder:
                 bare += texts
             if turn.extra:
                 bare.append(repr(turn.extra))
-        for text in bare:
-            if any(word and word in text for word in told):
-                raise Lost("a message holds a word of the template's own")
-            self.has_control |= bool(self.words.control and self.words.control.search(text))
+        if any(word and word in text for text in bare for word in told):
+            raise Lost("a message holds a word of the template's own")
+        control = self.words.control
+        self.has_control = control is not None and any(map(control.search, bare))
 
     def _between(self, left: Stretch | None, right: Stretch | None) -> None:
-        """Between two texts a turn ends and another begins; those between them have no text."""
+        """Find where a message ends and another begins between two texts; those between them have
+        no text."""
         low, before = (left.end, left.turn) if left else (0, -1)
         high, after = (right.start, right.turn) if right else (len(self.text), len(self.turns))
         silent = [n for n in self.mine if before < n < after and n not in self.spoken]
         begin = [*silent, after] if after in self.mine else silent
-        header = self.words.header
-        literal = self.text[low:high]
+        header, literal = self.words.header, self.text[low:high]
         if begin and header not in literal:
             header = _without_thinking(header)  # a prompt may open what the history leaves out
         heads = [low + m.end() for m in re.finditer(re.escape(header), literal)] if header else []
@@ -221,78 +204,75 @@ class _Finder:
             self.ends[turn] = self._end(turn, heads[number], stops[number + 1], high)
 
     def _end(self, turn: int, at: int, limit: int, high: int) -> tuple[int, Span | None]:
-        """Return where a turn ends whose last text, or header, ends at `at`.
+        """Return where a message ends, and its end-of-turn token.
 
         Args:
-            limit: where the next turn begins at the latest.
+            turn: its number.
+            at: where its last text, or its header, ends.
+            limit: where the next message begins at the latest.
             high: where the template's words end.
         """
-        text, said, token = self.text, self.turns[turn], self.words.placeholder
-        calls, media = said.extra.get("tool_calls"), _trailing_media(said)
-        if turn not in self.spoken and _spoken(said) and _num_media(said):
+        said, token = self.turns[turn], self.words.placeholder
+        calls, speaks = said.extra.get("tool_calls"), bool(_spoken(said))
+        parts = [part for part in said.parts if not isinstance(part, str) or part.strip()]
+        texts = [number for number, part in enumerate(parts, 1) if isinstance(part, str)]
+        media = parts[texts[-1] :] if texts else parts
+        if turn not in self.spoken and speaks and len(parts) > len(texts):
             raise Lost(f"where the media of turn {turn} are")
-        for _ in range(media):
-            placeholder = token and token.search(text, at, limit)
+        for _ in media:
+            placeholder = token and token.search(self.text, at, limit)
             if not placeholder:
                 raise Lost(f"where the media of turn {turn} are")
             at = placeholder.end()
-        stop = self._stop(turn, at, limit, high, is_next=turn in self.spoken and not media)
-        if stop is None and (calls or (_spoken(said) and turn not in self.spoken)):
-            if limit < len(text):
+        if turn in self.spoken and not media and not calls:
+            stop = self._next_token(at, high)
+        else:
+            has_content = speaks or bool(media)
+            stop = self._first_token(at, limit, calls=bool(calls), has_content=has_content)
+        if stop is None and (calls or (speaks and turn not in self.spoken)):
+            if limit < len(self.text):
                 raise Lost(f"where turn {turn} ends")
             return limit, None  # the text ends with it
-        if stop is None:
-            return at, None
-        return stop[0], stop
+        return (at, None) if stop is None else (stop[0], stop)
 
-    def _stop(self, turn: int, at: int, limit: int, high: int, *, is_next: bool) -> Span | None:
-        """The token that ends a turn: what follows `at`, if it `is_next`; else the first behind."""
-        words, text, said = self.words, self.text, self.turns[turn]
-        calls = said.extra.get("tool_calls")
-        if is_next and not calls:
-            first = skip_space(text, at, high)
-            token = words.control.match(text, first, high) if words.control else None
-            return token.span() if token else None
+    def _next_token(self, at: int, high: int) -> Span | None:
+        """Return the special token that follows `at`, white space between them or not."""
+        literal = self.text[at:high]
+        first = at + len(literal) - len(literal.lstrip())
+        token = self.words.control.match(self.text, first, high) if self.words.control else None
+        return token.span() if token else None
+
+    def _first_token(self, at: int, limit: int, *, calls: bool, has_content: bool) -> Span | None:
+        """Return the first token behind `at` that may end a message."""
+        words = self.words
         for word in (words.stop, words.call_stop if calls else ""):
-            if word and (first := text.find(word, at, limit)) >= 0:
+            if word and (first := self.text.find(word, at, limit)) >= 0:
                 return first, first + len(word)
-        if calls or not words.control or _spoken(said) or _num_media(said):
+        if calls or has_content or not words.control:
             return None
         if self.has_control:
             raise Lost("a message holds a special token")
-        token = words.control.search(text, at, limit)
+        token = words.control.search(self.text, at, limit)
         return token.span() if token else None
 
-    def _media_cuts(self, start: int, end: int) -> tuple[Span, ...]:
-        """The template's words around media."""
+    def _media_cuts(self, start: int, end: int) -> list[int]:
+        """Return the borders of the template's words around media."""
         inside = [each for each in self.stretches if start <= each.start and each.end <= end]
         lows = [start, *(each.end for each in inside)]
         highs = [*(each.start for each in inside), end]
         token = self.words.placeholder
         between = zip(lows, highs, strict=True)
-        return tuple([gap for gap in between if token and token.search(self.text, *gap)])
+        return [at for gap in between if token and token.search(self.text, *gap) for at in gap]
 
 
 def _says_more(turn: Turn) -> bool:
-    """Return whether a message says something besides its content."""
+    """Return True if a message says something besides its content."""
     return any(turn.extra.get(key) for key in (*REASONING, *CALLS))
 
 
 def _spoken(turn: Turn) -> list[str]:
-    """Return the texts of a turn that are more than white space."""
+    """Return the texts of a message that are more than white space."""
     return [text for text in turn.texts if text.strip()]
-
-
-def _num_media(turn: Turn) -> int:
-    """Return how many media a turn has."""
-    return sum(not isinstance(part, str) for part in turn.parts)
-
-
-def _trailing_media(turn: Turn) -> int:
-    """The media that follow a turn's last text."""
-    parts = [part for part in turn.parts if not isinstance(part, str) or part.strip()]
-    texts = [number for number, part in enumerate(parts) if isinstance(part, str)]
-    return len(parts) - 1 - texts[-1] if texts else len(parts)
 
 
 def _without_thinking(header: str) -> str:
@@ -300,63 +280,24 @@ def _without_thinking(header: str) -> str:
     return next((header.partition(tag)[0] for tag, _ in THINKING if tag in header), header)
 
 
-# -- what is trained on ----------------------------------------------------------------------------
-
-
-def trained_spans(regions: Iterable[Region], policy: LabelPolicy) -> tuple[Span, ...]:
-    """Return the characters that `policy` trains on in `regions` of trained turns."""
-    spans: list[Span] = []
-    for region in regions:
-        stop = region.stop if policy.end_of_turn else None
-        own = _subtract(region.start, region.end, region.cuts)
-        if stop and own and own[-1][1] == stop[0]:
-            stop = own.pop()[0], stop[1]
-        spans += [*own, stop] if stop else own
-    return tuple(spans)
-
-
-def _subtract(start: int, end: int, cuts: Iterable[Span]) -> list[Span]:
-    """``[start, end)`` without `cuts`; without any, as it is, empty or not."""
-    left: list[Span] = []
-    at, uncut = start, True
-    for low, high in sorted(cuts):
-        uncut = False
-        if at < low:
-            left.append((at, min(low, end)))
-        at = max(at, high)
-    if at < end or uncut:
-        left.append((at, end))
-    return left
-
-
 def tags_of(header: str) -> list[str]:
     """Return the tags around reasoning that a prompt ends with."""
     return [tag for pair in THINKING if pair[0] in header for tag in pair]
 
 
-def skip_space(text: str, at: int, end: int) -> int:
-    """The first position from `at` that holds no white space, at most `end`."""
-    while at < end and text[at].isspace():
-        at += 1
-    return at
-
-
-# -- the words around turns ------------------------------------------------------------------------
-
-
 def learn_words(
     render: Render, control: re.Pattern[str] | None, placeholder: re.Pattern[str] | None
 ) -> TurnWords:
-    """The words around turns, from small renderings; what they do not show is empty."""
+    """Return the words around messages, from small renderings; what they do not show is empty."""
     user, assistant = Turn("user", ("Text",)), Turn("assistant", ("Text",))
     _, between, tail = gaps(render, user, assistant) or ("", "", "")
     _, asked = gaps(render, user) or ("", "")
     _, prompted = gaps(partial(render, prompt=True), user) or ("", "")
     header = prompted[len(os.path.commonprefix([asked, prompted])) :]
     if not header and asked.strip() and between.strip() == asked.strip():
-        header = asked  # there is no prompt: the end of a user's turn (``[/INST]``)
+        header = asked  # there is no prompt: the end of a user's message (``[/INST]``)
     elif not header and between.startswith(asked):
-        begun = between[len(asked) :]  # by what follows a user's turn, if it says anything
+        begun = between[len(asked) :]  # by what follows a user's message, if it says anything
         header = begun if begun.strip() else ""
     token = control.match(tail.lstrip()) if control else None
     stop = token.group() if token else ""

@@ -29,19 +29,22 @@ _FACTS = frozenset(
 """Keys of a message that say something of it, and nothing to the user."""
 
 
-def check_written(render: Render, conversation: Conversation, names: Collection[str]) -> None:
+def check_written(
+    render: Render, conversation: Conversation, text: str, names: Collection[str]
+) -> None:
     """Raise a BadRecord (``not_rendered``) if a template leaves out tools, calls, reasoning, what
     else an assistant says, or a system prompt in the middle.
 
     Args:
         render: a conversation as the template writes it.
+        conversation: the record.
+        text: its rendering.
         names: of keys that the template may ask a message for.
     """
     said = list(_said(conversation, names))
     late = [turn for turn in conversation.turns[1:] if turn.role == "system"]
     if not said and not conversation.tools and not late:
         return
-    text = render(conversation)
     if any(part.strip() not in text for turn in late for part in turn.texts):
         what = "the chat template leaves out a system prompt behind the first turn"
         raise BadRecord("not_rendered", f"{what}: a --transform puts it elsewhere")
