@@ -13,6 +13,7 @@ from packidx.format.outputs import ExportedFile
 from packidx.index import Index, open_index
 from packidx.io import files, storage
 from packidx.io.own_files import Kind, check_free, is_within
+from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.fetch import Fetcher
 from packidx.run.workers import Progress, WorkerDied, Workers
 
@@ -48,7 +49,8 @@ def check_export(output: str, index: Index, kind: Kind) -> None:
     """
     for path in (index.path, *(index.resolve(shard.uri) for shard in index.snapshot.shards)):
         if is_within(path, output):
-            raise OptionError(f"{output} holds {path}, which is exported: name another folder")
+            holds = "is itself what" if is_within(output, path) else f"holds {path}, which"
+            raise OptionError(f"{output} {holds} is exported: name another folder")
     if is_within(output, index.path):
         raise OptionError(f"{output} is in the index {index.path}: name a folder outside of it")
     check_free(output, kind)
@@ -85,6 +87,13 @@ def _check_shards(index: Index) -> None:
     storage.overlapped(look, range(len(index.snapshot.shards)))
     for change in fetcher.take_changes():
         raise ChangedSource(change)
+
+
+def labels_of(index: Index) -> LabelPolicy:
+    """Return the rule for what is trained on that the lengths of an index were counted by."""
+    encoder = index.snapshot.lengths.encoder
+    stated = None if encoder is None else encoder.labels
+    return DEFAULT_POLICY if stated is None else LabelPolicy.parse(stated)
 
 
 def packs_in_order(

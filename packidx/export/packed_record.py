@@ -8,18 +8,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
 
-from packidx.errors import BadRecord, PackidxError, SourceError
-from packidx.index import Pack, Sample
+from packidx.errors import BadRecord, ChangedSource, PackidxError, SourceError
+from packidx.index import Index, Pack, Sample
 from packidx.io import storage
 from packidx.io.ranges import Extent
+from packidx.processor.counter import ConversationCounter
+from packidx.processor.labels import ROLE, LabelPolicy
 from packidx.records.conversation import (
     Conversation,
     Media,
+    MediaInfo,
     Turn,
     message_of,
     stated_of,
@@ -29,8 +32,9 @@ from packidx.records.dialects.parse import parse
 from packidx.records.fetch import Fetcher
 from packidx.records.media.held import ending_of
 from packidx.records.media.images import read_image
-from packidx.records.media.opener import MediaOpener
+from packidx.records.media.opener import MediaOpener, media_info
 from packidx.records.media.paths import MediaRoot
+from packidx.records.media.references import refs_of
 
 Names = list[str | list[str]]
 """Member names of a sample's media, in order of appearance; of a video's frames a list."""
@@ -63,13 +67,25 @@ class _Written(NamedTuple):
     files: Files
 
 
-def pack_members(pack: Pack, fetcher: Fetcher) -> PackMembers:
+@dataclass(frozen=True, slots=True)
+class PackReader:
+    """All that a process reads packs by."""
+
+    index: Index
+    fetcher: Fetcher
+    counter: ConversationCounter | None
+    """Counts media as they were counted for the plan; None if they cannot be compared."""
+    policy: LabelPolicy
+
+
+def pack_members(pack: Pack, reader: PackReader) -> PackMembers:
     """Read the records and media of a pack.
 
     Raises:
+        ChangedSource: a medium is another one than was counted.
         SourceError: a sample cannot be read or written; the text names shard and key.
     """
-    written = _read_all(fetcher, pack.samples)
+    written = _read_all(reader, pack.samples)
     files = {"json": orjson.dumps(_json(pack, written))}
     files |= dict(file for entry in written for file in entry.files)
     kept = sum(entry.kept is not None for entry in written)
@@ -78,24 +94,27 @@ def pack_members(pack: Pack, fetcher: Fetcher) -> PackMembers:
     return PackMembers(files, dict(zip(TOTALS, numbers, strict=True)))
 
 
-def _read_all(fetcher: Fetcher, samples: Sequence[Sample]) -> list[_Written]:
+def _read_all(reader: PackReader, samples: Sequence[Sample]) -> list[_Written]:
     """The samples in order; those that wait for a store are asked for side by side."""
-    waiting = [at for at, sample in enumerate(samples) if fetcher.waits(sample)]
-    come = storage.overlapped(lambda at: _read(fetcher, samples[at], at), waiting)
+    waiting = [at for at, sample in enumerate(samples) if reader.fetcher.waits(sample)]
+    come = storage.overlapped(lambda at: _read(reader, samples[at], at), waiting)
     opened = dict(zip(waiting, come, strict=True))
-    return [opened.get(at) or _read(fetcher, sample, at) for at, sample in enumerate(samples)]
+    return [opened.get(at) or _read(reader, sample, at) for at, sample in enumerate(samples)]
 
 
-def _read(fetcher: Fetcher, sample: Sample, position: int) -> _Written:
+def _read(reader: PackReader, sample: Sample, position: int) -> _Written:
     """A sample, whose files' names begin with its `position` in the pack.
 
     Raises:
         PackidxError: it cannot be read, parsed or written.
     """
+    fetcher = reader.fetcher
     try:
         fetched = fetcher.record(sample)
         collector = _Collector(fetched.root, fetcher.index.resolve)
-        conversation = parse(collector.opened(fetched.record))
+        conversation = with_labels(parse(collector.opened(fetched.record)), reader.policy)
+        if reader.counter is not None:
+            _check_media(sample, conversation, collector, reader.counter)
         names: Names = []
         files: Files = []
         for number, medium in enumerate(conversation.media):
@@ -118,12 +137,56 @@ def _read(fetcher: Fetcher, sample: Sample, position: int) -> _Written:
         if sample.shard is None:  # a plan from bare lengths
             raise
         shard = fetcher.index.snapshot.shards[sample.shard].uri
+        what = f"pack {sample.pack_id}, sample {sample.key!r} of shard {shard}: {error}"
+        if isinstance(error, ChangedSource):
+            raise ChangedSource(what) from error
         raise SourceError(
-            f"pack {sample.pack_id}, sample {sample.key!r} of shard {shard}: {error}; mend it and "
-            "export again, or plan without it (packidx plan --exclude)"
+            f"{what}; mend it and export again, or plan without it (packidx plan --exclude)"
         ) from error
     kinds = {medium.kind for medium in conversation.media}
     return _Written(prompts, captions, names, kinds, kept, files)
+
+
+def with_labels(conversation: Conversation, policy: LabelPolicy) -> Conversation:
+    """`conversation` whose turns say themselves if the policy does not train on them."""
+    trains = policy.trains(conversation.turns)
+    turns = [
+        turn if is_trained or turn.role != ROLE else replace(turn, train=False)
+        for turn, is_trained in zip(conversation.turns, trains, strict=True)
+    ]
+    return replace(conversation, turns=tuple(turns)) if False in trains else conversation
+
+
+def _check_media(
+    sample: Sample, talk: Conversation, collector: _Collector, counter: ConversationCounter
+) -> None:
+    """Compare the patches of what was read with those that were planned.
+
+    Raises:
+        ChangedSource: a medium has others.
+        BadRecord: a medium cannot be read.
+    """
+    planned = [[each[side] for side in "thw"] for each in sample.media or ()]
+    infos = [
+        _info_of(medium, collector) if all(grid) else None
+        for medium, grid in zip(talk.media, planned, strict=True)
+    ]
+    counted = counter.count_media([talk], [infos])
+    for number, (grid, info) in enumerate(zip(planned, infos, strict=True)):
+        here = counted.grid[number].tolist()
+        if info is not None and (number in counted.errors or here != grid):
+            raise ChangedSource(
+                f"its {talk.media[number].kind} {number} is not the one that was counted: it has "
+                f"{info.width} x {info.height} pixels and {info.num_frames} frames, which are "
+                f"patches of {here}, and {grid} were planned; restore it, or estimate and plan again"
+            )
+
+
+def _info_of(medium: Media, collector: _Collector) -> MediaInfo:
+    """Return what the bytes of a medium say of it, whatever its record states."""
+    content = [collector.files[ref][1] for ref in refs_of(medium)]
+    ref: Any = content if isinstance(medium.ref, list | tuple) else content[0]
+    return media_info(replace(medium, ref=ref, height=None, width=None), MediaRoot(""))
 
 
 def _json(pack: Pack, written: Sequence[_Written]) -> dict[str, Any]:

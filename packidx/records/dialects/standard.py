@@ -437,7 +437,10 @@ def _messages(pairs: Sequence[tuple[Any, Any]]) -> list[Record]:
 
 def _of_loongforge(record: Record) -> Record:
     """Of LoongForge: ``texts`` of turns, or ``prompts`` and ``captions``, and names of files."""
-    texts = record["texts"]
+    texts, meta = record["texts"], record.get("_meta")
+    if isinstance(meta, OBJECT) and "token_lens" in meta:
+        text = "is a pack of samples (packidx export wds), not a record: read the sources"
+        raise BadRecord("bad_record", f"the record {text} that were exported")
     kept = {k: v for k, v in record.items() if k not in ("texts", *_LISTED, *_KINDS)}
     if isinstance(texts, list):
         kept["messages"] = texts
