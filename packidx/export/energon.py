@@ -184,7 +184,9 @@ def _tars(index: Index) -> list[Shard]:
 
 def _check_keys(index: Index, sources: Sources) -> None:
     """Raise an OptionError if two samples of a folder have one key, by which Energon finds them."""
-    folders = pa.array([sources.folder_of(index.resolve(each.uri)) for each in index.snapshot.shards])
+    folders = pa.array(
+        [sources.folder_of(index.resolve(each.uri)) for each in index.snapshot.shards]
+    )
     rows = pa.concat_tables(
         index.window("samples", number, ["key", "shard", "sample_id"])
         for number in range(len(index.snapshot.windows))

@@ -43,6 +43,7 @@ from packidx.records.media.references import (
     medium_of,
     named,
     part_kind,
+    refuse_rounded,
     stated_facts,
     turn_key,
 )
@@ -249,6 +250,8 @@ def _turn(turn: Any, number: int, lists: MediaLists) -> Turn:
         if not extra.get("tool_calls"):
             raise BadRecord("bad_turn", f"turn {number} has no content")
         extra["content"] = None
+    for key in _CALLS & extra.keys():
+        refuse_rounded(extra[key], key)
     if stated in OF_TEMPLATES:
         extra["role"] = stated
     parts = _parts(content, number, lists)
@@ -402,6 +405,7 @@ def _tools(tools: Any) -> list[Any] | None:
         return None
     if not isinstance(tools, list):
         raise BadRecord("bad_record", f"'tools' is {named(tools)}, not a list")
+    refuse_rounded(tools, "tools")
     return tools
 
 
