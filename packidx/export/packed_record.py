@@ -177,8 +177,8 @@ def _check_media(
         if info is not None and (number in counted.errors or here != grid):
             raise ChangedSource(
                 f"its {talk.media[number].kind} {number} is not the one that was counted: it has "
-                f"{info.width} x {info.height} pixels and {info.num_frames} frames, which are "
-                f"patches of {here}, and {grid} were planned; restore it, or estimate and plan again"
+                f"{info.width} x {info.height} pixels and {info.num_frames} frames, patches of "
+                f"{here}, and {grid} were planned; restore it, or estimate and plan again"
             )
 
 

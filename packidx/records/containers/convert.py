@@ -352,9 +352,8 @@ def _holder(blocks: Iterator[bytes], ignore: tuple[str, ...]) -> str:
             lists.add(key)
         elif depth > 1 and not event.startswith("end_"):
             said[key] = None
-        elif event == "string" and value:
-            if _OF_ALL.search(key.lower()) or not _WORD.fullmatch(value):
-                said[key] = None
+        elif event == "string" and value and not _is_of_file(key, value):
+            said[key] = None
         depth += event.startswith("start_") - event.startswith("end_")
     holders = lists & HOLDERS
     if len(holders) != 1 or "images" in lists:
@@ -370,6 +369,11 @@ def _holder(blocks: Iterator[bytes], ignore: tuple[str, ...]) -> str:
     if f"{holder}.item" in keys:
         raise BrokenFile(f"it has {holder!r} and '{holder}.item', which cannot be told apart")
     return holder
+
+
+def _is_of_file(key: str, text: str) -> bool:
+    """Return whether a text above records says nothing of them, as a version or a split does."""
+    return _OF_ALL.search(key.lower()) is None and _WORD.fullmatch(text) is not None
 
 
 # -- tables ----------------------------------------------------------------------------------------
