@@ -184,20 +184,15 @@ def _tars(index: Index) -> list[Shard]:
 
 def _check_keys(index: Index, sources: Sources) -> None:
     """Raise an OptionError if two samples of a folder have one key, by which Energon finds them."""
-    folders = pa.array(
-        [sources.folder_of(index.resolve(each.uri)) for each in index.snapshot.shards]
-    )
-    rows = pa.concat_tables(
-        index.window("samples", number, ["key", "shard", "sample_id"])
-        for number in range(len(index.snapshot.windows))
-    )
-    rows = rows.append_column("folder", folders.take(rows["shard"]))
-    sums = [("sample_id", "count_distinct"), ("shard", "min"), ("shard", "max")]
-    found = rows.group_by(["folder", "key"]).aggregate(sums)
+    shards = [index.resolve(shard.uri) for shard in index.snapshot.shards]
+    columns, windows = ["key", "shard", "sample_id"], range(len(index.snapshot.windows))
+    rows = pa.concat_tables(index.window("samples", number, columns) for number in windows)
+    folders = pa.array(list(map(sources.folder_of, shards))).take(rows["shard"])
+    rows = rows.append_column("folder", folders).group_by(["folder", "key"])
+    found = rows.aggregate([("sample_id", "count_distinct")])
     for twice in found.filter(pc.field("sample_id_count_distinct") > 1).slice(0, 1).to_pylist():
-        shards = {index.snapshot.shards[twice[f"shard_{which}"]].uri for which in ("min", "max")}
         raise OptionError(
-            f"{' and '.join(sorted(shards))} hold two samples {twice['key']!r}, and Energon finds "
+            f"the tars of {twice['folder']} have two samples {twice['key']!r}, and Energon finds "
             "media by their names in a folder: give each sample a key of its own"
         )
 

@@ -9,12 +9,13 @@ from typing import TypeVar
 
 from packidx.digests import file_digest
 from packidx.errors import ChangedSource, OptionError, PackidxError
+from packidx.format.index import IndexManifest
 from packidx.format.outputs import ExportedFile
 from packidx.index import Index, open_index
 from packidx.io import files, storage
 from packidx.io.own_files import Kind, check_free, is_within
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.records.fetch import Fetcher
+from packidx.records.fetch import Fetcher, Snapshot
 from packidx.run.workers import Progress, WorkerDied, Workers
 
 Reader = TypeVar("Reader")
@@ -89,9 +90,10 @@ def _check_shards(index: Index) -> None:
         raise ChangedSource(change)
 
 
-def labels_of(index: Index) -> LabelPolicy:
+def labels_of(index: Snapshot) -> LabelPolicy:
     """Return the rule for what is trained on that the lengths of an index were counted by."""
-    encoder = index.snapshot.lengths.encoder
+    manifest = index.snapshot
+    encoder = (manifest.lengths if isinstance(manifest, IndexManifest) else manifest).encoder
     stated = None if encoder is None else encoder.labels
     return DEFAULT_POLICY if stated is None else LabelPolicy.parse(stated)
 

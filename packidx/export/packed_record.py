@@ -5,16 +5,18 @@ The JSON is LoongForge's packed one (``packed_multi_mix_qa``), see docs/energon-
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
 
 from packidx.errors import BadRecord, ChangedSource, PackidxError, SourceError
-from packidx.index import Index, Pack, Sample
+from packidx.export.outputs import labels_of
+from packidx.index import Pack, Sample
 from packidx.io import storage
 from packidx.io.ranges import Extent
 from packidx.processor.counter import ConversationCounter
@@ -67,25 +69,17 @@ class _Written(NamedTuple):
     files: Files
 
 
-@dataclass(frozen=True, slots=True)
-class PackReader:
-    """All that a process reads packs by."""
-
-    index: Index
-    fetcher: Fetcher
-    counter: ConversationCounter | None
-    """Counts media as they were counted for the plan; None if they cannot be compared."""
-    policy: LabelPolicy
-
-
-def pack_members(pack: Pack, reader: PackReader) -> PackMembers:
+def pack_members(pack: Pack, fetcher: Fetcher, counter: ConversationCounter | None) -> PackMembers:
     """Read the records and media of a pack.
+
+    Args:
+        counter: counts media as they were counted for the plan; None compares none.
 
     Raises:
         ChangedSource: a medium is another one than was counted.
         SourceError: a sample cannot be read or written; the text names shard and key.
     """
-    written = _read_all(reader, pack.samples)
+    written = _read_all(fetcher, counter, pack.samples)
     files = {"json": orjson.dumps(_json(pack, written))}
     files |= dict(file for entry in written for file in entry.files)
     kept = sum(entry.kept is not None for entry in written)
@@ -94,27 +88,32 @@ def pack_members(pack: Pack, reader: PackReader) -> PackMembers:
     return PackMembers(files, dict(zip(TOTALS, numbers, strict=True)))
 
 
-def _read_all(reader: PackReader, samples: Sequence[Sample]) -> list[_Written]:
+def _read_all(
+    fetcher: Fetcher, counter: ConversationCounter | None, samples: Sequence[Sample]
+) -> list[_Written]:
     """The samples in order; those that wait for a store are asked for side by side."""
-    waiting = [at for at, sample in enumerate(samples) if reader.fetcher.waits(sample)]
-    come = storage.overlapped(lambda at: _read(reader, samples[at], at), waiting)
+    read = functools.partial(_read, fetcher, counter)
+    waiting = [at for at, sample in enumerate(samples) if fetcher.waits(sample)]
+    come = storage.overlapped(lambda at: read(samples[at], at), waiting)
     opened = dict(zip(waiting, come, strict=True))
-    return [opened.get(at) or _read(reader, sample, at) for at, sample in enumerate(samples)]
+    return [opened.get(at) or read(sample, at) for at, sample in enumerate(samples)]
 
 
-def _read(reader: PackReader, sample: Sample, position: int) -> _Written:
+def _read(
+    fetcher: Fetcher, counter: ConversationCounter | None, sample: Sample, position: int
+) -> _Written:
     """A sample, whose files' names begin with its `position` in the pack.
 
     Raises:
         PackidxError: it cannot be read, parsed or written.
     """
-    fetcher = reader.fetcher
     try:
         fetched = fetcher.record(sample)
         collector = _Collector(fetched.root, fetcher.index.resolve)
-        conversation = with_labels(parse(collector.opened(fetched.record)), reader.policy)
-        if reader.counter is not None:
-            _check_media(sample, conversation, collector, reader.counter)
+        conversation = parse(collector.opened(fetched.record))
+        conversation = with_labels(conversation, labels_of(fetcher.index))
+        if counter is not None:
+            _check_media(sample, conversation, collector, counter)
         names: Names = []
         files: Files = []
         for number, medium in enumerate(conversation.media):
@@ -167,6 +166,8 @@ def _check_media(
         BadRecord: a medium cannot be read.
     """
     planned = [[each[side] for side in "thw"] for each in sample.media or ()]
+    if len(planned) != len(talk.media):
+        return
     infos = [
         _info_of(medium, collector) if all(grid) else None
         for medium, grid in zip(talk.media, planned, strict=True)

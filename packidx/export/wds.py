@@ -25,7 +25,7 @@ from packidx import digests
 from packidx.errors import OptionError, PackidxError
 from packidx.export.energon_folders import prepare_command
 from packidx.export.outputs import described, labels_of, open_exported, packs_in_order
-from packidx.export.packed_record import TOTALS, PackMembers, PackReader, pack_members
+from packidx.export.packed_record import TOTALS, PackMembers, pack_members
 from packidx.format.outputs import ExportedTar, WdsManifest
 from packidx.index import Index
 from packidx.io import files
@@ -38,9 +38,6 @@ from packidx.records.sources.energon import FOLDER
 from packidx.run import open_workers
 from packidx.run.workers import Progress
 from packidx.software import software
-
-NAMES = (".info.json", ".info.yaml", "split.yaml", "dataset.yaml", "index.sqlite", "index.uuid")
-"""All files of the folder ``.nv-meta``; `energon prepare` writes all but ``dataset.yaml``."""
 
 KIND = Kind(
     what="folder of packs as tars",
@@ -133,8 +130,7 @@ def export_wds(
     _check_whole(opened)
     counter, uncompared = _media_counter(opened)
     warnings = [] if uncompared is None else [uncompared]
-    policy = labels_of(opened)
-    if not policy.end_of_turn:
+    if not labels_of(opened).end_of_turn:
         warnings.append(
             "the plan does not train on the token that ends a turn (no-eot), which the tars cannot "
             "say: let the trainer leave it out"
@@ -169,12 +165,16 @@ def export_wds(
     )
 
 
-def _reader(index: Index, counter: ConversationCounter | None) -> PackReader:
-    return PackReader(index, Fetcher(index), counter, labels_of(index))
+_Reader = tuple[Index, Fetcher, ConversationCounter | None]
 
 
-def _read(packs: range, reader: PackReader) -> PackMembers:
-    return pack_members(reader.index.pack(packs.start), reader)
+def _reader(index: Index, counter: ConversationCounter | None) -> _Reader:
+    return index, Fetcher(index), counter
+
+
+def _read(packs: range, reader: _Reader) -> PackMembers:
+    index, fetcher, counter = reader
+    return pack_members(index.pack(packs.start), fetcher, counter)
 
 
 def _media_counter(index: Index) -> tuple[ConversationCounter | None, str | None]:

@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,9 +102,9 @@ def write_images(
     """Write the images of `sources` at the processor's size, and records that name them.
 
     Records become JSON Lines in `output`: ``messages`` of ``role`` and ``content``, and short
-    columns that say nothing of them; their images are ``images/ab/abcd….tif``, named by the digest of the original and relative to
-    `output`. An image that the processor would resize twice is copied as it is. Videos and sounds
-    stay where they are. A run that was killed goes on.
+    columns that say nothing of them. Their images are ``images/ab/abcd….tif``, named by the digest
+    of the original and relative to `output`. An image that the processor would resize twice is
+    copied as it is. Videos and sounds stay where they are. A run that was killed goes on.
 
     Args:
         sources: JSON or JSON Lines, as for `packidx.estimate_lengths`.
@@ -150,18 +151,18 @@ def write_images(
             for m, part in enumerate(shard.ranges)
             for first in range(0, part.num_records, _RECORDS)
         ]
-        total, done, used = _Done(), 0, set[str]()
+        total, done, used = Counter(dict.fromkeys(_COUNTED, 0)), 0, set[str]()
         setup = functools.partial(_encoder, settings)
         num_records = sum(part.num_records for shard in own for part in shard.ranges)
         with open_workers(engine, workers) as pool:
             for number, (each, named) in pool.run(_write, tasks, setup, here=lambda: encoder):
                 used |= named
-                total = _Done(*(sum(pair) for pair in zip(total, each, strict=True)))
+                total.update(each)
                 done += min(_RECORDS, tasks[number].range.num_records - tasks[number].first)
                 progress("records", done, num_records)
-        if total.num_unchanged and not total.num_references:
+        if total["num_unchanged"] and not total["num_references"]:
             raise SourceError(
-                f"no image of {total.num_unchanged} records can be used, so nothing is written: "
+                f"no image of {total['num_unchanged']} records can be used, so nothing is written: "
                 "packidx estimate says why, record by record"
             )
         for n, name in enumerate(names):
@@ -178,7 +179,7 @@ def write_images(
                 path.unlink()
         nbytes = sum(path.stat().st_size for path in images)
         stated = {"format": KIND.format, "version": FORMAT_VERSION, "software": software()}
-        stated |= {"encoder": encoder.fingerprint(), **total._asdict()}
+        stated |= {"encoder": encoder.fingerprint(), **total}
         files.write_json(os.path.join(built.table, KIND.manifest), stated)
     return ImagesSummary(
         path=output,
@@ -186,7 +187,7 @@ def write_images(
         num_originals=sum(_ORIGINAL in path.name for path in images),
         nbytes=nbytes,
         seconds=time.monotonic() - begun,
-        **total._asdict(),
+        **total,
     )
 
 
@@ -222,18 +223,12 @@ class _Task(NamedTuple):
     """File of the new records; images are written beside it before they get their names."""
 
 
-class _Done(NamedTuple):
-    """As in `ImagesSummary`."""
-
-    num_records: int = 0
-    num_references: int = 0
-    num_unchanged: int = 0
-    num_left_out: int = 0
+_COUNTED = ("num_records", "num_references", "num_unchanged", "num_left_out")
 
 
-def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[_Done, set[str]]:
+def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[Counter[str], set[str]]:
     """Write some records and their new images; return the names of all their images, too."""
-    num_records = num_references = num_unchanged = num_left_out = 0
+    done = Counter(dict.fromkeys(_COUNTED, 0))
     originals: dict[int, dict[str, Any]] = {}
     used: set[str] = set()
 
@@ -255,18 +250,17 @@ def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[_Done, set[str]]:
                 record = _carried(raw.key, original or {}, columns) | written
                 if conversation.text_tokens is not None:
                     record["_text_tokens"] = conversation.text_tokens
-                num_references += len(images.names)
+                done["num_references"] += len(images.names)
                 used.update(images.names)
             except BadRecord:
+                done["num_left_out" if original is None else "num_unchanged"] += 1
                 if original is None:
-                    num_left_out += 1
                     continue
-                num_unchanged += 1
                 # What other names leave no record must not be one by its own.
                 record = original if shard.layout == DEFAULT else {"rejected": original}
             out.write(orjson.dumps(record) + b"\n")
-            num_records += 1
-    return _Done(num_records, num_references, num_unchanged, num_left_out), used
+            done["num_records"] += 1
+    return done, used
 
 
 def _carried(
@@ -285,7 +279,9 @@ def _carried(
     return {
         name: value
         for name, value in kept.items()
-        if media_in(value) is None and meaning_of(name) not in LIST_KEYS
+        if media_in(value) is None
+        and meaning_of(name) not in LIST_KEYS
+        and "://" not in str(value)
     }
 
 

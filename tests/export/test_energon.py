@@ -438,7 +438,7 @@ def test_keys_by_which_energon_finds_two_samples(case: str, tmp_path: Path) -> N
     if apart:
         export_energon(index, tmp_path / "packs")
         return
-    with pytest.raises(OptionError, match="hold two samples"):
+    with pytest.raises(OptionError, match="have two samples"):
         export_energon(index, tmp_path / "packs")
     assert not (tmp_path / "packs").exists()
 

@@ -350,35 +350,6 @@ def test_kinds_stay_apart_where_the_plan_keeps_them_apart(
     assert found == groups and set(found) == {"text", "image", "image+video"}
 
 
-def test_packidx_counts_the_same_tokens(corpus: Path, processors: Path, tmp_path: Path) -> None:
-    """Qwen3-VL's template puts nothing before a conversation, so a pack is as long as its samples."""
-    lines = (corpus / "vqa_multiturn.jsonl").read_bytes().splitlines(keepends=True)
-    source, processor = tmp_path / "some.jsonl", str(processors / "qwen3-vl")
-    source.write_bytes(b"".join(lines[:200]))
-    options: dict[str, Any] = {"processor": processor, "workers": 1}
-    estimate_lengths(str(source), tmp_path / "lengths", media_root=corpus, **options)
-    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=2000)
-    index = open_index(tmp_path / "index")
-    summary = export_wds(index, tmp_path / "tars", max_count=20)
-    assert summary.num_kept == 0 and summary.num_packs > 20
-    lines, lengths = [], []
-    for pack in packs_of(tmp_path / "tars"):
-        texts, names = pack["json"]["texts"], pack["json"]["media_files"]
-        for name in flat(names):
-            (tmp_path / f"{pack['__key__']}.{name}").write_bytes(pack[name])
-        for said in zip(texts["prompts"], texts["captions"], names, strict=True):
-            own = [f"{pack['__key__']}.{name}" for name in flat(said[2])]
-            talk = {"texts": {"prompts": [said[0]], "captions": [said[1]]}, "media_files": [own]}
-            lines.append(json.dumps(talk))
-        lengths += pack["json"]["_meta"]["token_lens"]
-    (tmp_path / "talks.jsonl").write_text("\n".join(lines))
-    estimate_lengths(str(tmp_path / "talks.jsonl"), tmp_path / "again", **options)
-    again = pq.read_table(next((tmp_path / "again").glob("part-00000*"))).to_pydict()
-    assert set(again["status"]) == {"ok"}
-    assert again["length"] == lengths
-    assert sum(again["length"]) == summary.num_tokens
-
-
 def test_packs_are_not_read_as_records(export: Path, tmp_path: Path) -> None:
     summary = estimate_lengths(str(export / "*.tar"), tmp_path / "lengths", workers=1)
     assert summary.rejected == {"bad_record": summary.num_samples}

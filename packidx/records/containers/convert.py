@@ -315,17 +315,14 @@ def _parsed(blocks: Iterator[bytes], parser: str, *where: str) -> Iterator[Any]:
             else:
                 running.close()
         except (ijson.JSONError, ValueError) as error:
-            why, behind = (
-                " ".join(str(error).split())[:120],
-                f"behind element {number + len(found)}",
-            )
-            if isinstance(error, UnicodeDecodeError):
-                text = f"a text {behind} has half a character (\\udc00 to \\udfff): write it anew"
-            elif "UTF8" in why:
-                text = f"a text {behind} is not UTF-8: write the file as UTF-8"
-            else:
-                text = f"it is not JSON, or cut, {behind} ({why}): restore the file, or write one "
-                text += "record a line"
+            why, behind = " ".join(str(error).split())[:120], f"element {number + len(found)}"
+            text = f"it is not JSON, or cut, behind {behind} ({why}): restore the file, or write "
+            text += "one record a line"
+            if isinstance(error, UnicodeDecodeError) or "UTF8" in why:
+                what = (
+                    "is not UTF-8" if "UTF8" in why else "has half a character (\\udc00 to \\udfff)"
+                )
+                text = f"a text behind {behind} {what}: write the file anew"
             raise BrokenFile(text) from None
         since = 0 if found else since + len(block)
         if since > MAX_RECORD:
@@ -350,9 +347,7 @@ def _holder(blocks: Iterator[bytes], ignore: tuple[str, ...]) -> str:
             keys.add(key := value)
         elif event == "start_array" and depth == 1:
             lists.add(key)
-        elif depth > 1 and not event.startswith("end_"):
-            said[key] = None
-        elif event == "string" and value and not _is_of_file(key, value):
+        elif not event.startswith("end_") and (depth > 1 or _is_said(event, key, value)):
             said[key] = None
         depth += event.startswith("start_") - event.startswith("end_")
     holders = lists & HOLDERS
@@ -371,9 +366,11 @@ def _holder(blocks: Iterator[bytes], ignore: tuple[str, ...]) -> str:
     return holder
 
 
-def _is_of_file(key: str, text: str) -> bool:
-    """Return whether a text above records says nothing of them, as a version or a split does."""
-    return _OF_ALL.search(key.lower()) is None and _WORD.fullmatch(text) is not None
+def _is_said(event: str, key: str, value: Any) -> bool:
+    """Return whether a member above records is a text that may be of them, and no version, say."""
+    if event != "string" or not value:
+        return False
+    return _OF_ALL.search(key.lower()) is not None or not _WORD.fullmatch(value)
 
 
 # -- tables ----------------------------------------------------------------------------------------
