@@ -168,10 +168,13 @@ def _check_media(
     planned = [[each[side] for side in "thw"] for each in sample.media or ()]
     if len(planned) != len(talk.media):
         return
-    infos = [
-        _info_of(medium, collector) if all(grid) else None
-        for medium, grid in zip(talk.media, planned, strict=True)
-    ]
+    infos: list[MediaInfo | None] = [None] * len(planned)
+    for number, medium in enumerate(talk.media):
+        if all(planned[number]):  # whatever its record states of its size
+            content = [collector.files[ref][1] for ref in refs_of(medium)]
+            ref = content if isinstance(medium.ref, list | tuple) else content[0]
+            own = replace(medium, ref=ref, height=None, width=None)
+            infos[number] = media_info(own, MediaRoot(""))
     counted = counter.count_media([talk], [infos])
     for number, (grid, info) in enumerate(zip(planned, infos, strict=True)):
         here = counted.grid[number].tolist()
@@ -181,13 +184,6 @@ def _check_media(
                 f"{info.width} x {info.height} pixels and {info.num_frames} frames, patches of "
                 f"{here}, and {grid} were planned; restore it, or estimate and plan again"
             )
-
-
-def _info_of(medium: Media, collector: _Collector) -> MediaInfo:
-    """Return what the bytes of a medium say of it, whatever its record states."""
-    content = [collector.files[ref][1] for ref in refs_of(medium)]
-    ref: Any = content if isinstance(medium.ref, list | tuple) else content[0]
-    return media_info(replace(medium, ref=ref, height=None, width=None), MediaRoot(""))
 
 
 def _json(pack: Pack, written: Sequence[_Written]) -> dict[str, Any]:

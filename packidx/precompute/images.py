@@ -270,18 +270,13 @@ def _carried(
 
     Those that name a medium are left out: the new record has others.
     """
-    kept = {
-        name: value
-        for name, value in original.items()
-        if columns.get(name) == CARRIED and name not in KNOWN and value not in (None, "")
-    }
-    kept = {"id": key, **kept} if key else kept
+    carried = {name for name in original if columns.get(name) == CARRIED} - KNOWN
+    kept = {"id": key, **{name: original[name] for name in original if name in carried}}
     return {
         name: value
         for name, value in kept.items()
-        if media_in(value) is None
-        and meaning_of(name) not in LIST_KEYS
-        and "://" not in str(value)
+        if value not in (None, "") and "://" not in str(value)
+        if media_in(value) is None and meaning_of(name) not in LIST_KEYS
     }
 
 
@@ -301,7 +296,12 @@ class _Images(MediaOpener):
     def moved(self, medium: Media) -> Any:
         """Return what names a medium in the new record."""
         if medium.kind != "image":
-            located = [self._absolute(ref) for ref in refs_of(medium)]
+            refs = [
+                ref if str(ref)[:5] == "data:" else self.located_at(ref) for ref in refs_of(medium)
+            ]
+            if not all(isinstance(ref, str) for ref in refs):
+                raise BadRecord("bad_media", "a video or sound that is not a file")
+            located = [ref if ref[:5] == "data:" else urls.absolute(ref) for ref in refs]
             return located if isinstance(medium.ref, list | tuple) else located[0]
         if medium.requests:
             raise BadRecord("unsupported_media_option", "the image has options of its own")
@@ -310,15 +310,6 @@ class _Images(MediaOpener):
             raise BadRecord("bad_media", "an image without a path or bytes")
         self.names.append(self._written(read_image(source, label), label))
         return self.names[-1]
-
-    def _absolute(self, ref: Any) -> str:
-        """Return the absolute path of a medium that stays where it is."""
-        located = self.located_at(ref)
-        if not isinstance(located, str):
-            if isinstance(ref, str) and ref.startswith("data:"):
-                return ref
-            raise BadRecord("bad_media", "a video or sound that is not a file")
-        return urls.absolute(located)
 
     def _written(self, content: bytes, label: str | None) -> str:
         """Write an image unless it is there; return its path below the folder."""

@@ -19,6 +19,8 @@ from packidx.records.media.held import texts_of
 from packidx.records.media.references import TURN_KEYS, turn_key
 
 _KEYS = {"text_tokens": "_text_tokens"}  # a column's key in the record, where it has another name
+UNUSED = "unused_column"
+"""Reason of a record with content in a place that is not read."""
 CAPTIONS = ("caption", "text", "TEXT", "txt")
 """Columns of what is said of a medium, the first of which is taken."""
 IDS = ("id", "key", "__key__", "uid")

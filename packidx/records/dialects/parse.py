@@ -29,8 +29,8 @@ from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.records.dialects.questions import QUESTIONS, question_turns
 from packidx.records.dialects.sides import OF_PREFERENCES, refuse_preferences
-from packidx.records.dialects.standard import UNUSED, is_document, may_hold_media, plain_document
-from packidx.records.layout import SYSTEM
+from packidx.records.dialects.standard import is_document, may_hold_media, plain_document
+from packidx.records.layout import SYSTEM, UNUSED
 from packidx.records.media.held import media_in
 from packidx.records.media.references import (
     LIST_KEYS,

@@ -18,8 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.dialects.standard import UNUSED
-from packidx.records.layout import CAPTIONS
+from packidx.records.layout import CAPTIONS, UNUSED
 from packidx.records.media.held import texts_of
 from packidx.records.media.references import (
     LIST_KEYS,

@@ -22,6 +22,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
+from packidx.records.dialects.questions import holds_answer, is_blank, is_same
 from packidx.records.media.held import texts_of
 from packidx.records.media.references import (
     LIST_KEYS,
@@ -143,8 +144,6 @@ def _own_answers(record: Mapping[str, Any], rest: Mapping[str, Any]) -> Collecti
     Raises:
         BadRecord: ``bad_pair``, two of them differ.
     """
-    from packidx.records.dialects.questions import holds_answer, is_blank, is_same
-
     own = {name: value for name, value in rest.items() if holds_answer(name)}
     stated = {name: value for name, value in own.items() if not is_blank(value)}
     chosen, key = record.get("chosen"), turn_key(rest)

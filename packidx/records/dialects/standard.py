@@ -31,7 +31,7 @@ from packidx.format.manifest import DEFAULT, Layout
 from packidx.io.ranges import Extent
 from packidx.records.containers.tar import KEY, MEMBERS, TAR, Members
 from packidx.records.dialects.sides import take_side
-from packidx.records.layout import IDS, apply
+from packidx.records.layout import IDS, UNUSED, apply
 from packidx.records.media.held import EXTENSIONS, PAGES, kind_of_name, media_in, texts_of
 from packidx.records.media.references import (
     LIST_KEYS,
@@ -52,8 +52,6 @@ from packidx.records.media.references import (
 
 Record = dict[str, Any]
 
-UNUSED = "unused_column"
-"""Reason of a record with content in a place that is not read."""
 DOCUMENT = "document"
 """The role of a document's turn."""
 _BYTES = tuple(sorted(EXTENSIONS["image"]))
