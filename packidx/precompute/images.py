@@ -74,7 +74,7 @@ class ImagesSummary:
     num_references: int
     """To images, in the records."""
     num_unchanged: int
-    """Records that are written as they were since an image of theirs cannot be used."""
+    """Records that are written as they were since they, or an image of theirs, cannot be used."""
     num_left_out: int
     """Records that are not written since they cannot be read."""
     nbytes: int
@@ -162,7 +162,7 @@ def write_images(
                 progress("records", done, num_records)
         if total["num_unchanged"] and not total["num_references"]:
             raise SourceError(
-                f"no image of {total['num_unchanged']} records can be used, so nothing is written: "
+                f"none of {total['num_unchanged']} records can be used, so nothing is written: "
                 "packidx estimate says why, record by record"
             )
         for n, name in enumerate(names):

@@ -167,7 +167,7 @@ def test_what_cannot_be_used_is_counted_and_stays(processor: str, tmp_path: Path
     video = {"type": "video", "video": str(source / "v.mp4")}
     assert lines[1:3] == records[1:3] and video in lines[3]["messages"][0]["content"]
     (source / "x.jsonl").write_text(json.dumps(records[1]))
-    with pytest.raises(SourceError, match="no image of 1 records can be used"):
+    with pytest.raises(SourceError, match="none of 1 records can be used"):
         write_images(str(source), tmp_path / "none", processor, workers=1)
 
 
