@@ -94,6 +94,7 @@ def wds(quiet: bool, as_json: bool, **options: Any) -> None:
     with progress_bar(quiet) as progress:
         summary = export_wds(progress=progress, **options)
     print_result(summary, _show_wds, as_json)
+    warn(summary.warnings)
 
 
 def _show_wds(summary: WdsSummary) -> None:

@@ -116,7 +116,7 @@ def _show_images(written: ImagesSummary, as_json: bool) -> None:
     if written.num_originals:
         facts["copied"] = f"{count(written.num_originals)} images that it would resize twice"
     if written.num_unchanged:
-        facts["unchanged"] = f"{count(written.num_unchanged)} records with an image of no use"
+        facts["unchanged"] = f"{count(written.num_unchanged)} records that cannot be used"
     if written.num_left_out:
         facts["left out"] = f"{count(written.num_left_out)} records that cannot be read"
     print_facts("Resized", facts)

@@ -205,7 +205,8 @@ def _of_source(
     for row in rows:
         shard = manifest.shards[row["shard"]]
         try:
-            reader = container(shard.container, (source.layout or DEFAULT).delimiter)
+            layout = source.layout or DEFAULT
+            reader = container(shard.container, layout.delimiter, layout.ignore)
             path = urls.local_path(shard.uri)
             record = reader.read_row(path, row["row"], row["offset"], row["nbytes"])
         except (PackidxError, OSError):

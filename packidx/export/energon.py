@@ -21,11 +21,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from packidx import digests
 from packidx.errors import BadRecord, OptionError, PackidxError, SourceError
 from packidx.export.energon_folders import Sources, as_energon_names
-from packidx.export.outputs import described, open_exported, packs_in_order
+from packidx.export.outputs import described, labels_of, open_exported, packs_in_order
+from packidx.export.packed_record import with_labels
 from packidx.format.manifest import Shard
 from packidx.format.outputs import EnergonManifest
 from packidx.index import Index, Pack, Sample
@@ -34,6 +37,7 @@ from packidx.io.option_files import dump_yaml
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind
 from packidx.io.ranges import Extent
+from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.containers.base import RecordRange
 from packidx.records.containers.registry import container
 from packidx.records.conversation import Media, message_of, stated_of, to_record
@@ -113,6 +117,7 @@ def export_energon(
     opened = open_exported(index, output, KIND, roots)
     shards = _tars(opened)
     sources = Sources([opened.resolve(shard.uri) for shard in shards])
+    _check_keys(opened, sources)
     _check_roots(energon_roots or {}, list(sources.folders.values()))
     aux = {name: _as_seen(at, energon_roots or {}) for name, at in sources.folders.items()}
     facts = [KIND.format, VERSION, opened.id, sources.folders]
@@ -175,6 +180,21 @@ def _tars(index: Index) -> list[Shard]:
                 "wds` writes tars that hold the packs"
             )
     return shards
+
+
+def _check_keys(index: Index, sources: Sources) -> None:
+    """Raise an OptionError if two samples of a folder have one key, by which Energon finds them."""
+    shards = [index.resolve(shard.uri) for shard in index.snapshot.shards]
+    columns, windows = ["key", "shard", "sample_id"], range(len(index.snapshot.windows))
+    rows = pa.concat_tables(index.window("samples", number, columns) for number in windows)
+    folders = pa.array(list(map(sources.folder_of, shards))).take(rows["shard"])
+    rows = rows.append_column("folder", folders).group_by(["folder", "key"])
+    found = rows.aggregate([("sample_id", "count_distinct")])
+    for twice in found.filter(pc.field("sample_id_count_distinct") > 1).slice(0, 1).to_pylist():
+        raise OptionError(
+            f"the tars of {twice['folder']} have two samples {twice['key']!r}, and Energon finds "
+            "media by their names in a folder: give each sample a key of its own"
+        )
 
 
 def _as_seen(folder: str, roots: Mapping[str, str]) -> str:
@@ -258,7 +278,7 @@ def _record(reader: _Reader, sample: Sample) -> Record:
         record = standard(raw.record, reader.fetcher.layout(sample.source))
     except BadRecord as error:
         raise BadRecord(error.reason, f"{error.detail} ({path})") from None
-    return record_in_words(raw.key, record, path)
+    return record_in_words(raw.key, record, path, labels_of(reader.index))
 
 
 def _write_packs(
@@ -310,14 +330,16 @@ class Record(NamedTuple):
     """Names of members, one for each placeholder in order; of a video given as frames, all."""
 
 
-def record_in_words(key: str, record: dict[str, Any], path: str) -> Record:
+def record_in_words(
+    key: str, record: dict[str, Any], path: str, policy: LabelPolicy = DEFAULT_POLICY
+) -> Record:
     """A record of the tar at `path`, in the standard names, as a trainer needs it.
 
     Raises:
         BadRecord: it cannot be understood; it could when it was counted.
         SourceError: it has a medium that is not a member of its tar.
     """
-    conversation = parse(record)
+    conversation = with_labels(parse(record), policy)
     media: list[str] = []
     for medium in conversation.media:
         for ref in medium.ref if isinstance(medium.ref, list) else [medium.ref]:

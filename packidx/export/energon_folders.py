@@ -54,6 +54,10 @@ class Sources:
         """Return what a pack calls the folder of a shard; None where there is only one."""
         return self._names[self._shards[path][0]] if len(self.folders) > 1 else None
 
+    def folder_of(self, path: str) -> str | None:
+        """Return the folder of a shard; None of another file."""
+        return self._shards[path][0] if path in self._shards else None
+
     def _folder_of(self, path: str) -> str:
         own = folder = path.rpartition("/")[0] or "/"
         while True:

@@ -9,11 +9,13 @@ from typing import TypeVar
 
 from packidx.digests import file_digest
 from packidx.errors import ChangedSource, OptionError, PackidxError
+from packidx.format.index import IndexManifest
 from packidx.format.outputs import ExportedFile
 from packidx.index import Index, open_index
 from packidx.io import files, storage
 from packidx.io.own_files import Kind, check_free, is_within
-from packidx.records.fetch import Fetcher
+from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
+from packidx.records.fetch import Fetcher, Snapshot
 from packidx.run.workers import Progress, WorkerDied, Workers
 
 Reader = TypeVar("Reader")
@@ -48,7 +50,8 @@ def check_export(output: str, index: Index, kind: Kind) -> None:
     """
     for path in (index.path, *(index.resolve(shard.uri) for shard in index.snapshot.shards)):
         if is_within(path, output):
-            raise OptionError(f"{output} holds {path}, which is exported: name another folder")
+            holds = "is itself what" if is_within(output, path) else f"holds {path}, which"
+            raise OptionError(f"{output} {holds} is exported: name another folder")
     if is_within(output, index.path):
         raise OptionError(f"{output} is in the index {index.path}: name a folder outside of it")
     check_free(output, kind)
@@ -85,6 +88,14 @@ def _check_shards(index: Index) -> None:
     storage.overlapped(look, range(len(index.snapshot.shards)))
     for change in fetcher.take_changes():
         raise ChangedSource(change)
+
+
+def labels_of(index: Snapshot) -> LabelPolicy:
+    """Return the rule for what is trained on that the lengths of an index were counted by."""
+    manifest = index.snapshot
+    encoder = (manifest.lengths if isinstance(manifest, IndexManifest) else manifest).encoder
+    stated = None if encoder is None else encoder.labels
+    return DEFAULT_POLICY if stated is None else LabelPolicy.parse(stated)
 
 
 def packs_in_order(

@@ -5,6 +5,7 @@ The JSON is LoongForge's packed one (``packed_multi_mix_qa``), see docs/energon-
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Sequence
@@ -13,13 +14,17 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from packidx.errors import BadRecord, PackidxError, SourceError
+from packidx.errors import BadRecord, ChangedSource, PackidxError, SourceError
+from packidx.export.outputs import labels_of
 from packidx.index import Pack, Sample
 from packidx.io import storage
 from packidx.io.ranges import Extent
+from packidx.processor.counter import ConversationCounter
+from packidx.processor.labels import ROLE, LabelPolicy
 from packidx.records.conversation import (
     Conversation,
     Media,
+    MediaInfo,
     Turn,
     message_of,
     stated_of,
@@ -29,8 +34,9 @@ from packidx.records.dialects.parse import parse
 from packidx.records.fetch import Fetcher
 from packidx.records.media.held import ending_of
 from packidx.records.media.images import read_image
-from packidx.records.media.opener import MediaOpener
+from packidx.records.media.opener import MediaOpener, media_info
 from packidx.records.media.paths import MediaRoot
+from packidx.records.media.references import refs_of
 
 Names = list[str | list[str]]
 """Member names of a sample's media, in order of appearance; of a video's frames a list."""
@@ -63,13 +69,17 @@ class _Written(NamedTuple):
     files: Files
 
 
-def pack_members(pack: Pack, fetcher: Fetcher) -> PackMembers:
+def pack_members(pack: Pack, fetcher: Fetcher, counter: ConversationCounter | None) -> PackMembers:
     """Read the records and media of a pack.
 
+    Args:
+        counter: counts media as they were counted for the plan; None compares none.
+
     Raises:
+        ChangedSource: a medium is another one than was counted.
         SourceError: a sample cannot be read or written; the text names shard and key.
     """
-    written = _read_all(fetcher, pack.samples)
+    written = _read_all(fetcher, counter, pack.samples)
     files = {"json": orjson.dumps(_json(pack, written))}
     files |= dict(file for entry in written for file in entry.files)
     kept = sum(entry.kept is not None for entry in written)
@@ -78,15 +88,20 @@ def pack_members(pack: Pack, fetcher: Fetcher) -> PackMembers:
     return PackMembers(files, dict(zip(TOTALS, numbers, strict=True)))
 
 
-def _read_all(fetcher: Fetcher, samples: Sequence[Sample]) -> list[_Written]:
+def _read_all(
+    fetcher: Fetcher, counter: ConversationCounter | None, samples: Sequence[Sample]
+) -> list[_Written]:
     """The samples in order; those that wait for a store are asked for side by side."""
+    read = functools.partial(_read, fetcher, counter)
     waiting = [at for at, sample in enumerate(samples) if fetcher.waits(sample)]
-    come = storage.overlapped(lambda at: _read(fetcher, samples[at], at), waiting)
+    come = storage.overlapped(lambda at: read(samples[at], at), waiting)
     opened = dict(zip(waiting, come, strict=True))
-    return [opened.get(at) or _read(fetcher, sample, at) for at, sample in enumerate(samples)]
+    return [opened.get(at) or read(sample, at) for at, sample in enumerate(samples)]
 
 
-def _read(fetcher: Fetcher, sample: Sample, position: int) -> _Written:
+def _read(
+    fetcher: Fetcher, counter: ConversationCounter | None, sample: Sample, position: int
+) -> _Written:
     """A sample, whose files' names begin with its `position` in the pack.
 
     Raises:
@@ -96,6 +111,9 @@ def _read(fetcher: Fetcher, sample: Sample, position: int) -> _Written:
         fetched = fetcher.record(sample)
         collector = _Collector(fetched.root, fetcher.index.resolve)
         conversation = parse(collector.opened(fetched.record))
+        conversation = with_labels(conversation, labels_of(fetcher.index))
+        if counter is not None:
+            _check_media(sample, conversation, collector, counter)
         names: Names = []
         files: Files = []
         for number, medium in enumerate(conversation.media):
@@ -118,12 +136,54 @@ def _read(fetcher: Fetcher, sample: Sample, position: int) -> _Written:
         if sample.shard is None:  # a plan from bare lengths
             raise
         shard = fetcher.index.snapshot.shards[sample.shard].uri
+        what = f"pack {sample.pack_id}, sample {sample.key!r} of shard {shard}: {error}"
+        if isinstance(error, ChangedSource):
+            raise ChangedSource(what) from error
         raise SourceError(
-            f"pack {sample.pack_id}, sample {sample.key!r} of shard {shard}: {error}; mend it and "
-            "export again, or plan without it (packidx plan --exclude)"
+            f"{what}; mend it and export again, or plan without it (packidx plan --exclude)"
         ) from error
     kinds = {medium.kind for medium in conversation.media}
     return _Written(prompts, captions, names, kinds, kept, files)
+
+
+def with_labels(conversation: Conversation, policy: LabelPolicy) -> Conversation:
+    """`conversation` whose turns say themselves if the policy does not train on them."""
+    trains = policy.trains(conversation.turns)
+    turns = [
+        turn if is_trained or turn.role != ROLE else replace(turn, train=False)
+        for turn, is_trained in zip(conversation.turns, trains, strict=True)
+    ]
+    return replace(conversation, turns=tuple(turns)) if False in trains else conversation
+
+
+def _check_media(
+    sample: Sample, talk: Conversation, collector: _Collector, counter: ConversationCounter
+) -> None:
+    """Compare the patches of what was read with those that were planned.
+
+    Raises:
+        ChangedSource: a medium has others.
+        BadRecord: a medium cannot be read.
+    """
+    planned = [[each[side] for side in "thw"] for each in sample.media or ()]
+    if len(planned) != len(talk.media):
+        return
+    infos: list[MediaInfo | None] = [None] * len(planned)
+    for number, medium in enumerate(talk.media):
+        if all(planned[number]):  # whatever its record states of its size
+            content = [collector.files[ref][1] for ref in refs_of(medium)]
+            ref = content if isinstance(medium.ref, list | tuple) else content[0]
+            own = replace(medium, ref=ref, height=None, width=None)
+            infos[number] = media_info(own, MediaRoot(""))
+    counted = counter.count_media([talk], [infos])
+    for number, (grid, info) in enumerate(zip(planned, infos, strict=True)):
+        here = counted.grid[number].tolist()
+        if info is not None and (number in counted.errors or here != grid):
+            raise ChangedSource(
+                f"its {talk.media[number].kind} {number} is not the one that was counted: it has "
+                f"{info.width} x {info.height} pixels and {info.num_frames} frames, patches of "
+                f"{here}, and {grid} were planned; restore it, or estimate and plan again"
+            )
 
 
 def _json(pack: Pack, written: Sequence[_Written]) -> dict[str, Any]:

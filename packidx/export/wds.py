@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from tarfile import BLOCKSIZE, RECORDSIZE
@@ -24,7 +24,7 @@ from typing import Any
 from packidx import digests
 from packidx.errors import OptionError, PackidxError
 from packidx.export.energon_folders import prepare_command
-from packidx.export.outputs import described, open_exported, packs_in_order
+from packidx.export.outputs import described, labels_of, open_exported, packs_in_order
 from packidx.export.packed_record import TOTALS, PackMembers, pack_members
 from packidx.format.outputs import ExportedTar, WdsManifest
 from packidx.index import Index
@@ -32,14 +32,12 @@ from packidx.io import files
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind
 from packidx.io.sizes import parse_size
+from packidx.processor.counter import ConversationCounter
 from packidx.records.fetch import Fetcher
 from packidx.records.sources.energon import FOLDER
 from packidx.run import open_workers
 from packidx.run.workers import Progress
 from packidx.software import software
-
-NAMES = (".info.json", ".info.yaml", "split.yaml", "dataset.yaml", "index.sqlite", "index.uuid")
-"""All files of the folder ``.nv-meta``; `energon prepare` writes all but ``dataset.yaml``."""
 
 KIND = Kind(
     what="folder of packs as tars",
@@ -82,6 +80,8 @@ class WdsSummary:
     """Samples that ``texts`` does not say all of: their messages are under ``_meta``."""
     prepare: str | None
     """Command to run before Energon reads the tars; None if it was run."""
+    warnings: list[str]
+    """What the tars do not say, or could not be compared with the plan, a sentence each."""
     seconds: float
 
 
@@ -116,6 +116,7 @@ def export_wds(
         OptionError: an option or `output` cannot be used, or the plan is of pieces of samples or of
             samples that a transform changes: neither is a record.
         SourceError: a sample cannot be read; the text names its pack, key and shard.
+        ChangedSource: a shard or a medium is not the one that was counted.
         FormatError: the index is damaged.
     """
     begun = time.monotonic()
@@ -127,6 +128,13 @@ def export_wds(
     output = os.fspath(output)
     opened = open_exported(index, output, KIND, roots)
     _check_whole(opened)
+    counter, uncompared = _media_counter(opened)
+    warnings = [] if uncompared is None else [uncompared]
+    if not labels_of(opened).end_of_turn:
+        warnings.append(
+            "the plan does not train on the token that ends a turn (no-eot), which the tars cannot "
+            "say: let the trainer leave it out"
+        )
     readers = open_workers(engine, workers, most=opened.num_packs // _PACKS_PER_PROCESS)
     options = {"max_count": max_count, "max_bytes": max_bytes}
     head = {"format": KIND.format, "version": VERSION, "snapshot_id": opened.id, "options": options}
@@ -135,7 +143,7 @@ def export_wds(
     with replacing(output, KIND, identity, uploaded) as built, readers:
         files.remove_tree(built.table)  # what a run that was killed has left
         os.makedirs(os.path.join(built.table, FOLDER))
-        setup = functools.partial(_reader, opened)
+        setup = functools.partial(_reader, opened, counter)
         packs = packs_in_order(opened, _read, setup, readers, progress)
         digits = max(6, len(str(opened.num_packs - 1)))
         tars, totals = _write_tars(built.table, _numbered(packs, **options), digits)
@@ -151,18 +159,41 @@ def export_wds(
         num_shards=len(tars),
         num_bytes=sum(tar.bytes for tar in tars),
         prepare=left,
+        warnings=warnings,
         seconds=time.monotonic() - begun,
         **totals,
     )
 
 
-def _reader(index: Index) -> tuple[Index, Fetcher]:
-    return index, Fetcher(index)
+_Reader = tuple[Index, Fetcher, ConversationCounter | None]
 
 
-def _read(packs: range, reader: tuple[Index, Fetcher]) -> PackMembers:
-    index, fetcher = reader
-    return pack_members(index.pack(packs.start), fetcher)
+def _reader(index: Index, counter: ConversationCounter | None) -> _Reader:
+    return index, Fetcher(index), counter
+
+
+def _read(packs: range, reader: _Reader) -> PackMembers:
+    index, fetcher, counter = reader
+    return pack_members(index.pack(packs.start), fetcher, counter)
+
+
+def _media_counter(index: Index) -> tuple[ConversationCounter | None, str | None]:
+    """Return what counts media as they were counted for a plan, or why there is none."""
+    from packidx.encode.loading import load_processor
+
+    encoder, counts = index.snapshot.lengths.encoder, index.packs(["num_images", "num_videos"])
+    if encoder is None or encoder.name is None or encoder.settings is None:
+        return None, None  # no sizes were planned
+    if not any(any(column.to_pylist()) for column in counts.columns):
+        return None, None
+    try:
+        files = load_processor(encoder.name, labels_of(index), encoder.overrides)
+        if files.family is not None and files.fingerprint() == encoder.fingerprint:
+            return ConversationCounter(replace(files, tokenizer=None, template=None)), None
+        reason = "is of no known family" if files.family is None else "is another one here"
+    except (PackidxError, OSError) as error:
+        reason = f"cannot be loaded: {error}"
+    return None, f"the sizes of media were not compared with the plan: {encoder.name} {reason}"
 
 
 def _numbered(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,6 +24,9 @@ def load_yaml(data: bytes | str) -> Any:
     Raises:
         ValueError: it is not valid or names a key twice; the message has the line.
     """
+    text = data if isinstance(data, str) else data.decode("utf-8", "replace")
+    if re.search(r"^%YAML(?! +1\.2\s)", text, re.MULTILINE):
+        raise ValueError("leave %YAML out: files are read as YAML 1.2")
     try:
         return YAML(typ="safe", pure=True).load(data)
     except MarkedYAMLError as error:

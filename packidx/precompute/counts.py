@@ -256,7 +256,9 @@ def _manifest(
 # -- where it is written ---------------------------------------------------------------------------
 
 
-def check_output(output: str, shards: Sequence[InputFile], sources: Sequence[str]) -> None:
+def check_output(
+    output: str, shards: Sequence[InputFile], sources: Sequence[str], kind: Kind = KIND
+) -> None:
     """Refuse an output that would replace or mix with what is not precompute's own.
 
     Raises:
@@ -281,11 +283,14 @@ def check_output(output: str, shards: Sequence[InputFile], sources: Sequence[str
                     f"{output} lies in the source {name}, which would then hold the data twice: "
                     "name a folder outside it"
                 )
-    check_free(output, KIND)
+    check_free(output, kind)
 
 
-def output_names(shards: Sequence[InputFile]) -> list[str]:
+def output_names(shards: Sequence[InputFile], separator: str = "/") -> list[str]:
     """Each shard's path below the output: the shortest end of its own that tells it from the rest.
+
+    Args:
+        separator: between the parts of a path.
 
     Raises:
         OptionError: sides of preference pairs are taken, of which a record has two.
@@ -308,7 +313,7 @@ def output_names(shards: Sequence[InputFile]) -> list[str]:
     for shard, name in zip(shards, short_names([shard.path for shard in shards]), strict=True):
         endings = {"jsonl": 0, "parquet": 0, "json": 1}.get(shard.container, 2)
         stem = name.rsplit(".", endings)[0] if endings else name
-        names.append(f"{stem}.jsonl" if endings else name)
+        names.append((f"{stem}.jsonl" if endings else name).replace("/", separator))
     taken: dict[str, str] = {_folded(KIND.manifest): "packidx's own manifest"}
     for is_folder in (False, True):  # no folder may have the name of a file
         for shard, name in zip(shards, names, strict=True):

@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,22 +28,23 @@ from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.estimate.counter import CounterSettings, RecordCounter, ShardContext
 from packidx.estimate.job import job_shards
-from packidx.format.manifest import Layout
+from packidx.export.packed_record import messages_of
+from packidx.format.manifest import DEFAULT, Layout
 from packidx.format.schema import FORMAT_VERSION
 from packidx.io import files, urls
 from packidx.io.output_folder import replacing
-from packidx.io.own_files import Kind, check_free
+from packidx.io.own_files import Kind
 from packidx.precompute.counts import check_output, output_names
 from packidx.records.containers.base import RecordRange
+from packidx.records.conversation import Media
+from packidx.records.dialects.parse import parse
+from packidx.records.layout import KNOWN
+from packidx.records.ledger import CARRIED, meaning_of
+from packidx.records.media.held import media_in
 from packidx.records.media.images import open_image, read_image
 from packidx.records.media.opener import MediaOpener
 from packidx.records.media.paths import MediaRoot, check_folder, check_remote
-from packidx.records.media.references import (
-    REFERENCE_KEYS,
-    frames_of,
-    reference_of,
-    requests_of,
-)
+from packidx.records.media.references import LIST_KEYS, refs_of
 from packidx.records.shards import read_records, scan_shards
 from packidx.records.sources.find_shards import find_shards
 from packidx.run import open_workers
@@ -72,7 +74,7 @@ class ImagesSummary:
     num_references: int
     """To images, in the records."""
     num_unchanged: int
-    """Records that are written as they were since an image of theirs cannot be used."""
+    """Records that are written as they were since they, or an image of theirs, cannot be used."""
     num_left_out: int
     """Records that are not written since they cannot be read."""
     nbytes: int
@@ -99,10 +101,10 @@ def write_images(
 ) -> ImagesSummary:
     """Write the images of `sources` at the processor's size, and records that name them.
 
-    Records become JSON Lines in `output`, in the standard names that `columns` and `tags` give;
-    their images are ``images/ab/abcd….tif``, named by the digest of the original and relative to
-    `output`. An image that the processor would resize twice is copied as it is. Videos and sounds
-    stay where they are. A run that was killed goes on.
+    Records become JSON Lines in `output`: ``messages`` of ``role`` and ``content``, and short
+    columns that say nothing of them. Their images are ``images/ab/abcd….tif``, named by the digest
+    of the original and relative to `output`. An image that the processor would resize twice is
+    copied as it is. Videos and sounds stay where they are. A run that was killed goes on.
 
     Args:
         sources: JSON or JSON Lines, as for `packidx.estimate_lengths`.
@@ -133,9 +135,8 @@ def write_images(
             raise OptionError(
                 f"{shard.path} is {shard.container}: --images writes records of JSON and JSON Lines"
             )
-    names = [name.replace("/", "__") for name in output_names(shards)]
-    check_output(output, shards, given)
-    check_free(output, KIND)
+    names = output_names(shards, "__")
+    check_output(output, shards, given, KIND)
     encoder = _encoder(settings)
     encoder.own_patches()  # raises if the processor makes its pixels itself
     scans = scan_shards(shards, num_workers(workers), progress)
@@ -150,18 +151,18 @@ def write_images(
             for m, part in enumerate(shard.ranges)
             for first in range(0, part.num_records, _RECORDS)
         ]
-        total, done, used = _Done(), 0, set[str]()
+        total, done, used = Counter(dict.fromkeys(_COUNTED, 0)), 0, set[str]()
         setup = functools.partial(_encoder, settings)
         num_records = sum(part.num_records for shard in own for part in shard.ranges)
         with open_workers(engine, workers) as pool:
             for number, (each, named) in pool.run(_write, tasks, setup, here=lambda: encoder):
                 used |= named
-                total = _Done(*(sum(pair) for pair in zip(total, each, strict=True)))
+                total.update(each)
                 done += min(_RECORDS, tasks[number].range.num_records - tasks[number].first)
                 progress("records", done, num_records)
-        if total.num_unchanged and not total.num_references:
+        if total["num_unchanged"] and not total["num_references"]:
             raise SourceError(
-                f"no image of {total.num_unchanged} records can be used, so nothing is written: "
+                f"none of {total['num_unchanged']} records can be used, so nothing is written: "
                 "packidx estimate says why, record by record"
             )
         for n, name in enumerate(names):
@@ -178,7 +179,7 @@ def write_images(
                 path.unlink()
         nbytes = sum(path.stat().st_size for path in images)
         stated = {"format": KIND.format, "version": FORMAT_VERSION, "software": software()}
-        stated |= {"encoder": encoder.fingerprint(), **total._asdict()}
+        stated |= {"encoder": encoder.fingerprint(), **total}
         files.write_json(os.path.join(built.table, KIND.manifest), stated)
     return ImagesSummary(
         path=output,
@@ -186,7 +187,7 @@ def write_images(
         num_originals=sum(_ORIGINAL in path.name for path in images),
         nbytes=nbytes,
         seconds=time.monotonic() - begun,
-        **total._asdict(),
+        **total,
     )
 
 
@@ -222,18 +223,12 @@ class _Task(NamedTuple):
     """File of the new records; images are written beside it before they get their names."""
 
 
-class _Done(NamedTuple):
-    """As in `ImagesSummary`."""
-
-    num_records: int = 0
-    num_references: int = 0
-    num_unchanged: int = 0
-    num_left_out: int = 0
+_COUNTED = ("num_records", "num_references", "num_unchanged", "num_left_out")
 
 
-def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[_Done, set[str]]:
+def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[Counter[str], set[str]]:
     """Write some records and their new images; return the names of all their images, too."""
-    num_records = num_references = num_unchanged = num_left_out = 0
+    done = Counter(dict.fromkeys(_COUNTED, 0))
     originals: dict[int, dict[str, Any]] = {}
     used: set[str] = set()
 
@@ -241,31 +236,52 @@ def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[_Done, set[str]]:
         originals[row] = record
         return record
 
-    shard = task.shard
-    raws = read_records(shard.path, task.range, shard.container, shard.layout, noted)
+    shard, columns = task.shard, dict[str, str]()
+    raws = read_records(shard.path, task.range, shard.container, shard.layout, noted, columns)
     with files.atomic_file(task.lines) as out:
         for raw in itertools.islice(raws, task.first, task.first + _RECORDS):
             images = _Images(shard.root, task, encoder)
             original = originals.pop(raw.row, None)
-            record = original
             try:
                 if isinstance(raw.record, BadRecord):
                     raise raw.record
-                record = images.opened(raw.record)
-                num_references += len(images.names)
+                conversation = parse(raw.record, has_media=shard.has_media)
+                written = messages_of(conversation, [*map(images.moved, conversation.media)])
+                record = _carried(raw.key, original or {}, columns) | written
+                if conversation.text_tokens is not None:
+                    record["_text_tokens"] = conversation.text_tokens
+                done["num_references"] += len(images.names)
                 used.update(images.names)
             except BadRecord:
-                num_unchanged += record is not None
-            if record is None:
-                num_left_out += 1
-                continue
+                done["num_left_out" if original is None else "num_unchanged"] += 1
+                if original is None:
+                    continue
+                # What other names leave no record must not be one by its own.
+                record = original if shard.layout == DEFAULT else {"rejected": original}
             out.write(orjson.dumps(record) + b"\n")
-            num_records += 1
-    return _Done(num_records, num_references, num_unchanged, num_left_out), used
+            done["num_records"] += 1
+    return done, used
+
+
+def _carried(
+    key: str | None, original: Mapping[str, Any], columns: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the id of a record and the columns that say nothing of what it trains on.
+
+    Those that name a medium are left out: the new record has others.
+    """
+    carried = {name for name in original if columns.get(name) == CARRIED} - KNOWN
+    kept = {"id": key, **{name: original[name] for name in original if name in carried}}
+    return {
+        name: value
+        for name, value in kept.items()
+        if value not in (None, "") and "://" not in str(value)
+        if media_in(value) is None and meaning_of(name) not in LIST_KEYS
+    }
 
 
 class _Images(MediaOpener):
-    """Writes the images of a record and puts their new paths into it.
+    """Writes the images of a record.
 
     Attributes:
         names: new paths of its images, one per reference.
@@ -277,27 +293,23 @@ class _Images(MediaOpener):
         self._scratch = os.path.dirname(task.lines)
         self.names: list[str] = []
 
-    def entry(self, kind: str, entry: Any, is_part: bool = False) -> Any:
-        """See the base."""
-        if kind != "image":
-            return self._located_entry(kind, entry)
-        if requests_of(kind, entry) is not None:
+    def moved(self, medium: Media) -> Any:
+        """Return what names a medium in the new record."""
+        if medium.kind != "image":
+            refs = [
+                ref if str(ref)[:5] == "data:" else self.located_at(ref) for ref in refs_of(medium)
+            ]
+            if not all(isinstance(ref, str) for ref in refs):
+                raise BadRecord("bad_media", "a video or sound that is not a file")
+            located = [ref if ref[:5] == "data:" else urls.absolute(ref) for ref in refs]
+            return located if isinstance(medium.ref, list | tuple) else located[0]
+        if medium.requests:
             raise BadRecord("unsupported_media_option", "the image has options of its own")
-        source, label = self._located(reference_of(entry))
+        source, label = self._located(medium.ref)
         if source is None:
             raise BadRecord("bad_media", "an image without a path or bytes")
         self.names.append(self._written(read_image(source, label), label))
-        return _with_path(entry, self.names[-1])
-
-    def _located_entry(self, kind: str, entry: Any) -> Any:
-        """Return an entry of another kind with absolute paths: the new records lie elsewhere."""
-        key, frames = frames_of(entry) if kind == "video" else (None, None)
-        if frames is not None:
-            located = [self._located_entry("image", frame) for frame in frames]
-            return located if key is None else {**entry, key: located}
-        ref = reference_of(entry)
-        path = self.located_at(ref)
-        return _with_path(entry, path) if isinstance(ref, str) and isinstance(path, str) else entry
+        return self.names[-1]
 
     def _written(self, content: bytes, label: str | None) -> str:
         """Write an image unless it is there; return its path below the folder."""
@@ -322,16 +334,3 @@ class _Images(MediaOpener):
         os.chmod(name, 0o644)
         os.replace(name, path)
         return stem + ending
-
-
-def _with_path(entry: Any, path: str) -> Any:
-    """Return an entry of a media list, or a part of a message, that names another file."""
-    if not isinstance(entry, Mapping):
-        return path
-    key = next(name for name in REFERENCE_KEYS if entry.get(name) is not None)
-    if isinstance(entry[key], Mapping):
-        return {**entry, key: _with_path(entry[key], path)}
-    if key in ("bytes", "base64", "data"):
-        kept = {name: value for name, value in entry.items() if name not in REFERENCE_KEYS}
-        return {**kept, "path": path}
-    return {**entry, key: path}

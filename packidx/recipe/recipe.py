@@ -121,6 +121,7 @@ def recipe_of(text: str, where: str) -> Recipe:
         raise OptionError(f"{where} has no plan.capacity: how many tokens may a pack hold?")
     for name in ("mix", "cost"):
         if isinstance(plan.get(name), dict):  # written name: weight, one on a line
+            _check_names(f"{where}: plan.{name}", plan[name])
             plan[name] = [f"{key}={value}" for key, value in plan[name].items()]
     if isinstance(plan.get("cost"), list):
         plan["cost"] = ",".join(map(str, plan["cost"]))
@@ -151,7 +152,7 @@ def to_yaml_value(recipe: Recipe) -> str:
     estimate = {
         name: recipe.estimate[name]
         for name in Estimate.__struct_fields__
-        if recipe.estimate.get(name)
+        if recipe.estimate.get(name) or (name, recipe.estimate.get(name)) == ("max_rejected", 0)
     }
     value: dict[str, Any] = {"sources": _written_sources(recipe.sources), "estimate": estimate}
     value["plan"] = plan
@@ -173,7 +174,15 @@ def _sources(where: str, given: Any) -> tuple[str | DataSet, ...]:
             f"{where} is {given!r:.100}: give a file, glob or folder, a list of them, or names "
             "with one each"
         )
-    return tuple(_source(f"{where}.{name}", str(name), entry) for name, entry in given.items())
+    _check_names(where, given)
+    return tuple(_source(f"{where}.{name}", name, entry) for name, entry in given.items())
+
+
+def _check_names(where: str, given: Mapping[Any, Any]) -> None:
+    """Raise an OptionError if a name is not text: 010 is the number 10, and null is nothing."""
+    for name in given:
+        if not isinstance(name, str):
+            raise OptionError(f"{where} has a name that YAML reads as {name}: put it in quotes")
 
 
 def _source(where: str, name: str, given: Any) -> DataSet:

@@ -19,6 +19,8 @@ from packidx.records.media.held import texts_of
 from packidx.records.media.references import TURN_KEYS, turn_key
 
 _KEYS = {"text_tokens": "_text_tokens"}  # a column's key in the record, where it has another name
+UNUSED = "unused_column"
+"""Reason of a record with content in a place that is not read."""
 CAPTIONS = ("caption", "text", "TEXT", "txt")
 """Columns of what is said of a medium, the first of which is taken."""
 IDS = ("id", "key", "__key__", "uid")
@@ -38,8 +40,8 @@ _RIVALS = {
     "caption": CAPTIONS,
     "text": CAPTIONS,
 }  # keys of the same meaning as a stated column, so that no other is taken for it
-_KNOWN = frozenset((*COLUMNS, *(name for names in _RIVALS.values() for name in names)))
-# names with a meaning, which they lose where they are stated to be something else
+KNOWN = frozenset((*COLUMNS, *(name for names in _RIVALS.values() for name in names)))
+"""Names with a meaning, which they lose where they are stated to be something else."""
 _REQUIRED = ("messages", "input_ids", "labels", "prompt", "response", "caption", "text")
 _STRUCTURED = frozenset(
     (*TURN_KEYS, "input_ids", "labels", "mm_inputs_meta", "history")
@@ -79,7 +81,7 @@ def _renamed(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
     and what is stated to be another one, is left out."""
     hidden = {name for standard in layout.columns for name in _RIVALS.get(standard, (standard,))}
     hidden.update(_KEYS.get(standard, standard) for standard in layout.columns)
-    hidden |= layout.stated_columns & _KNOWN
+    hidden |= layout.stated_columns & KNOWN
     renamed = {k: v for k, v in record.items() if k not in hidden}
     for standard, name in layout.columns.items():
         if (value := _stated(record, name)) is not None:

@@ -27,8 +27,8 @@ from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.questions import ANSWERS
 from packidx.records.dialects.sides import BESIDE
-from packidx.records.dialects.standard import UNUSED, key_of, standard
-from packidx.records.layout import CAPTIONS
+from packidx.records.dialects.standard import key_of, standard
+from packidx.records.layout import CAPTIONS, UNUSED
 from packidx.records.media.held import (
     EXTENSIONS,
     NUMBERS,

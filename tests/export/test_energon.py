@@ -415,3 +415,41 @@ def test_s3_at_both_ends(index: Path, tmp_path: Path) -> None:
         assert b"src: msc://_s3-corpus/web\n" in storage.read(f"{URL}/packs/metadataset.yaml")
         storage.write(f"{URL}/full/mine.txt", b"mine")
         refused(f"{URL}/index", f"{URL}/full", "mine.txt")
+
+
+# keys of the samples of each tar, by path -> True if they can be told apart
+KEYS: dict[str, tuple[dict[str, list[str]], bool]] = {
+    "two tars": ({"s-0.tar": ["0000", "0001"], "s-1.tar": ["0001"]}, False),
+    "one tar": ({"s-0.tar": ["0000", "0001", "0000"]}, False),
+    "folders of keys": ({"s-0.tar": ["a/0", "b/0"]}, True),
+    "folders of tars": ({"a/s-0.tar": ["0"], "b/s-0.tar": ["0"]}, True),
+}
+
+
+@pytest.mark.parametrize("case", KEYS)
+def test_keys_by_which_energon_finds_two_samples(case: str, tmp_path: Path) -> None:
+    keys, apart = KEYS[case]
+    for path, names in keys.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        text = dumped({"messages": turns("<image>Why?")})
+        members = [((f"{n}.json", text), (f"{n}.png", picture(1))) for n in names]
+        put(tmp_path / path, [each for pair in members for each in pair])
+    index = planned(tmp_path, *(tmp_path / path for path in keys))
+    if apart:
+        export_energon(index, tmp_path / "packs")
+        return
+    with pytest.raises(OptionError, match="have two samples"):
+        export_energon(index, tmp_path / "packs")
+    assert not (tmp_path / "packs").exists()
+
+
+def test_turns_that_are_not_trained_on_say_so(processors: Path, tmp_path: Path) -> None:
+    talk = {"messages": [*turns("Why?"), *turns("And why?")]}
+    put(tmp_path / "s-0.tar", [("0.json", dumped(talk))])
+    given: dict[str, Any] = {"processor": processors / "qwen2.5-vl", "labels": "last"}
+    estimate_lengths(str(tmp_path / "s-0.tar"), tmp_path / "lengths", workers=1, **given)
+    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=2000)
+    export_energon(tmp_path / "index", tmp_path / "packs")
+    (line,) = lines_of(tmp_path / "packs")
+    said = [turn.get("train") for turn in line["samples"][0]["json"]["messages"]]
+    assert said == [None, False, None, None]

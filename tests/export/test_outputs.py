@@ -27,7 +27,7 @@ def test_places_that_are_no_folder_for_it(index: Index, tmp_path: Path) -> None:
     for output, says in (
         (str(tmp_path / "file"), "is not a folder"),
         (inside, "is in the index"),
-        (index.path, "which is exported"),
+        (index.path, "is itself what is exported"),
         (str(tmp_path), "which is exported"),
     ):
         with pytest.raises(OptionError, match=says):

@@ -30,7 +30,7 @@ from record_files import tar_of
 from webdataset import tariterators
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import OptionError, PackidxError, SourceError
+from packidx.errors import ChangedSource, OptionError, PackidxError, SourceError
 from packidx.export import wds as api
 from packidx.export.packed_record import extension, is_pairs, messages_of, pairs_of
 from packidx.export.wds import export_wds
@@ -350,22 +350,81 @@ def test_kinds_stay_apart_where_the_plan_keeps_them_apart(
     assert found == groups and set(found) == {"text", "image", "image+video"}
 
 
-def test_packidx_counts_the_same_tokens(corpus: Path, processors: Path, tmp_path: Path) -> None:
-    """Qwen3-VL's template puts nothing before a conversation, so a pack is as long as its samples."""
-    lines = (corpus / "vqa_multiturn.jsonl").read_bytes().splitlines(keepends=True)
-    source, processor = tmp_path / "some.jsonl", str(processors / "qwen3-vl")
-    source.write_bytes(b"".join(lines[:200]))
-    options: dict[str, Any] = {"processor": processor, "workers": 1}
-    estimate_lengths(str(source), tmp_path / "lengths", media_root=corpus, **options)
-    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=2000)
-    index = open_index(tmp_path / "index")
-    summary = export_wds(index, tmp_path / "tars", max_count=20)
-    assert summary.num_kept == 0 and summary.num_packs > 20
-    estimate_lengths(str(tmp_path / "tars" / "*.tar"), tmp_path / "again", **options)
-    again = pq.read_table(next((tmp_path / "again").glob("part-00000*"))).to_pydict()
-    assert set(again["status"]) == {"ok"}
-    assert again["length"] == index.packs(["length"]).column(0).to_pylist()
-    assert sum(again["length"]) == summary.num_tokens
+def test_packs_are_not_read_as_records(export: Path, tmp_path: Path) -> None:
+    summary = estimate_lengths(str(export / "*.tar"), tmp_path / "lengths", workers=1)
+    assert summary.rejected == {"bad_record": summary.num_samples}
+
+
+def _other(folder: Path, name: str, **options: Any) -> None:
+    if name.endswith(".png"):
+        size = {"width": 150, "height": 90, **options}
+        Image.new("RGB", (size["width"], size["height"])).save(folder / name)
+    else:
+        write_clip(folder / name, fps="25", **{"frames": 4, **options})
+
+
+# what a record refers to -> how its files are written, once before and once after planning
+CHANGED: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "wider": ({"images": ["a.png"]}, "a.png", {"width": 300}),
+    "turned": ({"images": ["a.png"]}, "a.png", {"width": 90, "height": 150}),
+    "stated": ({"images": [{"path": "a.png", "width": 150, "height": 90}]}, "a.png", {"width": 300}),
+    "the second": ({"images": ["b.png", "a.png"]}, "a.png", {"height": 300}),
+    "frames": ({"videos": ["a.mp4"]}, "a.mp4", {"frames": 8}),
+    "size of a video": ({"videos": ["a.mp4"]}, "a.mp4", {"size": (64, 128)}),
+    "equal": ({"images": ["b.png", "a.png"], "videos": ["a.mp4"]}, "", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_media_that_have_changed_are_not_exported(
+    case: str, processors: Path, tmp_path: Path
+) -> None:
+    record, name, change = CHANGED[case]
+    for other in ("a.png", "b.png", "a.mp4"):
+        _other(tmp_path, other)
+    (tmp_path / "x.jsonl").write_text(json.dumps({"messages": [ASK, SAY], **record}))
+    processor = processors / "qwen2.5-vl"
+    estimate_lengths(
+        str(tmp_path / "x.jsonl"), tmp_path / "lengths", processor=processor, workers=1
+    )
+    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=4000)
+    if not name:
+        assert export_wds(tmp_path / "index", tmp_path / "out").warnings == []
+        return
+    _other(tmp_path, name, **change)
+    with pytest.raises(ChangedSource, match="is not the one that was counted"):
+        export_wds(tmp_path / "index", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# label policy -> which of the assistant's turns say that they are not trained on, and a warning
+LABELS = {
+    "all": ([None, None, None], 0),
+    "last": ([False, None, None], 0),
+    "last,no-eot": ([False, None, None], 1),
+}
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_turns_that_are_not_trained_on_say_so(
+    labels: str, processors: Path, tmp_path: Path
+) -> None:
+    talks = [[ASK, SAY, ASK, SAY], [ASK, {**SAY, "train": True}]]
+    (tmp_path / "x.jsonl").write_text("\n".join(json.dumps({"messages": talk}) for talk in talks))
+    given: dict[str, Any] = {"processor": processors / "qwen2.5-vl", "labels": labels}
+    estimate_lengths(str(tmp_path / "x.jsonl"), tmp_path / "lengths", workers=1, **given)
+    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=4000)
+    summary = export_wds(tmp_path / "index", tmp_path / "out")
+    (pack,) = packs_of(tmp_path / "out")
+    meta = pack["json"]["_meta"]
+    said = dict(zip(meta["sample_ids"], meta["records"], strict=True))
+    flags, num_warnings = LABELS[labels]
+    assert len(summary.warnings) == num_warnings
+    assert said[1]["messages"][1]["train"] is True
+    if labels == "all":
+        assert said[0] is None
+    else:
+        assert [said[0]["messages"][n].get("train") for n in (1, 3)] == flags[:2]
 
 
 DYING = dying("import packidx.export.wds, packidx.records.shards, webdataset")
@@ -454,17 +513,13 @@ def test_plans_of_what_is_no_record_are_refused(case: str, tmp_path: Path) -> No
     assert said in str(refused.value) and not (tmp_path / "out").exists()
 
 
-def test_an_export_is_no_source_that_is_overwritten(many: Index, tmp_path: Path) -> None:
-    export_wds(many, tmp_path / "one", max_count=5)
-    index = plan(tmp_path, tmp_path / "one" / "*.tar", capacity=50_000)
-    with pytest.raises(OptionError, match="which is exported: name another folder"):
-        export_wds(index, tmp_path / "one")
-    export_wds(index, tmp_path / "two")
-    pictures = [
-        [pack[name] for pack in packs_of(tmp_path / folder) for name in pack if name[-3:] == "png"]
-        for folder in ("one", "two")
-    ]
-    assert sorted(pictures[0]) == sorted(pictures[1]) and len(pictures[0]) == 48
+def test_an_export_does_not_replace_what_is_exported(many: Index, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.jsonl").write_text(json.dumps({"messages": [ASK, SAY]}))
+    index = plan(tmp_path, tmp_path / "data")
+    for output in (tmp_path / "data", tmp_path / "index", tmp_path / "index" / "x"):
+        with pytest.raises(OptionError, match="name another folder|name a folder outside"):
+            export_wds(index, output)
 
 
 def test_the_command(many: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,7 @@
 """`precompute --images`: smaller images, of which the processor makes the same pixels."""
 
+# ruff: noqa: E501  a row of a table is a line
+
 from __future__ import annotations
 
 import base64
@@ -19,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
+from clips import write_clip
 from dying import dying
 from export_files import contents
 from family_processors_tiles import gemma3, llava
@@ -146,7 +149,7 @@ def test_an_image_that_two_records_name_is_written_once(
         if '"parts"' in line
     )
     part = json.loads(line)["messages"][0]["content"][0]
-    assert part["type"] == "image_url" and part["image_url"]["url"].startswith("images/")
+    assert part["type"] == "image" and part["image"].startswith("images/")
 
 
 def test_what_cannot_be_used_is_counted_and_stays(processor: str, tmp_path: Path) -> None:
@@ -161,10 +164,100 @@ def test_what_cannot_be_used_is_counted_and_stays(processor: str, tmp_path: Path
     done = write_images(str(source), tmp_path / "out", processor, workers=1)
     assert (done.num_records, done.num_unchanged, done.num_left_out) == (4, 2, 1)
     lines = [json.loads(line) for line in (tmp_path / "out" / "x.jsonl").read_text().splitlines()]
-    assert lines[1:3] == records[1:3] and lines[3]["videos"] == [str(source / "v.mp4")]
+    video = {"type": "video", "video": str(source / "v.mp4")}
+    assert lines[1:3] == records[1:3] and video in lines[3]["messages"][0]["content"]
     (source / "x.jsonl").write_text(json.dumps(records[1]))
-    with pytest.raises(SourceError, match="no image of 1 records can be used"):
+    with pytest.raises(SourceError, match="none of 1 records can be used"):
         write_images(str(source), tmp_path / "none", processor, workers=1)
+
+
+def said(image: Any = "", text: str = "What is it?", **more: Any) -> dict[str, Any]:
+    """A chat whose question has an image as a part of its own."""
+    part = {"type": "image", **({"image": image} if image else {})}
+    asked = {"role": "user", "content": [part, {"type": "text", "text": text}]}
+    return {"messages": [asked, TURNS[1]], **more}
+
+
+# records, of which the last is rejected before and after; and how they are read
+FORMS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
+    "TRL": ([said(images=["a.png"]), said(image="b.png"), said()], {}),
+    "captions": ([{"file_name": "a.png", "caption": "Noise."}, {"file_name": "no.png", "text": "x"}], {}),
+    "id is a path": ([{"messages": TURNS, "images": ["a.png"], "id": "a.png"}, {"messages": []}], {}),
+    "a name beside it": ([{"messages": TURNS, "images": ["a.png"], "image_path": "x/a.png", "n": 3, "split": "train"}, {"messages": TURNS}], {}),
+    "columns": ([{"chat": TURNS, "pics": ["b.png"]}, {"chat": TURNS, "pics": ["no.png"]}], {"columns": {"messages": "chat", "images": "pics"}}),
+    "a column that hides another": ([{"q": "What?", "answer": "A", "gold": "Bee.", "image": "a.png"}, {"q": "What?", "answer": "A"}], {"columns": {"prompt": "q", "response": "gold"}, "ignore": ("answer",)}),
+    "rejected by its own names alone": ([{"question": "So?", "answer": "A", "gold": "Bee.", "image": "a.png"}, {"question": "So?", "answer": "A"}], {"columns": {"response": "gold"}, "ignore": ("answer",)}),
+    "tags": ([{"messages": [{"who": "U", "says": "<image>"}, {"who": "A", "says": "b"}], "image": "a.png"}, {"messages": TURNS}], {"tags": {"role_tag": "who", "content_tag": "says", "user_tag": "U", "assistant_tag": "A"}}),
+    "alpaca": ([{"instruction": "Say", "input": "it.", "output": "So.", "system": "Be brief.", "images": ["a.png"], "history": [["a", "b"]]}, {"instruction": "x"}], {}),
+    "what nothing reads": ([{"messages": TURNS, "images": ["a.png"]}, {"messages": TURNS, "images": ["a.png"], "reasoning": "It is since it is."}], {}),
+    "flags": ([{"messages": [*TURNS, {**TURNS[0], "content": "And?"}, {**TURNS[1], "train": False}], "images": ["a.png"]}, {"messages": TURNS, "images": ["a.png", "b.png"]}], {}),
+    "documents": ([{"text": "It was <image> dark."}, {"texts": ["One:", None], "images": [None, "a.png"]}, {"text": 3}], {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_copy_is_read_without_its_names(name: str, processor: str, tmp_path: Path) -> None:
+    records, given = FORMS[name]
+    (tmp_path / "data").mkdir()
+    for number, each in enumerate(("a.png", "b.png")):
+        Image.effect_noise((300 + 40 * number, 250), 90).save(tmp_path / "data" / each)
+    (tmp_path / "data" / "x.jsonl").write_text("\n".join(map(json.dumps, records)))
+    write_images(str(tmp_path / "data"), tmp_path / "out", processor, workers=1, **given)
+    rows = []
+    for folder, options in (("data", given), ("out", {})):
+        source, to = str(tmp_path / folder / "x.jsonl"), tmp_path / f"{folder}-lengths"
+        estimate_lengths(source, to, processor=processor, workers=1, **options)
+        rows.append(pq.read_table(next(to.glob("part-*"))).to_pylist())
+    same = ("status", "length", "label_tokens", "image_tokens", "method")
+    old, new = ([[row[column] for column in same] for row in each] for each in rows)
+    assert new == old and [row["status"] for row in rows[0]][-2:] == ["ok", "rejected"]
+    first = json.loads((tmp_path / "out" / "x.jsonl").read_text().splitlines()[0])
+    if name == "a name beside it":
+        assert (first["n"], first["split"]) == (3, "train")
+
+
+def test_what_stays_has_absolute_paths(
+    processor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data" / "v").mkdir(parents=True)
+    for name in ("0.png", "1.png"):
+        Image.new("RGB", (60, 60)).save(tmp_path / "data" / "v" / name)
+    write_clip(tmp_path / "data" / "v.mp4", frames=4)
+    turns = [{"role": "user", "content": "<video>"}, TURNS[1]]
+    videos: list[Any] = ["v.mp4", "v", ["v/0.png", "v/1.png"], {"frames": ["v/0.png", "v/1.png"]}]
+    lines = [json.dumps({"messages": turns, "videos": [video]}) for video in videos]
+    (tmp_path / "data" / "x.jsonl").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    write_images("data", "out", processor, workers=1)
+    found = [json.loads(line) for line in (tmp_path / "out" / "x.jsonl").read_text().splitlines()]
+    parts = [record["messages"][0]["content"][0]["video"] for record in found]
+    folder = str(tmp_path / "data")
+    frames = [f"{folder}/v/0.png", f"{folder}/v/1.png"]
+    assert parts == [f"{folder}/v.mp4", f"{folder}/v", frames, frames]
+    monkeypatch.chdir("/")
+    options: dict[str, Any] = {"processor": processor, "remote_media": [folder], "workers": 1}
+    counted = estimate_lengths(str(tmp_path / "out" / "x.jsonl"), tmp_path / "lengths", **options)
+    assert counted.methods == {"exact": 4}
+
+
+def test_names_that_meet_and_outputs_that_are_finished(
+    processor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data" / "x").mkdir(parents=True)
+    Image.new("RGB", (50, 60)).save(tmp_path / "data" / "a.png")
+    line = json.dumps({"messages": TURNS, "images": ["a.png"]})
+    for name in ("x/y.jsonl", "x__y.jsonl", "z/y.jsonl"):
+        (tmp_path / "data" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "data" / name).write_text(line)
+    out, root = tmp_path / "out", {"media_root": tmp_path / "data", "workers": 1}
+    with pytest.raises(SourceError, match=r"would both be x__y\.jsonl"):
+        write_images(str(tmp_path / "data"), out, processor, **root)
+    (tmp_path / "data" / "x__y.jsonl").unlink()
+    assert write_images(str(tmp_path / "data"), out, processor, **root).num_records == 2
+    assert {path.name for path in out.glob("*.jsonl")} == {"x__y.jsonl", "z__y.jsonl"}
+    command = ["precompute", str(tmp_path / "data"), "--images", "-o", str(out)]
+    assert main([*command, "--processor", processor, "--quiet"]) == 1
+    assert "is never overwritten: delete it" in capsys.readouterr().err
 
 
 def test_images_that_a_killed_run_over_other_data_left_are_removed(

@@ -106,12 +106,31 @@ def test_the_keys_are_the_arguments_that_decide_a_table() -> None:
         ("output: packs", "outptu: packs", r"r\.yaml: outptu is not a key"),
         ("output: packs", "output: packs\noutput: packs", "not valid YAML: .*output"),
         ("{messages: chat}", "{message: chat}", "column"),
+        ("  chats:", "  010:", r"sources has a name that YAML reads as 10: put it in quotes"),
+        ("  chats:", "  1.10:", "reads as 1.1: put it in quotes"),
+        ("  chats:", "  null:", "reads as None: put it in quotes"),
+        ("  chats:", "  0x1F:", "reads as 31: put it in quotes"),
+        ("  chats:", "  true:", "reads as True: put it in quotes"),
+        ("  chats:", "  2024-01-01:", "put it in quotes"),
+        ("{photos: 2}", "{1.10: 2}", r"plan\.mix has a name that YAML reads as 1\.1: put it"),
+        ("sources:", "%YAML 1.1\n---\nsources:", "leave %YAML out"),
+        ("sources:", "# of 2024\n%YAML 1.1\n---\nsources:", "leave %YAML out"),
     ],
 )
 def test_what_cannot_be_understood_is_named(old: str, new: str, said: str) -> None:
     assert old in WHOLE
     with pytest.raises(OptionError, match=said):
         recipe_of(WHOLE.replace(old, new), "r.yaml")
+
+
+def test_names_in_quotes_and_a_zero_are_kept() -> None:
+    text = WHOLE.replace("  chats:", "  '010':").replace(
+        "estimate:", "estimate:\n  max_rejected: 0"
+    )
+    recipe = recipe_of(text, "r.yaml")
+    assert recipe.sources[0].name == "010"  # type: ignore[union-attr]
+    again = recipe_of(to_yaml_value(recipe), "r.yaml")
+    assert again == recipe and again.estimate["max_rejected"] == 0
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "a: b", "sources:\nplan: {capacity: 8}", "\t{"])

@@ -59,8 +59,13 @@ HOLDERS = frozenset(
 )
 """Names under which an object may hold a list of records."""
 _BLANK = b" \t\r\n"
-_OF_ALL, _SHORT = re.compile("system|instruction|prompt|context"), 32
-"""Names of what records may share, and bytes of a member that says less."""
+_OF_ALL = re.compile(
+    "system|instruction|prompt|context|tool|function|image|video|audio|media|root|folder|dir|path"
+)
+"""Names of what records may share."""
+_WORD = re.compile(r"[^\s/]{0,32}")
+_ABOUT = ("info", "license", "licenses")
+"""Members of an object that are about the file, as COCO and VQA have them."""
 _WIDTH = array("q").itemsize
 _LONE = re.compile(
     rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u[dD][c-fC-F])"  # half a character
@@ -77,11 +82,14 @@ class Converted(Container):
     Args:
         kind: with its codec, as ``csv.gz``.
         delimiter: between the cells of a table, which may then be quoted; None is the kind's own.
+        ignore: members of an object that are as if they were not there.
     """
 
-    def __init__(self, kind: str, delimiter: str | None = None) -> None:
+    def __init__(
+        self, kind: str, delimiter: str | None = None, ignore: tuple[str, ...] = ()
+    ) -> None:
         self._text, _, self._codec = kind.partition(".")
-        self._delimiter = delimiter
+        self._delimiter, self._ignore = delimiter, ignore if self._text == "json" else ()
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         with local_shard(path, check=True) as here, storage.reading(here):
@@ -125,8 +133,8 @@ class Converted(Container):
         if not urls.is_url(path):
             source = os.path.abspath(path)
             version = f"{version} {os.stat(path).st_ctime_ns}"  # no copy has another file's
-        form = f"{self._text}.{self._codec} {self._delimiter}"
-        key = f"{nbytes} {version} {form} JSON Lines, 2"
+        form = f"{self._text}.{self._codec} {self._delimiter} {self._ignore}"
+        key = f"{nbytes} {version} {form} JSON Lines, 3"
         try:
             with named(path):
                 return cache.made(source, key, functools.partial(self._convert, path), check=check)
@@ -154,7 +162,7 @@ class Converted(Container):
             delimiter = self._delimiter or ("," if quoted else "\t")
             yield from map(_line, _tables_records(_rows(opened(), delimiter, quoted)))
         elif self._text == "json":
-            yield from map(_line, _records(opened))
+            yield from map(_line, _records(opened, self._ignore))
         else:
             for _, line in filled_lines(opened()):
                 record = attempted(decode, line)
@@ -233,7 +241,7 @@ _OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
 # -- JSON ------------------------------------------------------------------------------------------
 
 
-def _records(opened: Callable[[], Iterator[bytes]]) -> Iterator[Any]:
+def _records(opened: Callable[[], Iterator[bytes]], ignore: tuple[str, ...] = ()) -> Iterator[Any]:
     """The elements of an array, or of the one list of records that an object holds.
 
     Raises:
@@ -243,7 +251,7 @@ def _records(opened: Callable[[], Iterator[bytes]]) -> Iterator[Any]:
     first = next(blocks, b"")
     if first[:1] not in (b"[", b"{"):
         raise BrokenFile("there is no JSON array or object in it: its first character must be [")
-    place = "item" if first.startswith(b"[") else f"{_holder(_stripped(opened()))}.item"
+    place = "item" if first.startswith(b"[") else f"{_holder(_stripped(opened()), ignore)}.item"
     whole = _without_halves(itertools.chain([first], blocks))
     yield from _parsed(whole, "items_coro", place)
 
@@ -290,11 +298,15 @@ def _parsed(blocks: Iterator[bytes], parser: str, *where: str) -> Iterator[Any]:
             else:
                 running.close()
         except (ijson.JSONError, ValueError) as error:
-            why = " ".join(str(error).split())[:120]
-            raise BrokenFile(
-                f"it is not JSON, or cut, behind element {number + len(found)} ({why}): restore "
-                "the file, or write one record a line"
-            ) from None
+            why, behind = " ".join(str(error).split())[:120], f"element {number + len(found)}"
+            text = f"it is not JSON, or cut, behind {behind} ({why}): restore the file, or write "
+            text += "one record a line"
+            if isinstance(error, UnicodeDecodeError) or "UTF8" in why:
+                what = (
+                    "is not UTF-8" if "UTF8" in why else "has half a character (\\udc00 to \\udfff)"
+                )
+                text = f"a text behind {behind} {what}: write the file anew"
+            raise BrokenFile(text) from None
         since = 0 if found else since + len(block)
         if since > MAX_RECORD:
             raise BrokenFile(f"element {number} has over {MAX_RECORD >> 20} MiB: {SMALLER}")
@@ -303,27 +315,45 @@ def _parsed(blocks: Iterator[bytes], parser: str, *where: str) -> Iterator[Any]:
         del found[:]
 
 
-def _holder(blocks: Iterator[bytes]) -> str:
+def _holder(blocks: Iterator[bytes], ignore: tuple[str, ...]) -> str:
     """The name of the one list that has an object's records.
 
     Raises:
-        BrokenFile: there is none, or several.
+        BrokenFile: there is none, or several; or another member says something of the records.
     """
-    lists, depth, key = set[str](), 0, ""
+    keys, lists, said = set[str](), set[str](), dict[str, None]()
+    depth, key = 0, ""
     for event, value in _parsed(blocks, "basic_parse_coro"):
         if event == "map_key" and depth == 1:
-            key = value
-        elif event == "string" and depth == 1 and _OF_ALL.search(key) and len(value) > _SHORT:
-            raise BrokenFile(f"{key!r} stands above its records: put it into each of them")
-        lists |= {key} if event == "start_array" and depth == 1 else set()
+            if value in keys:
+                raise BrokenFile(f"it has {value!r} twice: keep one")
+            keys.add(key := value)
+        elif event == "start_array" and depth == 1:
+            lists.add(key)
+        elif not event.startswith("end_") and (depth > 1 or _is_said(event, key, value)):
+            said[key] = None
         depth += event.startswith("start_") - event.startswith("end_")
     holders = lists & HOLDERS
-    if len(holders) == 1 and "images" not in lists:
-        return holders.pop()
-    raise BrokenFile(
-        f"it is an object with lists in {', '.join(sorted(lists)) or 'no member'}: records are "
-        "one list of whole ones, and none refers to another list (docs/data.md joins COCO's)"
-    )
+    if len(holders) != 1 or "images" in lists:
+        raise BrokenFile(
+            f"it is an object with lists in {', '.join(sorted(lists)) or 'no member'}: records are "
+            "one list of whole ones, and none refers to another list (docs/data.md joins COCO's)"
+        )
+    [holder] = holders
+    for name in (each for each in said if each not in (holder, *_ABOUT, *ignore)):
+        raise BrokenFile(
+            f"{name!r} stands above its records: put it into each of them, or --ignore {name}"
+        )
+    if f"{holder}.item" in keys:
+        raise BrokenFile(f"it has {holder!r} and '{holder}.item', which cannot be told apart")
+    return holder
+
+
+def _is_said(event: str, key: str, value: Any) -> bool:
+    """Return whether a member above records is a text that may be of them, and no version, say."""
+    if event != "string" or not value:
+        return False
+    return _OF_ALL.search(key.lower()) is not None or not _WORD.fullmatch(value)
 
 
 # -- tables ----------------------------------------------------------------------------------------

@@ -38,12 +38,13 @@ JSON = (".json", *(f".json.{codec}" for codec in CODECS))
 
 
 @functools.cache
-def container(kind: str, delimiter: str | None = None) -> Container:
+def container(kind: str, delimiter: str | None = None, ignore: tuple[str, ...] = ()) -> Container:
     """Return what reads files of a kind.
 
     Args:
         delimiter: between the cells of a table in text, where it is not the kind's own; with one,
             cells may be quoted, in a TSV, too.
+        ignore: members beside the records of a JSON object that are as if they were not there.
 
     Raises:
         SourceError: no such kind; it may be a newer version's.
@@ -59,7 +60,7 @@ def container(kind: str, delimiter: str | None = None) -> Container:
             raise OptionError(f"the delimiter is {delimiter!r}: give one ASCII character")
     if kind == "jsonl":
         return Lines()
-    return _BINARY[kind] if kind in _BINARY else Converted(kind, delimiter)
+    return _BINARY[kind] if kind in _BINARY else Converted(kind, delimiter, ignore)
 
 
 def strip_suffix(name: str) -> str:

@@ -29,8 +29,8 @@ from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.records.dialects.questions import QUESTIONS, question_turns
 from packidx.records.dialects.sides import OF_PREFERENCES, refuse_preferences
-from packidx.records.dialects.standard import UNUSED, is_document, may_hold_media, plain_document
-from packidx.records.layout import SYSTEM
+from packidx.records.dialects.standard import is_document, may_hold_media, plain_document
+from packidx.records.layout import SYSTEM, UNUSED
 from packidx.records.media.held import media_in
 from packidx.records.media.references import (
     LIST_KEYS,
@@ -43,6 +43,7 @@ from packidx.records.media.references import (
     medium_of,
     named,
     part_kind,
+    refuse_rounded,
     stated_facts,
     turn_key,
 )
@@ -249,6 +250,8 @@ def _turn(turn: Any, number: int, lists: MediaLists) -> Turn:
         if not extra.get("tool_calls"):
             raise BadRecord("bad_turn", f"turn {number} has no content")
         extra["content"] = None
+    for key in _CALLS & extra.keys():
+        refuse_rounded(extra[key], key)
     if stated in OF_TEMPLATES:
         extra["role"] = stated
     parts = _parts(content, number, lists)
@@ -402,6 +405,7 @@ def _tools(tools: Any) -> list[Any] | None:
         return None
     if not isinstance(tools, list):
         raise BadRecord("bad_record", f"'tools' is {named(tools)}, not a list")
+    refuse_rounded(tools, "tools")
     return tools
 
 

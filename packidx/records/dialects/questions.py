@@ -18,8 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.dialects.standard import UNUSED
-from packidx.records.layout import CAPTIONS
+from packidx.records.layout import CAPTIONS, UNUSED
 from packidx.records.media.held import texts_of
 from packidx.records.media.references import (
     LIST_KEYS,
@@ -27,6 +26,7 @@ from packidx.records.media.references import (
     cut,
     media_entries,
     named,
+    refuse_rounded,
     role_of,
 )
 
@@ -148,6 +148,7 @@ def _said(value: Any, name: str) -> str:
     elif name == "answers" and (value[:1], value.rstrip()[-1:]) in (("[", "]"), ("{", "}")):
         text = f"{name!r} is {cut(value)}, a text that may be a list of answers"
         raise BadRecord("bad_turn", f"{text}: name it 'answer' if it is one, or use a --transform")
+    refuse_rounded(value, name)
     is_number = type(value) in (int, float) and math.isfinite(value)
     text = str(value) if is_number else _text(value, name)
     if text.strip() in _NOTHING:
@@ -184,7 +185,7 @@ def _is_wrong(key: str, value: Any) -> bool:
 def _refuse_choices(record: Mapping[str, Any], asked: str, column: str, said: str) -> None:
     """Raise a BadRecord if the question lacks its choices, or the answer is the number of one."""
     own = [n for n, v in record.items() if _CHOICES.fullmatch(n) and type(v) not in (int, float)]
-    lettered = [name for name in _LETTERS if not _is_blank(record.get(name))]
+    lettered = [name for name in _LETTERS if not is_blank(record.get(name))]
     own += lettered if lettered[:2] == ["A", "B"] else []
     names = [name for name in own if record[name]]
     for name in names:
@@ -211,17 +212,21 @@ def _refuse_choices(record: Mapping[str, Any], asked: str, column: str, said: st
 def _refuse_others(record: Mapping[str, Any], asked: str, column: str, said: str) -> None:
     """Raise a BadRecord if another column has another answer."""
     for name, value in record.items():
-        is_other = name in ANSWERS or _RIGHT.fullmatch(name)
-        if not is_other or name in (column, "answers") or isinstance(value, OBJECT):
+        if not holds_answer(name) or name in (column, "answers") or isinstance(value, OBJECT):
             continue
         number = type(value) in (int, float) and type(value) is type(record[column])
-        texts = [str(value)] if number else [t for t in texts_of(value) if not _is_blank(t)]
-        if texts and not any(_is_same(text, said, asked) for text in texts):
+        texts = [str(value)] if number else [t for t in texts_of(value) if not is_blank(t)]
+        if texts and not any(is_same(text, said, asked) for text in texts):
             text = f"{column!r} is {cut(record[column])} and {name!r} is {cut(value)}"
             raise BadRecord("bad_turn", f"{text}: a --transform or --ignore says which is trained")
 
 
-def _is_same(text: str, said: str, asked: str) -> bool:
+def holds_answer(name: str) -> bool:
+    """Return whether a column holds an answer, by its name."""
+    return name in ANSWERS or _RIGHT.fullmatch(name) is not None
+
+
+def is_same(text: str, said: str, asked: str) -> bool:
     """Return whether an answer is another one: in other spacing, its label, a choice of that label,
     or what a longer one concludes."""
     one, other = (" ".join(each.split()).casefold().rstrip(".") for each in (text, said))
@@ -260,7 +265,8 @@ def _is_in(text: str, asked: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", others) is not None
 
 
-def _is_blank(value: Any) -> bool:
+def is_blank(value: Any) -> bool:
+    """Return whether a column holds nothing."""
     return value is None or (isinstance(value, str) and value.strip() in _NOTHING)
 
 

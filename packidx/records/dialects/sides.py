@@ -18,15 +18,18 @@ was meant to be avoided.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
+from packidx.records.dialects.questions import holds_answer, is_blank, is_same
+from packidx.records.media.held import texts_of
 from packidx.records.media.references import (
     LIST_KEYS,
     OBJECT,
     TURN_KEYS,
     content_of,
+    cut,
     named,
     role_of,
     turn_key,
@@ -95,9 +98,11 @@ def take_side(record: dict[str, Any], side: str) -> dict[str, Any]:
     if record.get("input_ids") is not None:
         raise BadRecord("bad_pair", "the record has input_ids, of which nobody says the side")
     rest = {k: v for k, v in record.items() if k not in _OF_SIDES and k not in _OF_BOTH}
-    if has_both:
-        return _answered(record, rest, side)
-    return rest if side == "chosen" else _instead(record, rest)
+    own = _own_answers(record, rest)
+    if side == "chosen" and not has_both:
+        return rest
+    rest = {name: value for name, value in rest.items() if name not in own}
+    return _answered(record, rest, side) if has_both else _instead(record, rest)
 
 
 def _verdict(value: Any) -> bool | None:
@@ -131,6 +136,27 @@ def _refuse_own_media(record: Mapping[str, Any]) -> None:
             if record.get(name) not in (None, "", [], ()):
                 text = f"{name!r} are media of one side alone, which is not supported"
                 raise BadRecord("bad_pair", f"{text}: both sides have those of the record")
+
+
+def _own_answers(record: Mapping[str, Any], rest: Mapping[str, Any]) -> Collection[str]:
+    """Columns of a record's own answer, which is the chosen one.
+
+    Raises:
+        BadRecord: ``bad_pair``, two of them differ.
+    """
+    own = {name: value for name, value in rest.items() if holds_answer(name)}
+    stated = {name: value for name, value in own.items() if not is_blank(value)}
+    chosen, key = record.get("chosen"), turn_key(rest)
+    if not is_answer(chosen):
+        chosen = next(iter(stated.values()), None) if key is None else rest[key]
+    last = chosen[-1] if isinstance(chosen, list | tuple) and chosen else chosen
+    said = "".join(texts_of(content_of(last)[1] if isinstance(last, OBJECT) else last))
+    for name, value in stated.items():
+        others = texts_of(value)
+        if others and not any(is_same(text, said, "") for text in others):
+            text = f"{name!r} is {cut(value)}, and the chosen answer is {cut(said)}"
+            raise BadRecord("bad_pair", f"{text}: --ignore {name} leaves one out")
+    return own.keys()
 
 
 def _answered(record: Mapping[str, Any], rest: dict[str, Any], side: str) -> dict[str, Any]:

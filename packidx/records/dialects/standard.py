@@ -31,7 +31,7 @@ from packidx.format.manifest import DEFAULT, Layout
 from packidx.io.ranges import Extent
 from packidx.records.containers.tar import KEY, MEMBERS, TAR, Members
 from packidx.records.dialects.sides import take_side
-from packidx.records.layout import IDS, apply
+from packidx.records.layout import IDS, UNUSED, apply
 from packidx.records.media.held import EXTENSIONS, PAGES, kind_of_name, media_in, texts_of
 from packidx.records.media.references import (
     LIST_KEYS,
@@ -52,8 +52,6 @@ from packidx.records.media.references import (
 
 Record = dict[str, Any]
 
-UNUSED = "unused_column"
-"""Reason of a record with content in a place that is not read."""
 DOCUMENT = "document"
 """The role of a document's turn."""
 _BYTES = tuple(sorted(EXTENSIONS["image"]))
@@ -437,7 +435,10 @@ def _messages(pairs: Sequence[tuple[Any, Any]]) -> list[Record]:
 
 def _of_loongforge(record: Record) -> Record:
     """Of LoongForge: ``texts`` of turns, or ``prompts`` and ``captions``, and names of files."""
-    texts = record["texts"]
+    texts, meta = record["texts"], record.get("_meta")
+    if isinstance(meta, OBJECT) and "token_lens" in meta:
+        text = "is a pack of samples (packidx export wds), not a record: read the sources"
+        raise BadRecord("bad_record", f"the record {text} that were exported")
     kept = {k: v for k, v in record.items() if k not in ("texts", *_LISTED, *_KINDS)}
     if isinstance(texts, list):
         kept["messages"] = texts

@@ -341,6 +341,20 @@ def integer(value: Any, low: int, high: int, name: str, reason: str) -> int | No
     return value
 
 
+def refuse_rounded(value: Any, name: str) -> None:
+    """Nothing, for a value whose numbers are those of its file.
+
+    Raises:
+        BadRecord: ``bad_json``, it holds a number of over 64 bits, which is read as a float.
+    """
+    if type(value) is float and not -(2.0**63) <= value < 2.0**64 and math.isfinite(value):
+        text = f"{name!r} holds {value}, a number of over 64 bits, whose digits are not kept"
+        raise BadRecord("bad_json", f"{text}: write it as text")
+    if isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            refuse_rounded(item, name)
+
+
 BASE64 = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR")  # JPEG, PNG, GIF, WebP
 """How images in base64 begin."""
 _SHORTEST = 64

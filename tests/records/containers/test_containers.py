@@ -148,7 +148,7 @@ _json = st.recursive(
 
 @given(
     records=st.lists(st.dictionaries(_text, _json, max_size=4) | _json, max_size=8),
-    held=st.none() | st.dictionaries(_text, st.dictionaries(_text, _json), max_size=3),
+    held=st.none() | st.dictionaries(_text, st.none() | st.booleans() | _numbers, max_size=3),
     indent=st.sampled_from([None, 0, 3]),
     plain=st.booleans(),
     size=st.integers(3, 90),
@@ -172,6 +172,16 @@ def test_records_are_those_of_json(
             assert json.dumps(orjson.loads(line)) == json.dumps(record)
         else:
             assert orjson.loads(line)[0] == "bad_record"
+
+
+def test_what_stands_above_records_can_be_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"meta": {"by": "us"}, "tools": [1], "data": RECORDS[:3]}))
+    for ignore in ((), ("meta",), ("tools",), ("other", "data")):
+        with pytest.raises(SourceError, match="stands above"):
+            scan(str(path), "json", Layout(ignore=ignore))
+    rows = everything(str(path), "json", Layout(ignore=("tools", "meta")))
+    assert [raw.record for raw in rows] == RECORDS[:3]
 
 
 @given(

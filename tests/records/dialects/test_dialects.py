@@ -313,6 +313,10 @@ def test_opened_images_know_their_size() -> None:
     assert (medium.ref, medium.height, medium.width) == (image, 20, 30)
 
 
+def called(said: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": "assistant", "content": None, **said}]}
+
+
 BAD: list[tuple[Any, str, str]] = [
     ([1], "bad_record", "a list"),
     (None, "bad_record", "null"),
@@ -427,6 +431,11 @@ BAD: list[tuple[Any, str, str]] = [
     ({"input_ids": [1], "_text_tokens": -1}, "bad_text_tokens", "-1"),
     (user("hi", tools="{"), "bad_record", "not JSON"),
     (user("hi", tools=5), "bad_record", "a number"),
+    ({"question": "q", "answer": 1.2345678987654321e25}, "bad_json", "over 64 bits"),
+    ({"question": "q", "answers": [-1e19, -1e19]}, "bad_json", "over 64 bits"),
+    (user("hi", tools=[{"name": "f", "maximum": 2.0**64}]), "bad_json", "over 64 bits"),
+    (called({"tool_calls": [{"name": "f", "arguments": {"x": [1e20]}}]}), "bad_json", "64 bits"),
+    (called({"function_call": f'{{"name": "f", "x": 1{"0" * 20}}}'}), "bad_json", "64 bits"),
 ]
 
 

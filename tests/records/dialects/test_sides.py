@@ -49,6 +49,42 @@ def test_every_form_of_pairs_gives_either_side(name: str) -> None:
     assert json.dumps(record) == before
 
 
+ALPACA = {"instruction": "Which?", "input": ""}
+OWN: dict[str, dict[str, Any]] = {
+    "output": {**ALPACA, "output": "This.", "rejected_response": "That."},
+    "answer": {"question": "Which?", "answer": "This.", "rejected_response": "That."},
+    "completion": {"prompt": "Which?", "completion": "This.", "rejected_response": "That."},
+    "none": {"prompt": "Which?", "chosen": "This.", "rejected": "That.", "output": ""},
+    "equal": {**ALPACA, "output": "This.", "chosen": "This.", "rejected": "That."},
+    "equal, of turns": {"prompt": ASKED, "chosen": GOOD, "rejected": BAD, "response": "this"},
+    "gold": {"prompt": "Which?", "chosen": "This.", "rejected": "That.", "gold": "This"},
+    "answer and gold": {**ALPACA, "output": "This.", "gt": "This", "rejected_response": "That."},
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_an_own_answer_is_the_chosen_one(name: str) -> None:
+    assert taken(OWN[name], "chosen") == [("user", "Which?"), ("assistant", "This.")]
+    assert taken(OWN[name], "rejected") == [("user", "Which?"), ("assistant", "That.")]
+
+
+@pytest.mark.parametrize("side", ["chosen", "rejected"])
+@pytest.mark.parametrize(
+    "record",
+    [
+        {**ALPACA, "output": "O", "chosen": "C", "rejected": "R"},
+        {"prompt": ASKED, "chosen": GOOD, "rejected": BAD, "answer": "Neither."},
+        {"prompt": "Which?", "chosen": "C", "rejected": "R", "correct_answer": "R"},
+        {**ALPACA, "output": "O", "response": "C", "rejected_response": "R"},
+        {"messages": ASKED + GOOD, "rejected_messages": ASKED + BAD, "output": "O"},
+    ],
+)
+def test_two_different_chosen_answers_are_refused(record: dict[str, Any], side: str) -> None:
+    with pytest.raises(BadRecord) as caught:
+        taken(record, side)
+    assert caught.value.reason == "bad_pair"
+
+
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     (CHAT, "no_pair", "has messages, and --pair takes one side"),
     ({**CHAT, "chosen": GOOD}, "no_pair", "only 'chosen'"),
