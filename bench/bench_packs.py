@@ -18,11 +18,9 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from bench_tools import heading, line, ratio
-from packidx import estimate_lengths, open_index, plan_packs
-from packidx.encode import ProcessorEncoder
+from packidx import open_index, plan_packs
 from packidx.encode.imports import allow_cuda_torchvision
 from packidx.index import Index, Sample
-from packidx.processor.text.encoder import BACKENDS
 from packidx.records.conversation import to_messages
 from packidx.records.dialects.parse import parse
 from packidx.torch import PackedDataset
@@ -48,34 +46,6 @@ def main(data: Path) -> None:
     heading(f"{PACKS} packs of 8,192 tokens, {samples} samples: one call a pack / one a sample")
     ratio("dataset[k] / its samples' processor calls", ours.sum(), theirs.sum(), at_most=1.05)
     line("    median pack", f"{np.median(ours / theirs):.3f}")
-    _engines(data)
-
-
-def _engines(data: Path) -> None:
-    """Print the ratio of packs of text that either tokenizer library makes."""
-    folder = data / "processors" / MODEL
-    with tempfile.TemporaryDirectory() as output:
-        lengths, index = Path(output) / "lengths", Path(output) / "index"
-        estimate_lengths(str(data / "corpus" / "dialogues.jsonl"), lengths, processor=folder)
-        plan_packs(lengths, index, capacity=8192)
-        readers = []
-        for engine in BACKENDS:
-            encoder = ProcessorEncoder(folder)
-            assert encoder._counter.text is not None
-            encoder._counter.text.backend = engine
-            readers.append(PackedDataset(index, encoder))
-        packs = np.random.default_rng(0).permutation(len(readers[0]))[: PACKS + 4].tolist()
-        times = np.array([[_seconds(each, k) for each in readers] for k in packs])[4:]
-        fast, slow = times.sum(0)
-        heading(f"{PACKS} packs of text, 8,192 tokens: dataset[k] (CPU time)")
-        ratio("tokenized by gigatoken / tokenized by tokenizers", fast, slow, at_most=0.6)
-        line("    median pack", ", ".join(f"{1e3 * each:.2f} ms" for each in np.median(times, 0)))
-
-
-def _seconds(dataset: PackedDataset, k: int) -> float:
-    begin = time.process_time()
-    dataset[k].joined()
-    return time.process_time() - begin
 
 
 def _times(dataset: PackedDataset, index: Index, processor: Any, k: int) -> tuple[float, float]:

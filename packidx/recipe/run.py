@@ -171,9 +171,9 @@ def _sampled(recipe: Recipe, summary: LengthsSummary) -> tuple[int, str | None]:
     inexact = sum(number for method, number in summary.methods.items() if method != "exact")
     if inexact:
         return 0, f"{inexact:,} lengths are not exact, so some would differ"
-    if estimate.get("processor") and installed("transformers") is None:
+    if estimate.get("processor") and installed("torch") is None:
         if recipe.num_sampled is None:
-            return 0, "transformers is not installed here"
+            return 0, "torch is not installed here"
         raise MissingExtraError(
             "verify.sample encodes with the real processor: run pip install "
             '"packidx[torch]", or leave it out of the recipe'
