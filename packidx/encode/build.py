@@ -178,36 +178,43 @@ def _check_patches(
 
 
 def whole_sample(
-    processor: Any,
-    files: ProcessorFiles,
-    conversation: Conversation,
-    own: tuple[Int64s, Bools],
-    *,
-    every_frame: bool = False,
+    processor: Any, files: ProcessorFiles, conversation: Conversation, *, every_frame: bool = False
 ) -> dict[str, Any]:
-    """Build a sample with the real processor, and find its label tokens.
+    """Build a sample with the real processor.
 
     Args:
         conversation: its media are opened.
-        own: token ids and label mask ``[n]`` of the same sample as our rules make it, media as
-            runs of feature tokens or as placeholders.
         every_frame: as for `build_sample`.
 
     Returns:
-        ``input_ids`` and ``labels``, int64 ``[T]`` (numpy), and the processor's other outputs.
+        ``input_ids``, int64 ``[T]`` (numpy), and the processor's other outputs.
 
     Raises:
-        NotBuilt: the processor builds none, or our label tokens are not in it.
+        NotBuilt: the processor builds none.
         BadRecord: a medium cannot be decoded.
     """
-    template = files.template_of(conversation)
-    end = files.end_of_text
+    template, end = files.template_of(conversation), files.end_of_text
     built = build_sample(
         processor, template, conversation, end_of_text=end, every_frame=every_frame
     )
-    ids = np.array(ids_of(built), np.int64)
+    return {**built, "input_ids": np.array(ids_of(built), np.int64)}
+
+
+def with_labels(
+    built: Mapping[str, Any], files: ProcessorFiles, own: tuple[Int64s, Bools]
+) -> dict[str, Any]:
+    """Add ``labels``, int64 ``[T]``, to a whole sample.
+
+    Args:
+        own: token ids and label mask ``[n]`` of the same sample as our rules make it, media as
+            runs of feature tokens or as placeholders.
+
+    Raises:
+        NotBuilt: our label tokens are not in the sample.
+    """
+    ids = built["input_ids"]
     trained = find_labels(*own, ids, files.feature_ids)
-    return {**built, "input_ids": ids, "labels": np.where(trained, ids, IGNORED)}
+    return {**built, "labels": np.where(trained, ids, IGNORED)}
 
 
 _CONTEXTS = (8, 4, 2)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packidx.arrays import Bools, Int64s
-from packidx.encode.build import IGNORED, media_of_whole, media_tensors, whole_sample
+from packidx.encode.build import IGNORED, media_of_whole, media_tensors, whole_sample, with_labels
 from packidx.encode.imports import import_torch, load_real
 from packidx.encode.loading import files_of, load_part, load_processor
 from packidx.encode.media import decoded_image, info_of, refuse_unsupported
@@ -26,6 +26,7 @@ from packidx.errors import BadRecord, MismatchError, OptionError
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
 from packidx.processor.families.base import FamilyMedia
+from packidx.processor.kinds import record_kind, words_of
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.sequence import trained_tokens
 from packidx.records.conversation import Conversation, Media
@@ -141,13 +142,18 @@ class ProcessorEncoder:
         return self.files.settings
 
     def count(self, record: Mapping[str, Any]) -> int:
-        """The length of the sample that `record` becomes, without decoding pixels.
+        """Return the length of the sample that `record` becomes.
+
+        Pixels are decoded only for a processor whose lengths depend on more than sizes.
 
         Raises:
             BadRecord: `record` cannot become a sample.
         """
         conversation = parse(record)
         refuse_unsupported(conversation, self.files)
+        odd = () if self.files.vision is None else self.files.vision.unpredictable
+        if odd and not words_of(record_kind(conversation)).isdisjoint(odd):
+            return len(self.build_whole(record)["input_ids"])
         infos = [info_of(medium) for medium in conversation.media]
         counts = self._counter.count([conversation], [infos])
         for error in counts.errors.values():
@@ -254,7 +260,7 @@ class ProcessorEncoder:
             self._real = load_real(str(files.folder), name, files.trusts_code, files.keywords)
         try:
             own = self._counter.tokens_of(conversation, media)
-            built = whole_sample(self._real, files, conversation, own)
+            built = with_labels(whole_sample(self._real, files, conversation), files, own)
             made = media_of_whole(built, type(self._real).__name__)
         except NotBuilt as error:
             raise MismatchError(

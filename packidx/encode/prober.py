@@ -9,6 +9,7 @@ many media, and with noise. Where lengths are not such sums, every record is bui
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -26,6 +27,7 @@ from packidx.errors import BadRecord, PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import MediaCounts, MediaModel
 from packidx.processor.families.base import no_pixels
+from packidx.processor.kinds import DOCUMENT, INTERLEAVED, TEXT
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 from packidx.records.media.audio import resampled_length
 
@@ -41,6 +43,13 @@ _SHAPES = {
     "audio": [MediaInfo(0, 0, num_samples=n, sampling_rate=16000) for n in (16001, 3201, 48001)],
 }
 _BESIDE = ("", "alfa", " \n", "\n\nWhere?\n", "1 ", " 漢", "<", "> and this\t")
+_TEXTS = (
+    " \n What is it?\n\n",
+    "two  spaces\t\tand\r\nlines \n\n\n\nmore ",
+    "漢字 한글 👩‍👩‍👧 é  ​½ﬁ",
+    'I\'m 1234567 + 89.01 = x!...?!--==>> <b> {"a": [1]}',
+)
+"""Texts that a processor may change before it tokenizes them."""
 _MANY = 12
 """Media of the largest sample that is tried: numbers of two digits are written otherwise."""
 
@@ -84,7 +93,7 @@ class ProbedMedia(MediaModel):
         self.problems: dict[str, str] = {}
         self.unpredictable: set[str] = set()
         self.reserved: set[str] = set()
-        self.overhead = 0
+        self.overhead, self._takes_text = 0, False
         try:
             self.name = type(self.processor).__name__
             content = digest(self.processor.to_json_string().encode())
@@ -133,10 +142,13 @@ class ProbedMedia(MediaModel):
 
     def _probe(self) -> None:
         """Find each kind's placeholder, and try whether lengths are sums."""
-        try:
+        with contextlib.suppress(NotBuilt, BadRecord):  # it may take no text alone
             self.overhead, _ = self._measure(_conversation((), ("alfa",)))
-        except (NotBuilt, BadRecord):
-            self.overhead = 0  # it takes no text alone
+            self._takes_text = True
+        for text in _TEXTS if self._takes_text else ():
+            talk = Conversation((Turn("user", (text,)), Turn("assistant", (text,))))
+            if self._measure(talk)[0] != self.overhead:
+                self.unpredictable.update((TEXT, DOCUMENT, INTERLEAVED, *_SHAPES))
         for kind, shapes in _SHAPES.items():
             try:
                 self.placeholders[kind] = self._placeholder(kind, blank_medium(kind, shapes[0]))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from packidx.arrays import Bools, Int64s
-from packidx.encode.build import whole_sample
+from packidx.encode.build import whole_sample, with_labels
 from packidx.encode.imports import load_real
 from packidx.encode.media import info_of
 from packidx.encode.prober import ProbedMedia
@@ -25,6 +25,7 @@ from packidx.encode.whole import NotBuilt
 from packidx.errors import BadRecord, PackidxError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
+from packidx.processor.kinds import words_of
 from packidx.records.conversation import Conversation
 from packidx.software import installed
 
@@ -149,48 +150,50 @@ class Comparer:
         is_new = why is None
         if not is_new and only_compare:
             return None
-        try:
-            infos = [info_of(medium) for medium in conversation.media]
-            media = self._rules.count_media([conversation], [infos])
-            if (
-                media.errors
-                or np.maximum(media.patches, media.tokens).clip(0).sum() > _MOST_PATCHES
-            ):
-                return None
-            try:
-                own = self._rules.tokens_of(conversation, media)
-            except Exception:  # of `tokenizers`, plain ones: the row is rejected when it is counted
-                return None
-            built = whole_sample(self.real, self.files, conversation, own, every_frame=True)
-        except NotBuilt as error:
-            if self.files.is_probed and not only_compare:
-                raise BadRecord(
-                    "not_built", f"{self.files.name} builds no sample: {error}"
-                ) from None
+        infos = [info_of(medium) for medium in conversation.media]
+        media = self._rules.count_media([conversation], [infos])
+        patches = np.maximum(media.patches, media.tokens).clip(0).sum()
+        if media.errors or patches > _MOST_PATCHES:
             return None
-        if is_new:
-            why = self._difference(kind, own, built)
-            self.kinds[kind] = why
-        return None if why is None else built
+        try:
+            own = self._rules.tokens_of(conversation, media)
+        except Exception:  # of `tokenizers`, plain ones: the row is rejected when it is counted
+            return None
+        must_build = not is_new or (self.files.is_probed and not only_compare)
+        try:
+            built = whole_sample(self.real, self.files, conversation, every_frame=True)
+            if is_new:
+                why = self.kinds[kind] = self._difference(kind, own, built)
+            return None if why is None else with_labels(built, self.files, own)
+        except NotBuilt as error:
+            if not must_build:
+                return None
+            text = f"{self.files.name} builds no sample: {error}"
+            raise BadRecord("not_built", text) from None
+        except BadRecord:
+            if not must_build:
+                return None  # as any other record whose pixels are not decoded
+            raise
 
     def _difference(
         self, kind: str, own: tuple[Int64s, Bools], built: Mapping[str, Any]
     ) -> str | None:
         """Return the first difference of two samples; None if they are equal."""
         (ours, trained), real = own, built["input_ids"]
-        words = {*kind.split(", "), *kind.partition(", ")[0].split("+")}
         vision = self.files.vision
-        if vision is not None and not words.isdisjoint(vision.unpredictable):
-            return "a medium's tokens depend on what is beside it"
+        if vision is not None and not words_of(kind).isdisjoint(vision.unpredictable):
+            return "lengths depend on more than the sizes of media"
         if len(self.compared.computed) + len(self.compared.built) + len(self.kinds) >= MAX_KINDS:
             return f"more than {MAX_KINDS} kinds of records"
         num, overhead = len(real), 0 if vision is None else vision.overhead
         if len(ours) + overhead != num:
             return f"a record has {len(ours) + overhead} tokens, the processor's {num}"
-        labels = int((built["labels"] >= 0).sum())
+        if np.array_equal(ours, real):
+            return None
+        if not self.files.is_probed:
+            at = int(np.flatnonzero(ours != real)[0])
+            return f"a record of {num} tokens has another one at {at}"
+        labels = int((with_labels(built, self.files, own)["labels"] >= 0).sum())
         if labels != trained.sum():
             return f"a record has {trained.sum()} label tokens, the processor's {labels}"
-        if self.files.is_probed or np.array_equal(ours, real):
-            return None
-        at = int(np.flatnonzero(ours != real)[0])
-        return f"a record of {num} tokens has another one at {at}"
+        return None

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from packidx.errors import BadRecord, LimitError
+from packidx.errors import BadRecord
 from packidx.estimate.compare import Compared
 from packidx.estimate.counter import (
     ExaminedRecord,
@@ -99,5 +99,5 @@ def _text(counter: RecordCounter, item: ExaminedRecord) -> str | None:
     media = counter.counter.count_media([talk], [item.infos])
     try:
         return counter.counter.expand(talk, 0, media).text
-    except (BadRecord, LimitError, MemoryError):  # raised again where the record is counted
+    except (BadRecord, MemoryError):  # raised again where the record is counted
         return None

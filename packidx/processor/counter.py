@@ -142,9 +142,6 @@ class ConversationCounter:
                     rendered.append(number)
                 except BadRecord as error:
                     texts.errors[number] = error
-                except LimitError as error:
-                    name = None if self.files is None else self.files.name
-                    raise LimitError(f"{name}: {error}", number) from None
                 except MemoryError:
                     raise LimitError(OUT_OF_MEMORY, number) from None
         if rendered:

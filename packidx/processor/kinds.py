@@ -32,6 +32,12 @@ def mixed_name(kinds: Iterable[str]) -> str:
     return "+".join(sorted(kinds, key=KINDS.index))
 
 
+def words_of(kind: str) -> set[str]:
+    """Return the words of a kind, with each kind of media by itself."""
+    base, *words = kind.split(", ")
+    return {base, *base.split("+"), *words}
+
+
 def record_kind(conversation: Conversation) -> str:
     """Return the kind of a record, as in ``'image+video, several images, tools'``."""
     words = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,16 @@ class AtTheEnd(AyaVisionProcessor):  # type: ignore[misc]
         return super().get_text_with_replacements(text, *given, **options)
 
 
-KINDS = [AyaVisionProcessor, Numbered, Together, ByContent, Rewriting, Unwrapped, AtTheEnd]
+class Stripping(AyaVisionProcessor):  # type: ignore[misc]
+    """Strips white space at the end of lines, in texts without images, too."""
+
+    def __call__(self, images: Any = None, text: Any = None, **options: Any) -> Any:
+        text = [text] if isinstance(text, str) else text
+        text = [re.sub(r"[ \t]+\n", "\n", each) for each in text]
+        return super().__call__(images=images, text=text, **options)
+
+
+KINDS = [AyaVisionProcessor, Numbered, Together, ByContent, Rewriting, Unwrapped, AtTheEnd, Stripping]
 
 
 def changed(folder: Path, kind: type) -> ProcessorFiles:
