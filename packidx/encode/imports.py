@@ -54,6 +54,15 @@ def import_torch() -> Any:
     return torch
 
 
+def has_torch() -> bool:
+    """Return True if torch can be imported."""
+    try:
+        import_module("torch")
+    except ImportError:
+        return False
+    return True
+
+
 def allow_cuda_torchvision() -> None:
     """Declare the missing operators if torchvision is there and cannot be imported without them.
 
@@ -110,6 +119,9 @@ def load_real(folder: str, name: str, trusts_code: bool, settings: Keywords | No
             if isinstance(error, ImportError) and "torchvision" in str(error).lower():
                 raise MissingExtraError(NEEDS_TORCHVISION) from error
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            if isinstance(error, ImportError) or not has_torch():
+                text = f"the {name[4:]} of {folder} needs a package ({reason}): run {INSTALL}"
+                raise MissingExtraError(text) from error
             raise SourceError(
                 f"transformers {installed('transformers')} cannot load the {name[4:]} of {folder} "
                 f"({reason}): use the release that saved it, or a newer one"

@@ -18,7 +18,7 @@ import numpy as np
 
 from packidx.arrays import Bools, Int64s
 from packidx.encode.build import whole_sample, with_labels
-from packidx.encode.imports import load_real
+from packidx.encode.imports import has_torch, load_real
 from packidx.encode.media import info_of
 from packidx.encode.prober import ProbedMedia
 from packidx.encode.whole import NotBuilt
@@ -100,7 +100,7 @@ class Comparer:
         try:
             return load_real(str(files.folder), name, files.trusts_code, files.keywords)
         except PackidxError as error:
-            self.reason = "torch is not installed" if installed("torch") is None else str(error)
+            self.reason = str(error) if has_torch() else "torch is not installed"
             return None
 
     def begin_task(self) -> None:

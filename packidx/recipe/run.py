@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from packidx.digests import digest
+from packidx.encode.imports import has_torch
 from packidx.errors import MissingExtraError, OptionError
 from packidx.estimate import LengthsSummary, estimate_lengths
 from packidx.index import Index
@@ -17,7 +18,6 @@ from packidx.index.opening import open_index
 from packidx.io import files, storage, urls
 from packidx.recipe.recipe import SAMPLED, Recipe, read_recipe, to_yaml_value
 from packidx.run.workers import Progress
-from packidx.software import installed
 from packidx.user_code import load_named
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _sampled(recipe: Recipe, summary: LengthsSummary) -> tuple[int, str | None]:
     inexact = sum(number for method, number in summary.methods.items() if method != "exact")
     if inexact:
         return 0, f"{inexact:,} lengths are not exact, so some would differ"
-    if estimate.get("processor") and installed("torch") is None:
+    if estimate.get("processor") and not has_torch():
         if recipe.num_sampled is None:
             return 0, "torch is not installed here"
         raise MissingExtraError(

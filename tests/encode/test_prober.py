@@ -161,10 +161,11 @@ def test_lengths_are_the_processors_whatever_they_depend_on(folder: Path, kind: 
     files = changed(folder, kind)
     talks = [*talks_of(1, 4, blank=True), *talks_of(2, 40)]  # black images come first
     counted = lengths(files, talks)
-    assert [each.tokens for each in counted if isinstance(each, Length)] == real_lengths(
-        files, talks
-    )
-    assert all(each.is_exact for each in counted if isinstance(each, Length))
+    for each, tokens in zip(counted, real_lengths(files, talks), strict=True):
+        if isinstance(each, BadRecord):  # an answer that the processor changes has no labels
+            assert kind is Stripping and each.reason == "not_built"
+        else:
+            assert each.is_exact and each.tokens == tokens
     built = [isinstance(each, Length) and each.is_built for each in counted]
     assert any(built) == (kind is not AyaVisionProcessor)
 

@@ -167,22 +167,18 @@ packidx.estimate_lengths(sys.argv[1], sys.argv[2], processor=sys.argv[3], worker
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_without_torch_only_families_and_text_are_exact(
-    workers: int, qwen: Path, tmp_path: Path
-) -> None:
+def test_without_torch(workers: int, qwen: Path, tmp_path: Path) -> None:
+    """Families count by their rules, other processors only where they load without it."""
     source = data(tmp_path, records())
-    unknown = tmp_path / "unknown"
-    PROCESSORS["gemma3n"](tmp_path).save_pretrained(unknown)
     text = tmp_path / "text"
     transformers.AutoTokenizer.from_pretrained(qwen).save_pretrained(text)
     for name in ("chat_template.jinja", "chat_template.json"):
         if (qwen / name).exists():
             shutil.copy(qwen / name, text)
-    expected = {
-        qwen: ["exact"] * 6,
-        text: ["exact"] * 3 + [None] * 3,
-        unknown: ["heuristic"] * 6,
-    }
+    expected: dict[Path, list[Any]] = {qwen: ["exact"] * 6, text: ["exact"] * 3 + [None] * 3}
+    for name, method in (("gemma3n", "exact"), ("gemma4", "heuristic"), ("molmo2", "heuristic")):
+        PROCESSORS[name](tmp_path).save_pretrained(tmp_path / name)
+        expected[tmp_path / name] = [method] * 6
     for folder, methods in expected.items():
         out = tmp_path / f"lengths-{folder.name}"
         command = [sys.executable, "-c", ALONE, str(source), str(out), str(folder), str(workers)]
@@ -190,10 +186,12 @@ def test_without_torch_only_families_and_text_are_exact(
         rows = pq.read_table(next(out.glob("part-00000*"))).to_pylist()
         assert [row["method"] for row in rows] == methods, folder
         compared = json.loads((out / "manifest.json").read_bytes())["encoder"]["compared"]
-        if folder == text:
-            assert compared["with"] == TRANSFORMERS
-        else:
+        if "heuristic" in methods or folder == qwen:
             assert compared["with"] is None and "torch" in compared["reason"]
+        elif folder != text:
+            processor = transformers.AutoProcessor.from_pretrained(folder)
+            real = real_lengths(processor, tmp_path, records())
+            assert [row["length"] for row in rows] == real
 
 
 def test_what_is_too_large_to_be_built(processors: Path, tmp_path: Path) -> None:
