@@ -56,7 +56,7 @@ def _dotted(python: tuple[int, int]) -> str:
 def test_what_came_out_beside_each_trainer_is_in_the_ranges_of_today() -> None:
     """Else docs/trainers.md is of other ranges: run `make trainers`."""
     project = PROJECT["project"]
-    extras = [project["optional-dependencies"][one] for one in ("transformers", "torch", "s3")]
+    extras = [project["optional-dependencies"][one] for one in ("torch", "s3")]
     asked = map(Requirement, [*project["dependencies"], *itertools.chain(*extras)])
     ranges = {one.name: one.specifier for one in asked}
     page = (REPO / "docs" / "trainers.md").read_text().partition("What came out")[2]

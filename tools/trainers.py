@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 REPO = Path(__file__).parent.parent
-EXTRAS = ("transformers", "torch", "s3")
+EXTRAS = ("torch", "s3")
 PYTHON, SYSTEM = "3.12", "x86_64-manylinux_2_35"
 
 TRAINERS = {  # what people call it: what pip is given

@@ -22,7 +22,7 @@ from packidx.encode.positions import model_positions, mrope_positions, positions
 from packidx.encode.prober import ProbedMedia
 from packidx.encode.tiles import BytePart, byte_part
 from packidx.encode.whole import NotBuilt
-from packidx.errors import BadRecord, MismatchError, OptionError
+from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
 from packidx.processor.families.base import FamilyMedia
@@ -229,7 +229,7 @@ class ProcessorEncoder:
                 return sample
         except MismatchError as error:
             mismatch = error
-        with contextlib.suppress(MismatchError):
+        with contextlib.suppress(PackidxError):
             whole = self.build_whole(record)
             if len(whole["input_ids"]) == length:
                 return whole

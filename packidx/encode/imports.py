@@ -29,6 +29,7 @@ def transformers_class(name: str) -> Any:
     Raises:
         MissingExtraError: transformers or what the class needs is missing or cannot be used.
     """
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # such as that torch is missing
     try:
         allow_cuda_torchvision()
         return getattr(import_module("transformers"), name)

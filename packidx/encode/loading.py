@@ -7,12 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from packidx.encode.imports import load_real, transformers_class
 from packidx.encode.prober import MEDIA_PARTS, ProbedMedia
 from packidx.encode.settings import change_settings, check_stated
-from packidx.encode.whole import ids_of, quiet
+from packidx.encode.whole import bare_tokenizer, ids_of, quiet
 from packidx.errors import MismatchError, OptionError, PackidxError, SourceError
 from packidx.format.manifest import setting_differences
 from packidx.processor.assemble import (
@@ -126,21 +124,6 @@ def _is_own_code(part: Any) -> bool:
     return type(part).__module__.partition(".")[0] == "transformers_modules"
 
 
-def _backend(processor: Any) -> Tokenizer:
-    """The `tokenizers` tokenizer of a processor, or of a tokenizer alone.
-
-    Raises:
-        OptionError: it has none.
-    """
-    backend = getattr(getattr(processor, "tokenizer", processor), "backend_tokenizer", None)
-    if not isinstance(backend, Tokenizer):
-        raise OptionError(
-            f"packidx needs a processor with a fast tokenizer, or the path of its folder, "
-            f"not {type(processor).__name__}"
-        )
-    return backend
-
-
 def _special_tokens(tokenizer: Any) -> dict[str, str]:
     named = tokenizer.special_tokens_map.items()
     return named_tokens({name: str(token) for name, token in named if not isinstance(token, list)})
@@ -203,19 +186,6 @@ def _load_tokenizer(folder: Path, takes_media: bool, code: str | None, trusts_co
                 raise
         tokenizer = getattr(made, "tokenizer", made)
         return Loaded(bare_tokenizer(made), _special_tokens(tokenizer), _limit(made), doubt)
-
-
-def bare_tokenizer(processor: Any) -> Tokenizer:
-    """Return a copy of a processor's tokenizer, or of a tokenizer alone, without padding and
-    truncation: transformers sets these on its own with every call.
-
-    Raises:
-        OptionError: it has none of `tokenizers`.
-    """
-    copied = Tokenizer.from_str(_backend(processor).to_str())
-    copied.no_padding()
-    copied.no_truncation()
-    return copied
 
 
 def _refuse_passed_on(processor: Any) -> None:

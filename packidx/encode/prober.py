@@ -22,7 +22,7 @@ from packidx.digests import digest
 from packidx.encode.blanks import blank_medium, num_values
 from packidx.encode.imports import Keywords, load_real
 from packidx.encode.media import sampling_rate_of
-from packidx.encode.whole import ARGUMENTS, NotBuilt, build_sample, ids_of
+from packidx.encode.whole import ARGUMENTS, NotBuilt, bare_tokenizer, build_sample, ids_of
 from packidx.errors import BadRecord, PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import MediaCounts, MediaModel
@@ -228,8 +228,6 @@ class ProbedMedia(MediaModel):
 
     @cached_property
     def _tokenizer(self) -> Any:
-        from packidx.encode.loading import bare_tokenizer
-
         return bare_tokenizer(self.processor)
 
     def _measure(

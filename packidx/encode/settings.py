@@ -197,6 +197,10 @@ def wanted_type(name: str, value: Any, now: Any) -> str | None:
     return None if value is None or fits else wanted
 
 
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def check_stated(stated: Stated) -> None:
     """Check the types of a folder's own settings of a family.
 
@@ -216,7 +220,8 @@ def check_stated(stated: Stated) -> None:
             if name not in own or own[name] is None or is_plain_size or is_flag:
                 continue
             if isinstance(value, Mapping):
-                value = {key: each for key, each in value.items() if each is not None}
+                value = {key: _plain(each) for key, each in value.items() if each is not None}
+            value = _plain(value)
             if (wanted := wanted_type(name, value, own[name])) is not None:
                 path = stated.folder / stated.place(part)[0]
                 raise SourceError(f"{path}: {name} is {value!r}: give {wanted}")

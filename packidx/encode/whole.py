@@ -17,11 +17,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from packidx.encode.blanks import BlankVideo
 from packidx.encode.imports import import_torch
 from packidx.encode.media import Opened, metadata_of, opened
-from packidx.errors import PackidxError
+from packidx.errors import OptionError, PackidxError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 
@@ -247,6 +248,34 @@ def _tensor(name: str, value: Any) -> torch.Tensor:
         reason = " ".join(str(error).split())[:120]
         raise NotBuilt(f"it gives {name} as no one tensor: {reason}") from error
     return tensor
+
+
+def bare_tokenizer(processor: Any) -> Tokenizer:
+    """Return a copy of a processor's tokenizer, or of a tokenizer alone, without padding and
+    truncation: transformers sets these on its own with every call.
+
+    Raises:
+        OptionError: it has none of `tokenizers`.
+    """
+    copied = Tokenizer.from_str(_backend(processor).to_str())
+    copied.no_padding()
+    copied.no_truncation()
+    return copied
+
+
+def _backend(processor: Any) -> Tokenizer:
+    """The `tokenizers` tokenizer of a processor, or of a tokenizer alone.
+
+    Raises:
+        OptionError: it has none.
+    """
+    backend = getattr(getattr(processor, "tokenizer", processor), "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise OptionError(
+            f"packidx needs a processor with a fast tokenizer, or the path of its folder, "
+            f"not {type(processor).__name__}"
+        )
+    return backend
 
 
 @contextmanager

@@ -108,16 +108,13 @@ class Earlier:
     def _decided_as_here(self, job: EstimateJob) -> EstimateJob:
         """Return `job` with what was decided on the data of this table, whose processor is compared
         with the one that is installed now."""
-        encoder, files = self.manifest.encoder, job.counter.files
+        encoder, comparer = self.manifest.encoder, job.counter.comparer
         engine = self.manifest.text_engine
-        stated, compared = None if encoder is None else encoder.compared, None
-        if stated is not None:
-            here = (
-                None
-                if files is None or files.doubt
-                else f"transformers {installed('transformers')}"
-            )
-            compared = Compared.from_json({**stated, "with": here if stated["with"] else None})
+        compared = None
+        if encoder is not None and encoder.compared is not None:
+            is_real = comparer is not None and comparer.real is not None
+            here = f"transformers {installed('transformers')}" if is_real else None
+            compared = Compared.from_json({**encoder.compared, "with": here})
         return replace(job, backend=None if engine is None else dict(engine), compared=compared)
 
     def find_rows(self, job: EstimateJob) -> tuple[dict[str, OldRows], Reused]:

@@ -122,7 +122,6 @@ class SampleReader:
         self._index = index
         self._encode: Any = encode
         self._takes_room = bool(getattr(encode, "takes_allocate", False))
-        self._encode_planned: Any = getattr(encode, "encode_planned", None)
         self._rules = rules_of(encode)
         self._media_ids: Mapping[str, int] | None = getattr(encode, "media_token_ids", None)
         self._fetcher = Fetcher(index, transform)
@@ -131,6 +130,7 @@ class SampleReader:
         self._cuts = options.on_long in ("split", "truncate")
         # Pieces of long samples have the longest length but for the last of a split one.
         self._is_exact = is_exact(index.snapshot)
+        self._encode_planned: Any = getattr(encode, "encode_planned", None)
         self._longest = options.planned_capacity // options.align * options.align
 
     @contextmanager
@@ -197,7 +197,8 @@ class SampleReader:
         if record is None:
             record = self._fetcher.read(sample, epoch)
         given = [room] if self._takes_room else []
-        if self._encode_planned is None or sample.token_start or sample.length >= self._longest:
+        is_whole = not sample.token_start and sample.length < self._longest
+        if self._encode_planned is None or not (self._is_exact and is_whole):
             return normalise(self._encode(record, *given), self._rules)
         return normalise(self._encode_planned(record, sample.length, *given), self._rules)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packidx_cli.main import main
 
-from packidx.inspect.facts import compared_fact
+from packidx.inspect.facts import verified_facts
 
 GOOD = '{"messages": [{"role": "user", "content": "hello there"}]}\n'
 
@@ -60,12 +60,21 @@ def test_errors_are_one_sentence(
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_what_was_not_compared_is_exact_by_a_family_or_not_at_all() -> None:
-    nothing = {"with": None, "reason": "the processor builds no sample"}
-    said = "not compared here (the processor builds no sample): "
-    assert compared_fact(nothing, {"exact": 3}) == said + "exact by the family's arithmetic"
-    assert compared_fact(nothing, {"heuristic": 3}) == said + "nothing is exact"
-    assert compared_fact(nothing, {}) == said + "nothing is exact"
+def test_how_many_lengths_were_computed_and_built() -> None:
+    nothing = {"with": None, "reason": "torch is not installed"}
+    for methods, what in (({"exact": 3}, "by the family's rules"), ({"heuristic": 3}, "by guess")):
+        said = f"torch is not installed; lengths computed {what}"
+        assert verified_facts(nothing, methods) == {"not verified": said}
+    assert verified_facts(None, {"exact": 3}) == {}
+    some = {"with": "transformers 5", "computed": ["text", "image"]}
+    assert verified_facts(some, {"exact": 1200}) == {
+        "verified": "1,200 lengths computed (2 kinds compared with transformers 5)"
+    }
+    some |= {"built": {"image, tools": "a record has 2 tokens"}, "rare": {"video": None}}
+    assert verified_facts(some | {"num_built": 7}, {"exact": 1200}) == {
+        "verified": "1,193 lengths computed (4 kinds compared with transformers 5), 7 built"
+        " (image, tools: a record has 2 tokens)"
+    }
 
 
 INTRUDES = """

@@ -130,7 +130,16 @@ class Stripping(AyaVisionProcessor):  # type: ignore[misc]
         return super().__call__(images=images, text=text, **options)
 
 
-KINDS = [AyaVisionProcessor, Numbered, Together, ByContent, Rewriting, Unwrapped, AtTheEnd, Stripping]
+KINDS = [
+    AyaVisionProcessor,
+    Numbered,
+    Together,
+    ByContent,
+    Rewriting,
+    Unwrapped,
+    AtTheEnd,
+    Stripping,
+]
 
 
 def changed(folder: Path, kind: type) -> ProcessorFiles:

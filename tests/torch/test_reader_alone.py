@@ -143,13 +143,6 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return Environment(tmp_path_factory.mktemp("reader") / "env", READER, ABSENT)
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    names = (*READER, "tokenizers", "jinja2")
-    without = PLANNER | NETWORK | {"transformers"}
-    return Environment(tmp_path_factory.mktemp("encoder") / "env", names, without)
-
-
 def test_six_packages_read_packs_with_an_encoder_of_the_users_own(
     reader: Environment, own_index: Path, data: Path
 ) -> None:
@@ -165,29 +158,6 @@ def test_with_transformers_packs_are_read_without_the_planners_packages(
     folder = str(processors / "qwen2.5-vl")
     done = trainer.run(str(data / "read.py"), str(index), folder, "fork")
     assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
-
-
-def test_tokenizers_and_jinja2_encode_text_and_count_images(
-    encoder: Environment, index: Path, data: Path, processors: Path
-) -> None:
-    program = f"""
-from PIL import Image
-from packidx.encode import ProcessorEncoder
-from packidx.errors import MissingExtraError
-encode = ProcessorEncoder({str(processors / "qwen2.5-vl")!r})
-turns = [{{"role": "user", "content": "Why?"}}, {{"role": "assistant", "content": "So."}}]
-assert len(encode({{"messages": turns}})["input_ids"]) == encode.count({{"messages": turns}}) > 8
-turns[0]["content"] = "<image>Why?"
-photo = {{"messages": turns, "images": [Image.new("RGB", (56, 84))]}}
-assert encode.count(photo) > 12
-try:
-    encode(photo)
-except MissingExtraError as error:
-    print(error)
-"""
-    done = encoder.run("-c", program)
-    assert done.returncode == 0, done.stderr
-    assert "transformers" in done.stdout and "pip install" in done.stdout
 
 
 @pytest.mark.parametrize(
