@@ -4,7 +4,7 @@
 def without(*names: str) -> str:
     """Lines that a program for ``python -c`` begins with, in whose process alone they hold."""
     return f"""
-import importlib.metadata, sys
+import importlib.metadata, importlib.util, sys
 NAMES = {names!r}
 class Gone:
     def find_spec(self, name, path=None, target=None):
@@ -17,6 +17,10 @@ def version(name):
         raise importlib.metadata.PackageNotFoundError(name)
     return real(name)
 importlib.metadata.version = version
+there = importlib.util.find_spec
+def find_spec(name, package=None):
+    return None if name.split(".")[0] in NAMES else there(name, package)
+importlib.util.find_spec = find_spec
 """
 
 
