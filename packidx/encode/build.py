@@ -201,7 +201,10 @@ def whole_sample(
 
 
 def with_labels(
-    built: Mapping[str, Any], files: ProcessorFiles, own: tuple[Int64s, Bools]
+    built: Mapping[str, Any],
+    files: ProcessorFiles,
+    own: tuple[Int64s, Bools],
+    conversation: Conversation,
 ) -> dict[str, Any]:
     """Add ``labels``, int64 ``[T]``, to a whole sample.
 
@@ -213,61 +216,79 @@ def with_labels(
         NotBuilt: our label tokens are not in the sample.
     """
     ids = built["input_ids"]
-    trained = find_labels(*own, ids, files.feature_ids)
+    is_document = conversation.is_document
+    trained = find_labels(*own, ids, files.feature_ids, is_document=is_document)
     return {**built, "labels": np.where(trained, ids, IGNORED)}
 
 
-_CONTEXTS = (8, 4, 2)
-"""Tokens before a run of label tokens that must precede it in the built sample, too: as many of
-them as do, since the processor may write media otherwise."""
+_CONTEXTS = (32, 8, 4, 2, 0)
+"""Tokens before a run of label tokens that are looked for with it, as many as the processor
+leaves as they are."""
 IGNORED = -100
 """Label of a token that is not trained on."""
 
 
-def find_labels(own: Int64s, trained: Bools, ids: Int64s, features: Sequence[int] = ()) -> Bools:
-    """Find our label tokens in the ids of the real processor, run by run and in order.
+def find_labels(
+    own: Int64s,
+    trained: Bools,
+    ids: Int64s,
+    features: Sequence[int] = (),
+    *,
+    is_document: bool = False,
+) -> Bools:
+    """Find our label tokens in the ids of the real processor.
+
+    A run of label tokens, with tokens before it, must occur as often in the processor's ids as in
+    ours: then the nth occurrence in one is the nth in the other.
 
     Args:
         own, trained: token ids and label mask ``[n]`` of our rules.
         ids: ``[T]``
         features: ids of tokens in `own` that stand for media.
+        is_document: True if our first token is trained wherever another one precedes it.
 
     Returns:
         ``[T]`` True for label tokens.
 
     Raises:
-        NotBuilt: a run of label tokens is not there.
+        NotBuilt: a run of label tokens does not occur as often.
     """
     if np.array_equal(own, ids):
         return trained
     found = np.zeros(len(ids), bool)
     edges = np.flatnonzero(np.diff(trained, prepend=False, append=False)).reshape(-1, 2)
-    at = 0
     for first, end in edges.tolist():
         media = np.flatnonzero(np.isin(own[:first], features))
         before = first - (int(media[-1]) + 1 if len(media) else 0)
-        starts = (
-            hit + context
-            for context in (min(each, before) for each in _CONTEXTS)
-            if (hit := _find(ids, own[first - context : end], at)) >= 0
-        )
-        start = next(starts, -1)
-        if start < 0:
+        for context in dict.fromkeys(min(each, before) for each in _CONTEXTS):
+            wanted = own[first - context : end]
+            mine, theirs = _find(own, wanted), _find(ids, wanted)
+            if len(mine) == len(theirs):
+                start = theirs[mine.index(first - context)] + context
+                break
+        else:
+            start = len(ids) - (end - first)
+            if end == len(own) and np.array_equal(ids[start:], own[first:]):
+                found[start:] = True
+                continue
             raise NotBuilt("its label tokens are not found in the sample that it builds")
-        at = start + end - first
-        if first == 1 < start:  # our first token is predicted by one that the processor adds
+        stop = start + end - first
+        if is_document and first == 1 < start:  # the processor adds a token that predicts it
             start -= 1
-        found[start:at] = True
+        found[start:stop] = True
     return found
 
 
-def _find(ids: Int64s, wanted: Int64s, at: int) -> int:
-    """Return the first position from `at` on where `ids` hold `wanted`; -1 if none does."""
-    if len(wanted) > len(ids) - at:
-        return -1
-    windows = np.lib.stride_tricks.sliding_window_view(ids[at:], len(wanted))
-    hits = np.flatnonzero((windows == wanted).all(axis=1))
-    return at + int(hits[0]) if len(hits) else -1
+def _find(ids: Int64s, wanted: Int64s) -> list[int]:
+    """Return all positions at which `ids` hold `wanted`."""
+    if len(wanted) > len(ids):
+        return []
+    starts = np.flatnonzero(ids[: len(ids) - len(wanted) + 1] == wanted[0])
+    hits: list[int] = []
+    for start in starts.tolist():
+        if np.array_equal(ids[start : start + len(wanted)], wanted):
+            hits.append(start)
+    return hits
 
 
 def media_of_whole(built: Mapping[str, Any], name: str) -> dict[str, torch.Tensor]:

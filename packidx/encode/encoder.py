@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -22,11 +21,11 @@ from packidx.encode.positions import model_positions, mrope_positions, positions
 from packidx.encode.prober import ProbedMedia
 from packidx.encode.tiles import BytePart, byte_part
 from packidx.encode.whole import NotBuilt
-from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError
+from packidx.errors import BadRecord, MismatchError, OptionError
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
 from packidx.processor.families.base import FamilyMedia
-from packidx.processor.kinds import record_kind, words_of
+from packidx.processor.kinds import record_kind
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.sequence import trained_tokens
 from packidx.records.conversation import Conversation, Media
@@ -88,6 +87,7 @@ class ProcessorEncoder:
         policy = LabelPolicy.parse(policy) if isinstance(policy, str) else policy
         self.tokens_per_second = tokens_per_second
         self._parts: dict[str, Any] = {}
+        self._built_kinds: set[str] = set()
         self._real = None if isinstance(processor, str | os.PathLike) else processor
         if isinstance(processor, str | os.PathLike):
             self.files = load_processor(processor, policy, settings, trust_remote_code)
@@ -144,15 +144,14 @@ class ProcessorEncoder:
     def count(self, record: Mapping[str, Any]) -> int:
         """Return the length of the sample that `record` becomes.
 
-        Pixels are decoded only for a processor whose lengths depend on more than sizes.
+        Pixels are decoded only where samples are built whole, by a processor of no family.
 
         Raises:
             BadRecord: `record` cannot become a sample.
         """
         conversation = parse(record)
         refuse_unsupported(conversation, self.files)
-        odd = () if self.files.vision is None else self.files.vision.unpredictable
-        if odd and not words_of(record_kind(conversation)).isdisjoint(odd):
+        if self._is_built(conversation):
             return len(self.build_whole(record)["input_ids"])
         infos = [info_of(medium) for medium in conversation.media]
         counts = self._counter.count([conversation], [infos])
@@ -195,7 +194,7 @@ class ProcessorEncoder:
         media = self._counter.count_media([conversation], [infos])
         for number in sorted(media.errors):
             raise media.errors[number]
-        if isinstance(self.files.vision, ProbedMedia) and conversation.input_ids is None:
+        if self._is_built(conversation):
             return self._whole(conversation, media)
         arrays = self._encode_text(conversation, media)
         sample = {key: torch.from_numpy(value) for key, value in arrays.items()}
@@ -209,33 +208,18 @@ class ProcessorEncoder:
         positions = positions_of(sample, self.files, self.tokens_per_second)
         return sample if positions is None else {**sample, "position_ids": positions}
 
-    def encode_planned(
-        self, record: Mapping[str, Any], length: int, *given: Any
-    ) -> dict[str, torch.Tensor]:
-        """Return one sample's tensors; those of `build_whole` if they alone have `length` tokens.
+    def build_kinds(self, kinds: Collection[str]) -> None:
+        """Build samples of these kinds of records whole from now on, as they were counted."""
+        self._built_kinds |= {*kinds}
 
-        Args:
-            record: as for a call.
-            length: tokens of the sample in the plan.
-            given: further arguments of the call.
-
-        Raises:
-            BadRecord, MismatchError: as a call.
-        """
-        mismatch: MismatchError | None = None
-        try:
-            sample = self(record, *given)
-            if len(sample["input_ids"]) == length:
-                return sample
-        except MismatchError as error:
-            mismatch = error
-        with contextlib.suppress(PackidxError):
-            whole = self.build_whole(record)
-            if len(whole["input_ids"]) == length:
-                return whole
-        if mismatch is not None:
-            raise mismatch
-        return sample
+    def _is_built(self, conversation: Conversation) -> bool:
+        """Return True if a sample is built whole: by a processor of no family, or of a kind that
+        the rules do not count."""
+        if conversation.input_ids is not None:
+            return False
+        if isinstance(self.files.vision, ProbedMedia) or self.files.builds_all:
+            return True
+        return bool(self._built_kinds) and record_kind(conversation) in self._built_kinds
 
     def build_whole(self, record: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Return one sample's tensors as the real processor makes all of them.
@@ -260,7 +244,8 @@ class ProcessorEncoder:
             self._real = load_real(str(files.folder), name, files.trusts_code, files.keywords)
         try:
             own = self._counter.tokens_of(conversation, media)
-            built = with_labels(whole_sample(self._real, files, conversation), files, own)
+            built = whole_sample(self._real, files, conversation)
+            built = with_labels(built, files, own, conversation)
             made = media_of_whole(built, type(self._real).__name__)
         except NotBuilt as error:
             raise MismatchError(

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from packidx.digests import digest
 from packidx.encode.imports import load_real, transformers_class
 from packidx.encode.prober import MEDIA_PARTS, ProbedMedia
 from packidx.encode.settings import change_settings, check_stated
@@ -78,6 +79,7 @@ def load_processor(
         unknown=lambda template: ProbedMedia(template, str(folder), trusts_code, keywords),
     )
     files.overrides, files.keywords = overrides, keywords
+    files.code = _code_of(folder) if trusts_code else None
     if files.vision is None and (files.tokenizer is None or files.template is None):
         raise SourceError(
             f"nothing usable in processor folder {name}: it has neither image settings of a known "
@@ -105,18 +107,32 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
     image = next((part for part in parts if part is not None), None)
     _refuse_passed_on(processor)
     name = str(getattr(tokenizer, "name_or_path", "") or type(processor).__name__)
-    return assemble(
+    trusts_code = any(map(_is_own_code, (processor, tokenizer)))
+    files = assemble(
         name=name,
-        loaded=Loaded(bare, _special_tokens(tokenizer), _limit(processor)),
+        loaded=Loaded(
+            bare,
+            _special_tokens(tokenizer),
+            _limit(processor),
+            splits_special=bool(getattr(tokenizer, "split_special_tokens", False)),
+        ),
         templates=templates,
         processor_class=type(processor).__name__ if image is not None else None,
         image_settings=None if image is None else image.to_dict(),
         video_settings=_video_settings(processor, name),
         own_settings=vars(processor),
         policy=policy,
-        trusts_code=any(map(_is_own_code, (processor, tokenizer))),
+        trusts_code=trusts_code,
         unknown=lambda template: ProbedMedia(template, processor),
     )
+    files.code = _code_of(Path(name)) if trusts_code and os.path.isdir(name) else None
+    return files
+
+
+def _code_of(folder: Path) -> str:
+    """Return the digest of a folder's Python files."""
+    paths = sorted(folder.glob("*.py"))
+    return digest(*(part for path in paths for part in (path.name.encode(), path.read_bytes())))
 
 
 def _is_own_code(part: Any) -> bool:
@@ -185,7 +201,9 @@ def _load_tokenizer(folder: Path, takes_media: bool, code: str | None, trusts_co
                 read_json(folder / "tokenizer.json")  # raises where that is the cause
                 raise
         tokenizer = getattr(made, "tokenizer", made)
-        return Loaded(bare_tokenizer(made), _special_tokens(tokenizer), _limit(made), doubt)
+        splits = bool(getattr(tokenizer, "split_special_tokens", False))
+        special = _special_tokens(tokenizer)
+        return Loaded(bare_tokenizer(made), special, _limit(made), doubt, splits)
 
 
 def _refuse_passed_on(processor: Any) -> None:

@@ -42,12 +42,15 @@ _SHAPES = {
     "video": [MediaInfo(48, 64, 9, 10.0), MediaInfo(100, 60, 21, 29.97)],
     "audio": [MediaInfo(0, 0, num_samples=n, sampling_rate=16000) for n in (16001, 3201, 48001)],
 }
+_LARGE = MediaInfo(1400, 1600)
+_EVERYTHING = (TEXT, DOCUMENT, INTERLEAVED, *_SHAPES)
 _BESIDE = ("", "alfa", " \n", "\n\nWhere?\n", "1 ", " 漢", "<", "> and this\t")
 _TEXTS = (
     " \n What is it?\n\n",
     "two  spaces\t\tand\r\nlines \n\n\n\nmore ",
     "漢字 한글 👩‍👩‍👧 é  ​½ﬁ",
     'I\'m 1234567 + 89.01 = x!...?!--==>> <b> {"a": [1]}',
+    "A long text of many words. " * 400,
 )
 """Texts that a processor may change before it tokenizes them."""
 _MANY = 12
@@ -93,7 +96,7 @@ class ProbedMedia(MediaModel):
         self.problems: dict[str, str] = {}
         self.unpredictable: set[str] = set()
         self.reserved: set[str] = set()
-        self.overhead, self._takes_text = 0, False
+        self.overhead, self.in_front, self._takes_text = 0, 0, False
         try:
             self.name = type(self.processor).__name__
             content = digest(self.processor.to_json_string().encode())
@@ -143,12 +146,19 @@ class ProbedMedia(MediaModel):
     def _probe(self) -> None:
         """Find each kind's placeholder, and try whether lengths are sums."""
         with contextlib.suppress(NotBuilt, BadRecord):  # it may take no text alone
-            self.overhead, _ = self._measure(_conversation((), ("alfa",)))
+            talk = _conversation((), ("alfa",))
+            self.overhead, built = self._measure(talk)
+            own, real = self._own_ids(talk), ids_of(built)
+            fronts = (n for n in range(self.overhead + 1) if real[n : n + len(own)] == own)
+            self.in_front = next(fronts, -1)
             self._takes_text = True
+        if self.in_front < 0:  # it changes the text: where its tokens stand is not known
+            self.in_front = 0
+            self.unpredictable.update(_EVERYTHING)
         for text in _TEXTS if self._takes_text else ():
             talk = Conversation((Turn("user", (text,)), Turn("assistant", (text,))))
             if self._measure(talk)[0] != self.overhead:
-                self.unpredictable.update((TEXT, DOCUMENT, INTERLEAVED, *_SHAPES))
+                self.unpredictable.update(_EVERYTHING)
         for kind, shapes in _SHAPES.items():
             try:
                 self.placeholders[kind] = self._placeholder(kind, blank_medium(kind, shapes[0]))
@@ -160,9 +170,11 @@ class ProbedMedia(MediaModel):
                 continue
             if not self._is_apart(kind, shapes[0]):
                 self.unpredictable.add(kind)
-            for beside in ((" ", " "), ("\n", "\n"), _BESIDE[2:4]):
+            for beside in ((" ", " "), ("\n", "\n"), *((text, text) for text in _TEXTS)):
                 self._try(kind, kind, shapes[:1], beside, noise=True)
-            for media in (shapes[:2], [shapes[0]] * 2, (shapes * _MANY)[:_MANY]):
+            large = [_LARGE, _LARGE] if kind == "image" else shapes[-1:] * 2
+            many = (shapes[:2], shapes[1::-1], [shapes[0]] * 2, (shapes * _MANY)[:_MANY], large)
+            for media in many:
                 self._try(f"several {kind}s", kind, media, _BESIDE)
 
     def _is_apart(self, kind: str, shape: MediaInfo) -> bool:

@@ -117,7 +117,10 @@ class Comparer:
 
     def is_exact(self, kind: str) -> bool:
         """Return True if the rules count records of this kind."""
-        if self.files.doubt is not None or kind in self.compared.built or self.kinds.get(kind):
+        files = self.files
+        if files.doubt is not None or kind in self.compared.built or self.kinds.get(kind):
+            return False
+        if files.builds_all:
             return False
         if not self.files.is_probed:
             return True  # the rules of a family; our tests compare them
@@ -148,6 +151,7 @@ class Comparer:
         """
         why = self.compared.built.get(kind) or self.kinds.get(kind)
         is_new = why is None
+        builds = self.files.is_probed or self.files.builds_all
         if not is_new and only_compare:
             return None
         infos = [info_of(medium) for medium in conversation.media]
@@ -159,12 +163,12 @@ class Comparer:
             own = self._rules.tokens_of(conversation, media)
         except Exception:  # of `tokenizers`, plain ones: the row is rejected when it is counted
             return None
-        must_build = not is_new or (self.files.is_probed and not only_compare)
+        must_build = not is_new or (builds and not only_compare)
         try:
             built = whole_sample(self.real, self.files, conversation, every_frame=True)
             if is_new:
-                why = self.kinds[kind] = self._difference(kind, own, built)
-            return None if why is None else with_labels(built, self.files, own)
+                why = self.kinds[kind] = self._difference(kind, own, built, conversation)
+            return None if why is None else with_labels(built, self.files, own, conversation)
         except NotBuilt as error:
             if not must_build:
                 return None
@@ -176,11 +180,17 @@ class Comparer:
             raise
 
     def _difference(
-        self, kind: str, own: tuple[Int64s, Bools], built: Mapping[str, Any]
+        self,
+        kind: str,
+        own: tuple[Int64s, Bools],
+        built: Mapping[str, Any],
+        conversation: Conversation,
     ) -> str | None:
         """Return the first difference of two samples; None if they are equal."""
         (ours, trained), real = own, built["input_ids"]
         vision = self.files.vision
+        if self.files.builds_all:
+            return "its tokenizer has rules of its own"
         if vision is not None and not words_of(kind).isdisjoint(vision.unpredictable):
             return "lengths depend on more than the sizes of media"
         if len(self.compared.computed) + len(self.compared.built) + len(self.kinds) >= MAX_KINDS:
@@ -193,7 +203,7 @@ class Comparer:
         if not self.files.is_probed:
             at = int(np.flatnonzero(ours != real)[0])
             return f"a record of {num} tokens has another one at {at}"
-        labels = int((with_labels(built, self.files, own)["labels"] >= 0).sum())
+        labels = int((with_labels(built, self.files, own, conversation)["labels"] >= 0).sum())
         if labels != trained.sum():
             return f"a record has {trained.sum()} label tokens, the processor's {labels}"
         return None

@@ -190,7 +190,7 @@ class RecordCounter:
         talk, comparer = item.conversation, self.comparer
         if comparer is None or talk is None or talk.input_ids is not None:
             return
-        kind = item.kind = record_kind(talk)
+        kind = item.kind = record_kind(talk, fine=comparer.files.is_probed)
         if item.error is not None or not comparer.needs(kind):
             return
         if talk.media and isinstance(raw.record, dict):

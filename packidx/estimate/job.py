@@ -161,6 +161,9 @@ def job_shards(
     return tuple(shards)
 
 
+_VERDICTS = ("computed", "built")
+
+
 def _recipe(manifest: LengthsManifest) -> dict[str, Any]:
     """Return by name all that decides rows, except records and media."""
     encoder = manifest.encoder
@@ -170,7 +173,7 @@ def _recipe(manifest: LengthsManifest) -> dict[str, Any]:
         "encoder": encoder and replace(encoder, name=None, compared=None).to_json(),
         "transform": manifest.transform and replace(manifest.transform, is_random=False).to_json(),
         "text_engine": (manifest.text_engine or {}).get("name"),
-        "comparison": [stated.get("with"), list(stated.get("built", ()))],
+        "comparison": [stated.get("with"), *(sorted(stated.get(name, ())) for name in _VERDICTS)],
         **manifest.software,
     }
 

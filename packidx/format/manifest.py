@@ -229,6 +229,13 @@ class Encoder(JsonObject, frozen=True, kw_only=True):
         return setting_differences(self.settings or here, here, "planned", "here")
 
 
+def built_kinds(encoder: Encoder | None) -> frozenset[str]:
+    """Return the kinds of records that the real processor built when they were counted."""
+    compared = (encoder and encoder.compared) or {}
+    rare = (kind for kind, why in compared.get("rare", {}).items() if why is not None)
+    return frozenset((*compared.get("built", ()), *rare))
+
+
 def setting_differences(
     ones: Mapping[str, Any], others: Mapping[str, Any], of_ones: str, of_others: str
 ) -> list[str]:

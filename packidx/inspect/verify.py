@@ -19,6 +19,7 @@ from packidx.errors import (
     missing_package,
 )
 from packidx.format.index import TABLES, snapshot_id
+from packidx.format.manifest import built_kinds
 from packidx.hashing import derive_key
 from packidx.index import Index, Sample
 from packidx.index.window_files import WindowDigest
@@ -367,16 +368,13 @@ def _encoded(
     options = index.snapshot.options
     longest = options.planned_capacity // options.align * options.align
     fetcher = Fetcher(index, transform)
-    planned_by = getattr(encoder, "encode_planned", None)
+    if hasattr(encoder, "build_kinds"):
+        encoder.build_kinds(built_kinds(index.snapshot.lengths.encoder))
     for sample in _drawn(index, wanted, seed):
         length, error = None, None
         try:
             record = fetcher.read(sample)
-            if planned_by is None or sample.token_start or sample.length >= longest:
-                built = encoder(record)
-            else:
-                built = planned_by(record, sample.length)
-            length = int(np.asarray(built["input_ids"]).size)
+            length = int(np.asarray(encoder(record)["input_ids"]).size)
         except MissingExtraError:
             raise
         except PackidxError as failure:

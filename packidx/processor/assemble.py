@@ -30,6 +30,8 @@ class Loaded:
     """Number of tokens at which the processor truncates samples."""
     doubt: str | None = None
     """Why training may have another tokenizer."""
+    splits_special: bool = False
+    """As of `ProcessorFiles`."""
 
 
 DEFAULT_TEMPLATE = "default"
@@ -65,6 +67,10 @@ class ProcessorFiles:
     """Why training may make other tokens than these files say; None where it does not."""
     trusts_code: bool = False
     """Whether code of the folder is run; False where it has none."""
+    code: str | None = None
+    """Digest of that code, if it is known."""
+    splits_special: bool = False
+    """True if special tokens in texts are tokenized as other text is."""
     folder: str | None = None
     """Where the files lie, None for a processor that was given as an object."""
     family: str | None = None
@@ -79,6 +85,11 @@ class ProcessorFiles:
     """Settings that were given in place of the folder's, ``{"images.max_pixels": 602112}``."""
     older_names: tuple[str, ...] = ()
     """Of `Family`."""
+
+    @property
+    def builds_all(self) -> bool:
+        """True if rules do not speak for the tokenizer: every record is built."""
+        return self.splits_special or self.trusts_code
 
     @property
     def is_probed(self) -> bool:
@@ -116,7 +127,9 @@ class ProcessorFiles:
         if self.limit is not None:
             content["limit"] = self.limit
         if self.trusts_code:
-            content["trusts_code"] = True
+            content["trusts_code"] = self.code or True
+        if self.splits_special:
+            content["splits_special"] = True
         return content
 
     @cached_property
@@ -253,6 +266,7 @@ def assemble(
         policy=policy,
         limit=loaded.limit,
         doubt=loaded.doubt,
+        splits_special=loaded.splits_special,
         folder=folder,
         trusts_code=trusts_code,
         family=family.name if family else None,

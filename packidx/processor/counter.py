@@ -237,8 +237,10 @@ class ConversationCounter:
         texts.tokens[rows] = batch.lengths + runs.extra - own
         texts.tokens[rows] += 0 if self.files.vision is None else self.files.vision.overhead
         spans = Spans.of(mask, np.repeat(rows, batch.lengths))
-        last = places(batch, runs, spans.stop - 1)
-        return spans._replace(start=places(batch, runs, spans.start), stop=last + 1)
+        first, last = (places(batch, runs, at) for at in (spans.start, spans.stop - 1))
+        in_front = 0 if self.files.vision is None else self.files.vision.in_front
+        media.at[np.isin(media.owners, rows) & (media.at != UNKNOWN)] += in_front
+        return spans._replace(start=first + in_front, stop=last + 1 + in_front)
 
     def _guess(self, conversation: Conversation) -> tuple[int, int]:
         """Return (tokens of the text, method), as the record states them or by its UTF-8 bytes."""

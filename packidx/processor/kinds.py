@@ -24,6 +24,8 @@ _KEYS = {
     **dict.fromkeys(("tool_calls", "function_call"), CALLS),
     **dict.fromkeys(("reasoning_content", "reasoning", "thinking"), REASONING),
 }
+_MOST_MEDIA = 9
+"""Numbers of media from which on they are one kind."""
 _names: dict[tuple[frozenset[str], frozenset[str], bool], str] = {}
 
 
@@ -32,15 +34,36 @@ def mixed_name(kinds: Iterable[str]) -> str:
     return "+".join(sorted(kinds, key=KINDS.index))
 
 
+def _fine_words(conversation: Conversation) -> set[str]:
+    words: set[str] = set()
+    num_answers = 0
+    for turn in conversation.turns:
+        num_answers += turn.role == "assistant"
+        if turn.role == "system":
+            words.add("a system message")
+        if any(not isinstance(part, str) for part in turn.parts):
+            words.update(["media behind an answer"] * (num_answers > 0))
+            words.update([f"media of {turn.role}"] * (turn.role != "user"))
+    kinds = [medium.kind for medium in conversation.media]
+    words.update(f"{min(kinds.count(kind), _MOST_MEDIA)} {kind}s" for kind in kinds)
+    words.update(["several answers"] * (num_answers > 1))
+    return words
+
+
 def words_of(kind: str) -> set[str]:
     """Return the words of a kind, with each kind of media by itself."""
     base, *words = kind.split(", ")
     return {base, *base.split("+"), *words}
 
 
-def record_kind(conversation: Conversation) -> str:
-    """Return the kind of a record, as in ``'image+video, several images, tools'``."""
-    words = set()
+def record_kind(conversation: Conversation, *, fine: bool = False) -> str:
+    """Return the kind of a record, as in ``'image+video, several images, tools'``.
+
+    Args:
+        fine: True for a processor of no family, whose rules no test of ours compares: also how many
+            media and answers there are, and where media stand.
+    """
+    words = _fine_words(conversation) if fine else set[str]()
     for turn in conversation.turns:
         role = turn.extra.get("role", turn.role) if turn.extra else turn.role
         if role not in _USUAL:

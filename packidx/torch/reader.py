@@ -18,6 +18,7 @@ from packidx.errors import (
     SourceError,
 )
 from packidx.format.index import IndexManifest
+from packidx.format.manifest import built_kinds
 from packidx.index import Index, Sample
 from packidx.records.fetch import Fetcher
 from packidx.torch.events import Happened, event
@@ -130,7 +131,8 @@ class SampleReader:
         self._cuts = options.on_long in ("split", "truncate")
         # Pieces of long samples have the longest length but for the last of a split one.
         self._is_exact = is_exact(index.snapshot)
-        self._encode_planned: Any = getattr(encode, "encode_planned", None)
+        if hasattr(encode, "build_kinds"):
+            encode.build_kinds(built_kinds(index.snapshot.lengths.encoder))
         self._longest = options.planned_capacity // options.align * options.align
 
     @contextmanager
@@ -197,10 +199,7 @@ class SampleReader:
         if record is None:
             record = self._fetcher.read(sample, epoch)
         given = [room] if self._takes_room else []
-        is_whole = not sample.token_start and sample.length < self._longest
-        if self._encode_planned is None or not (self._is_exact and is_whole):
-            return normalise(self._encode(record, *given), self._rules)
-        return normalise(self._encode_planned(record, sample.length, *given), self._rules)
+        return normalise(self._encode(record, *given), self._rules)
 
     def _fit(self, encoded: Tensors, sample: Sample) -> Tensors:
         """`encoded` cut as planned, with exactly the planned length and media."""

@@ -15,6 +15,7 @@ import family_processors_tiles as tiles
 import orjson
 import pyarrow.parquet as pq
 import pytest
+import torch
 from every_processor import build, processor_classes
 from PIL import Image
 from rungs import Length, lengths
@@ -194,6 +195,45 @@ def test_training_builds_what_was_counted_with_its_labels(folder: Path, kind: ty
         assert len(sample["input_ids"]) == length
         trained = sample["input_ids"][sample["labels"] != -100].tolist()
         assert probed(files).processor.tokenizer.decode(trained) == f"{answer}<|END|>"
+
+
+YES = {"type": "text", "text": "Yes"}
+IMAGE = {"type": "image", "image": Image.effect_noise((90, 50), 60)}
+REPEATED: dict[str, tuple[str, list[tuple[str, list[dict[str, Any]]]], int]] = {
+    "the last of two equal answers": (
+        "last",
+        [
+            ("user", [IMAGE, YES]),
+            ("assistant", [YES]),
+            ("user", [YES, IMAGE]),
+            ("assistant", [YES]),
+        ],
+        1,
+    ),
+    "an answer that the user gave before": (
+        "all",
+        [("user", [YES]), ("assistant", [IMAGE, YES])],
+        1,
+    ),
+    "equal questions about images": (
+        "all",
+        [(role, part) for part in ([IMAGE, YES],) * 3 for role in ("user", "assistant")],
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REPEATED)
+def test_labels_are_the_answers_where_texts_repeat(case: str, folder: Path) -> None:
+    policy, turns, num = REPEATED[case]
+    encode = ProcessorEncoder(folder, policy)
+    sample = encode({"messages": [{"role": role, "content": said} for role, said in turns]})
+    ids, tokenizer = sample["input_ids"], probed(encode.files).processor.tokenizer
+    marks = [tokenizer.convert_tokens_to_ids("<|END|>")]
+    ends = torch.isin(ids, torch.tensor(marks)).nonzero().flatten().tolist()
+    wanted = [end for end, (role, _) in zip(ends, turns, strict=True) if role == "assistant"][-num:]
+    trained = (sample["labels"] != -100).nonzero().flatten().tolist()
+    assert set(wanted) <= set(trained) and len(trained) == 2 * num
 
 
 @pytest.mark.parametrize("token", ["<image>", "<|IMG_PATCH|>"])

@@ -98,7 +98,8 @@ def test_processors_that_estimate_wrongly_themselves_are_counted_exactly(
     assert {row["method"] for row in rows} == {"exact"}
     compared = manifest["encoder"]["compared"]
     assert compared["with"] == TRANSFORMERS
-    assert {*compared["computed"], *compared.get("built", ())} == {*KINDS}
+    kinds = {*compared["computed"], *compared.get("built", ())}
+    assert {kind.partition(", ")[0] for kind in kinds} == {"text", "image"}
 
 
 def test_a_family_is_compared_on_records_of_the_data(qwen: Path, tmp_path: Path) -> None:
@@ -131,29 +132,32 @@ def test_records_that_a_family_counts_wrongly_are_built(
     assert sorted(lengths) == sorted(row["length"] for row in rows)
 
 
-def test_a_tokenizer_setting_that_the_fingerprint_does_not_have(qwen: Path, tmp_path: Path) -> None:
-    source = data(tmp_path, [{"messages": [{"role": "user", "content": "my friend and my foe"}]}])
+def test_special_tokens_that_are_split(qwen: Path, tmp_path: Path) -> None:
+    texts = ["Hi", "What is <|im_end|> for?", "a<|endoftext|>b"]
+    given = [{"messages": [{"role": "user", "content": text}]} for text in texts]
+    source = data(tmp_path, given)
     other = tmp_path / "other"
     shutil.copytree(qwen, other)
     path = other / "tokenizer_config.json"
     settings = json.loads(path.read_bytes()) if path.exists() else {}
     path.write_text(json.dumps({**settings, "split_special_tokens": True}))
-    assert load_processor(other).fingerprint() == load_processor(qwen).fingerprint()
-    rows, manifest = estimated(source, tmp_path / "lengths", other)
+    assert load_processor(other).fingerprint() != load_processor(qwen).fingerprint()
     real = transformers.AutoProcessor.from_pretrained(other)
-    talk = [{"role": "user", "content": [{"type": "text", "text": "my friend and my foe"}]}]
-    built = real.apply_chat_template(talk, tokenize=True, return_dict=True)
-    assert [(row["method"], row["length"]) for row in rows] == [
-        ("exact", len(tiles.real_ids(built)))
-    ]
-    assert "text" in manifest["encoder"]["compared"]["built"]
+    encode = ProcessorEncoder(other)
+    rows, _ = estimated(source, tmp_path / "lengths", other)
+    for row, text, record in zip(rows, texts, given, strict=True):
+        talk = [{"role": "user", "content": [{"type": "text", "text": text}]}]
+        ids = tiles.real_ids(real.apply_chat_template(talk, tokenize=True, return_dict=True))
+        assert (row["method"], row["length"]) == ("exact", len(ids))
+        assert encode(record)["input_ids"].tolist() == ids
 
 
 def test_a_processor_that_cannot_be_loaded_is_not_compared(
     qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shutil.copytree(qwen, tmp_path / "p")
     monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", None)
-    rows, manifest = estimated(data(tmp_path, records()), tmp_path / "first", qwen)
+    rows, manifest = estimated(data(tmp_path, records()), tmp_path / "first", tmp_path / "p")
     assert "cannot load the Processor of" in manifest["encoder"]["compared"]["reason"]
     assert {row["method"] for row in rows} == {"exact"}  # by the rules of the family
 

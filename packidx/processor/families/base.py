@@ -79,6 +79,8 @@ class MediaModel(ABC):
     """What the fingerprint must hold besides settings and tokenizer."""
     overhead: int = 0
     """Tokens that the processor adds to every rendered text."""
+    in_front: int = 0
+    """Those of them that stand before it."""
     unpredictable: Collection[str] = ()
     """Words of kinds (`packidx.processor.kinds`) whose samples are built to be counted."""
     one_kind_per_sample: bool = False
