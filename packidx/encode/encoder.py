@@ -261,13 +261,14 @@ class ProcessorEncoder:
         one_row: torch.Tensor = import_torch().arange(len(ids))
         if vision is None or (isinstance(vision, FamilyMedia) and vision.merge_size is None):
             return one_row
-        grids = sample.get("image_grid_thw")
-        if isinstance(vision, FamilyMedia) and grids is not None and "video_grid_thw" not in sample:
+        if isinstance(vision, FamilyMedia) and "video_grid_thw" not in sample:
+            stated = sample.get("image_grid_thw")
+            grids = [] if stated is None else stated.tolist()
             edges = np.flatnonzero(np.diff(np.isin(ids, files.feature_ids), prepend=0, append=0))
             starts = [[start] for start in edges[::2].tolist()]
             if len(starts) == len(grids):
                 assert vision.merge_size is not None
-                rows = mrope_positions(len(ids), starts, grids.tolist(), vision.merge_size)
+                rows = mrope_positions(len(ids), starts, grids, vision.merge_size)
                 return one_row.new_tensor(rows)
         positions = model_positions(self._real, files.folder or files.name, sample)
         return one_row if positions is None else positions

@@ -172,9 +172,8 @@ def test_records_of_a_tokenizer_with_code_of_its_own_are_built(
                 assert (row["length"], row["method"]) == (len(built["input_ids"]), "exact")
                 assert row["detail"] == "built by the processor"
         if name != "plain":
-            assert {**compared.get("built", {}), **compared.get("rare", {})}.keys() == {
-                "text, tools"
-            }
+            differing = {**compared.get("built", {}), **compared.get("rare", {})}
+            assert "text, tools" in differing
 
 
 def talk_of(record: dict[str, Any]) -> dict[str, Any]:
