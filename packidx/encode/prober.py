@@ -62,6 +62,8 @@ class Added(NamedTuple):
 
     tokens: int = 0
     grid: tuple[int, int, int] = (0, 0, 0)
+    is_apart: bool = True
+    """As of `ProbedMedia.is_apart`."""
     problem: str | None = None
     """Why the processor builds no sample with it."""
 
@@ -168,8 +170,6 @@ class ProbedMedia(MediaModel):
                 self.placeholders.pop(kind, None)
                 self.problems[kind] = f"it builds no sample with one {kind}: {error}"
                 continue
-            if not self._is_apart(kind, shapes[0]):
-                self.unpredictable.add(kind)
             for beside in ((" ", " "), ("\n", "\n"), *((text, text) for text in _TEXTS)):
                 self._try(kind, kind, shapes[:1], beside, noise=True)
             large = [_LARGE, _LARGE] if kind == "image" else shapes[-1:] * 2
@@ -177,21 +177,20 @@ class ProbedMedia(MediaModel):
             for media in many:
                 self._try(f"several {kind}s", kind, media, _BESIDE)
 
-    def _is_apart(self, kind: str, shape: MediaInfo) -> bool:
-        """Return True if text beside a medium never merges with what the processor writes for it.
+    def is_apart(self, kind: str, info: MediaInfo) -> bool:
+        """Return True if text beside a medium of this shape never merges with what the processor
+        writes for it: that begins and ends with added tokens, in its placeholder's place."""
+        info = self._resampled(info) if kind == "audio" else info
+        return kind in self.problems or self._add(kind, info).is_apart
 
-        So it is if that begins and ends with added tokens, and stands in its placeholder's place.
-        """
-        talk = _conversation((blank_medium(kind, shape),), ("alfa", "bravo"))
-        own = self._own_ids(talk)
-        real = ids_of(build_sample(self.processor, self._template, talk, every_frame=True))
+    def _stands_apart(self, kind: str, own: list[int], real: list[int]) -> bool:
         place = self._tokenizer.token_to_id(self.placeholders[kind])
         if own.count(place) != 1:
             return False
         plain = {ident: token for token, ident in plain_tokens(self._tokenizer).items()}
-        at, repeated = own.index(place), max(plain, key=real.count)
-        if real.count(repeated) > 1:
-            self.reserved.add(plain[repeated])
+        at, others = own.index(place), [ident for ident in plain if ident not in own]
+        if (repeated := max(others, key=real.count, default=None)) is not None:
+            self.reserved.update([plain[repeated]] * (real.count(repeated) > 1))
         for first in range(self.overhead + 1):
             end = len(real) - (self.overhead - first)
             start, stop = first + at, end - (len(own) - at - 1)
@@ -280,7 +279,8 @@ class ProbedMedia(MediaModel):
             excess, built = self._measure(conversation, every_frame=not is_large)
         except (NotBuilt, BadRecord) as error:
             return Added(problem=str(error))
-        return Added(excess - self.overhead, grid_of(built, kind))
+        is_apart = self._stands_apart(kind, self._own_ids(conversation), ids_of(built))
+        return Added(excess - self.overhead, grid_of(built, kind), is_apart)
 
     def expand(
         self, kind: str, media: Sequence[MediaInfo], samples: Int64s | None = None

@@ -9,7 +9,7 @@ task: the rows of a task depend on its records alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -26,7 +26,7 @@ from packidx.errors import BadRecord, PackidxError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.kinds import words_of
-from packidx.records.conversation import Conversation
+from packidx.records.conversation import Conversation, MediaInfo
 from packidx.software import installed
 
 MAX_KINDS = 64
@@ -133,14 +133,28 @@ class Comparer:
         is_equal = kind in self.kinds and self.kinds[kind] is None
         return not is_equal and self.real is not None
 
+    def is_sure(self, conversation: Conversation, infos: Sequence[MediaInfo | None]) -> bool:
+        """Return True if text never merges with what the processor writes for the media."""
+        vision = self.files.vision
+        pairs = zip(conversation.media, infos, strict=True)
+        return not isinstance(vision, ProbedMedia) or all(
+            info is None or vision.is_apart(medium.kind, info) for medium, info in pairs
+        )
+
     def build(
-        self, conversation: Conversation, kind: str, *, only_compare: bool = False
+        self,
+        conversation: Conversation,
+        kind: str,
+        *,
+        only_compare: bool = False,
+        is_sure: bool = True,
     ) -> dict[str, Any] | None:
         """Build a record, unless it turns out that the rules count its kind.
 
         Args:
             conversation: its media are opened.
             only_compare: compare the kind if it is new, and build nothing else.
+            is_sure: as of the method; False builds the record whatever its kind.
 
         Returns:
             ``input_ids`` and ``labels``, int64 ``[T]``, and the processor's other outputs; None if
@@ -152,7 +166,7 @@ class Comparer:
         why = self.compared.built.get(kind) or self.kinds.get(kind)
         is_new = why is None
         builds = self.files.is_probed or self.files.builds_all
-        if not is_new and only_compare:
+        if only_compare and not (is_new and is_sure):
             return None
         infos = [info_of(medium) for medium in conversation.media]
         media = self._rules.count_media([conversation], [infos])
@@ -166,6 +180,8 @@ class Comparer:
         must_build = not is_new or (builds and not only_compare)
         try:
             built = whole_sample(self.real, self.files, conversation, every_frame=True)
+            if not is_sure:
+                return with_labels(built, self.files, own, conversation)
             if is_new:
                 why = self.kinds[kind] = self._difference(kind, own, built, conversation)
             return None if why is None else with_labels(built, self.files, own, conversation)

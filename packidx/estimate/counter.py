@@ -191,11 +191,14 @@ class RecordCounter:
         if comparer is None or talk is None or talk.input_ids is not None:
             return
         kind = item.kind = record_kind(talk, fine=comparer.files.is_probed)
-        if item.error is not None or not comparer.needs(kind):
+        if item.error is not None:
+            return
+        is_sure = not talk.media or comparer.is_sure(talk, item.infos)
+        if is_sure and not comparer.needs(kind):
             return
         if talk.media and isinstance(raw.record, dict):
             talk = parse(open_media(raw.record, shard.root), has_media=shard.has_media)
-        built = comparer.build(talk, kind, only_compare=only)
+        built = comparer.build(talk, kind, only_compare=only, is_sure=is_sure)
         if built is not None:
             kinds = tuple(KINDS.index(medium.kind) for medium in talk.media)
             item.measured = measure_sample(built, kinds)

@@ -27,9 +27,11 @@ def lengths(files: ProcessorFiles, talks: Sequence[Conversation]) -> list[Length
     comparer, rules = Comparer(files), ConversationCounter(files)
     counted: list[Length | BadRecord] = []
     for talk in talks:
-        kind = record_kind(talk)
+        kind = record_kind(talk, fine=files.is_probed)
         try:
-            built = comparer.build(talk, kind) if comparer.needs(kind) else None
+            is_sure = comparer.is_sure(talk, [info_of(medium) for medium in talk.media])
+            needs = not is_sure or comparer.needs(kind)
+            built = comparer.build(talk, kind, is_sure=is_sure) if needs else None
         except BadRecord as error:
             counted.append(error)
             continue
