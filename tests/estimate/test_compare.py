@@ -99,7 +99,7 @@ def test_processors_that_estimate_wrongly_themselves_are_counted_exactly(
     compared = manifest["encoder"]["compared"]
     assert compared["with"] == TRANSFORMERS
     kinds = {*compared["computed"], *compared.get("built", ())}
-    assert {kind.partition(", ")[0] for kind in kinds} == {"text", "image"}
+    assert "text" in {kind.partition(", ")[0] for kind in kinds} <= {"text", "image"}
 
 
 def test_a_family_is_compared_on_records_of_the_data(qwen: Path, tmp_path: Path) -> None:
