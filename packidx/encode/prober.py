@@ -39,7 +39,11 @@ _MOST_VALUES = 1 << 27
 """Values of a blank medium; PIL refuses images of not many more pixels."""
 _SHAPES = {
     "image": [MediaInfo(48, 64), MediaInfo(211, 337), MediaInfo(100, 300), MediaInfo(400, 90)],
-    "video": [MediaInfo(48, 64, 9, 10.0), MediaInfo(100, 60, 21, 29.97)],
+    "video": [
+        MediaInfo(48, 64, 9, 10.0),
+        MediaInfo(100, 60, 40, 29.97),
+        MediaInfo(64, 64, 64, 8.0),
+    ],
     "audio": [MediaInfo(0, 0, num_samples=n, sampling_rate=16000) for n in (16001, 3201, 48001)],
 }
 _LARGE = MediaInfo(1400, 1600)
@@ -164,8 +168,10 @@ class ProbedMedia(MediaModel):
         for kind, shapes in _SHAPES.items():
             try:
                 self.placeholders[kind] = self._placeholder(kind, blank_medium(kind, shapes[0]))
-                if (problem := self._add(kind, shapes[0]).problem) is not None:
-                    raise NotBuilt(problem)
+                first = self._add(kind, shapes[0]).problem
+                shapes = [shape for shape in shapes if self._add(kind, shape).problem is None]
+                if not shapes:
+                    raise NotBuilt(first)
             except (NotBuilt, BadRecord) as error:
                 self.placeholders.pop(kind, None)
                 self.problems[kind] = f"it builds no sample with one {kind}: {error}"
@@ -173,7 +179,7 @@ class ProbedMedia(MediaModel):
             for beside in ((" ", " "), ("\n", "\n"), *((text, text) for text in _TEXTS)):
                 self._try(kind, kind, shapes[:1], beside, noise=True)
             large = [_LARGE, _LARGE] if kind == "image" else shapes[-1:] * 2
-            many = (shapes[:2], shapes[1::-1], [shapes[0]] * 2, (shapes * _MANY)[:_MANY], large)
+            many = (shapes[:2], shapes[:2][::-1], [shapes[0]] * 2, (shapes * _MANY)[:_MANY], large)
             for media in many:
                 self._try(f"several {kind}s", kind, media, _BESIDE)
 

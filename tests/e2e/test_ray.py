@@ -101,7 +101,7 @@ def test_many_parts_an_encoder_and_a_transform(tmp_path: Path, talks: Path) -> N
     options = {"encode": ray_work.Words(), "transform": shorter, "seed": 5}
     local, there = both(tmp_path, talks, **options)
     assert local == there
-    assert len(local) == 81
+    assert len(local) == 41
 
 
 def shorter(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from packidx.processor.chat_template.marks import Lost, Shown, Span
 from packidx.processor.chat_template.messages import Form, Message, names_in
 from packidx.processor.chat_template.placeholders import Documents, Placeholders, any_of
 from packidx.processor.chat_template.spans import Outline, SpanFinder, outline_of
-from packidx.processor.chat_template.turns import TurnWords, find_spans, learn_words, tags_of
+from packidx.processor.chat_template.turns import THINKING, TurnWords, find_spans, learn_words
 from packidx.processor.chat_template.unwritten import check_written
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation
@@ -206,9 +206,9 @@ class ChatTemplate:
         self._finder.learn(outline, shown, spans)
 
     def _has_tag(self, outline: Outline) -> bool:
-        """Return True if a text could open its reasoning in place of the template: then the words
-        of the template do not tell where its label span starts."""
-        tags = tags_of(self._words.header)
+        """Return True if a text holds a tag of reasoning that the template looks for or writes: then
+        its words do not tell where the label span starts."""
+        tags = [tag for pair in THINKING for tag in pair if tag in self.source]
         return bool(tags) and any(tag in core for tag in tags for core in outline.cores)
 
     def _marked_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...]:

@@ -280,11 +280,6 @@ def _without_thinking(header: str) -> str:
     return next((header.partition(tag)[0] for tag, _ in THINKING if tag in header), header)
 
 
-def tags_of(header: str) -> list[str]:
-    """Return the tags around reasoning that a prompt ends with."""
-    return [tag for pair in THINKING if pair[0] in header for tag in pair]
-
-
 def learn_words(
     render: Render, control: re.Pattern[str] | None, placeholder: re.Pattern[str] | None
 ) -> TurnWords:
