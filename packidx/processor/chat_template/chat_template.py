@@ -206,8 +206,8 @@ class ChatTemplate:
         self._finder.learn(outline, shown, spans)
 
     def _has_tag(self, outline: Outline) -> bool:
-        """Return True if a text holds a tag of reasoning that the template looks for or writes: then
-        its words do not tell where the label span starts."""
+        """Return True if a text holds a tag of reasoning that the template names: then its words do
+        not tell where the label span starts."""
         tags = [tag for pair in THINKING for tag in pair if tag in self.source]
         return bool(tags) and any(tag in core for tag in tags for core in outline.cores)
 
