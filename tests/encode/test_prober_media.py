@@ -107,8 +107,11 @@ def test_lengths_are_the_processors(name: str, counted: Any) -> None:
     assert [row["reason"] for row in rows] == [None] * len(rows)
     assert [row["length"] for row in rows] == real
     assert {row["method"] for row in rows} == {"exact"}
-    tokens = [[row[f"{kind}_tokens"] > 0 for kind in ("image", "video", "audio")] for row in rows]
-    assert tokens[0] == [False] * 3 and tokens[5] == [True] * 3 and tokens[3] == [0, 0, 1]
+    kinds = ("image", "video", "audio")
+    for number, held in ((0, ()), (3, ("audio",)), (5, kinds)):
+        row = rows[number]
+        if row["detail"] != "built by the processor":  # which of its tokens are media is not known
+            assert [row[f"{kind}_tokens"] > 0 for kind in kinds] == [kind in held for kind in kinds]
     assert [medium["kind"] for medium in rows[5]["media"]] == ["image", "video", "audio"]
 
 
