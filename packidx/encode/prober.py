@@ -102,6 +102,7 @@ class ProbedMedia(MediaModel):
         self.problems: dict[str, str] = {}
         self.unpredictable: set[str] = set()
         self.reserved: set[str] = set()
+        self._rendered: set[str] = set()  # tokens that the template writes
         self.overhead, self.in_front, self._takes_text = 0, 0, False
         try:
             self.name = type(self.processor).__name__
@@ -120,7 +121,7 @@ class ProbedMedia(MediaModel):
         }
         named = (getattr(self.processor, f"{kind}_token", None) for kind in ARGUMENTS)
         self.reserved.update(str(token) for token in named if token is not None and str(token))
-        self.reserved.difference_update(self.placeholders.values())
+        self.reserved.difference_update(self.placeholders.values(), self._rendered)
         self.written_tokens = {token: token for token in self.reserved} | self.placeholders
 
     def __getstate__(self) -> dict[str, Any]:
@@ -194,6 +195,7 @@ class ProbedMedia(MediaModel):
         if own.count(place) != 1:
             return False
         plain = {ident: token for token, ident in plain_tokens(self._tokenizer).items()}
+        self._rendered.update(plain[ident] for ident in plain.keys() & {*own})
         at, others = own.index(place), [ident for ident in plain if ident not in own]
         if (repeated := max(others, key=real.count, default=None)) is not None:
             self.reserved.update([plain[repeated]] * (real.count(repeated) > 1))
