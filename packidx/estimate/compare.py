@@ -115,9 +115,15 @@ class Comparer:
             {**dict.fromkeys(self.compared.computed), **self.compared.built, **self.kinds}
         )
 
-    def is_exact(self, kind: str) -> bool:
-        """Return True if the rules count records of this kind."""
+    def is_exact(self, kind: str, is_sure: bool = True) -> bool:
+        """Return True if the rules count records of this kind.
+
+        Args:
+            is_sure: as of the method, of the record.
+        """
         files = self.files
+        if not is_sure:
+            return False
         if files.doubt is not None or kind in self.compared.built or self.kinds.get(kind):
             return False
         if files.builds_all:

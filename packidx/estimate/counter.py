@@ -95,6 +95,8 @@ class ExaminedRecord:
     measured: Measured | None = None
     kind: str | None = None
     """Kind of the record, if a processor counts it."""
+    is_sure: bool = True
+    """As of `Comparer.is_sure`."""
     error: BadRecord | None = None
     waits: bool = False
     """Whether its media's sizes are still to be looked up, in an object store."""
@@ -193,7 +195,7 @@ class RecordCounter:
         kind = item.kind = record_kind(talk, fine=comparer.files.is_probed)
         if item.error is not None:
             return
-        is_sure = not talk.media or comparer.is_sure(talk, item.infos)
+        is_sure = item.is_sure = not talk.media or comparer.is_sure(talk, item.infos)
         if is_sure and not comparer.needs(kind):
             return
         if talk.media and isinstance(raw.record, dict):
@@ -221,8 +223,8 @@ class RecordCounter:
         if rules and not self._measures:
             counts = self.counter.count(talks, [items[number].infos for number in rules])
             for at, number in enumerate(rules):
-                kind = items[number].kind
-                if kind is not None and self.comparer and not self.comparer.is_exact(kind):
+                kind, is_sure = items[number].kind, items[number].is_sure
+                if kind and self.comparer and not self.comparer.is_exact(kind, is_sure):
                     counts.method[at] = max(counts.method[at], HEURISTIC)
             counted.append((counts, rules))
         return counted

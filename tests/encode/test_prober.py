@@ -30,6 +30,7 @@ from packidx.encode.whole import NotBuilt, build_sample, ids_of
 from packidx.errors import BadRecord, PackidxError, SourceError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
+from packidx.processor.kinds import record_kind
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 from packidx.records.dialects.parse import parse
 
@@ -195,6 +196,17 @@ def test_training_builds_what_was_counted_with_its_labels(folder: Path, kind: ty
         assert len(sample["input_ids"]) == length
         trained = sample["input_ids"][sample["labels"] != -100].tolist()
         assert probed(files).processor.tokenizer.decode(trained) == f"{answer}<|END|>"
+
+
+def test_what_is_too_large_to_be_built_is_not_exact(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text merges with what this processor writes, and a smaller record of the kind was equal."""
+    monkeypatch.setattr("packidx.estimate.compare._MOST_PATCHES", 1)
+    talks = [talk for talk in talks_of(3, 12) if talk.media]
+    kinds = [record_kind(talk, fine=True) for talk in talks]
+    for each in lengths(changed(folder, Unwrapped), talks, computed=kinds):
+        assert isinstance(each, Length) and not each.is_exact
 
 
 YES = {"type": "text", "text": "Yes"}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from packidx.encode.media import info_of
 from packidx.errors import BadRecord
-from packidx.estimate.compare import Comparer
+from packidx.estimate.compare import Compared, Comparer
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.kinds import record_kind
@@ -22,9 +22,16 @@ class Length(NamedTuple):
     is_built: bool
 
 
-def lengths(files: ProcessorFiles, talks: Sequence[Conversation]) -> list[Length | BadRecord]:
-    """Return the lengths of records whose media are opened, one after the other."""
-    comparer, rules = Comparer(files), ConversationCounter(files)
+def lengths(
+    files: ProcessorFiles, talks: Sequence[Conversation], computed: Sequence[str] = ()
+) -> list[Length | BadRecord]:
+    """Return the lengths of records whose media are opened, one after the other.
+
+    Args:
+        computed: kinds that were compared before, and are counted by rules.
+    """
+    comparer = Comparer(files, Compared("transformers", computed=tuple(computed)))
+    rules = ConversationCounter(files)
     counted: list[Length | BadRecord] = []
     for talk in talks:
         kind = record_kind(talk, fine=files.is_probed)
@@ -39,7 +46,7 @@ def lengths(files: ProcessorFiles, talks: Sequence[Conversation]) -> list[Length
             counted.append(Length(len(built["input_ids"]), True, True))
             continue
         counts = rules.count([talk], [[info_of(medium) for medium in talk.media]])
-        is_exact = comparer.is_exact(kind) and int(counts.method[0]) == 0
+        is_exact = comparer.is_exact(kind, is_sure) and int(counts.method[0]) == 0
         length = Length(int(counts.length[0]), is_exact, False)
         counted.append(counts.errors.get(0, length))
     return counted
