@@ -115,6 +115,14 @@ class Unwrapped(AyaVisionProcessor):  # type: ignore[misc]
         return f"\n\n{super().replace_image_token(inputs, image_idx, **options)}\n"
 
 
+class Tiled(AyaVisionProcessor):  # type: ignore[misc]
+    """Writes a line break behind the images of some sizes alone, as GraniteDocling does."""
+
+    def replace_image_token(self, inputs: dict[str, Any], image_idx: int, **options: Any) -> str:
+        text = str(super().replace_image_token(inputs, image_idx, **options))
+        return text + "\n" * ("TILE_5" in text and "TILE_6" not in text)
+
+
 class AtTheEnd(AyaVisionProcessor):  # type: ignore[misc]
     """Appends words to a sample with images."""
 
@@ -198,15 +206,19 @@ def test_training_builds_what_was_counted_with_its_labels(folder: Path, kind: ty
         assert probed(files).processor.tokenizer.decode(trained) == f"{answer}<|END|>"
 
 
-def test_what_is_too_large_to_be_built_is_not_exact(
+def test_sizes_beside_which_text_merges_are_built(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Text merges with what this processor writes, and a smaller record of the kind was equal."""
+    """Also of a kind that was equal; what is too large to be built is not exact."""
+    files = changed(folder, Tiled)
+    image = Media("image", Image.effect_noise((560, 112), 60))
+    talks = [Conversation((Turn("user", (image, "\nWhere?"), text_as_list=True),))]
+    computed = [record_kind(talks[0], fine=True)]
+    [built] = lengths(files, talks, computed)
+    assert built == Length(real_lengths(files, talks)[0], is_exact=True, is_built=True)
     monkeypatch.setattr("packidx.estimate.compare._MOST_PATCHES", 1)
-    talks = [talk for talk in talks_of(3, 12) if talk.media]
-    kinds = [record_kind(talk, fine=True) for talk in talks]
-    for each in lengths(changed(folder, Unwrapped), talks, computed=kinds):
-        assert isinstance(each, Length) and not each.is_exact
+    [guessed] = lengths(files, talks, computed)
+    assert isinstance(guessed, Length) and guessed.tokens != built.tokens and not guessed.is_exact
 
 
 YES = {"type": "text", "text": "Yes"}
