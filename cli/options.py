@@ -151,26 +151,24 @@ def roots_option(name: str, argument: str, what: str) -> Decorator:
 
 root_option = roots_option("--root", "roots", "Where data lies now that has moved.")
 quiet_option = flag("--quiet", "No progress on stderr.")
-ranks_option = number(
-    "--ranks",
-    "N",
-    "Numbers of data-parallel ranks to compute waiting times for.  [default: 8, 64, 512]",
-    multiple=True,
-)
 log_option = option("--log", "DIR", "A run's log of its steps (StepLog): adds what it says.")
 json_option = flag("--json as_json", "Print the result as JSON.")
 
 
+def workers_option(does: str, besides: str = "") -> Decorator:
+    """``--workers``; the help says what they do (``'count'``), and what they are `besides`."""
+    return number("--workers", "N", f"Processes that {does}{besides}.  [default: one per CPU]")
+
+
 def worker_options(does: str) -> Decorator:
-    """``--workers`` and ``--engine``; the help says what they do (``'count'``)."""
-    workers = f"Processes that {does}, or tasks of Ray at a time.  [default: one per CPU]"
+    """``--workers`` and ``--engine``."""
     engine = (
         "Whose processes: this machine's, or Ray's, of the cluster that RAY_ADDRESS names or else "
         "of this machine."
     )
     engines = click.Choice(["local", "ray"])
     return together(
-        number("--workers", "N", workers),
+        workers_option(does, ", or tasks of Ray at a time"),
         option("--engine", None, engine, type=engines, default="local", show_default=True),
     )
 

@@ -100,7 +100,7 @@ _delimiter = option(
     "The character between cells of CSV and TSV files. In a TSV quotes are text unless this is "
     "given.",
 )
-_max_rejected = option(
+max_rejected_option = option(
     "--max-rejected",
     "SHARE",
     "Exit with 1 where more than SHARE of a source's records is rejected, 0.05 or 5%; what is"
@@ -113,28 +113,11 @@ _encode = option(
     "Instead of a processor, the encoder that training uses: any callable(record) that returns "
     "input_ids, or its count(record). NAME() calls NAME first.",
 )
-_text_engine = option(
-    "--text-engine",
-    "auto|gigatoken|tokenizers",
-    "The tokenizer library; auto takes the faster one if both agree on the data's text.  "
-    "[default: auto]",
-)
-_method = option(
-    "--method",
-    None,
-    "Guess text by its characters where a record does not state its tokens, whatever the "
-    "--processor has; media are counted by it.",
-    type=click.Choice(["heuristic"]),
-)
 how_options = together(
-    *(processor_option(), settings_option(), trust_option, _encode, _labels),
-    *(_transform, _text_engine, _method),
+    processor_option(), settings_option(), trust_option, _encode, _labels, _transform
 )
 """How a table is counted."""
-record_options = together(
-    *(_columns, _tags, _ignore, _delimiter),
-    *(_media_root, _remote_media, _max_rejected),
-)
+record_options = together(_columns, _tags, _ignore, _delimiter, _media_root, _remote_media)
 """What the records of all sources look like."""
 
 

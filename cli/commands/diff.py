@@ -10,7 +10,7 @@ import click
 
 from packidx.words import count, number_of
 
-from ..options import json_option, quiet_option, root_option
+from ..options import json_option
 from ..show.console import cut_left, print_facts, print_json, print_rows, say, status, visible
 
 Row = Mapping[str, Any]
@@ -21,22 +21,10 @@ _WIDTH = 36  # characters of a value or name
 @click.argument("a")
 @click.argument("b")
 @click.option(
-    "--examples",
-    type=click.IntRange(min=0),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="Number of samples of each kind to name.",
-)
-@click.option(
     "--exit-code", is_flag=True, help="Exit with status 1 if the plans differ, like git diff."
 )
-@root_option
-@quiet_option
 @json_option
-def diff(
-    a: str, b: str, examples: int, exit_code: bool, roots: Any, quiet: bool, as_json: bool
-) -> None:
+def diff(a: str, b: str, exit_code: bool, as_json: bool) -> None:
     """Compare plan B with plan A, each an INDEX or INDEX@ID.
 
     \b
@@ -47,10 +35,10 @@ def diff(
     from packidx.index import open_index
     from packidx.inspect.diff import diff as compare
 
-    one, two = open_index(a, roots), open_index(b, roots)
-    with status(quiet) as doing:
+    one, two = open_index(a), open_index(b)
+    with status() as doing:
         doing("comparing plans")
-        found = compare(one, two, examples=examples)
+        found = compare(one, two)
     print_json(found) if as_json else _print(found)
     if exit_code and not found["same"]:
         raise click.exceptions.Exit(1)

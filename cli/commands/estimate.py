@@ -23,6 +23,7 @@ from ..options import (
 from ..show.console import print_json, print_marked_text, progress_bar, say
 from ..sources import (
     how_options,
+    max_rejected_option,
     pair_option,
     print_lengths,
     record_options,
@@ -47,6 +48,7 @@ from ..sources import (
         "--column messages=dialog --tag role_tag=speaker --media-root photos/",
     ),
     record_options,
+    max_rejected_option,
     pair_option,
     OptionGroup("scale", "--workers 8"),
     worker_options("count"),
@@ -84,7 +86,6 @@ def estimate(
     from packidx.estimate import estimate_lengths
     from packidx.estimate.summary import read_limit, rejection_warnings
 
-    options["text_engine"] = options["text_engine"] or "auto"
     read_limit(max_rejected)  # before the work is done
     if show is not None and options["processor"] is None and options["encode"] is None:
         raise click.UsageError("--show needs what makes the tokens: give --processor or --encode")

@@ -14,7 +14,7 @@ from ..options import (
     quiet_option,
     root_option,
     roots_option,
-    worker_options,
+    workers_option,
 )
 from ..show.console import print_facts, print_result, progress_bar, warn
 
@@ -37,7 +37,7 @@ def export() -> None:
     "energon_roots",
     "How the tars' folders are named where Energon runs, such as s3://bucket=msc://PROFILE.",
 )
-@worker_options("read the tars")
+@workers_option("read the tars")
 @quiet_option
 @json_option
 def energon(quiet: bool, as_json: bool, **options: Any) -> None:
@@ -70,7 +70,6 @@ def _show_energon(summary: EnergonSummary) -> None:
 @export.command(short_help="Packs as the samples of new WebDataset tars.")
 @click.argument("index", metavar="INDEX[@ID]")
 @output_option("Folder of the tars, new or empty.")
-@click.option("--max-count", default=10_000, show_default=True, metavar="N", help="Packs per tar.")
 @click.option(
     "--max-size",
     default="1GB",
@@ -79,7 +78,7 @@ def _show_energon(summary: EnergonSummary) -> None:
     help="Bytes per tar, such as 500MB or 2GiB; a larger pack gets a tar of its own.",
 )
 @root_option
-@worker_options("read")
+@workers_option("read")
 @quiet_option
 @json_option
 def wds(quiet: bool, as_json: bool, **options: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..options import json_option, output_option, quiet_option
+from ..options import json_option, output_option
 from ..show.console import print_json, status
 from .plan import print_plan
 
@@ -19,9 +19,8 @@ from .plan import print_plan
     metavar="DIR",
     help="Lengths table of the records, where the stream counted them itself.",
 )
-@quiet_option
 @json_option
-def freeze(log: str, output: str, lengths: str | None, quiet: bool, as_json: bool) -> None:
+def freeze(log: str, output: str, lengths: str | None, as_json: bool) -> None:
     """Make a snapshot of the packs that a stream gave out, which LOG has written down.
 
     The stream is planned and every pack compared with the log; exit 3 if one is another. Packs keep
@@ -29,7 +28,7 @@ def freeze(log: str, output: str, lengths: str | None, quiet: bool, as_json: boo
     """
     from packidx.plan.freeze import freeze_log
 
-    with status(quiet) as progress:
+    with status() as progress:
         summary = freeze_log(log, output, lengths=lengths, progress=progress)
     if as_json:
         told: dict[str, Any] = {"snapshot_id": summary.snapshot_id, "path": summary.path}

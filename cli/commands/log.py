@@ -9,7 +9,7 @@ import click
 from packidx.errors import FormatError
 from packidx.words import percent
 
-from ..options import json_option, quiet_option
+from ..options import json_option
 from ..show.console import print_json, print_rows, say
 
 if TYPE_CHECKING:
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("index")
-@quiet_option
 @json_option
-def log(index: str, quiet: bool, as_json: bool) -> None:
+def log(index: str, as_json: bool) -> None:
     """List the snapshots of INDEX, newest first."""
     from packidx.index import Index, open_index, read_head, snapshot_ids
 

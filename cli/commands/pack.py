@@ -34,6 +34,7 @@ from ..show.console import (
 )
 from ..sources import (
     how_options,
+    max_rejected_option,
     pair_option,
     print_lengths,
     record_options,
@@ -46,10 +47,7 @@ if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary
     from packidx.recipe import PackSummary, Recipe
 
-_PLANNED = (
-    *("capacity", "on_long", "mix", "max_samples", "max_images", "global_batch", "cost"),
-    "seed",
-)
+_PLANNED = ("capacity", "on_long", "mix", "global_batch", "seed")
 
 
 @grouped_command(
@@ -60,6 +58,7 @@ _PLANNED = (
     ),
     how_options,
     record_options,
+    max_rejected_option,
     pair_option,
     OptionGroup("how to pack", "--capacity 8192 --on-long split --mix photos=2"),
     *[with_option(name) for name in _PLANNED],

@@ -13,12 +13,11 @@ from ..options import (
     OptionGroup,
     grouped_command,
     json_option,
-    option,
     output_option,
     quiet_option,
     settings_option,
     trust_option,
-    worker_options,
+    workers_option,
 )
 from ..show.console import print_facts, print_json, progress_bar, warn, with_parts
 from ..sources import (
@@ -26,7 +25,6 @@ from ..sources import (
     processor_option,
     record_options,
     sources_argument,
-    warn_of_rejected,
     where_from,
 )
 
@@ -49,8 +47,8 @@ if TYPE_CHECKING:
     ),
     record_options,
     OptionGroup("scale", "--workers 8"),
-    worker_options("count"),
-    OptionGroup("output", "-o counted/ --meta objects"),
+    workers_option("count"),
+    OptionGroup("output", "-o counted/"),
     output_option("Folder of the new data set, new or empty."),
     click.option(
         "--images",
@@ -58,38 +56,25 @@ if TYPE_CHECKING:
         help="Write each image once, losslessly, at the size to which the processor resizes it, "
         "and records that name the new files, in place of the counts.",
     ),
-    option(
-        "--meta",
-        "lists|objects",
-        "Entries of mm_inputs_meta: [height, width, n_tokens], as NeMo's packer reads them, or "
-        "objects with these names.",
-        default="lists",
-        show_default=True,
-    ),
     json_option,
     quiet_option,
 )
-def precompute(
-    max_rejected: str | None, quiet: bool, as_json: bool, images: bool, meta: str, **options: Any
-) -> None:
+def precompute(quiet: bool, as_json: bool, images: bool, **options: Any) -> None:
     """Write the SOURCEs back with _text_tokens and mm_inputs_meta in every record.
 
     For trainers that pack inside the job: the two sum to the record's exact length. JSON becomes
     JSON Lines, Parquet files get two columns, in the same order; a record that cannot be counted is
     left as it is. DIR/.packidx.json says what the counts were made with.
     """
-    from packidx.estimate.summary import read_limit, rejection_warnings
+    from packidx.estimate.summary import rejection_warnings
     from packidx.precompute import precompute as run
     from packidx.precompute import write_images
 
-    if images and (max_rejected is not None or meta != "lists"):
-        raise click.UsageError("--max-rejected and --meta are of counts: leave them out.")
-    read_limit(max_rejected)  # before the work is done
     with progress_bar(quiet) as progress:
         if images:
             written = write_images(progress=progress, **options)
         else:
-            summary = run(progress=progress, meta=meta, **options)
+            summary = run(progress=progress, **options)
     if images:
         _show_images(written, as_json)
         return
@@ -100,7 +85,7 @@ def precompute(
         _print(summary)
         print_sources(summary.sources, {})
     warn(summary.warnings)
-    warn_of_rejected(summary.sources, max_rejected, summary.path)
+    warn(rejection_warnings(summary.sources))
 
 
 def _show_images(written: ImagesSummary, as_json: bool) -> None:

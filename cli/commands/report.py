@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from ..options import quiet_option, ranks_option, root_option
+from ..options import root_option
 from ..show.console import say, status
 
 
@@ -20,18 +18,15 @@ from ..show.console import say, status
     show_default=True,
     help="The page, one HTML file.",
 )
-@ranks_option
 @root_option
-@quiet_option
-def report(path: str, output: str, ranks: tuple[int, ...], quiet: bool, **options: Any) -> None:
+def report(path: str, output: str, roots: dict[str, str]) -> None:
     """Draw INDEX, INDEX@ID or LENGTHS on one page, a file that needs nothing else.
 
     It shows where tokens go, how full packs are, how long samples are, how balanced steps are, and
     a few packs.
     """
     from packidx.inspect.report import write_report
-    from packidx.inspect.waiting import RANKS
 
-    with status(quiet) as doing:
-        write_report(path, output, ranks=ranks or RANKS, progress=doing, **options)
+    with status() as doing:
+        write_report(path, output, roots=roots, progress=doing)
     say(f"written: {output}")

@@ -16,17 +16,7 @@ import click
 
 from packidx.errors import OptionError, PackidxError
 
-from ..options import (
-    Decorator,
-    GroupedCommand,
-    OptionGroup,
-    flag,
-    grouped_command,
-    log_option,
-    option,
-    quiet_option,
-    root_option,
-)
+from ..options import log_option, option, root_option
 from ..show.console import print_text, status, visible
 
 if TYPE_CHECKING:
@@ -36,10 +26,9 @@ if TYPE_CHECKING:
 _MOST_ROWS = 100  # of a table on a terminal
 _WIDE = 10_000
 _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
-_TIMEOUT, _MEMORY = 60, "4GB"  # of a locked query
 
 
-class _Query(GroupedCommand):
+class _Query(click.Command):
     """A query that begins with a comment is not an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -52,62 +41,34 @@ class _Query(GroupedCommand):
         return super().parse_args(ctx, args)
 
 
-def _of_steps(option: str, least: int, help: str) -> Decorator:
-    """Return an option of the view steps, a number."""
-    return click.option(
-        option, type=click.IntRange(min=least), metavar="N", help=f"Of the view steps: {help}]"
-    )
-
-
-@grouped_command(
-    click.argument("index"),
-    click.argument("query", required=False),
-    log_option,
-    OptionGroup("the view steps", "--global-batch 512 --world-size 64 --epoch 0"),
-    _of_steps("--seed", 0, "PackSampler's.  [default: 0"),
-    _of_steps("--epoch", 0, "the epoch.  [default: 0"),
-    _of_steps("--global-batch", 1, "packs per step.  [default: what was planned for"),
-    _of_steps("--world-size", 1, "data-parallel ranks.  [default: packs of a planned micro-step"),
-    OptionGroup("what a query may do", "--timeout 600 --memory-limit 16GB"),
-    flag(
-        "--unlocked",
-        "Let QUERY do all that DuckDB can: read and write files, attach, set, install.",
-    ),
-    option(
-        "--timeout",
-        "SECONDS",
-        "Stop QUERY after so many seconds.  [default: 60; none with --unlocked]",
-        type=click.IntRange(1, 1_000_000),
-    ),
-    option(
-        "--memory-limit",
-        "SIZE",
-        "Memory that QUERY may take, such as 500MB.  [default: 4GB; none with --unlocked]",
-    ),
-    OptionGroup("output", "--format csv -o packs.csv"),
-    option(
-        "--format kind",
-        None,
-        "How to print.  [default: by the name of FILE; else table on a terminal, csv on a pipe]",
-        type=click.Choice(["table", "csv", "json", "parquet"]),
-    ),
-    option("-o --output", "FILE", "Write to FILE instead of stdout."),
-    root_option,
-    quiet_option,
-    cls=_Query,
+@click.command(cls=_Query)
+@click.argument("index")
+@click.argument("query", required=False)
+@log_option
+@option(
+    "--timeout",
+    "SECONDS",
+    "Stop QUERY after this many seconds.",
+    type=click.IntRange(1, 1_000_000),
+    default=60,
+    show_default=True,
 )
+@option(
+    "--format kind",
+    None,
+    "How to print.  [default: by the name of FILE; else table on a terminal, csv on a pipe]",
+    type=click.Choice(["table", "csv", "json", "parquet"]),
+)
+@option("-o --output", "FILE", "Write to FILE instead of stdout.")
+@root_option
 def sql(
     index: str,
     query: str | None,
     kind: str | None,
     output: str | None,
-    unlocked: bool,
-    timeout: int | None,
-    memory_limit: str | None,
+    timeout: int,
     roots: dict[str, str],
-    quiet: bool,
     log: str | None,
-    **steps: Any,
 ) -> None:
     """Run QUERY over INDEX, INDEX@ID or LENGTHS. Without QUERY, ask at a prompt.
 
@@ -116,11 +77,11 @@ def sql(
     packidx sql index/ < queries.sql
     packidx sql index/
 
-    The views are packs, samples, dropped, sources and steps (the packs in the order of training),
-    and lengths and rejected if that table is still there; with --log also losses, outliers and
-    logged_steps. QUERY is a SELECT and sees these views alone. "-" reads queries from stdin, each
-    with its semicolon; so does a missing QUERY if stdin is not a terminal. Without any query the
-    columns are listed. From an object store only the tables that QUERY names are fetched.
+    The views are packs, samples, dropped, sources and steps (the packs in the order of training,
+    as planned), and lengths and rejected if that table is still there; with --log also losses,
+    outliers and logged_steps. QUERY is a SELECT and sees these views alone. "-" reads queries from
+    stdin, each with its semicolon; so does a missing QUERY if stdin is not a terminal. Without any
+    query the columns are listed. From an object store only the tables that QUERY names are fetched.
     """
     from packidx.inspect.sql import asked as opened
 
@@ -130,15 +91,9 @@ def sql(
         raise click.UsageError("--format parquet needs -o FILE")
     if output is not None:
         _check_folder(output)
-    with status(quiet):
-        asked = opened(index, roots, log, **steps)
-    asker = Asker(
-        asked,
-        unlocked,
-        timeout or (None if unlocked else _TIMEOUT),
-        _bytes(memory_limit or (None if unlocked else _MEMORY)),
-        quiet,
-    )
+    with status():
+        asked = opened(index, roots, log)
+    asker = Asker(asked, timeout)
 
     def show(text: str) -> None:
         asker.run(text, kind, None, is_terminal, several=True)
@@ -167,12 +122,8 @@ class Asker:
     """Runs queries over an index or a lengths table."""
 
     asked: Asked
-    unlocked: bool
-    timeout: int | None
+    timeout: int
     """Seconds of a query."""
-    memory: int | None
-    """Bytes that a query may take."""
-    quiet: bool
 
     def run(
         self,
@@ -196,7 +147,13 @@ class Asker:
         """
         import duckdb
 
-        from packidx.inspect.sql import connect, failure, one_select, time_limit, write_result
+        from packidx.inspect.sql import (
+            connect_locked,
+            failure,
+            one_select,
+            time_limit,
+            write_result,
+        )
 
         target = None if output is None else Path(output).resolve()
         is_file = target is not None and (target.is_file() or not target.exists())
@@ -208,21 +165,20 @@ class Asker:
         ):
             result = os.path.join(temporary, "result")
             try:
-                connection = connect(views, self.unlocked, self.memory, result)
-                stack.callback(connection.close)  # writes what an unlocked query attached
+                connection = stack.enter_context(connect_locked(views, result))
                 listed = [text]
                 if several:
                     found = [each.query for each in connection.extract_statements(text)]
                     listed = found or [_ALL_COLUMNS]
                 for query in listed:
-                    with status(self.quiet) as doing, time_limit(connection, self.timeout):
+                    with status() as doing, time_limit(connection, self.timeout):
                         doing("running the query")
-                        asked = query if self.unlocked else one_select(connection, query)
+                        asked = one_select(connection, query)
                         if kind == "table":
                             shown = _table(connection.sql(asked), is_terminal)
                             Path(result).write_text(shown, encoding="utf-8")
-                        elif not write_result(connection, asked, result, kind):
-                            continue
+                        else:
+                            write_result(connection, asked, result, kind)
                     if target is not None and is_file:
                         os.replace(result, target)
                     else:
@@ -233,8 +189,6 @@ class Asker:
 
 def _table(relation: Any, is_terminal: bool) -> str:
     """DuckDB's picture of a relation: the first and last rows, and how many there are."""
-    if relation is None:  # a statement without rows
-        return ""
     width = shutil.get_terminal_size((100, 24)).columns if is_terminal else _WIDE
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         relation.show(max_rows=_MOST_ROWS, max_width=width)
@@ -261,17 +215,6 @@ def _kind_of(output: str | None, is_terminal: bool) -> str:
         known = ", ".join(_SUFFIXES)
         raise OptionError(f"-o {output}: say what to write with --format, or end it in {known}")
     return _SUFFIXES[suffix]
-
-
-def _bytes(size: str | None) -> int | None:
-    from packidx.io.sizes import parse_size
-
-    if size is None:
-        return None
-    limit = parse_size(size)
-    if not limit:
-        raise OptionError(f"--memory-limit {size}: give bytes, or a size such as 500MB")
-    return limit
 
 
 def _check_folder(output: str) -> None:

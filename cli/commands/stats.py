@@ -10,7 +10,7 @@ import click
 from packidx.inspect.facts import result_facts
 from packidx.words import count, percent
 
-from ..options import json_option, quiet_option, ranks_option
+from ..options import json_option
 from ..show.console import (
     print_facts,
     print_json,
@@ -28,15 +28,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("index", metavar="INDEX|LENGTHS")
-@ranks_option
 @click.option(
     "--verbose",
     is_flag=True,
     help="Of a plan, print all facts, and tables of its packs, schedule and sources.",
 )
-@quiet_option
 @json_option
-def stats(index: str, ranks: tuple[int, ...], verbose: bool, quiet: bool, as_json: bool) -> None:
+def stats(index: str, verbose: bool, as_json: bool) -> None:
     """Say how good the plan of INDEX or INDEX@ID is, or what the table LENGTHS holds.
 
     \b
@@ -54,7 +52,7 @@ def stats(index: str, ranks: tuple[int, ...], verbose: bool, quiet: bool, as_jso
         except SourceError:
             raise absent from None
         return
-    _print_index(opened, ranks, verbose, quiet, as_json)
+    _print_index(opened, verbose, as_json)
 
 
 def _print_lengths(path: str, as_json: bool) -> None:
@@ -64,17 +62,14 @@ def _print_lengths(path: str, as_json: bool) -> None:
     print_json(found) if as_json else print_lengths_stats(found)
 
 
-def _print_index(
-    opened: Index, ranks: tuple[int, ...], verbose: bool, quiet: bool, as_json: bool
-) -> None:
+def _print_index(opened: Index, verbose: bool, as_json: bool) -> None:
     from packidx.index.described import untrained
     from packidx.inspect.stats import plan_stats
     from packidx.inspect.verdict import verdict
-    from packidx.inspect.waiting import RANKS
 
-    with status(quiet) as doing:
+    with status() as doing:
         doing("looking at the packs")
-        told = plan_stats(opened, ranks or RANKS)
+        told = plan_stats(opened)
         sentences = verdict(opened, told)
     warnings = untrained(opened.snapshot)
     if as_json:

@@ -16,9 +16,7 @@ from ..options import (
     json_option,
     number,
     option,
-    quiet_option,
     read_state,
-    root_option,
 )
 from ..show.console import cut_left, print_facts, print_json, print_rows, say, status, visible
 
@@ -31,9 +29,8 @@ Row = Mapping[str, Any]
     number("--step", "S", "Show what optimizer step S trains on.", least=0),
     number("--rank", "R", "With --step: the packs of one rank.", least=0),
     number("--world-size", "W", "Data-parallel ranks."),
-    OptionGroup("a sample", "--key photo-17 --source photos"),
+    OptionGroup("a sample", "--key photo-17"),
     option("--key", "K", "Show where the samples with this key are."),
-    option("--source", "NAME", "With --key: the source, where several have it."),
     number("--sample-id", "N", "Show where sample N is.", least=0),
     OptionGroup("how training reads", "--global-batch 512 --seed 1 --epoch 2"),
     number(
@@ -49,22 +46,17 @@ Row = Mapping[str, Any]
         "A sampler's state as JSON: gives seed, epoch and global batch, and shows which packs are "
         "consumed.",
     ),
-    root_option,
     OptionGroup("output", "--json"),
     json_option,
-    quiet_option,
 )
 def trace(
     index: str,
     step: int | None,
     key: str | None,
     sample_id: int | None,
-    source: str | None,
     rank: int | None,
     world_size: int | None,
     state: str | None,
-    roots: dict[str, str],
-    quiet: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -83,16 +75,14 @@ def trace(
         raise click.UsageError("Give one of --step S, --key K and --sample-id N.")
     if rank is not None and (step is None or world_size is None):
         raise click.UsageError("--rank needs --step and --world-size.")
-    if source is not None and key is None:
-        raise click.UsageError("--source needs --key.")
-    opened = open_index(index, roots)
+    opened = open_index(index)
     options |= {"world_size": world_size, "state": None if state is None else read_state(state)}
     if step is not None:
         traced = trace_step(opened, step, rank=rank, **options)
     else:
-        with status(quiet) as doing:
+        with status() as doing:
             doing("searching the samples")
-            traced = trace_samples(opened, key=key, sample_id=sample_id, source=source, **options)
+            traced = trace_samples(opened, key=key, sample_id=sample_id, **options)
     if as_json:
         print_json(traced)
         return

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         "Encode N samples as training does, and compare their lengths.",
         default=0,
     ),
-    option("--seed", None, "Which samples.", default=0, show_default=True),
     root_option,
     OptionGroup("how the lengths were counted", "--processor Qwen/Qwen2.5-VL-7B-Instruct"),
     planned_encoder_options,
@@ -54,7 +53,7 @@ def verify(index: str, roots: dict[str, str], quiet: bool, as_json: bool, **opti
     from packidx.index import open_index
     from packidx.inspect.verify import verify as run
 
-    asked = {name: options.pop(name) for name in ("num_sampled", "quick", "seed", "transform")}
+    asked = {name: options.pop(name) for name in ("num_sampled", "quick", "transform")}
     names_encoder = options["processor"] is not None or options["encode"] is not None
     if asked["num_sampled"] < 0:
         raise OptionError(

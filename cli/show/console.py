@@ -215,7 +215,7 @@ def format_table(
 
 
 @contextlib.contextmanager
-def status(quiet: bool) -> Iterator[Callable[[str], None]]:
+def status(quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """A line on stderr that says what is being done; silent with `quiet` or without a terminal."""
     console = None if quiet or not sys.stderr.isatty() else _progress_console()
     if console is None:

@@ -94,11 +94,9 @@ class Earlier:
 
     def is_table_of(self, job: EstimateJob) -> bool:
         """Return True if `job`, of which nothing is decided, would make this very table."""
-        engine = (self.manifest.text_engine or {}).get("name", "")
         job, keys = self._decided_as_here(job), [key_of(file.path) for file in self.manifest.files]
         return (
             job.counter.is_known
-            and engine.startswith(job.wanted_backend or "")
             and PASSING_REASONS.isdisjoint(self.manifest.rejected)
             and _stated(draft_manifest(job)) == _stated(self.manifest)
             and [plan.key for plan in plan_parts(job)] == keys

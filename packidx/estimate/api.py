@@ -36,7 +36,6 @@ from packidx.io import files, urls
 from packidx.io.output_folder import discard_abandoned, replacing
 from packidx.io.own_files import remove_stale
 from packidx.lengths.parts import KIND, existing_manifest
-from packidx.processor.text.gigatoken import check_engine
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shards import none_known, scan_shards
@@ -76,8 +75,6 @@ def estimate_lengths(
     labels: str | None = None,
     transform: str | Function | None = None,
     seed: int = 0,
-    method: str | None = None,
-    text_engine: str | None = None,
     media_root: str | os.PathLike[str] | None = None,
     remote_media: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
@@ -116,11 +113,6 @@ def estimate_lengths(
         transform: ``f(record, rng) -> record`` or ``module:NAME`` of it: applied to every record
             as it stands in its file, here and by the reader; what it returns is taken for it.
         seed: of the transform.
-        method: ``'heuristic'`` takes a record's own count of its text, or guesses it by its
-            characters, whatever the processor has; by default a processor without a tokenizer or a
-            chat template is an error.
-        text_engine: ``'gigatoken'`` or ``'tokenizers'``; by default the faster one that agrees
-            with `tokenizers` on the data.
         media_root: folder of the media, or its URL: relative paths start there, and nothing outside
             it is read, links resolved. Otherwise it is the one that a mix states, or each shard's
             own folder.
@@ -149,13 +141,11 @@ def estimate_lengths(
             source than `max_rejected` is rejected.
         OptionError: an option or `output` cannot be used.
         MissingExtraError: Ray is asked for and not installed.
-        MismatchError: the text backend that is asked for gives other tokens than `tokenizers`.
     """
     begun = time.monotonic()
     progress = progress or silent
     limit = read_limit(max_rejected)
     num_processes = num_workers(workers)
-    wanted = check_engine(text_engine)
     output = urls.local_path(os.fspath(output))
     root, remote = check_folder(media_root), check_remote(remote_media)
     existing, wrong = existing_manifest(output)
@@ -171,25 +161,21 @@ def estimate_lengths(
         kind = type(processor).__name__
         raise OptionError(f"processor is a {kind}: give the folder or name that it is loaded from")
     name = None if processor is None else os.fspath(processor)
-    if method not in (None, "heuristic"):
-        raise OptionError(f"method is {method!r}: give 'heuristic', or nothing")
     settings = CounterSettings(
         *(name, processor_settings or {}, trust_remote_code, labels),
         encode=encode,
         transform=transform,
         seed=seed,
-        cheap=method is not None,
     )
     forget_media()
     with open_workers(engine, workers) as counting:
         counter = RecordCounter(settings, settings.load())
-        if method is None:
-            check_renders(counter)
+        check_renders(counter)
         earlier = None if existing is None or fresh else Earlier(output, existing)
         known = none_known if earlier is None else earlier.known_scan
         scans = scan_shards(shards, num_processes, progress, known)
         own = job_shards(shards, scans, settings, counter, root, remote)
-        job = EstimateJob(own, settings, counter, root, remote, wanted, method=method)
+        job = EstimateJob(own, settings, counter, root, remote)
         if earlier is not None and earlier.is_table_of(job):
             discard_abandoned(output)
             remove_stale(output, KIND, [file.path for file in earlier.manifest.files])
@@ -246,7 +232,7 @@ def _make(
 
 def decided(job: EstimateJob) -> EstimateJob:
     """`job` with its text backend, and with what is known of its processor's counts."""
-    found = survey(job.counter, job.shards, job.wanted_backend)
+    found = survey(job.counter, job.shards)
     return replace(job, backend=found.engine, compared=found.compared, is_random=found.is_random)
 
 

@@ -56,8 +56,6 @@ class CounterSettings:
     transform: str | Function | None = None
     seed: int = 0
     """Of the transform."""
-    cheap: bool = False
-    """Estimate without tokenizing or encoding anything."""
 
     def __post_init__(self) -> None:
         if self.encode is not None and self.processor is not None:
@@ -131,10 +129,7 @@ class RecordCounter:
         self.encoder = None if settings.encode is None else UserEncoder(settings.encode)
         changes = settings.transform
         self.transform = None if changes is None else Transform.load(changes, settings.seed)
-        self._measures = self.encoder is not None and not settings.cheap
-        self.opens_media = self._measures
-        if settings.cheap and files is not None:
-            files = replace(files, tokenizer=None)  # media by the rules, text by guess
+        self.opens_media = self.encoder is not None
         self.counter = ConversationCounter(files)
         self.comparer: Comparer | None = None
         if files is not None and self.counter.text is not None:
@@ -170,7 +165,7 @@ class RecordCounter:
         Raises:
             BadRecord: the encoder cannot build a sample of it.
         """
-        if self._measures and self.encoder is not None:
+        if self.encoder is not None:
             try:
                 item.conversation = parse(record)
             except BadRecord:  # of a dialect that only the encoder knows
@@ -220,7 +215,7 @@ class RecordCounter:
             counted.append((counts_of(measured), numbers))
         rules = [number for number, built in enumerate(is_built) if not built]
         talks = [talk for number in rules if (talk := items[number].conversation) is not None]
-        if rules and not self._measures:
+        if rules and self.encoder is None:
             counts = self.counter.count(talks, [items[number].infos for number in rules])
             for at, number in enumerate(rules):
                 kind, is_sure = items[number].kind, items[number].is_sure
@@ -240,7 +235,7 @@ def without_references(conversation: Conversation) -> Conversation:
 
 
 def check_renders(counter: RecordCounter) -> None:
-    """Text is never guessed where a processor was given, unless that is asked for.
+    """Refuse a processor that cannot count text: it is never guessed beside one.
 
     Raises:
         SourceError: the processor lacks a file that text is counted with.
@@ -251,7 +246,7 @@ def check_renders(counter: RecordCounter) -> None:
     lacking = "tokenizer.json" if processor.tokenizer is None else "chat_template.jinja"
     raise SourceError(
         f"there is no {lacking} in {processor.folder}, so text cannot be counted: add the model's, "
-        "or guess all text with --method heuristic"
+        "or leave --processor out to guess all lengths"
     )
 
 

@@ -63,16 +63,12 @@ class EstimateJob:
     media_root: str | None
     remote_media: tuple[str, ...] = ()
     """URLs below which records may refer to objects of stores."""
-    wanted_backend: str | None = None
-    """A text backend that was asked for; None takes the fastest that is exact."""
     backend: dict[str, Any] | None = field(default=None)
     """The text backend that counts, and why; None where no text is tokenized."""
     compared: Compared | None = None
     """Of the processor with the real one; None where it renders no text."""
     is_random: bool = False
     """True if the transform makes different records of two copies of one."""
-    method: str | None = None
-    """``'heuristic'`` where guesses were asked for."""
 
     @property
     def num_rows(self) -> int:
@@ -100,8 +96,6 @@ class EstimateJob:
             options["processor_settings"] = files.overrides
         if self.settings.trust_remote_code:
             options["trust_remote_code"] = True
-        if self.method is not None:
-            options["method"] = self.method
         return options
 
     @property

@@ -37,16 +37,14 @@ class Survey(NamedTuple):
     """True if the transform makes different records of two copies of one."""
 
 
-def survey(counter: RecordCounter, shards: Sequence[JobShard], wanted: str | None) -> Survey:
+def survey(counter: RecordCounter, shards: Sequence[JobShard]) -> Survey:
     """Choose the text engine on records from all over the data, and compare their kinds.
 
     Args:
         counter: gets the engine, and the kinds that were compared.
-        wanted: an engine that was asked for; None takes the faster one that agrees.
 
     Raises:
         SourceError: a shard cannot be read.
-        MismatchError: the engine that is wanted gives other ids.
     """
     text, comparer = counter.counter.text, counter.comparer
     transform = None if counter.transform is None else _Twice(counter.transform)
@@ -56,8 +54,8 @@ def survey(counter: RecordCounter, shards: Sequence[JobShard], wanted: str | Non
         return Survey(None, None, transform is not None and transform.is_random)
     items = (examine(raw, shard, counter) for shard, raw in _records(shards, transform))
     texts = [part for item in items if (part := _text(counter, item))]
-    is_little = wanted is None and sum(shard.stated.bytes for shard in shards) < LITTLE
-    text.fast, record = choose_engine(text.tokenizer, [] if is_little else texts, wanted)
+    is_little = sum(shard.stated.bytes for shard in shards) < LITTLE
+    text.fast, record = choose_engine(text.tokenizer, [] if is_little else texts)
     comparer.compared = comparer.close()
     return Survey(record, comparer.compared, transform is not None and transform.is_random)
 

@@ -87,7 +87,6 @@ def export_energon(
     roots: Mapping[str, str] | None = None,
     energon_roots: Mapping[str, str] | None = None,
     workers: int | None = None,
-    engine: str = "local",
     progress: Progress | None = None,
 ) -> EnergonSummary:
     """Write a snapshot's packs for Megatron-Energon; only headers and JSON of the tars are read.
@@ -101,8 +100,6 @@ def export_energon(
         energon_roots: ``{old: new}`` prefixes of the tars' folders where Energon sees them; a
             relative one starts at `output`.
         workers: processes; the CPUs that this process may use by default.
-        engine: ``'local'`` or ``'ray'``, as for `packidx.estimate_lengths`: who writes. The bytes
-            are the same.
         progress: called with how far the work is: ``('packs', done, total)``.
 
     Raises:
@@ -112,7 +109,7 @@ def export_energon(
         SourceError, BadRecord, MismatchError: a tar is not the one that was planned.
     """
     begun = time.monotonic()
-    writers = open_workers(engine, workers)
+    writers = open_workers("local", workers)
     output = os.fspath(output)
     opened = open_exported(index, output, KIND, roots)
     shards = _tars(opened)

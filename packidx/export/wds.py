@@ -93,7 +93,6 @@ def export_wds(
     max_size: str | int = MAX_SIZE,
     roots: Mapping[str, str] | None = None,
     workers: int | None = None,
-    engine: str = "local",
     progress: Progress | None = None,
 ) -> WdsSummary:
     """Write every pack, media included, as a sample of WebDataset tars that Energon can read.
@@ -108,8 +107,6 @@ def export_wds(
         max_size: bytes of a shard, or text like ``1GB``; a pack that is larger has its own.
         roots: old prefix -> new prefix of shard and media paths.
         workers: processes that read; the CPUs that this process may use by default.
-        engine: ``'local'`` or ``'ray'``, as for `packidx.estimate_lengths`: who reads. The bytes
-            are the same.
         progress: called with how far the work is.
 
     Raises:
@@ -135,7 +132,7 @@ def export_wds(
             "the plan does not train on the token that ends a turn (no-eot), which the tars cannot "
             "say: let the trainer leave it out"
         )
-    readers = open_workers(engine, workers, most=opened.num_packs // _PACKS_PER_PROCESS)
+    readers = open_workers("local", workers, most=opened.num_packs // _PACKS_PER_PROCESS)
     options = {"max_count": max_count, "max_bytes": max_bytes}
     head = {"format": KIND.format, "version": VERSION, "snapshot_id": opened.id, "options": options}
     identity = digests.digest(digests.canonical_json({**head, "software": software()}))

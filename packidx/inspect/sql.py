@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any
 
 import duckdb
 
@@ -25,7 +25,6 @@ from packidx.index.frames import create_views
 from packidx.index.tables import (
     OF_LENGTHS,
     VIEWS,
-    StepOptions,
     Steps,
     Views,
     paths_of,
@@ -79,22 +78,18 @@ class Asked:
         return views_of_index(self.index, named or set(VIEWS), steps, self.log)
 
 
-def asked(
-    path: str, roots: Mapping[str, str], log: str | None = None, **steps: Unpack[StepOptions]
-) -> Asked:
+def asked(path: str, roots: Mapping[str, str], log: str | None = None) -> Asked:
     """Open what is at `path`.
 
     Args:
         path: ``INDEX``, ``INDEX@ID``, or what `packidx plan` takes for lengths.
         roots: ``{old: new}`` path prefixes, for data that has moved.
         log: folder of a run's log of its steps, which trained on this snapshot.
-        steps: of the view `steps`.
 
     Raises:
         SourceError: there is no log, or it is of other snapshots.
         NotFoundInIndex: there is no index, and no lengths table.
         FormatError: a manifest that is broken or of a newer version.
-        OptionError: `steps` make no sense together.
         OSError: a store cannot be asked.
     """
     try:
@@ -106,38 +101,51 @@ def asked(
             return Asked(path, None, known_table(urls.local_path(path)), None)
         raise
     files = () if log is None else tuple(log_files(log, index.id))
-    return Asked(path, index, None, Steps.of(index.snapshot, **steps), files)
+    return Asked(path, index, None, Steps.of(index.snapshot), files)
 
 
-def connect(
-    views: Views, unlocked: bool = True, memory_limit: int | None = None, result: str = ""
-) -> duckdb.DuckDBPyConnection:
-    """Return a database with `views`; views that cannot be made are named in `absent`.
+MEMORY_LIMIT = "4GB"
+"""Memory that a query of a user may take."""
+
+
+def connect_locked(views: Views, result: str) -> duckdb.DuckDBPyConnection:
+    """Return a database that reads `views` and writes `result`, and touches no other file.
 
     Args:
-        views: the tables to show.
-        unlocked: keep DuckDB's own settings, except that Python's objects stay hidden.
-        memory_limit: bytes.
-        result: a file that may be written while the database is locked.
+        views: the tables to show; those that cannot be made are named in `views.absent`.
+        result: path of a file.
 
     Raises:
         duckdb.Error: a file cannot be read.
     """
-    config: dict[str, Any] = {"python_enable_replacements": False}
-    if memory_limit is not None:
-        config["memory_limit"] = f"{memory_limit}B"
-    if not unlocked:
-        # Nothing on disk: queries that outgrow the memory are told so.
-        config |= {"temp_directory": "", "max_temp_directory_size": "0KB"}
-        config |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
-    connection = duckdb.connect(config=config)
+    locks: dict[str, Any] = {
+        "memory_limit": MEMORY_LIMIT,
+        "temp_directory": "",
+        "max_temp_directory_size": "0KB",
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
+    connection = connect(views, locks)
+    allowed = dict.fromkeys([*views.paths, *map(pattern_of, views.paths), result])
+    connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def connect(views: Views, settings: Mapping[str, Any] | None = None) -> duckdb.DuckDBPyConnection:
+    """Return a database with `views`; those that cannot be made are named in `views.absent`.
+
+    Args:
+        views: the tables to show.
+        settings: of DuckDB, for a connection that is to be locked.
+
+    Raises:
+        duckdb.Error: a file cannot be read.
+    """
+    connection = duckdb.connect(config={"python_enable_replacements": False, **(settings or {})})
     connection.execute("SET enable_progress_bar = false")  # it is drawn on stdout
     create_views(connection, views)
-    if not unlocked:
-        allowed = dict.fromkeys([*views.paths, *map(pattern_of, views.paths), result])
-        connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
-        connection.execute("SET enable_external_access = false")
-        connection.execute("SET lock_configuration = true")
     return connection
 
 
@@ -164,9 +172,6 @@ def rows_of(connection: duckdb.DuckDBPyConnection, query: str, **values: Any) ->
     return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
-UNLOCKED = "with --unlocked a query may do all that DuckDB can"
-
-
 def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
     """Return the text of a query that is one SELECT: no other statement is run while locked, since
     DuckDB may write to the files that it may read.
@@ -181,32 +186,25 @@ def one_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
     if len(found) != 1:
         raise OptionError(f"the query holds {len(found)} statements: give one at a time{hint}")
     if (kind := found[0].type.name) != "SELECT":
-        raise OptionError(
-            f"the query is a {kind} statement, and only SELECT is allowed: {UNLOCKED}{hint}"
-        )
+        raise OptionError(f"the query is a {kind} statement, and only SELECT is allowed{hint}")
     return str(found[0].query)
 
 
 def write_result(
     connection: duckdb.DuckDBPyConnection, query: str, path: str, file_format: str
-) -> bool:
+) -> None:
     """Write the rows of a query to a file, as DuckDB writes them.
 
     Args:
-        connection: one that may write to `path` (`connect`).
-        query: SQL.
+        connection: one that may write to `path` (`connect_locked`).
+        query: a SELECT.
         path: the file.
         file_format: ``'csv'``, ``'json'`` (an array of objects) or ``'parquet'``.
-
-    Returns:
-        False if the statement has no rows.
 
     Raises:
         duckdb.Error: the query fails, or the format has no such type.
     """
     relation = connection.sql(_without_semicolon(query))
-    if relation is None:
-        return False
     connection.execute("CREATE SCHEMA IF NOT EXISTS __result")
     _finite(relation, file_format).create("__result.rows")
     options = {"csv": "csv, header", "json": "json, array", "parquet": "parquet, compression zstd"}
@@ -215,7 +213,6 @@ def write_result(
         connection.execute(f"COPY __result.rows TO {quoted(path)} ({copied})")
     finally:
         connection.execute("DROP TABLE __result.rows")
-    return True
 
 
 def _finite(relation: duckdb.DuckDBPyRelation, file_format: str) -> duckdb.DuckDBPyRelation:
@@ -243,8 +240,8 @@ def _without_semicolon(query: str) -> str:
 
 
 @contextlib.contextmanager
-def time_limit(connection: duckdb.DuckDBPyConnection, seconds: int | None) -> Iterator[None]:
-    """Interrupt what `connection` runs in the block after `seconds`; None: never.
+def time_limit(connection: duckdb.DuckDBPyConnection, seconds: int) -> Iterator[None]:
+    """Interrupt what `connection` runs in the block after `seconds`.
 
     Raises:
         OptionError: the time or the memory limit was exceeded.
@@ -255,11 +252,10 @@ def time_limit(connection: duckdb.DuckDBPyConnection, seconds: int | None) -> It
         is_over.set()
         connection.interrupt()
 
-    timer = threading.Timer(seconds or 0, interrupt)
+    timer = threading.Timer(seconds, interrupt)
     timer.daemon = True
     try:
-        if seconds is not None:
-            timer.start()
+        timer.start()
         yield
     except (duckdb.InterruptException, RuntimeError) as error:
         if "interrupt" not in str(error).lower():
@@ -273,7 +269,8 @@ def time_limit(connection: duckdb.DuckDBPyConnection, seconds: int | None) -> It
     except (duckdb.OutOfMemoryException, MemoryError) as error:
         first = " ".join(str(error).split("\n\n")[0].split())
         raise OptionError(
-            f"the query or its result takes more memory than --memory-limit allows: {first}"
+            f"the query or its result takes more than {MEMORY_LIMIT} of memory: ask for less, or "
+            f"read the Parquet files with DuckDB itself ({first})"
         ) from None
     finally:
         timer.cancel()

@@ -3,9 +3,8 @@
 For trainers that pack inside the job, on lengths that they read. The lengths table of the data set
 is made first (`packidx.estimate`); then it is joined with the records. ``_text_tokens`` counts all
 of a sample but its media, template included: with the media's tokens it sums to its length.
-NeMo Automodel (0.7 and later) reads the entries of ``mm_inputs_meta`` in two ways: its
-packer and its sampler take numbers by position (`LISTS`), what logs statistics of a data set takes
-``n_tokens`` of an object (`OBJECTS`).
+The packer and the sampler of NeMo Automodel (0.7 and later) take the numbers of an entry of
+``mm_inputs_meta`` by position.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from packidx.estimate.counter import (
 )
 from packidx.estimate.job import job_shards
 from packidx.estimate.parts import SourceSums
-from packidx.estimate.summary import CountSummary, check_rejected, read_limit
+from packidx.estimate.summary import CountSummary
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Layout, Shard, load
 from packidx.format.outputs import PrecomputedManifest, PrecomputedShard
@@ -60,7 +59,6 @@ from packidx.run import open_workers
 from packidx.run.workers import Progress, silent
 from packidx.software import software
 
-LISTS, OBJECTS = "lists", "objects"
 TEXT_TOKENS, META = "_text_tokens", "mm_inputs_meta"
 KIND = Kind(
     what="data set",
@@ -68,16 +66,12 @@ KIND = Kind(
     format="packidx-precomputed",
 )
 _COLUMNS = ["text_tokens", "length", "media", "method", "reason"]
-_IMAGE = {"height": pa.int64(), "width": pa.int64(), "n_tokens": pa.int64()}
-_VIDEO = {
-    "num_frames": pa.int64(),
-    "height": pa.int64(),
-    "width": pa.int64(),
-    "fps": pa.float64(),
-    "duration": pa.float64(),
-    "n_tokens": pa.int64(),
-}
-_AUDIO = {"num_samples": pa.int64(), "sampling_rate": pa.int64(), "n_tokens": pa.int64()}
+_ENTRIES = {"images": pa.int64(), "videos": pa.float64(), "audios": pa.int64()}
+_TYPES = (
+    pa.int64(),
+    pa.struct({f"{name}_meta": pa.list_(pa.list_(kind)) for name, kind in _ENTRIES.items()}),
+)
+"""Types of the two columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +90,6 @@ def precompute(
     *,
     processor_settings: Mapping[str, Any] | None = None,
     trust_remote_code: bool = False,
-    meta: str = LISTS,
     media_root: str | os.PathLike[str] | None = None,
     remote_media: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
@@ -104,17 +97,17 @@ def precompute(
     delimiter: str | None = None,
     ignore: Sequence[str] = (),
     workers: int | None = None,
-    engine: str = "local",
-    max_rejected: str | float | None = None,
     progress: Progress | None = None,
 ) -> PrecomputeSummary:
     """Write every shard of `sources` to `output` with ``_text_tokens`` and ``mm_inputs_meta``.
 
+    An entry of the latter is ``[height, width, n_tokens]``, ``[frames, height, width, fps, seconds,
+    n_tokens]`` or ``[samples, sampling rate, n_tokens]``.
     ``_text_tokens`` and the media's ``n_tokens`` sum to ``len(input_ids)``. Parquet files get two
     columns; JSON in all its forms becomes JSON Lines, a line of which keeps its bytes and gets two
     keys. A record that cannot be counted is written as it is; what is not JSON at all, inside of an
     array or of a compressed file, is left out and told. `output` is built beside its place and
-    put there whole; its bytes do not depend on `workers` and `engine`.
+    put there whole; its bytes do not depend on `workers`.
 
     Args:
         sources: files, globs, folders or mixes, as for `packidx.estimate_lengths`.
@@ -122,20 +115,15 @@ def precompute(
             end of its path that no other shard has.
         processor: folder or hub name of a Hugging Face processor.
         other options: as for `packidx.estimate_lengths`.
-        meta: ``'lists'`` (``[height, width, n_tokens]``, ``[frames, height, width, fps, seconds,
-            n_tokens]``) or ``'objects'`` for the entries of ``mm_inputs_meta``.
         progress: called with how far the work is.
 
     Raises:
-        SourceError: a source or the processor cannot be used, two sources would be one file, no
-            record could be counted, or, when all is written, more of a source than `max_rejected`.
+        SourceError: a source or the processor cannot be used, two sources would be one file, or
+            no record could be counted.
         OptionError: an option or `output` cannot be used.
     """
     begun = time.monotonic()
     progress = progress or silent
-    if meta not in (LISTS, OBJECTS):
-        raise OptionError(f"the form of mm_inputs_meta is {meta!r}: choose {LISTS} or {OBJECTS}")
-    limit = read_limit(max_rejected)
     output = os.fspath(output)
     root, remote = check_folder(media_root), check_remote(remote_media)
     given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
@@ -162,7 +150,6 @@ def precompute(
             delimiter=delimiter,
             ignore=ignore,
             workers=workers,
-            engine=engine,
             progress=progress,
         )
         manifest = load(os.path.join(lengths, "manifest.json"), LengthsManifest, "start again")
@@ -177,11 +164,10 @@ def precompute(
                 shard.ranges,
                 first,
                 os.path.join(built.table, name),
-                meta,
             )
             for shard, first, name in zip(own_shards, firsts, names, strict=False)
         ]
-        with open_workers(engine, workers) as pool:
+        with open_workers("local", workers) as pool:
             setup = functools.partial(read_lengths, lengths)
             sums = [own for _, own in pool.run(write_shard, tasks, setup, in_turn=True)]
         total = functools.reduce(SourceSums.plus, sums, SourceSums())
@@ -191,13 +177,13 @@ def precompute(
                 f"none of the {total.num_samples} records could be counted ({reasons}), so nothing "
                 "is written: packidx estimate says why, record by record"
             )
-        options = {"meta": meta, "media_root": root, "remote_media": list(remote)}
+        options = {"media_root": root, "remote_media": list(remote)}
         stated = _manifest(manifest, names, sums, total, options)
         files.write_json(os.path.join(built.table, KIND.manifest), stated.to_json())
     of_sources: dict[str, SourceSums] = {}
     for shard, own in zip(shards, sums, strict=True):
         of_sources[shard.source] = of_sources.get(shard.source, SourceSums()).plus(own)
-    summary = PrecomputeSummary(
+    return PrecomputeSummary(
         path=output,
         num_shards=len(shards),
         **_told(total),
@@ -210,9 +196,6 @@ def precompute(
         taken_from=counted.taken_from,
         warnings=counted.warnings,
     )
-    if limit is not None:
-        check_rejected(summary.sources, limit, output)
-    return summary
 
 
 def _told(sums: SourceSums) -> dict[str, Any]:
@@ -346,8 +329,6 @@ class JoinTask:
     """Of the table."""
     path: str
     """Of the file that is written."""
-    form: str
-    """Of the entries of ``mm_inputs_meta``."""
 
     @property
     def names(self) -> tuple[str, str]:
@@ -426,7 +407,7 @@ def _joined(task: JoinTask, lengths: Lengths, totals: Totals) -> Iterator[Joined
                     totals.methods[row["method"]] += 1
                     given[tokens] = row["text_tokens"]
                     if infos:
-                        given[meta] = _meta(row["media"], infos, task.form)
+                        given[meta] = _meta(row["media"], infos)
                 yield Joined(raw, originals.pop(raw.row, None), given)
 
 
@@ -441,33 +422,26 @@ def _why_not(row: Mapping[str, Any], infos: Sequence[MediaInfo | None]) -> str |
 
 
 def _meta(
-    media: Sequence[Mapping[str, Any]], infos: Sequence[MediaInfo | None], form: str
+    media: Sequence[Mapping[str, Any]], infos: Sequence[MediaInfo | None]
 ) -> dict[str, list[Any]]:
     """``mm_inputs_meta`` of media in order of appearance."""
     meta: dict[str, list[Any]] = {}
     for medium, info in zip(media, infos, strict=True):
         assert info is not None  # see `_why_not`
-        entry = {**_facts(medium["kind"], info), "n_tokens": medium["tokens"]}
-        entries = meta.setdefault(f"{medium['kind']}s_meta", [])
-        entries.append(entry if form == OBJECTS else list(entry.values()))
+        entry = [*_facts(medium["kind"], info), medium["tokens"]]
+        meta.setdefault(f"{medium['kind']}s_meta", []).append(entry)
     return meta
 
 
-def _facts(kind: str, info: MediaInfo) -> dict[str, Any]:
-    """A medium's numbers in the order in which NeMo's packer reads a list; 0 is its word for
-    unknown."""
+def _facts(kind: str, info: MediaInfo) -> list[float]:
+    """Return a medium's numbers in the order in which NeMo's packer reads them; 0 means unknown."""
     if kind == "image":
-        return {"height": info.height, "width": info.width}
+        return [info.height, info.width]
     if kind == "audio":
-        return {"num_samples": info.num_samples, "sampling_rate": info.sampling_rate}
+        return [info.num_samples, info.sampling_rate]
     fps = info.fps or 0.0
-    return {
-        "num_frames": info.num_frames,
-        "height": info.height,
-        "width": info.width,
-        "fps": fps,
-        "duration": info.num_frames / fps if fps else 0.0,
-    }
+    seconds = info.num_frames / fps if fps else 0.0
+    return [info.num_frames, info.height, info.width, fps, seconds]
 
 
 def _write_lines(copy: str, joined: Iterator[Joined], task: JoinTask) -> None:
@@ -491,10 +465,9 @@ def _write_lines(copy: str, joined: Iterator[Joined], task: JoinTask) -> None:
 
 def _write_parquet(copy: str, joined: Iterator[Joined], task: JoinTask) -> None:
     """The shard with its two columns, row group by row group."""
-    types = _types(task.form)
     try:
         source = pq.ParquetFile(os.path.abspath(copy), pre_buffer=False)
-        schema_of = _with(source.schema_arrow.empty_table(), task.names, types, []).schema
+        schema_of = _with(source.schema_arrow.empty_table(), task.names, []).schema
         codec = "snappy"
         if source.num_row_groups and source.metadata.num_columns:
             codec = source.metadata.row_group(0).column(0).compression.lower()
@@ -503,31 +476,20 @@ def _write_parquet(copy: str, joined: Iterator[Joined], task: JoinTask) -> None:
             for number in range(source.num_row_groups):
                 table = source.read_row_group(number, use_threads=False)
                 values = [given for _, _, given in itertools.islice(joined, table.num_rows)]
-                table = _with(table, task.names, types, values)
+                table = _with(table, task.names, values)
                 out.write_table(table, row_group_size=max(1, table.num_rows))
     except pa.ArrowException as error:
         text = f"{task.shard.path} is a Parquet file that is damaged ({error})"
         raise SourceError(text) from None
 
 
-def _types(form: str) -> tuple[pa.DataType, pa.DataType]:
-    """The types of the two columns."""
-    if form == LISTS:
-        image, video, audio = pa.list_(pa.int64()), pa.list_(pa.float64()), pa.list_(pa.int64())
-    else:
-        image, video, audio = (pa.struct(names) for names in (_IMAGE, _VIDEO, _AUDIO))
-    lists = {"images_meta": image, "videos_meta": video, "audios_meta": audio}
-    return pa.int64(), pa.struct({name: pa.list_(entry) for name, entry in lists.items()})
-
-
 def _with(
     table: pa.Table,
     names: Sequence[str],
-    types: Sequence[pa.DataType],
     values: Sequence[Mapping[str, Any]],
 ) -> pa.Table:
     """`table` with the two columns, in the places that they have already or behind the others."""
-    for name, kind in zip(names, types, strict=True):
+    for name, kind in zip(names, _TYPES, strict=True):
         column = pa.array([given.get(name) for given in values], kind)
         at = table.schema.get_field_index(name)
         put = table.append_column if at < 0 else functools.partial(table.set_column, at)

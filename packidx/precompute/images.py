@@ -96,7 +96,6 @@ def write_images(
     delimiter: str | None = None,
     ignore: Sequence[str] = (),
     workers: int | None = None,
-    engine: str = "local",
     progress: Progress | None = None,
 ) -> ImagesSummary:
     """Write the images of `sources` at the processor's size, and records that name them.
@@ -111,7 +110,6 @@ def write_images(
         output: a folder of this machine that is not there yet, or empty.
         processor: folder or hub name of a Hugging Face processor of patches (Qwen-VL, GLM-V).
         other options: as for `packidx.estimate_lengths`.
-        engine: ``'local'``.
         progress: called with how far the work is.
 
     Raises:
@@ -123,8 +121,8 @@ def write_images(
     _check_tiff()
     begun = time.monotonic()
     progress, output = progress or silent, os.fspath(output)
-    if urls.is_url(output) or engine != "local":
-        raise OptionError("images are written by processes of this machine, into a folder of it")
+    if urls.is_url(output):
+        raise OptionError(f"images are written into a folder of this machine: {output} is a URL")
     settings = CounterSettings(os.fspath(processor), processor_settings or {}, trust_remote_code)
     root, remote = check_folder(media_root), check_remote(remote_media)
     layout = Layout(columns or {}, tags or {}, delimiter=delimiter, ignore=tuple(ignore))
@@ -154,7 +152,7 @@ def write_images(
         total, done, used = Counter(dict.fromkeys(_COUNTED, 0)), 0, set[str]()
         setup = functools.partial(_encoder, settings)
         num_records = sum(part.num_records for shard in own for part in shard.ranges)
-        with open_workers(engine, workers) as pool:
+        with open_workers("local", workers) as pool:
             for number, (each, named) in pool.run(_write, tasks, setup, here=lambda: encoder):
                 used |= named
                 total.update(each)

@@ -55,8 +55,6 @@ class Estimate(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     labels: Text | None = None
     transform: Text | None = None
     seed: int | None = None
-    method: Text | None = None
-    text_engine: Text | None = None
     media_root: Text | None = None
     remote_media: list[Text] | None = None
     columns: dict[str, Text] | None = None

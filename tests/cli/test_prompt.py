@@ -79,7 +79,7 @@ def typed(index: str, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)
     monkeypatch.setattr("builtins.input", read)
-    assert main(["sql", index, "--format", "csv", "--quiet"]) == 0
+    assert main(["sql", index, "--format", "csv"]) == 0
 
 
 def test_lines_are_typed_until_they_are_complete(

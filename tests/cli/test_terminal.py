@@ -72,7 +72,7 @@ def test_no_command_lets_names_of_data_reach_the_terminal(
     shown(capfd, "trace", index, "--key", HOSTILE, status=1)
     json.loads(shown(capfd, "trace", index, "--sample-id", "0", "--json"))
     shown(capfd, "plan", lengths, "-o", f"{HOSTILE}/other", "--capacity", "5")
-    assert "\\x1b]0;" in shown(capfd, "diff", index, f"{HOSTILE}/other", "--examples", "3")
+    assert "\\x1b]0;" in shown(capfd, "diff", index, f"{HOSTILE}/other")
     json.loads(shown(capfd, "diff", index, f"{HOSTILE}/other", "--json"))
     shown(capfd, "pack", data, "-o", f"{HOSTILE}/packs", "--capacity", "9")
     shown(capfd, "pack", f"{HOSTILE}/packs/recipe.yaml")

@@ -19,19 +19,13 @@ import ray_work
 from export_files import contents
 from packidx_cli.main import main
 from plan_rules import broken_rules
-from tar_chats import members_of, put
 from training import Training
 from vlm_mix import write_mix
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import MissingExtraError, OptionError, SourceError
 from packidx.estimate import tasks as work
-from packidx.export import energon as energon_export
-from packidx.export import wds as wds_export
-from packidx.export.energon import export_energon
-from packidx.export.wds import export_wds
 from packidx.index import snapshot_ids
-from packidx.precompute import precompute
 from packidx.run import ENGINES
 
 pytestmark = pytest.mark.slow
@@ -133,34 +127,6 @@ def test_what_always_dies_gets_one_sentence_and_keeps_the_rest(
     found = estimate_lengths(str(data), tmp_path / "out", encode=words, engine="ray")
     assert (found.num_parts, found.resumed_parts) == (9, 8)
     assert contents(tmp_path / "whole") == contents(tmp_path / "out")
-
-
-def test_precompute_gives_the_same_bytes(
-    tmp_path: Path, small_tasks: None, processors: Path
-) -> None:
-    data = write_talks(tmp_path / "data", 6)
-    for engine in ENGINES:
-        processor = processors / "qwen2.5-vl"
-        summary = precompute(str(data), tmp_path / engine, processor, engine=engine, workers=2)
-        assert (summary.num_samples, summary.rejected) == (30, {"bad_json": 1})
-    local, there = (contents(tmp_path / engine) for engine in ENGINES)
-    assert local == there and len(local) == 7
-
-
-def test_exports_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(energon_export, "_TASK_PACKS", 2)
-    monkeypatch.setattr(wds_export, "_PACKS_PER_PROCESS", 1)
-    put(tmp_path / "tars" / "a.tar", members_of("messages"))
-    estimate_lengths(str(tmp_path / "tars"), tmp_path / "lengths", workers=1)
-    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=1500)
-    assert open_index(tmp_path / "index").num_packs > 2
-    for export in (export_energon, export_wds):
-        name = export.__name__
-        for engine in ENGINES:
-            output = tmp_path / f"{name}-{engine}"
-            export(tmp_path / "index", output, workers=2, engine=engine)
-        local, there = (contents(tmp_path / f"{name}-{engine}") for engine in ENGINES)
-        assert local == there and len(local) >= 3
 
 
 def test_bad_use_gets_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,7 +240,6 @@ def test_other_recipes(tmp_path: Path, processors: Path, monkeypatch: pytest.Mon
         ({"seed": 1}, "seed"),
         ({"transform": with_a_name}, "transform"),
         ({"columns": {"id": "uid"}}, ""),
-        ({"method": "heuristic"}, "method"),
         ({"processor_settings": {"images.max_pixels": 100_352}}, "processor settings"),
     ):
         shutil.rmtree(corpus.out)

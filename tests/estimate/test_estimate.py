@@ -246,7 +246,6 @@ def test_any_bytes_give_one_row_per_line(tmp_path: Path, data: bytes) -> None:
 def test_a_processor_without_a_chat_template_is_an_error_that_names_the_file(
     processors: Path, tmp_path: Path
 ) -> None:
-    """Text is guessed where that is asked for, and nowhere else."""
     shard = tmp_path / "a.jsonl"
     turns = [{"role": "user", "content": "What is it?"}, {"role": "assistant", "content": "A cat."}]
     shard.write_bytes(orjson.dumps({"messages": turns}) + b"\n")
@@ -254,20 +253,9 @@ def test_a_processor_without_a_chat_template_is_an_error_that_names_the_file(
         folder = tmp_path / f"without-{file}"
         shutil.copytree(processors / "qwen2.5-vl", folder)
         (folder / file).unlink()
-        with pytest.raises(SourceError, match=f"no {file} in {folder}.*--method heuristic"):
+        with pytest.raises(SourceError, match=f"no {file} in {folder}.*leave --processor out"):
             estimate_lengths(str(shard), tmp_path / "out", processor=folder)
         assert not (tmp_path / "out").exists()
-        summary = estimate_lengths(
-            str(shard), tmp_path / file, processor=folder, method="heuristic", workers=1
-        )
-        assert summary.methods == {"heuristic": 1}
-        assert summary.num_tokens == len("What is it?A cat.") // 3
-    complete = processors / "qwen2.5-vl"
-    summary = estimate_lengths(
-        str(shard), tmp_path / "all", processor=complete, method="heuristic", workers=1
-    )
+    summary = estimate_lengths(str(shard), tmp_path / "guessed", workers=1)
     assert summary.methods == {"heuristic": 1}
-    manifest = json.loads((tmp_path / "all" / "manifest.json").read_bytes())
-    assert manifest["options"]["method"] == "heuristic"
-    with pytest.raises(OptionError, match="method is 'exact'"):
-        estimate_lengths(str(shard), tmp_path / "out", method="exact")
+    assert summary.num_tokens == len("What is it?A cat.") // 3

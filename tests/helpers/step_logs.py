@@ -40,7 +40,7 @@ def logged(
 
 def rows(index: Index, log: Path | str, query: str) -> list[dict[str, Any]]:
     question = asked(f"{index.path}@{index.id}", {}, str(log))
-    with connect(question.views(query), unlocked=False) as connection:
+    with connect(question.views(query)) as connection:
         return rows_of(connection, query)
 
 

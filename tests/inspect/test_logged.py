@@ -52,7 +52,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Index, Path]:
 def test_outliers_are_of_their_source_and_time(logged: tuple[Index, Path]) -> None:
     index, log = logged
     question = asked(index.path, {}, str(log))
-    with connect(question.views("outliers"), unlocked=False) as connection:
+    with connect(question.views("outliers")) as connection:
         found = rows_of(connection, "SELECT * FROM outliers ORDER BY sigmas DESC")
     assert {row["sample_id"] for row in found[:3]} == POISONED
     assert found[2]["sigmas"] > 20 and len(found) <= 5

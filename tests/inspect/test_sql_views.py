@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -113,27 +114,28 @@ def test_a_step_that_nobody_knows_is_null(made: Path, capfd: pytest.CaptureFixtu
         query = "SELECT count(step) > 0 AS step, count(micro_step) > 0 AS micro FROM steps"
         [row] = ask(capfd, made / plan, query)
         assert (row["step"], row["micro"]) == knows, plan
-    [row] = ask(capfd, made / "unknown", query, "--global-batch", 4, "--world-size", 2)
-    assert row == {"step": True, "micro": True}
-    [row] = ask(capfd, made / "steps", query, "--global-batch", 4)  # other steps than the plan's
-    assert row == {"step": True, "micro": False}
-
-
-def test_options_of_steps_are_the_samplers(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    given = ["--seed", 7, "--epoch", 2, "--global-batch", 4, "--world-size", 2]
-    rows = ask(capfd, made / "mix", "SELECT pack_id FROM steps WHERE step = 1", *given)
-    sampler = PackSampler(made / "mix", global_batch=4, world_size=2, seed=7, epoch=2)
-    assert [row["pack_id"] for row in rows] == sampler.packs_of_step(1)
-    query = "FROM steps"
-    for wrong, says in (
-        (["--global-batch", 10_000], "exceeds the"),
-        (["--global-batch", 4, "--world-size", 3], "is not a positive multiple of world_size 3"),
-        (["--world-size", 5], "world_size 5 does not divide the 6 packs of a step"),
-        (["--seed", 1 << 63], "must be at least 0 and below 2^63"),
+    for plan, asked, knows in (
+        ("unknown", {"global_batch": 4, "world_size": 2}, (True, True)),
+        ("steps", {"global_batch": 4}, (True, False)),  # other steps than the plan's
     ):
-        assert says in ask(capfd, made / "steps", query, *wrong, status=1)
-    with pytest.raises(OptionError, match="world_size 0"):
-        open_index(made / "unknown").duckdb(world_size=0)
+        assert open_index(made / plan).duckdb(**asked).sql(query).fetchall() == [knows]
+
+
+def test_options_of_steps_are_the_samplers(made: Path) -> None:
+    given = {"seed": 7, "epoch": 2, "global_batch": 4, "world_size": 2}
+    connection = open_index(made / "mix").duckdb(**given)
+    rows = connection.sql("SELECT pack_id FROM steps WHERE step = 1 ORDER BY position").fetchall()
+    sampler = PackSampler(made / "mix", **given)
+    assert [row[0] for row in rows] == sampler.packs_of_step(1)
+    for wrong, says in (
+        ({"global_batch": 10_000}, "exceeds the"),
+        ({"global_batch": 4, "world_size": 3}, "is not a positive multiple of world_size 3"),
+        ({"world_size": 5}, "world_size 5 does not divide the 6 packs of a step"),
+        ({"world_size": 0}, "world_size 0"),
+        ({"seed": 1 << 63}, "must be at least 0 and below 2^63"),
+    ):
+        with pytest.raises(OptionError, match=re.escape(says)):
+            open_index(made / "steps").duckdb(**wrong)
 
 
 def test_steps_are_computed_where_they_are_named_alone(
@@ -149,9 +151,7 @@ def test_steps_are_computed_where_they_are_named_alone(
         "FROM query('FROM st' || 'eps')",
         "SELECT count(*) FROM query('FROM st' || 'eps')",
     ):
-        assert "computed where a query names them" in ask(
-            capfd, index, text, "--unlocked", status=1
-        )
+        assert "computed where a query names them" in ask(capfd, index, text, status=1)
 
 
 def test_sources_are_the_manifests(made: Path, capfd: pytest.CaptureFixture[str]) -> None:

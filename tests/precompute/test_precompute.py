@@ -21,7 +21,6 @@ from packidx.precompute import precompute
 from packidx.records import shards
 from packidx.records.media.paths import MediaRoot
 
-FORMS = ("lists", "objects")
 WRITTEN = re.compile(rb',"_text_tokens":\d+(?:,"mm_inputs_meta":\{"images_meta":[^{}]*\})?')
 
 
@@ -83,26 +82,23 @@ def test_videos_state_what_they_were_counted_by(processors: Path, tmp_path: Path
     estimate_lengths(str(tmp_path / "a.jsonl"), tmp_path / "exact", processor=processor, workers=1)
     expected = table(tmp_path / "exact")
     assert set(expected["method"].to_pylist()) == {"exact"}
-    for form in FORMS:
-        out = tmp_path / form
-        precompute(str(tmp_path / "a.jsonl"), out, processor, meta=form, workers=1)
-        entries = [
-            json.loads(line)["mm_inputs_meta"]["videos_meta"][0]
-            for line in (out / "a.jsonl").read_text().splitlines()
-        ]
-        values = [e if isinstance(e, list) else list(e.values()) for e in entries]
-        assert [value[:5] for value in values] == [
-            [6, 64, 96, 0.0, 0.0],
-            [6, 64, 96, 2.0, 3.0],
-            [50, 90, 160, 25.0, 2.0],
-        ]
-        assert [value[5] for value in values] == expected["video_tokens"].to_pylist()
-        for path in out.glob("*.jsonl"):  # beside the media again
-            path.rename(tmp_path / f"{form}.jsonl")
-        for number, name in enumerate((None, processor)):
-            lengths = tmp_path / f"{form}{number}"
-            estimate_lengths(str(tmp_path / f"{form}.jsonl"), lengths, processor=name, workers=1)
-            assert table(lengths)["length"].equals(expected["length"])
+    out = tmp_path / "out"
+    precompute(str(tmp_path / "a.jsonl"), out, processor, workers=1)
+    values = [
+        json.loads(line)["mm_inputs_meta"]["videos_meta"][0]
+        for line in (out / "a.jsonl").read_text().splitlines()
+    ]
+    assert [value[:5] for value in values] == [
+        [6, 64, 96, 0.0, 0.0],
+        [6, 64, 96, 2.0, 3.0],
+        [50, 90, 160, 25.0, 2.0],
+    ]
+    assert [value[5] for value in values] == expected["video_tokens"].to_pylist()
+    (out / "a.jsonl").rename(tmp_path / "b.jsonl")  # beside the media again
+    for number, name in enumerate((None, processor)):
+        lengths = tmp_path / f"lengths{number}"
+        estimate_lengths(str(tmp_path / "b.jsonl"), lengths, processor=name, workers=1)
+        assert table(lengths)["length"].equals(expected["length"])
 
 
 # -- what is written -------------------------------------------------------------------------------
@@ -187,9 +183,8 @@ def test_rejected_records_stay_and_are_told(processor: str, tmp_path: Path) -> N
     assert shard["rejected"] == summary.rejected
 
 
-@pytest.mark.parametrize("form", FORMS)
 def test_parquet_gets_two_columns(
-    processor: str, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+    processor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "TASK_BYTES", 2000)
     records = [{**record, "_text_tokens": 3} for record in chats(60)]
@@ -199,9 +194,7 @@ def test_parquet_gets_two_columns(
     source = pa.Table.from_pylist(records).replace_schema_metadata({"mine": "kept"})
     source = source.set_column(0, "id", source["id"].dictionary_encode())
     pq.write_table(source, tmp_path / "a.parquet", row_group_size=13, compression="zstd")
-    summary = precompute(
-        str(tmp_path / "a.parquet"), tmp_path / "out", processor, meta=form, workers=1
-    )
+    summary = precompute(str(tmp_path / "a.parquet"), tmp_path / "out", processor, workers=1)
     assert summary.rejected == {"missing_media": 1}
     file = pq.ParquetFile(tmp_path / "out" / "a.parquet")
     groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
@@ -283,7 +276,6 @@ def test_what_was_written_is_counted_as_it_stands_on_every_path(
     ways = {
         "stated": {},
         "exact": {"processor": folder},
-        "heuristic": {"processor": folder, "method": "heuristic"},
     }
     for name, options in ways.items():
         estimate_lengths(str(written), tmp_path / name, media_root=tmp_path, workers=1, **options)

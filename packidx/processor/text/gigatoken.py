@@ -20,9 +20,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from packidx.arrays import Int64s
-from packidx.errors import MismatchError, OptionError
 
-ENGINES = ("gigatoken", "tokenizers")
 LITTLE = 1 << 20
 """Bytes of data below which loading gigatoken takes longer than it saves."""
 NUM_TEXTS = 512
@@ -85,27 +83,16 @@ def reference_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Int64s, I
 
 
 def choose_engine(
-    tokenizer: Tokenizer, texts: Sequence[str], wanted: str | None = None
+    tokenizer: Tokenizer, texts: Sequence[str]
 ) -> tuple[Gigatoken | None, dict[str, Any]]:
     """Return gigatoken if it can count these texts, and the manifest's record of the choice.
 
     Args:
         texts: a sample of the data; empty if there is little of it.
-        wanted: one of `ENGINES`, or None for the faster one that agrees.
-
-    Raises:
-        MismatchError: gigatoken is wanted and gives other ids.
     """
-    reason = "asked for"
-    if wanted == "gigatoken" or (wanted is None and texts):
-        made, reason = _try_gigatoken(tokenizer, texts)
-        if made is not None:
-            name = f"gigatoken {version('gigatoken')}"
-            return made, {"name": name, "texts_checked": len(texts)}
-        if wanted == "gigatoken":
-            raise MismatchError(f"gigatoken cannot be used: {reason}. Leave --text-engine out.")
-    elif wanted is None:
-        reason = "little data"
+    made, reason = _try_gigatoken(tokenizer, texts) if texts else (None, "little data")
+    if made is not None:
+        return made, {"name": f"gigatoken {version('gigatoken')}", "texts_checked": len(texts)}
     return None, {"name": f"tokenizers {version('tokenizers')}", "reason": reason}
 
 
@@ -128,16 +115,3 @@ def _try_gigatoken(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Gigatoke
         if given and not all(map(np.array_equal, made.encode(given), expected)):
             return None, f"gigatoken gives other ids than tokenizers for {what}"
     return made, ""
-
-
-def check_engine(wanted: str | None) -> str | None:
-    """Return the name of an engine; None for ``'auto'``.
-
-    Raises:
-        OptionError: there is no such engine.
-    """
-    if wanted is None or wanted == "auto":
-        return None
-    if wanted not in ENGINES:
-        raise OptionError(f"text-engine is {wanted!r}: choose one of auto, {', '.join(ENGINES)}")
-    return wanted

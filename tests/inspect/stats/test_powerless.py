@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
 
-from packidx import plan_packs
+from packidx import open_index, plan_packs
+from packidx.inspect.stats import plan_stats
+from packidx.inspect.verdict import verdict
 
 
 def lengths(path: Path, n: int, seed: int) -> Path:
@@ -21,29 +22,25 @@ def lengths(path: Path, n: int, seed: int) -> Path:
     return path
 
 
-def verdicts(
-    index: Path, ranks: int, capsys: pytest.CaptureFixture[str]
-) -> tuple[str, dict[str, Any]]:
-    """What the verdict says of waiting, and the numbers of so many ranks."""
-    assert main(["stats", str(index), "--ranks", str(ranks), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    (said,) = (line for line in told["verdict"] if "lost to waiting" in line)
+def verdicts(index: Path, ranks: int) -> tuple[str, dict[str, Any]]:
+    """Return the sentence about waiting, and the numbers for this many ranks."""
+    opened = open_index(index)
+    told = plan_stats(opened, [ranks])
+    (said,) = (line for line in verdict(opened, told) if "lost to waiting" in line)
     return said, told["schedule"][0]
 
 
-def test_where_a_schedule_has_power_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_a_schedule_has_power_is_told(tmp_path: Path) -> None:
     path = lengths(tmp_path / "l.parquet", 6000, 0)
     # Of two micro-steps a step, of other packs in each: no rank waits long where there are two.
     plan_packs(path, tmp_path / "i", capacity=512, global_batch=16, micro_steps=2)
-    said, _ = verdicts(tmp_path / "i", 8, capsys)
+    said, _ = verdicts(tmp_path / "i", 8)
     assert "nothing to even out" not in said and "makes it worse" not in said
-    said, found = verdicts(tmp_path / "i", 16, capsys)
+    said, found = verdicts(tmp_path / "i", 16)
     assert "one micro-step per step leaves the schedule nothing to even out" in said
     assert f"{100 * (1 - found['planned']['useful']):.1f} % of the time" in said
     plan_packs(path, tmp_path / "r", capacity=512, global_batch=8, schedule="random")
-    assert "in random order" in verdicts(tmp_path / "r", 8, capsys)[0]
+    assert "in random order" in verdicts(tmp_path / "r", 8)[0]
 
 
 def test_plan_says_for_how_many_ranks_its_schedule_has_power(
