@@ -45,7 +45,6 @@ KIND = Kind(
     format="packidx-wds",
 )
 VERSION = 1
-MAX_COUNT = 10_000
 MAX_SIZE = "1GB"
 
 _PACKS_PER_PROCESS = 16
@@ -89,7 +88,6 @@ def export_wds(
     index: str | Path | Index,
     output: str | os.PathLike[str],
     *,
-    max_count: int = MAX_COUNT,
     max_size: str | int = MAX_SIZE,
     roots: Mapping[str, str] | None = None,
     workers: int | None = None,
@@ -103,7 +101,6 @@ def export_wds(
     Args:
         index: path of an index (``dir`` or ``dir@ID``) or an opened one.
         output: a folder, or a URL of one, that is not there yet, or empty.
-        max_count: packs of a shard.
         max_size: bytes of a shard, or text like ``1GB``; a pack that is larger has its own.
         roots: old prefix -> new prefix of shard and media paths.
         workers: processes that read; the CPUs that this process may use by default.
@@ -120,8 +117,6 @@ def export_wds(
     max_bytes = parse_size(str(max_size))
     if not max_bytes:
         raise OptionError(f"max-size is {max_size!r}: say it like {MAX_SIZE}")
-    if max_count < 1:
-        raise OptionError(f"max-count is {max_count}: give a number from 1 on")
     output = os.fspath(output)
     opened = open_exported(index, output, KIND, roots)
     _check_whole(opened)
@@ -133,7 +128,7 @@ def export_wds(
             "say: let the trainer leave it out"
         )
     readers = open_workers("local", workers, most=opened.num_packs // _PACKS_PER_PROCESS)
-    options = {"max_count": max_count, "max_bytes": max_bytes}
+    options = {"max_bytes": max_bytes}
     head = {"format": KIND.format, "version": VERSION, "snapshot_id": opened.id, "options": options}
     identity = digests.digest(digests.canonical_json({**head, "software": software()}))
     uploaded = None if progress is None else functools.partial(progress, "files")
@@ -194,17 +189,17 @@ def _media_counter(index: Index) -> tuple[ConversationCounter | None, str | None
 
 
 def _numbered(
-    packs: Iterable[tuple[range, PackMembers]], max_count: int, max_bytes: int
+    packs: Iterable[tuple[range, PackMembers]], max_bytes: int
 ) -> Iterator[tuple[int, int, PackMembers]]:
     """Yield the number of its tar, its own number and the members of each pack; a tar is full when
-    the next pack would exceed its bounds."""
-    tar = num_packs = nbytes = 0
+    the next pack would exceed `max_bytes`."""
+    tar = nbytes = 0
     for at, pack in packs:
         more = sum(BLOCKSIZE + _rounded(len(data), BLOCKSIZE) for data in pack.files.values())
         is_over = _rounded(nbytes + more + 2 * BLOCKSIZE, RECORDSIZE) > max_bytes
-        if num_packs and (is_over or num_packs == max_count):
-            tar, num_packs, nbytes = tar + 1, 0, 0
-        num_packs, nbytes = num_packs + 1, nbytes + more
+        if nbytes and is_over:
+            tar, nbytes = tar + 1, 0
+        nbytes += more
         yield tar, at.start, pack
 
 

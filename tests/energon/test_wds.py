@@ -32,7 +32,7 @@ from megatron.energon import (
 )
 from PIL import Image
 
-MAX_COUNT = 3
+MAX_SIZE = "40KB"
 
 
 @edataclass
@@ -83,7 +83,7 @@ def dataset(export: Path, workers: int, repeat: bool, rank: int = 0, world_size:
 @pytest.fixture(scope="module")
 def export(index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export") / "tars"
-    packidx("export", "wds", index, "-o", folder, "--max-count", str(MAX_COUNT))
+    packidx("export", "wds", index, "-o", folder, "--max-size", MAX_SIZE)
     assert len(list(folder.glob("*.tar"))) > 2
     return folder
 
@@ -140,7 +140,7 @@ def test_every_pack_and_sample_and_medium(export: Path, index: Path, workers: in
 def test_a_folder_that_is_prepared_later(index: Path, export: Path, tmp_path: Path) -> None:
     """Where packidx finds no Energon it names the command that makes the same folder."""
     path = os.environ["PATH"].replace(str(Path(sys.executable).parent), "/none")
-    command = ["export", "wds", index, "-o", tmp_path / "tars", "--max-count", str(MAX_COUNT)]
+    command = ["export", "wds", index, "-o", tmp_path / "tars", "--max-size", MAX_SIZE]
     summary = json.loads(packidx(*command, "--json", path=path))
     assert not (tmp_path / "tars" / ".nv-meta" / "index.sqlite").exists()
     program, *arguments = shlex.split(summary["prepare"])

@@ -63,11 +63,11 @@ def test_the_bytes_are_those_of_a_local_run(
     indexes: list[Index], store: Store, tmp_path: Path
 ) -> None:
     local, remote = indexes
-    export_wds(local, tmp_path / "out", max_count=2)
+    export_wds(local, tmp_path / "out", max_size="10KB")
     expected = contents(tmp_path / "out")
     store.forget()
     store.cuts += ["/12.png", "/tars.tar"]  # connections that break
-    summary = export_wds(remote, f"{URL}/out", max_count=2)
+    summary = export_wds(remote, f"{URL}/out", max_size="10KB")
     assert not store.cuts and summary.num_shards > 1
     assert stored(f"{URL}/out") == expected
 
@@ -86,7 +86,7 @@ def test_nothing_is_replaced(indexes: list[Index], store: Store) -> None:
     with pytest.raises(OptionError, match=r"holds mine.txt"):
         export_wds(indexes[0], url)
     storage.remove(f"{url}/mine.txt")
-    export_wds(indexes[0], url, max_count=1)
+    export_wds(indexes[0], url, max_size="1KB")
     before = stored(url)
     with pytest.raises(OptionError, match="which is never overwritten"):
         export_wds(indexes[0], url)
