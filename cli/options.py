@@ -1,12 +1,13 @@
-"""Options that several commands have, each said once; and commands with groups of options."""
+"""Options that several commands have, each said once, and groups of options."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
+import cloup
 
 from packidx.errors import FormatError, OptionError
 
@@ -15,70 +16,9 @@ Decorator = Callable[[Any], Any]
 """An option or an argument, as click has them."""
 
 
-class OptionGroup(NamedTuple):
-    """A heading in the help, behind which the options that belong to it stand.
-
-    Attributes:
-        name: the heading.
-        example: some of its options as they are typed.
-    """
-
-    name: str
-    example: str
-
-
-class GroupedCommand(click.Command):
-    """A command whose help has a section for each group of options, its example below it.
-
-    Attributes:
-        groups: each with the names of its options.
-    """
-
-    def __init__(
-        self, *args: Any, groups: Mapping[OptionGroup, Sequence[str]], **kwargs: Any
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self.groups = groups
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections, and one for what is in no group, ``--help``."""
-        records = {
-            option.name: record
-            for option in self.get_params(ctx)
-            if isinstance(option, click.Option) and (record := option.get_help_record(ctx))
-        }
-        for group, names in self.groups.items():
-            with formatter.section(group.name.capitalize()):
-                formatter.write_dl([records.pop(name) for name in names])
-                formatter.write_text(f"for example: {group.example}")
-        with formatter.section("Other options"):
-            formatter.write_dl(list(records.values()))
-
-
-def grouped_command(
-    *parts: OptionGroup | Decorator, cls: type[GroupedCommand] = GroupedCommand
-) -> Callable[[Callable[..., Any]], click.Command]:
-    """Return a decorator that makes a command of a function.
-
-    Args:
-        parts: arguments, and behind them groups, each before its options, in the help's order.
-        cls: the command's class.
-    """
-    parameters: list[click.Parameter] = []
-    groups: dict[OptionGroup, list[str]] = {}
-    for part in parts:
-        if isinstance(part, OptionGroup):
-            groups[part] = []
-            continue
-
-        def holder() -> None: ...
-
-        part(holder)
-        made = getattr(holder, "__click_params__")[::-1]  # noqa: B009, click's own
-        parameters += made
-        if groups:
-            groups[[*groups][-1]] += [parameter.name for parameter in made]
-    return click.command(cls=cls, groups=groups, params=parameters)
+def option_group(name: str, example: str, *options: Decorator) -> Decorator:
+    """Options below a heading of the help, with some of them as they are typed."""
+    return cloup.option_group(name.capitalize(), *options, help=f"for example: {example}")
 
 
 def option(names: str, metavar: str | None, help: str, **settings: Any) -> Decorator:

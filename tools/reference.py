@@ -63,7 +63,9 @@ def commands(
         command = group.get_command(context, name)
         assert command is not None
         whole = f"{path} {name}"
-        inner = click.Context(command, info_name=name, parent=context, **command.context_settings)
+        inner = command.context_class(
+            command, info_name=name, parent=context, **command.context_settings
+        )
         inner.terminal_width = inner.max_content_width = WIDTH
         yield whole, command, inner
         if isinstance(command, click.Group):

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+import cloup
 
 from packidx.words import count
 
 from ..options import (
-    OptionGroup,
     flag,
-    grouped_command,
     json_option,
     option,
+    option_group,
     output_option,
     quiet_option,
     worker_options,
@@ -34,30 +34,35 @@ from ..sources import (
 )
 
 
-@grouped_command(
-    sources_argument(),
-    OptionGroup(
-        "how to count",
-        "--processor Qwen/Qwen2.5-VL-7B-Instruct --labels last "
-        "--processor-set images.max_pixels=602112",
-    ),
+@cloup.command()
+@sources_argument()
+@option_group(
+    "how to count",
+    "--processor Qwen/Qwen2.5-VL-7B-Instruct --labels last "
+    "--processor-set images.max_pixels=602112",
     how_options,
     option("--seed", None, "Of --transform.", default=0, show_default=True),
-    OptionGroup(
-        "what the records look like",
-        "--column messages=dialog --tag role_tag=speaker --media-root photos/",
-    ),
+)
+@option_group(
+    "what the records look like",
+    "--column messages=dialog --tag role_tag=speaker --media-root photos/",
     record_options,
     max_rejected_option,
     pair_option,
-    OptionGroup("scale", "--workers 8"),
+)
+@option_group(
+    "scale",
+    "--workers 8",
     worker_options("count"),
     flag(
         "--fresh",
         "Count everything; otherwise unchanged shards keep their rows from the table that is "
         "there. Files that records refer to may have changed, too.",
     ),
-    OptionGroup("output", "-o lengths/ --show 3"),
+)
+@option_group(
+    "output",
+    "-o lengths/ --show 3",
     output_option("Folder of the lengths table; one that is there already is replaced."),
     option(
         "--show",

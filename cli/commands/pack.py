@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 from packidx.errors import OptionError, VerificationError
 from packidx.plan.options import OPTIONS
 from packidx.words import number_of
 
 from ..options import (
-    OptionGroup,
-    grouped_command,
     json_option,
     option,
+    option_group,
     quiet_option,
     worker_options,
 )
@@ -50,21 +50,29 @@ if TYPE_CHECKING:
 _PLANNED = ("capacity", "on_long", "mix", "global_batch", "seed")
 
 
-@grouped_command(
-    sources_argument("RECIPE|SOURCE..."),
-    OptionGroup(
-        "what the records look like, and how to count",
-        "--processor Qwen/Qwen2.5-VL-7B-Instruct --column messages=dialog",
-    ),
+@cloup.command()
+@sources_argument("RECIPE|SOURCE...")
+@option_group(
+    "what the records look like, and how to count",
+    "--processor Qwen/Qwen2.5-VL-7B-Instruct --column messages=dialog",
     how_options,
     record_options,
     max_rejected_option,
     pair_option,
-    OptionGroup("how to pack", "--capacity 8192 --on-long split --mix photos=2"),
+)
+@option_group(
+    "how to pack",
+    "--capacity 8192 --on-long split --mix photos=2",
     *[with_option(name) for name in _PLANNED],
-    OptionGroup("scale", "--workers 8"),
+)
+@option_group(
+    "scale",
+    "--workers 8",
     worker_options("count and plan"),
-    OptionGroup("output", "-o packs/"),
+)
+@option_group(
+    "output",
+    "-o packs/",
     option("-o --output", "DIR", "Folder for lengths, index and report."),
     option("--from from_index", "INDEX[@ID]", "Print the recipe that a plan was made by."),
     json_option,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
+import cloup
 
 from packidx.inspect.facts import result_facts
 from packidx.plan.options import (
@@ -26,13 +27,13 @@ from packidx.words import percent
 
 from ..options import (
     Decorator,
-    OptionGroup,
     flag,
-    grouped_command,
     json_option,
     option,
+    option_group,
     quiet_option,
     read_state,
+    together,
 )
 from ..show.console import print_facts, print_json, print_rows, say, status, warn
 
@@ -80,38 +81,49 @@ _EXAMPLES = {
 }
 
 
-def _planned() -> Iterator[OptionGroup | Decorator]:
-    """Yield all options of a plan in their groups."""
+_workers = option(
+    "--workers",
+    "N|ray",
+    "Processes that plan windows, or ray: tasks of the cluster that RAY_ADDRESS names, or else of "
+    "Ray on this machine.  [default: one]",
+)
+
+
+def _planned() -> Iterator[Decorator]:
+    """Yield the options of a plan, a group at a time."""
     for name, example in _EXAMPLES.items():
-        yield OptionGroup(name, example)
-        for field in GROUPS[name]:
-            # Several capacities are for a dry run.
-            yield with_option(field, str if field == "capacity" else None)
+        # Several capacities are for a dry run.
+        options = [
+            with_option(field, str if field == "capacity" else None) for field in GROUPS[name]
+        ]
+        yield option_group(name, example, *options, *([_workers] if name == "scale" else []))
 
 
-@grouped_command(
-    click.argument("lengths", required=False),
-    *_planned(),
-    option(
-        "--workers",
-        "N|ray",
-        "Processes that plan windows, or ray: tasks of the cluster that RAY_ADDRESS names, or "
-        "else of Ray on this machine.  [default: one]",
-    ),
-    OptionGroup("going on from a plan", "-o index/ --continue state.json"),
+@cloup.command()
+@click.argument("lengths", required=False)
+@together(*_planned())
+@option_group(
+    "going on from a plan",
+    "-o index/ --continue state.json",
     option(
         "--continue resume",
         "STATE.json",
         "Plan what training has not consumed yet at this state of its sampler, which names its "
         "snapshot; the options of that snapshot hold unless others are given.",
     ),
-    OptionGroup("options of a file", "--config recipe.yaml"),
+)
+@option_group(
+    "options of a file",
+    "--config recipe.yaml",
     option(
         "--config",
         "FILE",
         "A recipe of NeMo Automodel; its `packed_sequence:` is read. Options given here win.",
     ),
-    OptionGroup("output", "-o index/ --json"),
+)
+@option_group(
+    "output",
+    "-o index/ --json",
     option("-o --output", "DIR", "Folder of the index."),
     flag("--dry-run", "Plan, print the result, and write nothing."),
     json_option,

@@ -6,13 +6,13 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 from packidx.words import count
 
 from ..options import (
-    OptionGroup,
-    grouped_command,
     json_option,
+    option_group,
     output_option,
     quiet_option,
     settings_option,
@@ -32,23 +32,28 @@ if TYPE_CHECKING:
     from packidx.precompute import ImagesSummary, PrecomputeSummary
 
 
-@grouped_command(
-    sources_argument(),
-    OptionGroup(
-        "how to count",
-        "--processor Qwen/Qwen2.5-VL-7B-Instruct --processor-set images.max_pixels=602112",
-    ),
+@cloup.command()
+@sources_argument()
+@option_group(
+    "how to count",
+    "--processor Qwen/Qwen2.5-VL-7B-Instruct --processor-set images.max_pixels=602112",
     processor_option(required=True),
     settings_option(),
     trust_option,
-    OptionGroup(
-        "what the records look like",
-        "--column messages=dialog --tag role_tag=speaker --media-root photos/",
-    ),
+)
+@option_group(
+    "what the records look like",
+    "--column messages=dialog --tag role_tag=speaker --media-root photos/",
     record_options,
-    OptionGroup("scale", "--workers 8"),
+)
+@option_group(
+    "scale",
+    "--workers 8",
     workers_option("count"),
-    OptionGroup("output", "-o counted/"),
+)
+@option_group(
+    "output",
+    "-o counted/",
     output_option("Folder of the new data set, new or empty."),
     click.option(
         "--images",

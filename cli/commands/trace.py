@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+import cloup
 
 from packidx.words import count
 
 from ..options import (
-    OptionGroup,
-    grouped_command,
     json_option,
     number,
     option,
+    option_group,
     read_state,
 )
 from ..show.console import cut_left, print_facts, print_json, print_rows, say, status, visible
@@ -23,16 +23,24 @@ from ..show.console import cut_left, print_facts, print_json, print_rows, say, s
 Row = Mapping[str, Any]
 
 
-@grouped_command(
-    click.argument("index"),
-    OptionGroup("a step", "--step 120 --rank 3 --world-size 8"),
+@cloup.command()
+@click.argument("index")
+@option_group(
+    "a step",
+    "--step 120 --rank 3 --world-size 8",
     number("--step", "S", "Show what optimizer step S trains on.", least=0),
     number("--rank", "R", "With --step: the packs of one rank.", least=0),
     number("--world-size", "W", "Data-parallel ranks."),
-    OptionGroup("a sample", "--key photo-17"),
+)
+@option_group(
+    "a sample",
+    "--key photo-17",
     option("--key", "K", "Show where the samples with this key are."),
     number("--sample-id", "N", "Show where sample N is.", least=0),
-    OptionGroup("how training reads", "--global-batch 512 --seed 1 --epoch 2"),
+)
+@option_group(
+    "how training reads",
+    "--global-batch 512 --seed 1 --epoch 2",
     number(
         "--global-batch",
         "N",
@@ -46,7 +54,10 @@ Row = Mapping[str, Any]
         "A sampler's state as JSON: gives seed, epoch and global batch, and shows which packs are "
         "consumed.",
     ),
-    OptionGroup("output", "--json"),
+)
+@option_group(
+    "output",
+    "--json",
     json_option,
 )
 def trace(

@@ -7,15 +7,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 from packidx.errors import MissingExtraError, OptionError, VerificationError
 
 from ..options import (
-    OptionGroup,
     flag,
-    grouped_command,
     json_option,
     option,
+    option_group,
     planned_encoder_options,
     quiet_option,
     root_option,
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from packidx.inspect.verify import Check
 
 
-@grouped_command(
-    click.argument("index"),
-    OptionGroup("what to look at", "--sample 64"),
+@cloup.command()
+@click.argument("index")
+@option_group(
+    "what to look at",
+    "--sample 64",
     flag("--quick", "Check only the sizes of files and shards."),
     option(
         "--sample num_sampled",
@@ -37,10 +39,16 @@ if TYPE_CHECKING:
         default=0,
     ),
     root_option,
-    OptionGroup("how the lengths were counted", "--processor Qwen/Qwen2.5-VL-7B-Instruct"),
+)
+@option_group(
+    "how the lengths were counted",
+    "--processor Qwen/Qwen2.5-VL-7B-Instruct",
     planned_encoder_options,
     option("--transform", "MODULE:NAME", "The transform that the lengths were counted with."),
-    OptionGroup("output", "--json"),
+)
+@option_group(
+    "output",
+    "--json",
     json_option,
     quiet_option,
 )

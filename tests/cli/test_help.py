@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterator
 
 import click
+import cloup
 import pytest
 from packidx_cli.main import cli, main
-from packidx_cli.options import GroupedCommand
 
 FEW = 8  # options that one takes in without groups
 
@@ -24,7 +24,7 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 
 COMMANDS = dict(commands(cli))
-GROUPED = {n: command for n, command in COMMANDS.items() if isinstance(command, GroupedCommand)}
+GROUPED = {n: command for n, command in COMMANDS.items() if isinstance(command, cloup.Command)}
 NEEDED = {  # what else a line needs to be one
     "plan": "lengths/ -o index/ --capacity 8192",
     "estimate": "data.jsonl -o lengths/",
@@ -45,15 +45,17 @@ def test_many_options_are_in_groups(name: str) -> None:
 @pytest.mark.parametrize("name", GROUPED)
 def test_every_example_is_one_that_the_command_takes(name: str) -> None:
     command = GROUPED[name]
-    for group, options in command.groups.items():
-        words = shlex.split(f"{NEEDED[name]} {group.example}")
+    for group in command.option_groups:
+        example = str(group.help).removeprefix("for example: ")
+        words = shlex.split(f"{NEEDED[name]} {example}")
         context = command.make_context(name, words, **cli.context_settings)
         given = {
             option
-            for option in options
-            if context.get_parameter_source(option) is click.core.ParameterSource.COMMANDLINE
+            for option in group.options
+            if context.get_parameter_source(str(option.name))
+            is click.core.ParameterSource.COMMANDLINE
         }
-        assert given, f"{group.name}: {group.example} has none of its own options"
+        assert given, f"{group.title}: {example} has none of its own options"
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
@@ -65,6 +67,6 @@ def test_help_is_shown_within_100_columns(
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 100
     if name in GROUPED:
-        for group in GROUPED[name].groups:
-            assert f"{group.name.capitalize()}:\n" in shown
-            assert f"for example: {group.example}" in " ".join(shown.split())
+        for group in GROUPED[name].option_groups:
+            assert f"{group.title}:\n" in shown
+            assert str(group.help) in " ".join(shown.split())
