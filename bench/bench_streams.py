@@ -1,52 +1,54 @@
-"""Rules of streams: how full their packs are, and what they cost, beside two other packers'.
+"""Streams: how full their packs are, and what they cost, beside a plan of the same lengths.
 
     python bench/bench_streams.py
 
-Five log-normal mixes of 60,000 samples, at 8k and 16k, in one lane. InternVL's rule keeps 100 open
-packs and 48 images; LMMS Engine's is `next-fit`.
+Five log-normal mixes of 60,000 samples, at 8k and 16k, in 4 lanes.
 """
 
 from __future__ import annotations
 
 import time
+from fractions import Fraction
 
 import numpy as np
 
 from bench_tools import heading
-from packidx.format.stream import StreamRule
-from packidx.pack.streams import Deal, Lane
+from packidx.arrays import Int64s
+from packidx.pack.solve import Problem, solve
+from packidx.pack.streams import LaneOrder, pack_window
 
-RULES = ("best-fit:16", "balanced:16", "window:256", "internvl:100", "next-fit")
 MIXES = ((6.0, 1.0), (6.5, 0.8), (7.0, 1.0), (5.5, 1.2), (7.5, 0.7))
-SAMPLES = 60_000
+SAMPLES, LANES = 60_000, 4
+WINDOWS = (250, 1000, 4000)
 
 
-def measured(rule: str, capacity: int, mix: tuple[float, float]) -> tuple[float, float, float]:
-    """Fill, µs a sample and ms a pack of one rule."""
-    draw = np.random.default_rng(0)
-    lengths = np.clip(draw.lognormal(*mix, SAMPLES), 16, capacity).astype(int).tolist()
-    images = draw.integers(0, 4, SAMPLES).tolist()
-    limits = (capacity, 48) if rule.startswith("internvl") else (capacity,)
-    sizes = [pair[: len(limits)] for pair in zip(lengths, images, strict=True)]
-    deal = Deal(np.ones(SAMPLES, np.int64), 1, seed=0)
-    lane = Lane(
-        StreamRule.parse(rule), limits, deal, 0, lambda row, copy: (sizes[row], 700 * images[row])
-    )
-    begin = time.process_time()
-    packs = list(iter(lane.next_pack, None))
-    seconds = time.process_time() - begin
-    fill = sum(lengths) / len(packs) / capacity
-    return fill, 1e6 * seconds / SAMPLES, 1e3 * seconds / len(packs)
+def streamed(lengths: Int64s, capacity: int, window: int) -> tuple[int, float]:
+    """Return the packs of all lanes, and the CPU seconds."""
+    copies = np.ones(SAMPLES, np.int64)
+    order = LaneOrder(copies, 1, Fraction(SAMPLES), LANES, window, seed=0)
+    begin, packs = time.process_time(), 0
+    for lane in range(LANES):
+        for number in range(order.num_windows):
+            problem = Problem(lengths[order.window(lane, number).row], capacity, {})
+            packs += len(pack_window(problem, "auto", order.key(lane, number)))
+    return packs, time.process_time() - begin
 
 
 def main() -> None:
     for capacity in (8192, 16384):
-        heading(f"streams at {capacity:,} tokens: fill, us a sample, ms a pack")
+        heading(f"streams at {capacity:,} tokens: fill, of the plan's, ms a pack")
         for mix in MIXES:
-            for rule in RULES:
-                fill, sample, pack = measured(rule, capacity, mix)
-                named = f"exp N({mix[0]}, {mix[1]}), {rule}"
-                print(f"  {named:34} {100 * fill:6.2f} % {sample:8.1f} {pack:8.2f}")
+            draw = np.random.default_rng(0)
+            lengths = np.clip(draw.lognormal(*mix, SAMPLES), 16, capacity).astype(np.int64)
+            whole = solve(Problem(lengths, capacity, {}), "auto", 0).num_packs
+            for window in WINDOWS:
+                packs, seconds = streamed(lengths, capacity, window)
+                fill = 100 * lengths.sum() / packs / capacity
+                named = f"exp N({mix[0]}, {mix[1]}), windows of {window:,}"
+                print(
+                    f"  {named:36} {fill:6.2f} % {100 * whole / packs:7.2f} %"
+                    f" {1e3 * seconds / packs:7.2f}"
+                )
 
 
 if __name__ == "__main__":

@@ -89,6 +89,7 @@ class Options(JsonObject, frozen=True, kw_only=True):
         excluded: fingerprint of the samples that ``exclude`` names.
         continues: the state that ``plan --continue`` was given.
         window_shards, window_samples: what ``window`` states, if it is a number.
+        lanes: of a stream's plan; `window_samples` is then of one lane.
     """
 
     capacity: _Tokens
@@ -115,6 +116,7 @@ class Options(JsonObject, frozen=True, kw_only=True):
     cost_model: CostModel
     excluded: str | None
     continues: Consumed | None
+    lanes: _Tokens | None = None
 
     def padded(self, lengths: Any) -> Any:
         """Tokens that pieces of `lengths` (integers, an array or one) take in a pack."""

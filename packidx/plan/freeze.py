@@ -85,7 +85,7 @@ def _given(log: Path) -> pl.DataFrame:
     if not paths:
         raise FormatError(f"{log} holds no pack yet: the log is written when a state is saved")
     rows = pl.concat([pl.read_parquet(path, glob=False) for path in paths])
-    rows = rows.drop("trained").unique().sort("place", "position")
+    rows = rows.unique().sort("place", "position")
     places = rows["place"].unique().sort()
     missing = [place for place, at in enumerate(places.to_list()) if place != at][:1]
     if missing:

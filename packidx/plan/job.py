@@ -12,12 +12,13 @@ from packidx.errors import OptionError
 from packidx.format.index import Consumed, Options
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
+from packidx.pack.streams import WINDOW
 from packidx.plan.options import PlanOptions, number_text
 from packidx.plan.resolved import with_defaults
 from packidx.plan.select.consumed import continued
 from packidx.plan.select.eligible import Rules, read_exclusion
 from packidx.plan.select.mixture import Mixture, sample_ratios
-from packidx.plan.stream import is_stream, resolved
+from packidx.plan.stream import check_stream
 from packidx.plan.windows import WindowRange, shard_ends, windows_of
 
 
@@ -79,9 +80,13 @@ def prepare(
         continues=continues,
     )
     memory = asked.memory_bytes() if rows_of_window is None else None
-    windows = windows_of(table, options, memory)
-    if is_stream(options):
-        options = resolved(options, asked.lanes, table, len(windows))
+    if options.lanes is None:
+        windows = windows_of(table, options, memory)
+    else:
+        check_stream(options, table)
+        windows = [WindowRange(0, 0, table.num_samples)]
+        size = rows_of_window or WINDOW
+        options = replace(options, window_shards=None, window_samples=size, schedule="random")
     return PlanJob(table, output, options, rules, windows)
 
 

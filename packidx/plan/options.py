@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import Any, get_args, get_type_hints
 
 from packidx.errors import OptionError
-from packidx.format.stream import STREAM, StreamRule
 from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule
 from packidx.io.sizes import parse_size
 
@@ -101,10 +100,7 @@ def dashed(name: str) -> str:
 
 
 MICRO_STEPS = 8
-STRATEGIES = (
-    *("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N"),
-    "stream:RULE",
-)
+STRATEGIES = (*("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,24 +114,14 @@ class PlanOptions:
     strategy: str = option(
         "auto",
         "auto (the fewest packs, well mixed), bfd, balanced, lp; or another packer's rule, to "
-        "compare: knapsack, first-fit, next-fit, window:N; or what a stream would give out: "
-        "stream:RULE.",
+        "compare: knapsack, first-fit, next-fit, window:N.",
         "NAME",
     )
     """``'auto'``: the fewer packs of ``bfd`` (best-fit-decreasing over all samples at once) and
     ``lp`` (column generation, tried where the certified gap exceeds 0.1 %), and ``balanced``
     (samples of all lengths in every pack) where it needs no more. The rules of other packers:
     ``knapsack`` (NeMo's: worst-fit-decreasing), ``first-fit``, ``next-fit``, ``window:N``
-    (best-fit-decreasing of N samples at a time). ``stream:RULE`` is the very plan that training on
-    a `StreamingPackedDataset` writes: ``next-fit``, ``best-fit:K``, ``balanced:K``, ``internvl:K``
-    or ``window:N`` (docs/streams.md)."""
-    lanes: int | None = option(
-        None,
-        "Lanes of stream:RULE, each packed by itself.",
-        minimum=1,
-        shown_default="1024, fewer for small tables",
-        is_stored=False,
-    )
+    (best-fit-decreasing of N samples at a time)."""
     seed: int = option(0, "Same seed, same lengths: same bytes.")
     """Picks which of equal samples go together and the order of the packs."""
     on_long: str = option(
@@ -231,6 +217,13 @@ class PlanOptions:
         is_stored=False,
     )
     """A size enters the plan only as the windows that it makes: all at once, if it suffices."""
+    lanes: int | None = option(
+        None,
+        "Plan what a stream of N lanes gives out; --window is then the samples of a lane that are "
+        "packed together, by default 4000.",
+        minimum=1,
+    )
+    """The plan that training on a `StreamingPackedDataset` freezes to (docs/streams.md)."""
     mix: tuple[str, ...] = option(
         (),
         "How often a sample of a source is seen per epoch, or its share of the epoch's tokens: "
@@ -250,11 +243,7 @@ class PlanOptions:
             "capacity", self.capacity, 1, MAX_CAPACITY, "choose how many tokens a pack may hold"
         )
         window = re.fullmatch(r"window:([1-9]\d{0,9})", self.strategy)
-        if self.strategy.startswith(STREAM):
-            StreamRule.parse(self.strategy)
-        elif self.lanes is not None:
-            raise OptionError(f"lanes are of strategy stream:RULE, not of {self.strategy}")
-        elif self.strategy == "window:N" or not window:
+        if self.strategy == "window:N" or not window:
             _one_of("strategy", self.strategy, STRATEGIES, self.strategy != "window:N")
         self._check_choices_and_counts()
         self._check_margin()
@@ -369,7 +358,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "what may share a pack": (
         *(
             "strategy",
-            "lanes",
             "group_by",
             "max_samples",
             "max_images",
@@ -379,7 +367,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "room in a pack": (*("margin", "align", "pad_pack_to", "reserve"),),
     "order": ("schedule", "global_batch", "micro_steps", "cost"),
-    "scale": ("window",),
+    "scale": ("window", "lanes"),
 }
 """Name of a group -> fields of `PlanOptions`."""
 

@@ -1,20 +1,19 @@
-"""The strategy ``stream:RULE``: the packs that a stream of these records would give out."""
+"""A plan with lanes: the packs that a stream gives out (`packidx.pack.streams`)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from msgspec.structs import replace
 
 from packidx.arrays import Int64s
 from packidx.errors import OptionError
 from packidx.format.index import Options
-from packidx.format.stream import STREAM, StreamRule
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import Slots
 from packidx.pack.solve import Problem, bound_of
-from packidx.pack.streams import Deal, Packed, Sizes, default_lanes, most_copies, pack_all
+from packidx.pack.streams import LaneOrder, expected_copies, most_copies, pack_window
 from packidx.plan.select.items import Items
 
 
@@ -25,7 +24,7 @@ class ListedSolution:
     Attributes:
         strategy: name of the rule.
         bound: packs that no plan can go below, and the name of the proof.
-        item: int64 [n], pack after pack, in each in the order in which they come.
+        item: int64 [n], pack after pack, by position.
         sizes: int64 [packs], items of each.
     """
 
@@ -36,71 +35,72 @@ class ListedSolution:
 
     @property
     def num_packs(self) -> int:
-        """Packs that there are."""
+        """Number of packs."""
         return len(self.sizes)
 
     def slots(self, problem: Problem, key: int) -> Slots:
-        """The items' slots, whatever the key."""
+        """Return the items' slots, whatever the key."""
         pack = np.repeat(np.arange(len(self.sizes), dtype=np.int32), self.sizes)
         first = np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
         position = (np.arange(len(self.item)) - first).astype(np.int32)
         return Slots(self.item.astype(np.int32), len(self.sizes), (pack, position))
 
 
-def is_stream(options: Options) -> bool:
-    """Return whether a plan is what a stream would give out."""
-    return options.strategy.startswith(STREAM)
-
-
-def resolved(options: Options, lanes: int | None, table: Lengths, num_windows: int) -> Options:
-    """`options` of a stream with its lanes, in the order of its places.
+def check_stream(options: Options, table: Lengths) -> None:
+    """Refuse what a stream cannot do.
 
     Raises:
-        OptionError: an option that a stream has not.
+        OptionError: an option that streams do not have, or lengths without a manifest.
     """
-    rule = StreamRule.parse(options.strategy)
-    rule.check(options.max_images)
     refused = {
-        "group-by": options.group_by is not None,
-        f"on-long {options.on_long}": options.on_long in ("split", "truncate"),
-        "window": num_windows > 1,
+        "--group-by": options.group_by is not None,
+        f"--on-long {options.on_long}": options.on_long in ("split", "truncate"),
     }
     for name, is_asked in refused.items():
         if is_asked:
-            raise OptionError(
-                f"strategy {options.strategy} packs one record after another, all in"
-                f" one window: leave {name} out"
-            )
+            raise OptionError(f"{name} cannot be combined with --lanes: streams do not have it")
     if table.manifest is None:
         raise OptionError(
-            f"strategy {options.strategy} needs to know the records of {table.uri}: count them with"
+            f"--lanes needs a lengths table with a manifest: count {table.uri} with"
             " `packidx estimate`"
         )
-    if lanes is None:
-        tokens = sum(source.num_tokens or 0 for source in table.manifest.sources)
-        lanes = rule.lanes or default_lanes(tokens, options.capacity)
-    strategy = str(StreamRule(rule.name, rule.number, lanes))
-    return replace(options, strategy=strategy, schedule="random")
 
 
-def solve_stream(items: Items, problem: Problem, options: Options) -> ListedSolution:
-    """Run every lane over the items of a table that is one window.
+def solve_stream(
+    items: Items, problem: Problem, options: Options, sources: Mapping[str, int]
+) -> ListedSolution:
+    """Pack every window of every lane, and list the packs by place; lanes that have ended are
+    passed over.
 
-    Raises:
-        OptionError: the rule has no meaning under these caps.
+    Args:
+        sources: rows of each source in the lengths table.
     """
-    rule = StreamRule.parse(options.strategy)
-    assert rule.lanes is not None
+    assert options.lanes is not None and options.window_samples is not None
     copies = np.bincount(items.row, minlength=items.rows.num_rows)
     first = np.cumsum(copies) - copies
-    sizes, limits, _ = problem.sizes()
-    cost = problem.vision_cost
-
-    def measure(row: int, copy: int) -> tuple[Sizes, int]:
-        item = first[row] + copy
-        return tuple(sizes[item].tolist()), 0 if cost is None else int(cost[item])
-
-    deal = Deal(copies, rule.lanes, options.seed, most=most_copies(options.weights))
-    packed: Packed = pack_all(rule, tuple(limits.tolist()), deal, rule.lanes, measure)
-    item = first[packed.row] + packed.copy
-    return ListedSolution(options.strategy, bound_of(problem), item, packed.sizes)
+    weights = options.weights
+    order = LaneOrder(
+        copies,
+        most_copies(weights),
+        expected_copies(sources, weights),
+        options.lanes,
+        options.window_samples,
+        options.seed,
+    )
+    packs: list[Int64s] = []
+    turn: list[int] = []
+    lane_of: list[int] = []
+    for lane in range(options.lanes):
+        own: list[Int64s] = []
+        for number in range(order.num_windows):
+            come = order.window(lane, number)
+            item = first[come.row] + come.copy
+            key = order.key(lane, number)
+            own += [item[each] for each in pack_window(problem.select(item), options.strategy, key)]
+        packs += own
+        turn += range(len(own))
+        lane_of += [lane] * len(own)
+    by_place = np.lexsort((lane_of, turn)).tolist()
+    sizes = np.array([len(packs[number]) for number in by_place], np.int64)
+    item = np.concatenate([packs[number] for number in by_place])
+    return ListedSolution(options.strategy, bound_of(problem), item, sizes)

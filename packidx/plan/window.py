@@ -24,7 +24,7 @@ from packidx.pack.solve import Problem, Solution, solve
 from packidx.plan.schedule import schedule
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import Items, make_items
-from packidx.plan.stream import ListedSolution, is_stream, solve_stream
+from packidx.plan.stream import ListedSolution, solve_stream
 from packidx.plan.windows import WindowRange
 
 
@@ -247,7 +247,7 @@ class WindowPlan:
         slots, group = self._compose()
         packs = sum_up(self.items, slots, group, self.options.pad_pack_to)
         sums = {name: values for name, (values, _) in packs.sums.items()}
-        if is_stream(self.options):
+        if self.options.lanes is not None:
             return slots, packs, np.arange(len(packs))
         llm, vit = pack_cost(self.options.cost_model, sums)
         order = schedule(
@@ -304,10 +304,10 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
     items, dropped = make_items(rows, options, rules)
     names, groups = groups_of(items, options)
     keys = [derive_key(options.seed, "samples", window.number, 0, group.name) for group in groups]
-    if is_stream(options):
-        solutions: list[Solution | ListedSolution] = [
-            solve_stream(items, g.problem, options) for g in groups
-        ]
+    solutions: list[Solution | ListedSolution]
+    if options.lanes is not None and table.manifest is not None:
+        sources = {source.name: source.num_samples for source in table.manifest.sources}
+        solutions = [solve_stream(items, g.problem, options, sources) for g in groups]
     else:
         solutions = [
             solve(group.problem, options.strategy, key)

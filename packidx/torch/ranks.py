@@ -14,16 +14,7 @@ from packidx.torch.sampler import PackSampler
 
 Facts = Mapping[str, Any]
 
-# What must be the same on all ranks, and its name in the error.
-_SAME = {
-    "snapshot_id": "the snapshot",
-    "seed": "the seed",
-    "epoch": "the epoch",
-    "position": "the position",
-    "global_batch": "the global_batch",
-    "world_size": "the world_size",
-    "encoder": "the encoder's fingerprint",
-}
+_NAMES = {"snapshot_id": "snapshot", "recipe": "stream", "encoder": "encoder's fingerprint"}
 
 
 def check_ranks(dataset: PackedDataset, sampler: PackSampler) -> None:
@@ -38,15 +29,34 @@ def check_ranks(dataset: PackedDataset, sampler: PackSampler) -> None:
     Raises:
         MismatchError: something differs; with the same words on every rank.
     """
-    gathered: list[Any] = [_facts(dataset, sampler)]
+    fault = ""
+    if sampler.index.id != dataset.index.id:
+        fault = f"the sampler has snapshot {sampler.index.id}, the dataset {dataset.index.id}"
+    agree(_facts(dataset, sampler), fault)
+
+
+def agree(facts: Facts, fault: str = "") -> None:
+    """Compare facts of all processes of a run, by one all_gather.
+
+    Args:
+        facts: `rank` and `world_size`, which say who this process is; all others must be equal.
+        fault: why this process cannot go on; the others then stop as well.
+
+    Raises:
+        MismatchError: something differs, or a process has a fault; with the same words everywhere.
+    """
+    gathered: list[Any] = [(facts, fault)]
     together = dist.is_available() and dist.is_initialized()
     if together:
         mine, gathered = gathered[0], [None] * dist.get_world_size()
         dist.all_gather_object(gathered, mine)
-    if faults := list(_faults(gathered, together)):
+    for number, (_, theirs) in enumerate(gathered):
+        if theirs:
+            raise MismatchError(f"{theirs} (process {number})" if together else theirs)
+    if faults := list(_faults([each for each, _ in gathered], together)):
         raise MismatchError(
-            f"the ranks do not agree: {'; '.join(faults)}: give all of them the same INDEX@ID,"
-            " options, state and encoder, and each its own rank"
+            f"the ranks do not agree: {'; '.join(faults)}: give all of them the same data, options,"
+            " state and encoder, and each its own rank"
         )
 
 
@@ -55,7 +65,6 @@ def _facts(dataset: PackedDataset, sampler: PackSampler) -> Facts:
     return {
         **sampler.state_dict(),
         "snapshot_id": dataset.index.id,
-        "order_of": sampler.index.id,
         "world_size": sampler.world_size,
         "rank": sampler.rank,
         "encoder": fingerprint() if callable(fingerprint) else None,
@@ -64,13 +73,8 @@ def _facts(dataset: PackedDataset, sampler: PackSampler) -> Facts:
 
 def _faults(gathered: Sequence[Facts], together: bool) -> Iterator[str]:
     first = gathered[0]
-    for number, facts in enumerate(gathered):
-        if facts["order_of"] != facts["snapshot_id"]:
-            yield (
-                f"the sampler's snapshot {facts['order_of']} on process {number}, whose dataset has"
-                f" {facts['snapshot_id']}"
-            )
-    for key, name in _SAME.items():
+    for key in (key for key in first if key != "rank"):
+        name = f"the {_NAMES.get(key, key)}"
         other = next((n for n, facts in enumerate(gathered) if facts[key] != first[key]), None)
         if other is not None:
             yield f"{name} {first[key]} on process 0, {gathered[other][key]} on process {other}"

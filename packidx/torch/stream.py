@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,43 +16,46 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from packidx.errors import FormatError, MismatchError, OptionError
+from packidx.digests import canonical_json, digest
+from packidx.errors import FormatError, MismatchError, OptionError, PackidxError
 from packidx.format import parquet
 from packidx.format.stream import LOG_COLUMNS, LOG_RECIPE
 from packidx.index import Pack as PlannedPack
-from packidx.index.order import check_rank
+from packidx.index.order import check_rank, whole_number
 from packidx.io import files
-from packidx.pack.streams import check_lanes
+from packidx.pack.streams import WINDOW, check_lanes, least_lanes
 from packidx.torch.collate import collate
 from packidx.torch.dataset import PackedDataset
+from packidx.torch.events import Events
 from packidx.torch.packs import Pack
+from packidx.torch.ranks import agree
 from packidx.torch.reader import Encode
 from packidx.torch.stream_rows import StreamIndex
 from packidx.user_code import fingerprint_of
 
-_VERSION = 1
+_VERSION = 2
 _log = logging.getLogger("packidx.torch")
 _LOGGED = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in LOG_COLUMNS.items()])
 
 
 class StreamingPackedDataset(IterableDataset[Pack]):
     """Packs of records that are packed as they come: pack n depends on the records, the seed, the
-    rule and the number of lanes, and on nothing that happens while training.
+    strategy, the window and the number of lanes, and on nothing that happens while training.
 
     One pass over it is one epoch of one rank. `StreamLoader` reads it, in workers or not, and keeps
     the state that resumes it at any world size. The packs are `PackedDataset`'s, made by the same
     code; ``pack_id`` is the pack's place in the order of training, of which rank r has the places
-    that are r modulo `world_size`.
+    that are r modulo `world_size`. The epoch ends at the first place whose lane has no more packs.
 
     Args:
         sources: folder of a lengths table, whose rows are then held in memory; or a file of
             records, a glob or a folder, or several: their records are counted as they come.
         encode: of `PackedDataset`.
         capacity: tokens a pack may hold.
-        rule: ``next-fit``, ``best-fit:K``, ``balanced:K``, ``internvl:K`` or ``window:N``
-            (docs/streams.md).
-        lanes: V, a multiple of ranks x workers x packs of a micro-batch. Of a lengths table 1,024,
-            fewer where a lane would give out fewer than 20 packs; else it must be given.
+        window: records of a lane that are packed together, N.
+        lanes: V, a multiple of ranks x workers x packs of a micro-batch; by default the least that
+            is at least 64, or the number that a loaded state has.
+        strategy: of `PlanOptions`.
         seed: of the order in which records come.
         epoch: of that order; see `set_epoch`.
         rank, world_size: data-parallel ranks.
@@ -74,8 +76,9 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         encode: Encode,
         capacity: int,
         *,
-        rule: str = "best-fit:16",
+        window: int = WINDOW,
         lanes: int | None = None,
+        strategy: str = "auto",
         seed: int = 0,
         epoch: int = 0,
         rank: int = 0,
@@ -87,149 +90,204 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         **reading: Any,
     ) -> None:
         check_rank(rank, world_size)
-        if micro_batch < 1 or (lanes is not None and lanes < 1):
-            raise OptionError(f"micro_batch {micro_batch}, lanes {lanes}: each must be at least 1")
-        asked = {**(options or {}), "capacity": capacity, "strategy": rule, "seed": seed}
-        self._arguments = sources, encode, {**asked, "weights": dict(mix or {})}
-        self._roots, self._reading = dict(roots or {}), reading
+        whole_number("seed", seed, 0)
+        whole_number("epoch", epoch, 0)
+        for name, value in (("window", window), ("micro_batch", micro_batch), ("lanes", lanes)):
+            if value is not None:
+                whole_number(name, value, 1)
+        arguments = {"capacity": capacity, "strategy": strategy, "seed": seed}
+        if twice := sorted(arguments.keys() & (options or {}).keys()):
+            raise OptionError(f"options holds {twice[0]}, which is an argument of its own")
+        planned = {**(options or {}), **arguments, "weights": dict(mix or {})}
+        self._arguments = sources, encode, planned
+        self._window, self._roots, self._reading = window, dict(roots or {}), reading
         self.rank, self.world_size, self.micro_batch = rank, world_size, micro_batch
-        self._open(lanes, epoch)
-        check_lanes(self.index.lanes, world_size, 1, micro_batch)
-        for text in self.index.left_out:
-            _log.warning("%s: %s", self.index.path, text)
+        self._lanes, self._epoch = lanes, epoch
+        self._opened: tuple[StreamIndex, PackedDataset] | None = None
+        self._start, self._states = 0, dict[int, Sequence[int]]()
+        if lanes is not None:
+            self.settle(1)
 
-    def _open(self, lanes: int | None, epoch: int) -> None:
+    def settle(self, workers: int) -> None:
+        """Decide the number of lanes, if it is not decided yet, and open the sources.
+
+        Args:
+            workers: of the loader.
+
+        Raises:
+            MismatchError: the lanes cannot be dealt to these ranks and workers.
+        """
+        if self._lanes is None:
+            self._lanes = least_lanes(self.world_size * max(1, workers) * self.micro_batch)
+        check_lanes(self._lanes, self.world_size, workers, self.micro_batch)
+        if self._opened is None:
+            self._open()
+
+    def _open(self) -> tuple[StreamIndex, PackedDataset]:
         sources, encode, options = self._arguments
-        self._start, self._lanes = 0, dict[int, list[Any]]()
-        self.index = StreamIndex(sources, encode, options, lanes, epoch, self._roots)
-        self._packs = PackedDataset(self.index, encode, **self._reading)
-        self.events = self._packs.events
+        if self._lanes is None:
+            raise OptionError("lanes are not decided yet: pass lanes=N, or read a StreamLoader")
+        index = StreamIndex(
+            sources, encode, options, self._lanes, self._window, self._epoch, self._roots
+        )
+        for text in index.left_out:
+            _log.warning("%s: %s", index.path, text)
+        index.start_at(self._start, self._states)
+        self._opened = index, PackedDataset(index, encode, **self._reading)
+        return self._opened
+
+    @property
+    def index(self) -> StreamIndex:
+        """The records of the current epoch, read like an index."""
+        return (self._opened or self._open())[0]
+
+    @property
+    def events(self) -> Events:
+        """What has been left out of packs (`PackedDataset.events`)."""
+        return (self._opened or self._open())[1].events
 
     @property
     def epoch(self) -> int:
-        """The epoch whose packs come."""
-        return self.index.epoch
+        """The epoch that the next iteration reads."""
+        return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the records come in the order of `epoch`, from its beginning."""
-        if epoch != self.epoch:
-            self._open(self.index.lanes, operator.index(epoch))
-
-    def __len__(self) -> int:
-        """Packs of this rank, equal for all ranks: those that fill no micro-batch of every rank are
-        left out.
-
-        Raises:
-            TypeError: nobody has counted the records.
-        """
-        try:
-            left = self.index.num_packs - self._start
-        except OptionError as error:  # to list() this says that there is no length
-            raise TypeError(str(error)) from None
-        each = self.world_size * self.micro_batch
-        return left // each * self.micro_batch
+        """Let the next iteration read `epoch`, from its beginning."""
+        whole_number("epoch", epoch, 0)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._start, self._states, self._opened = 0, {}, None
 
     def __iter__(self) -> Iterator[Pack]:
         worker = get_worker_info()
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
-        check_lanes(self.index.lanes, self.world_size, workers, self.micro_batch)
-        end = None
-        if self.index.is_counted:
-            end = self._start + len(self) * self.world_size
+        self.settle(workers)
+        index, packs = self._opened or self._open()
         place = self._start + (self.rank - self._start) % self.world_size
         turn = 0
-        while end is None or place < end:
+        while True:
             if turn // self.micro_batch % workers == number:
                 try:
-                    planned = self.index.pack(place)
+                    planned = index.pack(place)
                 except IndexError as error:
                     _log.warning("%s; what other lanes still hold is in no pack of it", error)
                     return
-                pack = self._packs.read(planned)
-                for each in self.index.take_events():
+                pack = packs.read(planned)
+                for each in index.take_events():
                     pack.events.append(each)
-                    self.events.add(each)
-                pack.stream = self._told(planned)
+                    packs.events.add(each)
+                pack.stream = _kept_of(planned, index)
                 yield pack
             place, turn = place + self.world_size, turn + 1
 
-    def _told(self, planned: PlannedPack) -> dict[str, Any]:
-        """What a loader keeps of a pack: its lane, the state of that, and what was planned."""
-        lane, _ = self.index.place(planned.pack_id) or (0, 0)
-        names = ("position", "sample_id", "copy", "length")
-        rows = [{name: getattr(sample, name) for name in names} for sample in planned.samples]
-        return {
-            "place": planned.pack_id,
-            "lane": (lane, self.index.state_of(lane)),
-            "planned": [{"place": planned.pack_id, **row, "trained": True} for row in rows],
-        }
+    def state(
+        self, place: int, lanes: Mapping[int, Sequence[int]], index: StreamIndex | None = None
+    ) -> dict[str, Any]:
+        """Return the state after all places before `place`, plain JSON.
 
-    def state(self, place: int, lanes: Mapping[int, list[Any]]) -> dict[str, Any]:
-        """The state after all places before `place`, plain JSON."""
-        return {
-            "version": _VERSION,
-            "recipe": self.index.recipe,
-            "encoder": fingerprint_of(self._arguments[1]),
-            "epoch": self.epoch,
-            "place": place,
-            "lanes": {str(number): state for number, state in sorted(lanes.items())},
-        }
+        Args:
+            lanes: state of each lane that was read.
+            index: of the epoch that is read, if `set_epoch` was called meanwhile.
+        """
+        index = index or self.index
+        return _signed(
+            {
+                "version": _VERSION,
+                "recipe": index.recipe,
+                "encoder": fingerprint_of(self._arguments[1]),
+                "epoch": index.epoch,
+                "place": place,
+                "num_lanes": index.lanes,
+                "lanes": {str(number): list(state) for number, state in sorted(lanes.items())},
+            }
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, of `StreamLoader` at any world size, merged (`merge_states`).
 
         Raises:
-            FormatError: it is none.
-            MismatchError: it is of other records, options, rule, seed or lanes, or another encoder.
+            FormatError: it is none, or was changed.
+            MismatchError: it is of other records, options, seed or lanes, or another encoder.
         """
-        try:
-            version, recipe, epoch = state["version"], state["recipe"], int(state["epoch"])
-            encoder = state["encoder"]
-            place, lanes = int(state["place"]), {int(n): own for n, own in state["lanes"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError):
-            version = None
-        if version != _VERSION or place < 0:
-            raise FormatError(
-                "this is not a state of a stream: give what StreamLoader.state_dict gave"
-            )
-        if recipe != self.index.recipe:
+        _check_state(state)
+        if self._lanes is None:
+            self._lanes = int(state["num_lanes"])
+            check_lanes(self._lanes, self.world_size, 1, self.micro_batch)
+        if state["recipe"] != self.index.recipe:
             raise MismatchError(
-                f"the state is of the stream {recipe[:12]}, this one is {self.index.recipe[:12]}:"
-                " its records, options, rule, seed or lanes are others"
+                f"the state is of the stream {state['recipe'][:12]}, this one is"
+                f" {self.index.recipe[:12]}: its records, options, seed, window or lanes are others"
             )
-        if encoder != (mine := fingerprint_of(self._arguments[1])):
+        mine = fingerprint_of(self._arguments[1])
+        if state["encoder"] != mine:
             raise MismatchError(
-                f"the state is of an encoder of fingerprint {encoder}, this one has {mine}: its"
-                " samples have other lengths, so give the encoder that the state was saved with"
+                f"the state is of an encoder of fingerprint {state['encoder']}, this one has"
+                f" {mine}: give the encoder that the state was saved with"
             )
-        self.set_epoch(epoch)
-        self._go_on_at(place, lanes)
+        self.set_epoch(state["epoch"])
+        self.go_on_at(state["place"], {int(n): own for n, own in state["lanes"].items()})
 
-    def _go_on_at(self, place: int, lanes: dict[int, list[Any]]) -> None:
-        self._start, self._lanes = place, lanes
-        self.index.load_states(lanes)
+    def go_on_at(self, place: int, states: Mapping[int, Sequence[int]]) -> None:
+        """Let the next iteration begin at `place`, with lanes that stand where `states` say."""
+        self._start, self._states = place, dict(states)
+        self.index.start_at(place, states)
+
+
+def _kept_of(planned: PlannedPack, index: StreamIndex) -> dict[str, Any]:
+    """Return what a loader keeps of a pack: its lane, the state of that, and what was planned."""
+    lane = planned.pack_id % index.lanes
+    names = ("position", "sample_id", "copy", "length")
+    rows = [{name: getattr(sample, name) for name in names} for sample in planned.samples]
+    return {
+        "place": planned.pack_id,
+        "lane": (lane, index.lane(lane).state),
+        "planned": [{"place": planned.pack_id, **row} for row in rows],
+    }
+
+
+def _signed(state: Mapping[str, Any]) -> dict[str, Any]:
+    content = {name: value for name, value in state.items() if name != "digest"}
+    return {**content, "digest": digest(canonical_json(content))}
+
+
+def _check_state(state: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        FormatError: it is not a state of a stream, or was changed since it was saved.
+    """
+    try:
+        is_state = state["version"] == _VERSION and _signed(state)["digest"] == state["digest"]
+    except (KeyError, TypeError, ValueError):
+        is_state = False
+    if not is_state:
+        raise FormatError(
+            "this is not a state of a stream, or it was changed: give what StreamLoader.state_dict"
+            " or merge_states returned"
+        )
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One state of those that all ranks saved at the same step: of each lane the newest.
+    """Return one state of those that all ranks saved at the same step: of each lane the newest.
 
     Raises:
+        FormatError: one is not a state, or was changed.
         MismatchError: they are of different streams or steps.
         OptionError: there is none.
     """
     own = list(states)
     if not own:
         raise OptionError("no state was given: give those that all ranks have saved")
-    for name in ("version", "recipe", "encoder", "epoch", "place"):
+    for state in own:
+        _check_state(state)
+    for name in ("recipe", "encoder", "epoch", "place"):
         if len({state[name] for state in own}) > 1:
             values = ", ".join(sorted({str(state[name])[:12] for state in own}))
             raise MismatchError(f"the states differ in {name} ({values}): give those of one step")
-    lanes: dict[str, list[Any]] = {}
+    lanes: dict[str, list[int]] = {}
     for state in own:
         for number, lane in state["lanes"].items():
-            if number not in lanes or lanes[number][1] < lane[1]:
-                lanes[number] = lane
-    return {**own[0], "lanes": lanes}
+            lanes[number] = max(lanes.get(number, [0, 0]), lane)
+    return _signed({**own[0], "lanes": lanes})
 
 
 class _Told:
@@ -253,6 +311,10 @@ class StreamLoader(DataLoader[Any]):
             in a folder for each epoch, ``epoch-0``; ``packidx freeze`` makes an index of that. When
             the stream starts, packs behind its place are removed. None writes nothing.
         more: of `DataLoader`, ``num_workers`` above all; not ``batch_size`` or ``shuffle``.
+
+    Raises:
+        OptionError: persistent workers are asked for.
+        MismatchError: the lanes cannot be dealt to these ranks and workers.
     """
 
     def __init__(
@@ -263,32 +325,27 @@ class StreamLoader(DataLoader[Any]):
         **more: Any,
     ) -> None:
         if more.get("persistent_workers"):
-            raise OptionError("persistent workers do not hear of another epoch: leave them out")
+            raise OptionError(
+                "persistent_workers=True is not supported: workers would keep the previous epoch"
+            )
         told = _Told(collate_fn or collate)
         super().__init__(stream, batch_size=stream.micro_batch, collate_fn=told, **more)
-        check_lanes(stream.index.lanes, stream.world_size, self.num_workers, stream.micro_batch)
         self.stream = stream
         self._home = None if log is None else Path(log)
         if self._home is not None:
             files.make_folder(self._home)
-        self._begin()
-
-    def _begin(self) -> None:
-        """Stand where the stream goes on."""
-        self._epoch = self.stream.epoch
-        self._place, self._lanes = self.stream._start, dict(self.stream._lanes)
+        self._reading: StreamIndex | None = None
+        self._ended = False
+        self._place, self._lanes = 0, dict[int, Sequence[int]]()
         self._rows: list[dict[str, Any]] = []
-
-    @property
-    def _log(self) -> Path | None:
-        """The folder of this epoch's log."""
-        return None if self._home is None else self._home / f"epoch-{self._epoch}"
 
     def __iter__(self) -> Any:
         stream = self.stream
-        self._begin()
-        if self._home is not None and stream.rank == 0:
-            self._cut_log(self._home)
+        stream.settle(self.num_workers)
+        self._reading, self._ended = stream.index, False
+        index = stream.index
+        self._place, self._lanes, self._rows = stream._start, dict(stream._states), []
+        self._agree(index)
         batches = super().__iter__()
         while (given := self._agreed(batches)) is not None:
             batch, told = given
@@ -296,47 +353,63 @@ class StreamLoader(DataLoader[Any]):
             for pack in told:
                 number, state = pack["lane"]
                 self._lanes[number] = state
-                if self._log is not None:
+                if self._home is not None:
                     self._rows += pack["planned"]
             yield batch
-        self._log_left_out()
-        stream._go_on_at(0, {})
+        self._write_log()
+        self._ended = True
+        if stream.epoch == index.epoch:
+            stream.go_on_at(0, {})
+
+    def _agree(self, index: StreamIndex) -> None:
+        """Cut the log back, and compare with all other ranks what is about to be read.
+
+        Raises:
+            MismatchError: something differs, or the log is of another stream; on every rank.
+        """
+        stream, fault = self.stream, ""
+        try:
+            if self._home is not None and stream.rank == 0:
+                self._cut_log(self._home, index)
+        except (PackidxError, OSError, ValueError) as error:
+            fault = str(error)
+        agree(
+            {
+                "recipe": index.recipe,
+                "epoch": index.epoch,
+                "position": self._place,
+                "micro_batch": stream.micro_batch,
+                "world_size": stream.world_size,
+                "encoder": fingerprint_of(stream._arguments[1]),
+                "rank": stream.rank,
+            },
+            fault,
+        )
 
     def _agreed(self, batches: Iterator[Any]) -> tuple[Any, list[dict[str, Any]]] | None:
-        """The next batch, if every rank has one: asked where nobody can know how many there are.
-
-        A lane that has ended leaves its place empty, and there the order ends.
-        """
+        """Return the next batch if every rank has one: the order ends at the first place whose lane
+        has ended."""
         stream = self.stream
         batch, told = next(batches, (None, []))
         first = self._place + (stream.rank - self._place) % stream.world_size
         wanted = [first + n * stream.world_size for n in range(stream.micro_batch)]
         has_one = [pack["place"] for pack in told] == wanted
-        if not stream.index.is_counted and dist.is_available() and dist.is_initialized():
+        if stream.world_size > 1 and dist.is_available() and dist.is_initialized():
             device = "cuda" if dist.get_backend() == "nccl" else "cpu"
             everywhere = torch.tensor([has_one], dtype=torch.int32, device=device)
             dist.all_reduce(everywhere, dist.ReduceOp.MIN)
             has_one = bool(everywhere.item())
         return (batch, told) if has_one else None
 
-    def _log_left_out(self) -> None:
-        """Write down what is left of the epoch: also, once, the packs at its end that fill no
-        micro-batch of every rank."""
-        stream, end = self.stream, self._place
-        if self._log is not None and stream.rank == 0 and stream.index.is_counted:
-            end = stream.index.num_packs
-            for place in range(self._place, end):
-                rows = stream._told(stream.index.pack(place))["planned"]
-                self._rows += [{**row, "trained": False} for row in rows]
-        self._write_log(end)
-
     def state_dict(self) -> dict[str, Any]:
-        """The state behind the batches that were given out, to be merged with the other ranks'
-        (`merge_states`); the log is then complete up to there."""
-        self._write_log(self._place)
-        if self._epoch != self.stream.epoch:  # nothing of that epoch was given out yet
-            self._begin()
-        return self.stream.state(self._place, self._lanes)
+        """Return the state behind the batches that were given out, to be merged with the other
+        ranks' (`merge_states`); the log is then complete up to there."""
+        stream = self.stream
+        if self._reading is None or (self._ended and self._reading.epoch != stream.epoch):
+            stream.settle(self.num_workers)
+            return stream.state(stream._start, stream._states)
+        self._write_log()
+        return stream.state(self._place, self._lanes, self._reading)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a merged state.
@@ -345,9 +418,9 @@ class StreamLoader(DataLoader[Any]):
             FormatError, MismatchError: as of `StreamingPackedDataset.load_state_dict`.
         """
         self.stream.load_state_dict(state)
-        self._begin()
+        self._reading = None
 
-    def _cut_log(self, home: Path) -> None:
+    def _cut_log(self, home: Path, index: StreamIndex) -> None:
         """Remove all packs from the log that come after the place where the stream starts.
 
         Raises:
@@ -355,37 +428,36 @@ class StreamLoader(DataLoader[Any]):
         """
         logs = {path.parent: json.loads(path.read_bytes()) for path in home.glob(f"*/{LOG_RECIPE}")}
         for folder, stated in logs.items():
-            if stated["recipe"] != self.stream.index.recipe:
+            if stated["recipe"] != index.recipe:
                 raise MismatchError(
                     f"{folder} is the log of the stream {stated['recipe'][:12]}, this one is"
-                    f" {self.stream.index.recipe[:12]}: name another folder"
+                    f" {index.recipe[:12]}: name another folder"
                 )
         for folder, stated in logs.items():
-            if stated["epoch"] >= self._epoch:
-                cut_log(folder, self._place if stated["epoch"] == self._epoch else 0)
+            if stated["epoch"] >= index.epoch:
+                cut_log(folder, self._place if stated["epoch"] == index.epoch else 0)
 
-    def _write_log(self, end: int) -> None:
-        """Write down what was given out since this was last done, up to the place `end`."""
-        if self._log is None:
+    def _write_log(self) -> None:
+        """Write down what was given out since this was last done."""
+        index, rank = self._reading, self.stream.rank
+        if self._home is None or index is None:
             return
-        self._log.mkdir(parents=True, exist_ok=True)
-        if self.stream.rank == 0 and not (self._log / LOG_RECIPE).exists():
-            files.write_json(str(self._log / LOG_RECIPE), self._recipe())
+        folder = self._home / f"epoch-{index.epoch}"
+        folder.mkdir(parents=True, exist_ok=True)
+        if rank == 0 and not (folder / LOG_RECIPE).exists():
+            recipe = {
+                "version": _VERSION,
+                "recipe": index.recipe,
+                "lengths": index.path if index.is_counted else None,
+                "epoch": index.epoch,
+                "options": index.asked,
+            }
+            files.write_json(str(folder / LOG_RECIPE), recipe)
         if self._rows:
-            first, rank = self._rows[0]["place"], self.stream.rank
+            first = self._rows[0]["place"]
             rows = pa.Table.from_pylist(self._rows, schema=_LOGGED)
-            _write(self._log / f"packs-{first:012d}-{end:012d}-{rank:05d}.parquet", rows)
+            _write(folder / f"packs-{first:012d}-{self._place:012d}-{rank:05d}.parquet", rows)
             self._rows = []
-
-    def _recipe(self) -> dict[str, Any]:
-        index = self.stream.index
-        return {
-            "version": _VERSION,
-            "recipe": index.recipe,
-            "lengths": index.path if index.is_counted else None,
-            "epoch": self._epoch,
-            "options": index.asked,
-        }
 
 
 def _write(path: Path, rows: pa.Table) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,22 +21,13 @@ from packidx.format.index import CostModel, IndexManifest, LengthsOf, Options, R
 from packidx.format.lengths import known_table
 from packidx.format.manifest import DEFAULT, Layout, as_planned
 from packidx.format.schema import LENGTHS, PLANNED_MEDIA, Sample
-from packidx.format.stream import StreamRule
 from packidx.hashing import below, derive_key, hash_ints, hash_strings
 from packidx.index import Index
 from packidx.index import Pack as PlannedPack
 from packidx.index.order import whole_number
 from packidx.io.copies import local_copies
-from packidx.pack.streams import (
-    Deal,
-    Lane,
-    Packed,
-    Places,
-    Sizes,
-    default_lanes,
-    most_copies,
-    pack_all,
-)
+from packidx.pack.solve import Problem
+from packidx.pack.streams import WINDOW, LaneOrder, expected_copies, most_copies, pack_window
 from packidx.records.fetch import Fetcher
 from packidx.torch.events import Happened, event
 from packidx.torch.reader import Encode
@@ -59,7 +51,8 @@ class StreamIndex(Index):
         sources: folder of a lengths table; or files of records, as `estimate_lengths` takes them.
         encode: of `PackedDataset`.
         options: of a plan, by name, those that are not the default.
-        lanes: V; of a lengths table 1,024, fewer where a lane would give out fewer than 20 packs.
+        lanes: number of lanes, V.
+        window: records of a lane that are packed together, N.
         epoch: of the order in which records come.
 
     Attributes:
@@ -77,13 +70,14 @@ class StreamIndex(Index):
         sources: str | os.PathLike[str] | Sequence[str],
         encode: Encode,
         options: Mapping[str, Any],
-        lanes: int | None = None,
+        lanes: int,
+        window: int = WINDOW,
         epoch: int = 0,
         roots: Mapping[str, str] | None = None,
     ) -> None:
-        self._arguments = sources, encode, dict(options), lanes, epoch, dict(roots or {})
+        self._arguments = sources, encode, dict(options), lanes, window, epoch, dict(roots or {})
         self.roots = dict(roots or {})
-        self.epoch = epoch
+        self.epoch, self.lanes, self.window_size = epoch, lanes, window
         self.path = os.fspath(sources) if isinstance(sources, str | os.PathLike) else sources[0]
         self._encode = encode
         names = [self.path] if isinstance(sources, str | os.PathLike) else list(sources)
@@ -97,31 +91,18 @@ class StreamIndex(Index):
             is_ours = hasattr(encode, "fingerprint_parts")
             self._rows, stated = _scanned(names, is_ours, self.left_out)
         self._lengths = self._whole("length") if self.is_counted else None
-        rule = StreamRule.parse(str(options.get("strategy", "best-fit:16")))
         asked = {name: value for name, value in options.items() if name != "weights"}
         mix = options.get("weights", {})
-        own = _options(asked, rule, self._is_exact(stated), _weights(mix, stated["sources"]))
-        if lanes is None:
-            if self._lengths is None:
-                raise OptionError(
-                    "records that nobody has counted: say in how many lanes they are packed, a"
-                    " multiple of ranks x workers x packs of a micro-batch, such as lanes=64"
-                )
-            tokens = sum(source.num_tokens or 0 for source in stated["sources"])
-            lanes = default_lanes(tokens, own.capacity)
-        rule.check(own.max_images)
+        own = _options(asked, self._is_exact(stated), _weights(mix, stated["sources"]))
         if not self.is_counted and (own.max_images or own.max_vision_patches):
             raise OptionError(
                 "a cap on images needs to know them before they are read: run `packidx estimate`"
                 " and stream from that"
             )
-        self.rule = StreamRule(rule.name, rule.number, lanes)
-        self.lanes = lanes
-        own = replace(own, strategy=str(self.rule))
+        own = replace(own, lanes=lanes, window_samples=window)
         said = [f"{name}={weight}" for name, weight in mix.items()]
-        self.asked = {**asked, "strategy": str(self.rule), "mix": said}
-        recipe = [stated["lengths"].fingerprint, own.to_json()]
-        self.recipe = digest(canonical_json(recipe))
+        self.asked = {**asked, "lanes": lanes, "window": window, "mix": said}
+        self.recipe = digest(canonical_json([stated["lengths"].fingerprint, own.to_json()]))
         self.id = self.recipe[:32]
         self.snapshot = IndexManifest(
             snapshot_id=self.id,
@@ -132,19 +113,20 @@ class StreamIndex(Index):
             created="",
             **stated,
         )
-        self._limits: Sizes = (own.planned_capacity, *own.caps.values())
-        self._deal = Deal(self._copies(), lanes, own.seed, epoch, most_copies(own.weights))
-        if not self._deal.num_come:
+        copies = self._copies()
+        if not copies.any():
             raise SourceError(f"{self.path} holds no record that can be packed")
-        if not self.is_counted and lanes > self._deal.num_come:
-            raise OptionError(
-                f"{self._deal.num_come} records cannot fill {lanes} lanes: take fewer"
-            )
-        self._running: dict[int, Lane] = {}
-        self._states: dict[int, list[Any]] = {}
+        if lanes > (number := int(copies.sum())):
+            raise OptionError(f"{number} records cannot fill {lanes} lanes: pass a smaller `lanes`")
+        rows = {source.name: source.num_samples for source in stated["sources"]}
+        expected, most = expected_copies(rows, own.weights), most_copies(own.weights)
+        self._order = LaneOrder(copies, most, expected, lanes, window, own.seed, epoch)
+        self._running: dict[int, _Lane] = {}
+        self._start = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (self._arguments, self._states)
+        states = {number: lane.state for number, lane in self._running.items()}
+        return _opened, (self._arguments, self._start, states)
 
     def _is_exact(self, stated: Mapping[str, Any]) -> bool:
         return not self.is_counted or set(stated["lengths"].methods) <= {"exact"}
@@ -210,131 +192,93 @@ class StreamIndex(Index):
         return hashed[self._whole("shard")] ^ self._whole("row").astype(np.uint64)
 
     @cached_property
-    def _sizes(self) -> list[Int64s]:
-        """What each record of a lengths table takes of each limit."""
+    def _caps(self) -> dict[str, tuple[Int64s, int]]:
+        """What each record of a lengths table has of each cap, and the cap."""
         assert self._lengths is not None
-        options = self.snapshot.options
-        sizes = [options.padded(self._lengths)]
-        for name in options.caps:
-            is_one = name == "num_samples"
-            sizes.append(np.ones_like(self._lengths) if is_one else self._whole(name))
-        return [*sizes, self._whole("vision_cost")]
+        ones = np.ones_like(self._lengths)
+        caps = self.snapshot.options.caps
+        return {n: (ones if n == "num_samples" else self._whole(n), cap) for n, cap in caps.items()}
 
-    def _measure(self, row: int, copy: int) -> tuple[Sizes, int] | None:
-        if self._lengths is not None:
-            *sizes, cost = [int(values[row]) for values in self._sizes]
-            return tuple(sizes), cost
+    def _count(self, row: int, copy: int) -> int | None:
+        """Return the tokens of a record that is read for it; None if it is in no pack."""
         options = self.snapshot.options
+        sample = self._sample(row, copy, 0)
         try:
-            length = self._count(row, copy)
-            taken = options.padded(length)
-            if not 0 < taken <= options.longest:
+            record = self._fetcher.read(sample, self.epoch)
+            count = getattr(self._encode, "count", None)
+            if callable(count):
+                length = int(count(record))
+            else:
+                length = length_of(normalise(self._encode(record)))
+            if not 0 < options.padded(length) <= options.longest:
                 raise BadRecord("too_long", f"{length} tokens, and a pack holds {options.longest}")
         except (BadRecord, SourceError) as error:
             is_long = isinstance(error, BadRecord) and error.reason == "too_long"
             kind = "too_long" if is_long else "unreadable"
-            sample = self._sample(row, copy, 0)
             self._events.append(event(kind, "left_out", sample, error))
             return None
-        return (taken, *([1] if options.max_samples else [])), 0
-
-    def _count(self, row: int, copy: int) -> int:
-        """Tokens of a record that is read for it."""
-        sample = self._sample(row, copy, length=0)
-        record = self._fetcher.read(sample, self.epoch)
-        count = getattr(self._encode, "count", None)
-        length = count(record) if callable(count) else length_of(normalise(self._encode(record)))
-        self._lengths_of[row, copy] = int(length)
-        return int(length)
-
-    @cached_property
-    def _lengths_of(self) -> dict[tuple[int, int], int]:
-        """Lengths that were counted, of records that are in no pack yet."""
-        return {}
+        return length
 
     @cached_property
     def _fetcher(self) -> Fetcher:
         return Fetcher(self)
 
-    def _lane(self, number: int) -> Lane:
-        lane = Lane(self.rule, self._limits, self._deal, number, self._measure)
-        if number in self._states:
-            lane.load(self._states[number])
-        return lane
+    def counted(self, lane: int, window: int) -> Iterator[Counted | None]:
+        """Yield the records of a lane's window that are packed, None for one that cannot be."""
+        come = self._order.window(lane, window)
+        for row, copy in zip(come.row.tolist(), come.copy.tolist(), strict=True):
+            known = self._count(row, copy) if self._lengths is None else int(self._lengths[row])
+            yield None if known is None else Counted(row, copy, known)
 
-    def records_at(self, lane: int, row: int) -> list[tuple[int, int]] | None:
-        """The records of pack number `row` of a lane, (row, copy); None behind its last one.
-
-        A lane that has gone past it begins again.
-        """
-        running = self._running.get(lane)
-        if running is None or running.given > row:
-            if running is not None:
-                self._states.pop(lane, None)
-            running = self._running[lane] = self._lane(lane)
-            if running.given > row:
-                self._states.pop(lane, None)
-                running = self._running[lane] = self._lane(lane)
-        while running.given < row:
-            if running.next_pack() is None:
-                return None
-        return running.next_pack()
-
-    def state_of(self, lane: int) -> list[Any]:
-        """The state of a lane behind the last of its packs that was asked for."""
-        return self._running[lane].state()
-
-    def load_states(self, states: Mapping[int, list[Any]]) -> None:
-        """Let lanes go on where they were."""
-        self._states, self._running = dict(states), {}
-
-    @cached_property
-    def packed(self) -> Packed | None:
-        """All packs of the epoch, where the lengths are known: a run of the rule over them."""
+    def packs_of(self, lane: int, window: int, records: Sequence[Counted]) -> list[list[Counted]]:
+        """Return the packs of a lane's window, in the order in which they are given out."""
+        options = self.snapshot.options
+        row = np.array([record.row for record in records], np.int64)
+        lengths = options.padded(np.array([record.length for record in records], np.int64))
         if self._lengths is None:
-            return None
-        return pack_all(self.rule, self._limits, self._deal, self.lanes, self._measure)
-
-    @cached_property
-    def _places(self) -> Places:
-        assert self.packed is not None
-        return Places(self.packed.given)
+            caps = {name: (np.ones_like(row), cap) for name, cap in options.caps.items()}
+        else:
+            caps = {name: (held[row], cap) for name, (held, cap) in self._caps.items()}
+        problem = Problem(lengths, options.planned_capacity, caps)
+        packs = pack_window(problem, options.strategy, self._order.key(lane, window))
+        return [[records[number] for number in pack] for pack in packs]
 
     @property
-    def num_packs(self) -> int:
-        """Packs of the epoch.
+    def num_windows(self) -> int:
+        """Windows of each lane."""
+        return self._order.num_windows
 
-        Raises:
-            OptionError: nobody has counted the records.
-        """
-        if self.packed is None:
-            raise OptionError(
-                f"nobody has counted the records of {self.path}, so the number of their packs is"
-                " known when they end: run `packidx estimate` and stream from that to know it"
-            )
-        return len(self.packed.sizes)
+    def lane(self, number: int) -> _Lane:
+        """Return a lane, where it stands."""
+        if number not in self._running:
+            first = -(-(self._start - number) // self.lanes) if self._start > number else 0
+            self._running[number] = _Lane(self, number, first)
+        return self._running[number]
 
-    def place(self, number: int) -> tuple[int, int] | None:
-        """The lane of a place, and the number of its pack there; None behind the last place."""
-        row, lane = divmod(number, self.lanes)
-        if self._lengths is None:
-            return lane, row
-        return self._places.at(number) if number < self.num_packs else None
+    def start_at(self, place: int, states: Mapping[int, Sequence[int]]) -> None:
+        """Let the next pack be the one at `place`, of lanes that stand where `states` say."""
+        self._start, self._running = place, {}
+        for number, state in states.items():
+            self.lane(number).state = (int(state[0]), int(state[1]))
 
     def pack(self, pack_id: int) -> PlannedPack:
-        """The pack at place `pack_id`.
+        """Return the pack at place `pack_id`; a lane that has passed it begins anew.
 
         Raises:
-            IndexError: there is none.
+            IndexError: its lane has ended.
         """
-        at = self.place(pack_id)
-        records = None if at is None else self.records_at(*at)
-        if records is None:
-            raise IndexError(f"epoch {self.epoch} of {self.path} has ended before place {pack_id}")
+        turn, number = divmod(pack_id, self.lanes)
+        if self.lane(number).turn > turn:
+            self._running[number] = _Lane(self, number, 0)
+        lane = self.lane(number)
+        records = None
+        while lane.turn <= turn:
+            if (records := lane.next_pack()) is None:
+                said = f"epoch {self.epoch} of {self.path} has ended before place {pack_id}"
+                raise IndexError(said)
         samples, start = [], 0
-        for position, (row, copy) in enumerate(records):
-            length = self._lengths_of.pop((row, copy), 0) if self._lengths is None else None
-            sample = self._sample(row, copy, length)
+        for position, record in enumerate(records or ()):
+            sample = self._sample(*record)
             taken = self.snapshot.options.padded(sample.length)
             samples.append(
                 sample._replace(
@@ -363,6 +307,61 @@ class StreamIndex(Index):
         )
 
 
+class Counted(NamedTuple):
+    """A copy of a record, and its tokens."""
+
+    row: int
+    copy: int
+    length: int
+
+
+class _Lane:
+    """The packs of one lane, in order.
+
+    Args:
+        index: counts and packs the windows.
+        turn: packs that were given out before.
+
+    Attributes:
+        state: number of the window, and packs of it that were given out.
+    """
+
+    def __init__(self, index: StreamIndex, number: int, turn: int) -> None:
+        self._index, self._number, self.turn = index, number, turn
+        self.state = (0, 0)
+        self._packs: list[list[Counted]] | None = None
+        self._ahead: Iterator[Counted | None] | None = None
+        self._known: list[Counted] = []
+
+    def next_pack(self) -> list[Counted] | None:
+        """Return the next pack; None once there is none."""
+        window, given = self.state
+        if self._packs is None:
+            self._packs = self._packed(window)
+        while given >= len(self._packs):
+            if window + 1 >= self._index.num_windows:
+                return None
+            window, given, self._packs = window + 1, 0, self._packed(window + 1)
+        self._count_ahead(window, len(self._packs))
+        self.state, self.turn = (window, given + 1), self.turn + 1
+        return self._packs[given]
+
+    def _packed(self, window: int) -> list[list[Counted]]:
+        ahead = self._ahead or self._index.counted(self._number, window)
+        records = [*self._known, *(record for record in ahead if record is not None)]
+        self._ahead, self._known = None, []
+        return self._index.packs_of(self._number, window, records)
+
+    def _count_ahead(self, window: int, num_packs: int) -> None:
+        """Count a pack's share of the next window, so that no place waits for a whole one."""
+        if self._index.is_counted or window + 1 >= self._index.num_windows:
+            return
+        if self._ahead is None:
+            self._ahead = self._index.counted(self._number, window + 1)
+        share = -(-self._index.window_size // num_packs)
+        self._known += [r for r in islice(self._ahead, share) if r is not None]
+
+
 _PLANNED = [field.name for field in PLANNED_MEDIA.value_type]
 
 
@@ -373,21 +372,21 @@ def _planned_media(media: list[dict[str, Any]] | None) -> list[dict[str, Any]] |
     return [{name: medium[name] for name in _PLANNED} for medium in media]
 
 
-def _opened(arguments: tuple[Any, ...], states: Mapping[int, list[Any]]) -> StreamIndex:
+def _opened(
+    arguments: tuple[Any, ...], place: int, states: Mapping[int, Sequence[int]]
+) -> StreamIndex:
     index = StreamIndex(*arguments)
-    index.load_states(states)
+    index.start_at(place, states)
     return index
 
 
-def _options(
-    asked: Mapping[str, Any], rule: StreamRule, is_exact: bool, weights: Mapping[str, str]
-) -> Options:
+def _options(asked: Mapping[str, Any], is_exact: bool, weights: Mapping[str, str]) -> Options:
     """The options of a plan that a stream has."""
     known = {"capacity", "strategy", "seed", "align", "pad_pack_to", "reserve", "margin"}
     known |= set(_CAPS_ASKED)
     if unknown := sorted(asked.keys() - known):
         raise OptionError(f"a stream has no option {unknown[0]}: plan for that")
-    given = {"seed": 0, "align": 1, "pad_pack_to": 1, "reserve": 0, **asked}
+    given = {"strategy": "auto", "seed": 0, "align": 1, "pad_pack_to": 1, "reserve": 0, **asked}
     least = {"capacity": 1, "align": 1, "pad_pack_to": 1, "reserve": 0}
     for name, value in given.items():
         if value is not None and (name in least or name in _CAPS_ASKED):
@@ -405,7 +404,7 @@ def _options(
     none = [*_CAPS_ASKED, "group_by", "holdout", "global_batch", "window_shards"]
     none += ["window_samples", "excluded"]
     values: dict[str, Any] = {**dict.fromkeys(none), **given}
-    values |= {"margin": float(margin), "strategy": str(rule)}
+    values |= {"margin": float(margin)}
     return Options(
         **values,
         planned_capacity=planned,

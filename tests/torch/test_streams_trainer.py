@@ -21,7 +21,7 @@ def lengths(tmp_path: Path) -> Path:
 
 
 def stream_of(lengths: Path) -> StreamingPackedDataset:
-    return StreamingPackedDataset(lengths, Encode(), CAPACITY, rule="best-fit:4", lanes=2)
+    return StreamingPackedDataset(lengths, Encode(), CAPACITY, lanes=2)
 
 
 def test_the_trainer_trains_on_the_packs_of_the_stream(lengths: Path, tmp_path: Path) -> None:
