@@ -42,7 +42,7 @@ BESIDE_BETWEEN := huggingface-hub==1.33.0 tokenizers==0.22.2 httpx==0.28.1 httpc
 BESIDE_LOWEST := pandas==2.2.3 pytz==2025.2 httpx==0.28.1 httpcore==1.0.9 datasets==4.4.1
 LOWEST_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index cli/test_cli \
                   estimate/test_estimate plan/test_continue inspect/test_verify lengths/test_survey \
-                  format/test_schema plan/test_plan torch/sample/test_samples_media \
+                  format/test_schema plan/test_plan torch/sample/test_padding \
                   torch/test_sampler torch/test_dataset torch/test_collate \
                   records/media/test_media records/media/test_video export/test_outputs export/test_wds \
                   inspect/test_sql_locked inspect/test_sql_views cli/test_prompt))

@@ -1,15 +1,22 @@
-"""`packidx estimate`: results on stdout, warnings on stderr, errors in one sentence."""
+"""`packidx estimate`: what it prints, and the keys of records that it does not know."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
+from PIL import Image
 
+from packidx import open_index, plan_packs
+from packidx.encode import ProcessorEncoder
+from packidx.errors import MismatchError
 from packidx.inspect.facts import verified_facts
+from packidx.torch import PackedDataset
 
 GOOD = '{"messages": [{"role": "user", "content": "hello there"}]}\n'
 
@@ -35,31 +42,6 @@ def test_json_is_one_object(
     assert json.loads(capsys.readouterr().out)["existed"] is True
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["none.jsonl", "-o", "out"], "no such file"),
-        (["a.jsonl", "-o", "a.jsonl"], "is not a folder"),
-        (["a.jsonl", "-o", "."], "holds a.jsonl, which is of no lengths table"),
-        (["a.jsonl", "-o", "out", "--media-root", "none"], "not a folder"),
-    ],
-)
-def test_errors_are_one_sentence(
-    shard: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["estimate", *arguments]) == 1
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert words in err
-    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
-
-
 def test_how_many_lengths_were_computed_and_built() -> None:
     nothing = {"with": None, "reason": "torch is not installed"}
     for methods, what in (({"exact": 3}, "by the family's rules"), ({"heuristic": 3}, "by guess")):
@@ -75,38 +57,6 @@ def test_how_many_lengths_were_computed_and_built() -> None:
         "verified": "1,193 lengths computed (4 kinds compared with transformers 5), 7 built"
         " (image, tools: a record has 2 tokens)"
     }
-
-
-INTRUDES = """
-from pathlib import Path
-def change(record, rng):
-    for name in ("later.txt", "notes/later.txt", "part-00000.parquet"):
-        path = Path("out", name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("mine")
-    return record
-"""
-
-
-def test_files_of_others_in_the_output_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Put there before a run, or while it lasts."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "intrudes.py").write_text(INTRUDES)
-    out, shard = tmp_path / "out", tmp_path / "a.jsonl"
-    command = ["estimate", "a.jsonl", "-o", "out", "--workers", "1", "--quiet"]
-    for number in range(3):
-        shard.write_text(GOOD * (number + 1))
-        assert main(command if number == 1 else [*command, "--transform", "intrudes:change"]) == 0
-        mine = {path: path.read_text() for path in out.rglob("*") if path.suffix == ".txt"}
-        assert set(mine.values()) == {"mine"} and len(mine) == 2 + (number > 0)
-        assert (out / "part-00000.parquet").read_text() == "mine"
-        (out / "before.txt").write_text("mine")
-        stated = json.loads((out / "manifest.json").read_text())
-        assert stated["num_samples"] == number + 1
-        assert len(list(out.glob("part-*-*"))) == len(stated["files"]) == 1
 
 
 def test_what_is_reused_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,3 +96,149 @@ def test_what_is_reused_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (out / "manifest.json").write_text("{}")
     command.pop()
     assert main(command) == 1, "a folder that may be anybody's"
+
+
+ASKED, ANSWERED = "What is it?", "A cat, 猫."
+
+
+def jsonl(folder: Path, *records: dict[str, Any]) -> str:
+    (folder / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return "a.jsonl"
+
+
+def talk(role: str, said: str, user: str, assistant: str, before: str = "") -> list[dict[str, str]]:
+    return [{role: user, said: before + ASKED}, {role: assistant, said: ANSWERED}]
+
+
+TALK = talk("role", "content", "user", "assistant")
+QUESTION = {"question": ASKED, "answer": ANSWERED}
+MISREAD: dict[str, dict[str, Any]] = {  # by columns that look like an answer, a medium or a text
+    "the unsafe answer": {"prompt": ASKED, "response_0": "Kill.", "response_1": "No."},
+    "a model's answer": {"question": ASKED, "model_answer": "A dog.", "human_answer": ANSWERED},
+    "bytes and path of a picture": {"messages": TALK, "img_bytes": "/9j/AA==", "img_path": "a.png"},
+    "a thumbnail": {**QUESTION, "image": "a.png", "thumbnail": "b.png"},
+    "a document and its summary": {"document": "It was dark. It rained.", "summary": "Rain."},
+    "an article and highlights": {"article": "It was dark. It rained.", "highlights": "Rain."},
+    "a passage": {"title": "A cat", "passage": "It was dark.", "label_text": "good"},
+    "turns of another name": {"chat": TALK},
+    "roles of another name": {"messages": [{"role": "hooman", "content": ASKED}]},
+    "a misspelt column": {"qestion": ASKED, "anwser": ANSWERED},
+    "context": {**QUESTION, "context": "It purrs in the sun."},
+}
+
+
+@pytest.mark.parametrize("case", MISREAD)
+def test_no_column_is_guessed(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The keys of a record are printed, and no option that makes another record of it."""
+    record = MISREAD[case]
+    name = jsonl(tmp_path, record)
+    Image.new("RGB", (70, 70)).save(tmp_path / "a.png")
+    assert main(["estimate", str(tmp_path / name), "-o", str(tmp_path / "l")]) == 1
+    told = capsys.readouterr()
+    [row] = pq.read_table(sorted((tmp_path / "l").glob("part-*.parquet"))).to_pylist()
+    said = f"{told.out}{told.err}{row['detail']}"
+    assert row["status"] == "rejected"
+    assert not re.search(r"--(?:column|tag) \w+=\w|--pair \w", said)
+    if row["reason"] != "unused_column":
+        assert all(f"{key}: " in told.err for key in record) and "docs/data.md" in told.err
+
+
+def test_a_stated_column_that_no_record_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns = talk("role", "content", "user", "assistant", "<image>")
+    name = jsonl(tmp_path, {"messages": turns, "images": ["a.png"]})
+    command = ["estimate", str(tmp_path / name), "-o", str(tmp_path / "l"), "--max-rejected", "1"]
+    assert main([*command, "--column", "images=photos", "--column", "system=rules"]) == 0
+    told = capsys.readouterr()
+    for column, use in (("photos", "images"), ("rules", "system")):
+        said = f"no record of a has a column '{column}', which is stated to hold its {use}: they"
+        assert f"warning: {said} have images, messages\n" in told.err
+    assert "--ignore" not in told.out
+    assert "the record has no column 'photos'" in " ".join(told.out.split())
+
+
+PLANNED = "images.max_pixels=1003520", "videos.max_pixels=300000"
+TOLD = r"images\.max_pixels: 1003520 planned, 602112 here"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    Image.new("RGB", (2000, 900)).save(tmp_path / "wide.png")
+    content = [{"type": "image", "image": "wide.png"}, {"type": "text", "text": "What is it?"}]
+    turns = [{"role": "user", "content": content}, {"role": "assistant", "content": "A line."}]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    return str(tmp_path / "a.jsonl")
+
+
+def estimated(data: str, processor: Path, output: Path, *settings: str) -> dict[str, Any]:
+    """The manifest of the lengths."""
+    command = ["estimate", data, "-o", str(output), "--processor", str(processor), "--quiet"]
+    for setting in settings:
+        command += ["--processor-set", setting]
+    assert main([*command, "--workers", "1"]) == 0
+    manifest: dict[str, Any] = json.loads((output / "manifest.json").read_text())
+    return manifest
+
+
+def test_other_settings_than_the_planned_ones_are_told_by_name(
+    data: str, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, index = processors / "qwen2.5-vl", str(tmp_path / "index")
+    estimated(data, folder, tmp_path / "lengths", *PLANNED)
+    plan_packs(tmp_path / "lengths", index, capacity=4096)
+    opened = open_index(index)
+    told = {"images.max_pixels": 1003520, "videos.max_pixels": 300000}
+    assert opened.manifest["lengths"]["encoder"]["overrides"] == told
+    encoder = ProcessorEncoder(folder, settings=told)
+    [pack] = PackedDataset(opened, encoder)
+    assert len(pack.samples[0]["input_ids"]) == opened.pack(0).samples[0].length
+    assert 602112 / 28**2 < len(pack.samples[0]["input_ids"]) < 1003520 / 28**2 + 100
+    other = ProcessorEncoder(
+        folder, settings={"images.size.longest_edge": 602112, "videos.max_pixels": 300000}
+    )
+    with pytest.raises(MismatchError, match=rf"use the same[^\n]*\n  {TOLD}$"):
+        PackedDataset(opened, other)
+    with pytest.raises(MismatchError, match=r"images\.max_pixels: 1003520 planned, 12845056 here"):
+        PackedDataset(opened, ProcessorEncoder(folder))
+    capsys.readouterr()
+    here = ["--processor", str(folder), "--quiet"]
+    assert main(["verify", index, *here, "--sample", "1"]) == 0  # the plan's own settings hold
+    capsys.readouterr()
+    changed = [
+        "--processor-set",
+        "images.max_pixels=602112",
+        "--processor-set",
+        "videos.max_pixels=300000",
+    ]
+    assert main(["verify", index, *here, *changed]) == 3
+    assert re.search(TOLD, " ".join(capsys.readouterr().out.split()))
+
+
+def test_settings_decide_lengths_and_are_in_the_options(
+    data: str, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, output = processors / "qwen2.5-vl", tmp_path / "lengths"
+    plain = estimated(data, folder, output)
+    assert "processor_settings" not in plain["options"] and "overrides" not in plain["encoder"]
+    assert plain["encoder"]["settings"]["images.max_pixels"] == 12845056
+    small = estimated(data, folder, output, *PLANNED)
+    assert small["options"]["processor_settings"] == {
+        "images.max_pixels": 1003520,
+        "videos.max_pixels": 300000,
+    }
+    assert small["sources"][0]["num_tokens"] < plain["sources"][0]["num_tokens"]
+    assert small["encoder"]["fingerprint"] != plain["encoder"]["fingerprint"]
+    capsys.readouterr()
+    command = ["estimate", data, "-o", str(output), "--quiet", "--processor-set"]
+    for settings, words in (
+        ([PLANNED[0]], "settings of a processor need the processor"),
+        (["images.max_pixels=", "--processor", str(folder)], "write NAME=VALUE"),
+        (["images.max_pixel=5", "--processor", str(folder)], "may be one of images.max_pixels"),
+        (["images.do_resize=no", "--processor", str(folder)], "is 'no': give true or false"),
+    ):
+        assert main([*command, *settings]) == 1
+        assert words in " ".join(capsys.readouterr().err.split())
+    assert json.loads((output / "manifest.json").read_text()) == small

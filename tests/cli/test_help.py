@@ -1,14 +1,25 @@
-"""Help: options in groups with an example each, and nothing wider than 100 columns."""
+"""Help, completion, the version, and how wide lines are."""
 
 from __future__ import annotations
 
+import os
+import platform
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
 
 import click
 import cloup
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import cli, main
+
+import packidx
 
 FEW = 8  # options that one takes in without groups
 
@@ -70,3 +81,129 @@ def test_help_is_shown_within_100_columns(
         for group in GROUPED[name].option_groups:
             assert f"{group.title}:\n" in shown
             assert str(group.help) in " ".join(shown.split())
+
+
+def completed(*words: str) -> list[str]:
+    """What bash is offered for the last of `words`."""
+    environment = os.environ | {
+        "_PACKIDX_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["packidx", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    # As the installed program does it: its name decides the variable's.
+    code = (
+        "import sys; sys.argv[0] = 'packidx'; from packidx_cli.main import main; sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert not done.stderr
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["pl"], ["plan"]),
+        (["plan", "--on-long", "s"], ["split"]),
+        (["plan", "--on-l"], ["--on-long"]),
+        (["plan", "--strategy", "b"], ["bfd", "balanced"]),
+        (["estimate", "--engine", ""], ["local", "ray"]),
+        (["export", "w"], ["wds"]),
+        (["pack", "--on-long", "tr"], ["truncate"]),
+    ],
+    ids=" ".join,
+)
+def test_the_shell_is_offered(words: list[str], offered: list[str]) -> None:
+    assert completed(*words) == offered
+
+
+def test_nothing_heavy_is_loaded_for_it() -> None:
+    code = (
+        "import sys; sys.argv[0] = 'packidx'; from packidx_cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'polars', 'duckdb', 'ray', 'pyarrow', 'numpy'}\n"
+        "print(heavy & set(sys.modules), file=sys.stderr)"
+    )
+    words = {"_PACKIDX_COMPLETE": "bash_complete", "COMP_WORDS": "packidx p", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | words, capture_output=True, text=True
+    )
+    assert done.stdout.split() and done.stderr.strip() == "set()"
+
+
+def test_the_version_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"packidx {packidx.__version__}\n"
+
+
+@pytest.mark.parametrize("order", [["--version", "--verbose"], ["--verbose", "--version"]])
+def test_the_environment(order: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(order) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    shown = dict(line.split(maxsplit=1) for line in lines)
+    assert first == f"packidx {packidx.__version__}"
+    assert shown["python"].startswith(platform.python_version())
+    assert shown["pyarrow"] == version("pyarrow") and shown["flash-attn"] == "not installed"
+    assert {"folder", "platform", "cores", "GPU", "transformers"} <= shown.keys()
+    assert not {"packidx", "pytest", "ruff"} & shown.keys()
+
+
+WIDTH = 100
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A plan whose numbers are wide: half a million tokens, sources with long names, drops."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    number = 3000
+    rows = {
+        "length": rng.integers(5, 9000, number),
+        "source": [f"a_source_with_a_long_name_{n % 4}" for n in range(number)],
+        "image_tokens": rng.integers(0, 4, number),
+        "num_images": rng.integers(0, 2, number),
+        "method": ["heuristic"] * number,
+    }
+    pq.write_table(pa.table(rows), "l.parquet")
+    assert main(["plan", "l.parquet", "-o", "i", "--capacity", "8192", "--max-images", "9"]) == 0
+    return "i"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "stats i",
+        "stats i --verbose",
+        "stats l.parquet",
+        "log i",
+        "verify i",
+        "trace i --step 0",
+        "trace i --sample-id 3",
+        "diff i j",
+        "plan l.parquet -o j --capacity 4096 --on-long truncate --holdout 0.1 --align 8",
+    ],
+)
+@pytest.mark.parametrize("columns", [None, str(WIDTH)])
+def test_no_line_is_wider(
+    command: str,
+    columns: str | None,
+    index: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    if " j" in command and not command.startswith("plan"):
+        assert main(["plan", "l.parquet", "-o", "j", "--capacity", "4096", "--seed", "3"]) == 0
+    capsys.readouterr()
+    main(command.split())
+    wide = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if len(line) > WIDTH and not line.startswith(("try ", "index "))
+    ]
+    assert not wide

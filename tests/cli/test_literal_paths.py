@@ -54,23 +54,6 @@ def test_an_index_is_read_from_a_folder_of_any_name(
     assert summed(capsys, str(tmp_path / index), "samples") == [4, 26]
 
 
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [("a*b", "axb"), ("d[1]", "d1"), ("q?", "qx"), ("**", "x/y"), ("[!a]", "b"), ("{x,y}", "x")],
-)
-def test_a_neighbour_that_a_pattern_would_match_is_not_read(
-    name: str, other: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    index = plan(lengths(tmp_path / name / "f.parquet", [5, 6]), tmp_path / name / "i")
-    second = plan(lengths(tmp_path / other / "f.parquet", [7, 8]), tmp_path / other / "i")
-    shutil.rmtree(tmp_path / other / "i")  # the same tables, by the other's name
-    shutil.copytree(index, second)
-    assert summed(capsys, index, "samples") == [2, 11]
-    assert summed(capsys, index) == [2, 11]
-    whole = plan(f"{tmp_path / name}/", tmp_path / "folder")
-    assert summed(capsys, whole) == [2, 11]
-
-
 def test_a_pattern_that_was_planned_stays_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

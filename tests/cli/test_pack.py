@@ -52,22 +52,6 @@ def recipe(folder: Path, processors: Path, **plan: Any) -> str:
     return (folder / "recipe.yaml").read_text()
 
 
-def test_a_recipe_is_packed_and_kept_with_its_plan(
-    folder: Path, processors: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = recipe(folder, processors, mix={"seen": 2})
-    assert main(["pack", "recipe.yaml", "--quiet", "--workers", "1"]) == 0
-    told = capsys.readouterr().out
-    assert "16 samples encoded as in training" in told
-    index = open_index("packs/index")
-    assert f'PackedDataset("packs/index@{index.id[:12]}", encode)' in told
-    assert index.snapshot.recipe == text
-    samples = index.samples(["source"]).column("source").to_pylist()
-    assert (samples.count("chats"), samples.count("seen")) == (60, 120)
-    assert main(["pack", "--from", "packs/index"]) == 0
-    assert capsys.readouterr().out.rstrip("\n") == text.rstrip("\n")
-
-
 def test_the_plan_is_that_of_estimate_and_plan(folder: Path, processors: Path) -> None:
     recipe(folder, processors)
     assert main(["pack", "recipe.yaml", "--quiet", "--workers", "1"]) == 0

@@ -1,4 +1,4 @@
-"""What data holds is shown, and is never a command to the terminal that shows it."""
+"""What reaches a terminal: text of the data as escapes, progress, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
 from packidx_cli.show.console import json_text, visible
 
-from packidx import plan_packs
+from packidx import estimate_lengths
 
 # A title, the clipboard, C1's CSI, DEL, text turned around, the start of the line.
 HOSTILE = "k\x1b]0;title\x07\x1b]52;c;YQ\x07\x9b2J\x7f\u202eend\rover"
@@ -88,31 +88,6 @@ def test_no_command_lets_names_of_data_reach_the_terminal(
     shown(capfd, HOSTILE, status=2)
 
 
-def test_csv_is_data_for_programs_and_text_for_a_terminal(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A program that reads CSV knows of no escapes: what it reads must be the value."""
-    pq.write_table(pa.table({"length": [1], "key": [HOSTILE]}), tmp_path / "l.parquet")
-    query = ["sql", str(tmp_path / "l.parquet"), "SELECT key FROM lengths", "--format", "csv"]
-    assert main(query) == 0
-    assert HOSTILE in capfd.readouterr().out
-    seen = on_a_terminal(query)
-    first, text = seen.decode().split(maxsplit=1)
-    value = "".join(text.strip().strip('"').split("\r\n"))  # DuckDB quotes ends of lines
-    assert first == "key" and value == visible(HOSTILE.replace("\r", ""))
-
-
-def test_a_recipe_in_anothers_plan_is_text_for_a_terminal(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    pq.write_table(pa.table({"length": [1]}), tmp_path / "l.parquet")
-    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=9, recipe=f"# {HOSTILE}")
-    query = ["pack", "--from", str(tmp_path / "i")]
-    assert main(query) == 0
-    assert HOSTILE in capfd.readouterr().out
-    assert on_a_terminal(query).decode().splitlines() == [f"# {visible(HOSTILE)}"]
-
-
 def on_a_terminal(query: list[str], stderr: bool = False) -> bytes:
     """What a command writes on its terminal: stdout, and stderr too if asked for."""
     ours, theirs = pty.openpty()
@@ -151,3 +126,81 @@ def test_text_is_printed_in_one_place() -> None:
     for path in CLI.glob("*.py"):
         if path.name != "console.py":
             assert not re.search(r"\bclick\.s?echo\(|(?<![\w.])print\(", path.read_text()), path
+
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def on_stderr(command: list[str], terminal: bool) -> str:
+    """What `packidx` writes on stderr, which is a terminal or a pipe."""
+    line = [sys.executable, "-m", "packidx_cli", *command]
+    if not terminal:
+        return subprocess.run(line, capture_output=True, text=True, check=True).stderr
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=theirs, env=environment) as run:
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                block = os.read(ours, 1 << 16)
+            except OSError:  # Linux: the other end is closed
+                break
+            if not block:
+                break
+            seen += block
+    os.close(ours)
+    assert run.returncode == 0
+    return ESCAPES.sub("", seen.decode())
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "word " * 9}]
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps({'messages': turns})}\n" * 3000)
+    return tmp_path / "a.jsonl"
+
+
+def test_a_terminal_sees_how_much_is_done_and_the_time_left(records: Path, tmp_path: Path) -> None:
+    seen = on_stderr(["estimate", str(records), "-o", str(tmp_path / "l")], terminal=True)
+    megabytes = records.stat().st_size / 1e6
+    assert f" of {megabytes:,.1f} MB" in seen and "reading shards" in seen
+    assert "3,000 of 3,000 records" in seen
+    assert re.search(r"\d+:\d\d(:\d\d)? left|-:--:-- left", seen)
+
+
+def test_nothing_is_shown_elsewhere_or_if_quiet(records: Path, tmp_path: Path) -> None:
+    command = ["estimate", str(records), "-o", str(tmp_path / "l")]
+    for terminal, more in ((False, []), (True, ["--quiet"])):
+        assert not re.search("left|records|reading", on_stderr([*command, *more], terminal))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [1.5, 2.5, 4])
+def test_ctrl_c(tmp_path: Path, after: float) -> None:
+    turns = [{"role": "user", "content": "Hi " * 300}, {"role": "assistant", "content": "So."}]
+    line = json.dumps({"messages": turns}) + "\n"
+    for name, records in (("old", 100), ("many", 200_000)):
+        (tmp_path / f"{name}.jsonl").write_text(line * records)
+    lengths = tmp_path / "lengths"
+    old = estimate_lengths(str(tmp_path / "old.jsonl"), lengths, workers=1)
+    command = [sys.executable, "-m", "packidx_cli", "estimate", str(tmp_path / "many.jsonl")]
+    process = subprocess.Popen(
+        [*command, "-o", str(lengths), "--workers", "2"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(after)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.strip()) == (130, "packidx: stopped")
+    assert json.loads((lengths / "manifest.json").read_text())["fingerprint"] == old.fingerprint
+    for _ in range(100):  # its workers end, too
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    raise AssertionError("processes are left")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,38 +40,6 @@ def test_text_is_text(read: Read) -> None:
     """An answer that is JSON or a Python literal is trained byte for byte."""
     outcomes = read([{**ASKED, "answer": text} for text in TEXTS])
     assert [outcome.trained for outcome in outcomes] == [f"{text}<|im_end|>" for text in TEXTS]
-
-
-SAME: list[tuple[dict[str, Any], str]] = [
-    ({"answers": ["red"]}, "red"),
-    ({"answers": ["red", "red", ""]}, "red"),
-    ({"answer": ["red", "red"]}, "red"),
-    ({"answers": {"text": ["red", "red"], "answer_start": [1, 9]}}, "red"),
-    ({"answers": [{"answer": "red", "answer_confidence": "yes", "answer_id": 1}]}, "red"),
-    ({"answers": [5, 5]}, "5"),
-    ({"answer": "red", "answers": ["blue", "red"]}, "red"),
-    ({**IN_QUESTION, "options": ["red", "green", "blue"], "answer": "B"}, "B"),
-    ({"question": "1. red\n2. green", "choices": ["red", "green"], "answer": 2}, "2"),
-    ({"question": "2 + 2? (A) 3 (B) 4", "answer": 4}, "4"),
-    ({"question": "2 + 2? (A) 1 (B) 4 (C) 2", "answer": "2"}, "2"),
-    ({"question": "1. red\n2. green", "answer": "2"}, "2"),
-    ({"question": "Rows 1. and 2.5 of it?", "answer": 0}, "0"),
-    ({"answer": "red", "correct_answer": " Red", "is_correct": True, "label": 1}, "red"),
-    ({**IN_QUESTION, "answer": "B", "correct_answer": "green", "gt": "B. green"}, "B"),
-    ({**IN_QUESTION, "answer": "B. green", "correct_option": "b", "correct": "1"}, "B. green"),
-    (
-        {"prompt": "Which?", "response": "It is red, so the answer is 4.", "answer": "4"},
-        "It is red, so the answer is 4.",
-    ),
-    ({"answer": "red", "response": "", "ground_truth": ["red", "rose"]}, "red"),
-    ({"answer": "no", "label": 0, "expected_output": "3"}, "no"),
-    ({"answer": "red", "label": "colour", "is_true": 1, "gt_bbox": [1, 2]}, "red"),
-]
-
-
-def test_equal_answers_are_one(read: Read) -> None:
-    outcomes = read([{**ASKED, **record} for record, _ in SAME])
-    assert [each.trained for each in outcomes] == [f"{said}<|im_end|>" for _, said in SAME]
 
 
 RED = {"answers": ["red", "green"]}
@@ -184,17 +151,3 @@ def test_captions_that_may_be_wrong_are_rejected(read: Read, tmp_path: Path) -> 
     assert [each.reason for each in outcomes] == [reason for _, reason in CAPTIONS]
     (ignored,) = read([{"image": "a.png", **CAPTIONS[0][0]}], *root, "--ignore", "label")
     assert ignored.reason is None
-
-
-def test_text_in_a_table_is_text(
-    whole_processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from packidx_cli.main import main
-
-    (tmp_path / "a.csv").write_text('question,answer\nWhich?,"[""red"", ""blue""]"\n')
-    command = ["estimate", str(tmp_path / "a.csv"), "-o", str(tmp_path / "l"), "--json"]
-    command += ["--processor", str(whole_processors / "qwen2.5-vl"), "--show", "1"]
-    assert main(command) == 0
-    [sample] = json.loads(capsys.readouterr().out)["shown"]
-    trained = "".join(run["text"] for run in sample["runs"] if run["trained"])
-    assert trained == '["red", "blue"]<|im_end|>'

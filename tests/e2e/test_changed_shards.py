@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 from object_store import URL
-from torch.utils.data import DataLoader
 
 from packidx import open_index, plan_packs
 from packidx.errors import ChangedSource, SourceError
@@ -107,35 +106,6 @@ def write_tar(path: Path, words: list[str]) -> None:
             member = tarfile.TarInfo(f"{number:03d}.json")
             member.size = len(line)
             tar.addfile(member, io.BytesIO(line))
-
-
-def test_the_time_of_a_shard_decides_nothing(tmp_path: Path) -> None:
-    """Neither the lengths' fingerprint nor the snapshot's id; and nothing is counted anew."""
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(lines(WORDS))
-    ids = []
-    for time in (10**18, 10**18 + 1):
-        os.utime(path, ns=(time, time))
-        index = planned(tmp_path / str(time), path)
-        assert index.manifest["shards"][0]["mtime"] == time
-        ids.append((index.id, index.manifest["lengths"]["fingerprint"]))
-    assert ids[0] == ids[1]
-    counted = [estimate_lengths(str(path), tmp_path / "l", workers=1).existed for _ in range(2)]
-    os.utime(path, ns=(1, 1))
-    counted.append(estimate_lengths(str(path), tmp_path / "l", workers=1).existed)
-    assert counted == [False, True, True]
-
-
-def test_what_a_worker_sees_is_among_the_events(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(lines(WORDS))
-    dataset = PackedDataset(planned(tmp_path, path), encode)
-    rewrite(path, lines(OTHER))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert len(list(DataLoader(dataset, batch_size=None, num_workers=1))) == len(dataset)
-    (event,) = dataset.events.records
-    assert event["kind"] == "changed" and str(path) in event["error"]
 
 
 @pytest.mark.usefixtures("store")

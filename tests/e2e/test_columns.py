@@ -1,10 +1,11 @@
-"""Columns from the records to the report: what is stated is read, what is ignored is left out."""
+"""Columns that are named or ignored, token ids that are given, and the Hub."""
 
 from __future__ import annotations
 
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from packidx_cli.main import main
 from PIL import Image
+from transformers import AutoTokenizer
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
@@ -73,21 +75,6 @@ def test_what_is_stated_is_read_and_what_is_ignored_is_not(
     assert built == sum(lengths["length"]) and sum(lengths["num_images"]) == 9
 
 
-def test_columns_of_a_shard_alone_are_told_apart(tmp_path: Path) -> None:
-    talk = {"question": "What?", "answer": "That."}
-    for name, more in (("a-00000", {}), ("a-00001", {"note": 1}), ("a-00002", {"system": "Hm."})):
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps({**talk, **more}) + "\n")
-    paths = [str(tmp_path / f"a-0000{number}.jsonl") for number in range(3)]
-    together = estimate_lengths(paths, tmp_path / "l", workers=1)
-    used = dict.fromkeys(("question", "answer"), "text")
-    assert together.sources[0]["columns"] == {**used, "note": "carried", "system": "system"}
-    # What is taken over is known to have no `note`, though its source had one.
-    (tmp_path / "a-00001.jsonl").unlink()
-    left = estimate_lengths([paths[0], paths[2]], tmp_path / "l", workers=1)
-    assert left.reused is not None and left.reused.num_shards == 2
-    assert left.sources[0]["columns"] == {**used, "system": "system"}
-
-
 def test_a_recipe_keeps_what_is_stated_and_what_is_ignored(
     table: str, tmp_path: Path, processors: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,3 +86,24 @@ def test_a_recipe_keeps_what_is_stated_and_what_is_ignored(
     assert recipe["estimate"]["columns"] == {"images": "image_1,image_2"}
     assert recipe["estimate"]["ignore"] == ["options"]
     assert main(["pack", "packs/recipe.yaml", "--quiet"]) == 0
+
+
+TEXT = [11, 12, 13, 14]
+
+
+@pytest.mark.parametrize("pad", ["<|image_pad|>", "<|video_pad|>"])
+@pytest.mark.parametrize("more", [{}, {"labels": [-100, -100, -100, -100, 14]}])
+def test_ids_that_stand_for_media_are_refused(
+    pad: str, more: dict[str, Any], processors: Path, tmp_path: Path
+) -> None:
+    processor = processors / "qwen2.5-vl"
+    token = AutoTokenizer.from_pretrained(processor).convert_tokens_to_ids(pad)
+    ids = [TEXT[0], token, *TEXT[1:]]
+    records = [{"input_ids": TEXT}, {"input_ids": ids, **more}, {"input_ids": [*TEXT, 15]}]
+    data = tmp_path / "ids.jsonl"
+    data.write_text("".join(json.dumps(record) + "\n" for record in records))
+    command = ["estimate", str(data), "-o", str(tmp_path / "lengths"), "--workers", "1"]
+    assert main([*command, "--processor", str(processor)]) == 0
+    rows = pq.read_table(next((tmp_path / "lengths").glob("part-00000*"))).to_pylist()
+    assert [row["reason"] for row in rows] == [None, "media_token_in_text", None]
+    assert [row["length"] for row in rows if row["reason"] is None] == [4, 5]

@@ -38,26 +38,6 @@ def packed(*more: str) -> int:
     return main([*base, "--quiet", *more])
 
 
-def test_an_output_in_the_data_is_no_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert packed() == 0
-    capsys.readouterr()
-    assert packed("--json") == 0
-    made = json.loads(capsys.readouterr().out)
-    assert made["lengths"]["num_samples"] == 40
-    assert made["unchanged"] is True
-
-
-def test_a_folder_is_called_what_it_is(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert packed() == 0
-    capsys.readouterr()
-    assert main(["plan", "data/packs/lengths", "-o", "data/packs/lengths", "--capacity", "99"]) == 1
-    assert "holds manifest.json, which is of no index" in capsys.readouterr().err
-    assert main(["estimate", "data", "-o", "data/packs/index"]) == 1
-    assert "which is of no lengths table" in capsys.readouterr().err
-    assert main(["stats", "data/packs"]) == 0  # whose index is one below
-    assert "data/packs/index" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(("size", "steps"), [("4", 4), ("12", 6), ("64", 8)])
 def test_micro_steps_divide_any_global_batch(
     here: Path, capsys: pytest.CaptureFixture[str], size: str, steps: int
@@ -65,15 +45,6 @@ def test_micro_steps_divide_any_global_batch(
     assert packed("--global-batch", size, "--json") == 0
     made = json.loads(capsys.readouterr().out)
     assert made["plan"]["options"]["micro_steps"] == steps
-
-
-def test_copies_are_told_beside_the_share_that_is_lost(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    base = ["pack", "data", "--processor", "proc", "--capacity", "64", "-o", "data/packs"]
-    assert main([*base, "--mix", "chats=2"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "to be packed, each sample counted once (" in said
 
 
 def test_what_one_would_write_in_python(here: Path) -> None:
@@ -116,18 +87,6 @@ def test_a_dataset_takes_a_processors_name(
     assert "more setting" in settings_told[-1]
 
 
-def test_missing_images_and_where_they_were_looked_for(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    turns = [{"from": "human", "value": "<image>?"}, {"from": "gpt", "value": "a"}]
-    record = {"image": "img/0.png", "conversations": turns}
-    Path("data/more.jsonl").write_text(json.dumps(record) + "\n")
-    command = ["estimate", "data", "-o", "lengths", "--processor", "proc", "--max-rejected", "1"]
-    assert main([*command, "--media-root", "data"]) == 0
-    told = capsys.readouterr().err
-    assert "looked for in data; --media-root DIR names another folder" in told
-
-
 SCRIPT = """
 import packidx
 summary = packidx.estimate_lengths("data", "lengths", processor="proc", workers=2)
@@ -144,15 +103,6 @@ def test_a_script_needs_no_main_guard(here: Path) -> None:
     done = subprocess.run([sys.executable, "count.py"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{40 + 40 * 20 * 40} counted\n"
-
-
-def test_a_folder_that_holds_a_clone_is_not_taken_for_the_package(tmp_path: Path) -> None:
-    (tmp_path / "packidx").mkdir()
-    code = "import packidx; print(packidx.__file__)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == packidx.__file__
 
 
 def test_a_processor_itself_and_guessed_lengths(
@@ -232,13 +182,3 @@ def test_options_that_make_no_sense_say_what_to_write(
     packidx.estimate_lengths("data/chats.jsonl", "others", processor="proc", labels="last")
     assert main(["plan", "others", "-o", "index", "--continue", "state.json"]) == 1
     assert index.snapshot.lengths.fingerprint[:12] + ", others has" in capsys.readouterr().err
-
-
-def test_plan_tells_of_packs_without_media(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lengths, plan = str(tmp_path / "l.parquet"), ["-o", str(tmp_path / "i"), "--capacity", "8"]
-    pl.DataFrame({"length": [8, 8, 8], "num_images": [0, 0, 1]}).write_parquet(lengths)
-    assert main(["plan", lengths, *plan]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "no media 2 of 3 packs have no image and no video: DDP and FSDP wait" in said

@@ -12,9 +12,8 @@ import pytest
 import torchvision_cpu  # noqa: F401  (before transformers)
 import transformers
 import trl
-from read_back import Outcome, read_back
+from read_back import read_back
 
-Read = Callable[..., list[Outcome]]
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 END = "<|im_end|>"
 PLAIN = (

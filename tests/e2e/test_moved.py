@@ -1,18 +1,22 @@
-"""Data that has changed place or content between counting, planning and reading."""
+"""Data that has moved, and media roots."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from packidx import estimate_lengths, plan_packs
+from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import BadRecord
+from packidx.records.fetch import Fetcher
+from packidx.records.media.opener import open_media
+from packidx.records.media.paths import MediaRoot
 from packidx.torch import PackedDataset
 
 
@@ -58,25 +62,57 @@ def test_roots_lead_to_absolute_media_too(tmp_path: Path, confined: bool, scheme
         PackedDataset(tmp_path / "i", encode)[0]
 
 
-def test_a_dot_places_all_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_image(tmp_path / "data" / "img" / "a.png")
-    write(tmp_path / "data" / "d.jsonl", record("img/a.png"))
-    monkeypatch.chdir(tmp_path / "data")
-    estimate_lengths("d.jsonl", tmp_path / "l", workers=1)
-    plan_packs(tmp_path / "l", tmp_path / "i", capacity=1000)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(Exception, match="say where it is now"):
-        PackedDataset(tmp_path / "i", encode)[0]
-    dataset = PackedDataset(tmp_path / "i", encode, roots={".": str(tmp_path / "data")})
-    assert len(dataset[0].joined()["input_ids"]) == 503
+SECRET = (90, 70)
 
 
-def test_an_image_that_is_gone_is_named(tmp_path: Path) -> None:
-    image = Path(make_image(tmp_path / "a.png"))
-    shard = write(tmp_path / "data.jsonl", record("a.png"))
-    estimate_lengths(shard, tmp_path / "l", workers=1)
-    plan_packs(tmp_path / "l", tmp_path / "i", capacity=1000)
-    image.unlink()
-    with pytest.raises(BadRecord, match="a.png") as caught:
-        PackedDataset(tmp_path / "i", encode)[0]
-    assert "data.jsonl#0" in "".join(caught.value.__notes__)
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "outside" / "in").mkdir(parents=True)
+    (tmp_path / "root").mkdir()
+    Image.new("RGB", SECRET).save(tmp_path / "outside" / "in" / "a.png")
+    return tmp_path / "root"
+
+
+def opened(ref: Any, root: MediaRoot, moved: Callable[[str], str] = str) -> Any:
+    record = {"messages": [{"role": "user", "content": "<image>?"}], "images": [ref]}
+    return open_media(record, root, moved)["images"][0].size
+
+
+def test_without_a_media_root_a_shard_has_its_own_folder(root: Path) -> None:
+    """What is rejected says what to type for it, and that is enough, for the reader, too."""
+    secret = root.parent / "outside" / "in" / "a.png"
+    (root / "linked.png").symlink_to(secret)
+    texts = [str(secret), "linked.png", "../outside/in/a.png"]
+    turns = [{"role": "user", "content": "<image>"}, {"role": "assistant", "content": "So."}]
+    (root / "a.jsonl").write_text(
+        "".join(f"{json.dumps({'messages': turns, 'images': [one]})}\n" for one in texts)
+    )
+    outside = str(secret.parent)
+    (secret.parent / "none").mkdir()
+    places = [str(secret.parent / "none"), outside]
+    for number, (options, rejected) in enumerate(
+        [
+            ({}, {"media_outside_root": 3}),
+            ({"media_root": root}, {"media_outside_root": 3}),
+            ({"media_root": outside}, {"media_outside_root": 1, "missing_media": 1}),
+            ({"remote_media": places, "media_root": root}, {}),
+            ({"remote_media": [outside]}, {}),
+        ]
+    ):
+        output = root.parent / f"lengths-{number}"
+        assert estimate_lengths(str(root / "a.jsonl"), output, **options).rejected == rejected
+        rows = pq.read_table(next(output.glob("part-00000*"))).to_pylist()
+        typed = ["--media-root" if number == 0 else "--remote-media", *["--remote-media"] * 2]
+        for row, option in zip(rows, typed if number < 2 else (), strict=number < 2):
+            assert f": allow it with {option} {outside} if the data is" in row["detail"]
+    plan_packs(output, root.parent / "i", capacity=4096)
+    moved = root.parent / "moved"
+    secret.parent.rename(moved)
+    (root / "linked.png").unlink(), (root / "linked.png").symlink_to(moved / "a.png")
+    index = open_index(root.parent / "i", {outside: str(moved)})
+    for sample in index.pack(0).samples:
+        place = Fetcher(index).record(sample).root
+        for ref in (str(secret), str(moved / "a.png"), "linked.png"):
+            assert opened(ref, place, index.resolve) == SECRET
+        with pytest.raises(BadRecord, match="media_outside_root"):
+            opened(str(root.parent / "other.png"), place, index.resolve)

@@ -237,18 +237,6 @@ def test_images_inside_tables(data: Path, reader: Reader, as_jsonl: dict[str, st
     check(reader(sources))
 
 
-def test_images_in_lmdb(data: Path, reader: Reader, as_jsonl: dict[str, str]) -> None:
-    with lmdb.open(str(data / "db.lmdb")) as database, database.begin(write=True) as put_in:
-        for path in data.glob("*.png"):
-            put_in.put(path.name.encode(), path.read_bytes())
-    records = [{**r, "images": [f"db.lmdb::{name}" for name in r["images"]]} for r in CHATS]
-    sources = {kind: put(data, "data", kind, records) for kind in ("jsonl", "parquet", "csv")}
-    index = reader.plan({**sources, **as_jsonl}, media_root=data)
-    check(reader.read(index))
-    data.rename(data.parent / "moved")
-    check(reader.read(index, {str(data): str(data.parent / "moved")}))
-
-
 def test_a_meta_file(data: Path, reader: Reader) -> None:
     """Each data set with columns, tags, a media folder and a ratio of its own."""
     (data / "media").mkdir()
@@ -355,45 +343,7 @@ def test_videos(data: Path, frames: list[str], reader: Reader) -> None:
     assert read["stated"]["a"].pixels == read["frames"]["a"].pixels
 
 
-def test_videos_inside_tables(data: Path, frames: list[str], reader: Reader) -> None:
-    def inside(name: str) -> dict[str, Any]:
-        return {"bytes": (data / name).read_bytes(), "path": None}
-
-    clips = [clip_chat("a", inside("clip.mp4")), clip_chat("b", *[inside("clip.mp4")] * 2)]
-    lists = [clip_chat("a", [inside(name) for name in frames])]
-    found = reader(
-        {
-            "file": put(data, "file", "jsonl", [clip_chat("a", "clip.mp4")]),
-            "twice": put(data, "twice", "jsonl", [clip_chat("b", "clip.mp4", "clip.mp4")]),
-            "frames": put(data, "frames", "jsonl", [clip_chat("a", frames)]),
-            "clips": put(data, "clips", "parquet", clips),
-            "lists": put(data, "lists", "arrow", lists),
-        }
-    )
-    assert found["clips"] == {**found["file"], **found["twice"]}
-    assert found["lists"] == found["frames"]
-
-
 # -- what options and mixes state -----------------------------------------------------------------
-
-
-def test_what_a_plan_does_with_a_data_set_changes_no_fingerprint(data: Path) -> None:
-    put(data, "own", "json", [own(record) for record in CHATS])
-    (data / "elsewhere").mkdir()
-    for path in data.glob("*.png"):
-        (data / "elsewhere" / path.name).write_bytes(path.read_bytes())
-
-    def fingerprint(**entry: Any) -> str:
-        entry = {"file_name": "own.json", "columns": COLUMNS, "tags": TAGS, **entry}
-        (data / "meta.json").write_text(json.dumps({"own": entry}))
-        summary = estimate_lengths(str(data / "meta.json"), data.parent / "out", workers=1)
-        assert (summary.existed, summary.num_rejected) == (False, 0)
-        return summary.fingerprint
-
-    plain = fingerprint()
-    assert fingerprint(sample_ratio=0.5) == plain
-    assert fingerprint(media_dir=str(data)) == fingerprint(media_dir="elsewhere") != plain
-    assert fingerprint(columns={"messages": "chat", "images": "pics"}) != plain
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from object_store import URL, Store, object_store
 from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import BadRecord, MissingExtraError, SourceError
+from packidx.errors import BadRecord, SourceError
 from packidx.io import storage
 from packidx.torch import PackedDataset
 
@@ -76,20 +76,6 @@ def shard(tmp_path: Path) -> str:
     return path
 
 
-@pytest.mark.parametrize("confined", [True, False])
-def test_a_record_alone_sends_nobody_to_a_store(
-    store: Store, tmp_path: Path, shard: str, confined: bool
-) -> None:
-    store.forget()
-    root = str(tmp_path / "data") if confined else None
-    estimate_lengths(shard, tmp_path / "l", media_root=root, workers=1)
-    assert reasons(tmp_path / "l") == [None] + ["media_remote"] * (len(REFERENCES) - 1)
-    assert store.requests == []
-    (part,) = (tmp_path / "l").glob("part-*")
-    details = pq.read_table(part)["detail"].to_pylist()
-    assert f"allow it with --remote-media {IMAGES}/in/ if" in details[1]
-
-
 @pytest.mark.parametrize("prefix", [IMAGES, f"{IMAGES}/", f"{URL}/chats/../images"])
 @pytest.mark.parametrize("confined", [True, False])
 def test_what_is_allowed_is_below_the_prefix_by_whole_names(
@@ -149,25 +135,6 @@ def test_a_plan_that_was_allowed_nothing_reads_nothing(store: Store, tmp_path: P
     with pytest.raises(BadRecord, match="media_remote"):
         PackedDataset(tmp_path / "i", encode)[0]
     assert store.requests == []
-
-
-UNUSABLE = {
-    "images/": (SourceError, "images/ is not a folder, and no URL of an object store"),
-    "s3://": (SourceError, "s3:// is not a folder, and no URL"),
-    "webhdfs://host/images": (SourceError, "webhdfs cannot be used"),
-    "nowhere://host/images": (SourceError, "Protocol not known: nowhere"),
-    "gs://corpus/images": (MissingExtraError, "gs://corpus/images needs a package"),
-    "s3://key:secret@corpus/images": (SourceError, "has a password in it"),
-}
-
-
-@pytest.mark.parametrize("prefix", UNUSABLE)
-def test_prefixes_that_cannot_be_used(tmp_path: Path, shard: str, prefix: str) -> None:
-    kind, words = UNUSABLE[prefix]
-    with pytest.raises(kind, match=words) as caught:
-        estimate_lengths(shard, tmp_path / "l", remote_media=[prefix], workers=1)
-    assert "secret" not in str(caught.value)
-    assert not (tmp_path / "l").exists()
 
 
 @pytest.mark.parametrize("code", ["InvalidToken", "InvalidRequest", "AuthorizationHeaderMalformed"])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +15,11 @@ import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from clips import write_clip
 from object_store import Store
-from packidx_cli.main import main
 from PIL import Image
 from record_files import chats, write
 
 from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
-from packidx.io import cache
 from packidx.records.shards import short_names
 from packidx.records.sources.find_shards import find_shards
 from packidx.torch import PackedDataset, PackSampler
@@ -161,18 +157,6 @@ def test_lengths_have_the_same_bytes(counted: Path, there: str) -> None:
     }
 
 
-def test_shards_are_copied_once(store: Store, here: Path, there: str, tmp_path: Path) -> None:
-    kinds = [kind for kind in KINDS if kind != "tar"]
-    for kind in kinds:  # none of these is in the cache
-        shutil.copytree(here / "kinds" / kind, tmp_path / "once" / kind)
-    url = store.put_tree(tmp_path / "once", "once")
-    store.forget()
-    estimate_lengths([f"{url}/{kind}" for kind in kinds], tmp_path / "out", workers=1)
-    for kind in kinds:
-        size = (here / "kinds" / kind / f"data.{kind}").stat().st_size
-        assert store.read(f"once/{kind}/data.{kind}") == size, kind
-
-
 def test_large_images_are_counted_by_their_headers(store: Store, tmp_path: Path) -> None:
     """Of images of a megabyte: the bytes and the requests that each takes, also in a tar."""
     images, endings = 12, ("jpg", "png")
@@ -198,17 +182,6 @@ def test_a_tar_of_small_samples_is_read_through(store: Store, tmp_path: Path) ->
     assert estimate_lengths(url, tmp_path / "out", workers=1).num_rejected == 0
     gets = [one.nbytes for one in store.requests if one.method == "GET" and ".tar" in one.path]
     assert len(gets) <= 4 + 3 * size / (1 << 20) and max(gets) <= 1 << 20, gets
-
-
-def test_cut_connections_are_tried_again(store: Store, counted: Path, here: Path) -> None:
-    url = store.put_tree(here / "kinds", "cut")
-    sources = [f"{kind}={url}/{kind}/data.{kind}" for kind in ("jsonl", "tar", "parquet")]
-    store.cuts += ["data.jsonl", "data.tar", "data.tar", "jsonl/3.png", "data.parquet"]
-    estimate_lengths(sources, counted / "cut", workers=1)
-    assert not store.cuts
-    local = [f"{kind}={here}/kinds/{kind}/data.{kind}" for kind in ("jsonl", "tar", "parquet")]
-    estimate_lengths(local, counted / "uncut", workers=1)
-    assert tables(counted / "cut") == tables(counted / "uncut")
 
 
 def test_videos_and_frames(
@@ -299,37 +272,3 @@ def test_a_reader_moves_what_it_uses(
         assert gets == {"files": 2 * images, "tar": images, "parquet": 4}[kind]
         heads = sum(one.method == "HEAD" for one in store.requests)
         assert heads == {"files": 4, "tar": 4, "parquet": 8}[kind]  # a copy is asked for again
-
-
-DAMAGE: dict[str, Callable[[bytes], bytes]] = {
-    "flipped": lambda data: data[:-20] + bytes([data[-20] ^ 1]) + data[-19:],
-    "cut": lambda data: data[:-20],
-    "emptied": lambda data: b"",
-}
-
-
-@pytest.mark.parametrize("is_noticed", [True, False], ids=["written", "rotten"])
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("kind", ["parquet", "arrow", "csv.gz", "jsonl"])
-def test_a_damaged_copy_in_the_cache_is_fetched_again(
-    there: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    damage: str,
-    is_noticed: bool,
-) -> None:
-    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
-    cache.forget()
-    shard = f"{there}/kinds/{kind}/data.{kind}"
-    for name in ("one", "two"):
-        command = ["estimate", shard, "-o", str(tmp_path / name), "--workers", "1", "--fresh"]
-        assert main([*command, "--quiet"]) == 0
-        copies = list((tmp_path / "cache/files").glob("*/[!.]*"))
-        assert len(copies) == 1 + (kind == "csv.gz")
-        for copy in copies:
-            status = copy.stat()
-            copy.write_bytes(DAMAGE[damage](copy.read_bytes()))
-            if not is_noticed:
-                os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert tables(tmp_path / "two") == tables(tmp_path / "one")

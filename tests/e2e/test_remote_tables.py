@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 from torch_packs import SyntheticEncode
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import FormatError, NotFoundInIndex, OptionError
+from packidx.errors import FormatError, NotFoundInIndex
 from packidx.format.index import manifest_path
 from packidx.index import Index, snapshot_ids
 from packidx.inspect.verify import files_check, verify
@@ -33,7 +33,7 @@ from packidx.io import storage
 from packidx.io.copies import local_copies
 from packidx.lengths.parts import first_rejected
 from packidx.lengths.table import read_lengths
-from packidx.torch import PackedDataset, PackSampler
+from packidx.torch import PackedDataset
 
 OPTIONS: dict[str, Any] = {"capacity": 512, "window": 1}  # shards
 BARE = OPTIONS | {"window": 100}  # samples
@@ -196,23 +196,6 @@ def test_a_reader_asks_only_for_what_it_needs(tmp_path: Path, url: str, store: S
     assert len(pickle.dumps(index)) < 500
 
 
-def test_continue(tmp_path: Path, url: str) -> None:
-    for place in (str(tmp_path), url):
-        shards = [talks(tmp_path / f"{n}.jsonl", 150, 1000 * n) for n in range(2)]
-        estimate_lengths(shards, f"{place}/lengths", workers=1)
-        first = open_index(plan_packs(f"{place}/lengths", f"{place}/index", **OPTIONS).path)
-        state = PackSampler(open_index(first.path), global_batch=4).state_at(1)
-        resume = (open_index(first.path), state)
-        plan_packs(f"{place}/lengths", f"{place}/index", resume=resume, capacity=256)
-    local, stored = open_index(tmp_path / "index"), open_index(f"{url}/index")
-    assert snapshot_ids(f"{url}/index") == snapshot_ids(tmp_path / "index")
-    assert len(snapshot_ids(f"{url}/index")) == 2
-    assert stored.id == local.id and tables(stored) == tables(local)
-    parent = open_index(f"{url}/index@{stored.manifest['parent']}")
-    assert parent.pack(0) == first.pack(0)
-    assert files_check(parent).ok
-
-
 def test_what_is_damaged_is_found_and_made_whole(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,20 +288,6 @@ def whole(url: str) -> str:
     return table.fingerprint()
 
 
-def test_nothing_of_others_is_touched(tmp_path: Path, url: str, store: Store) -> None:
-    shard, lengths = talks(tmp_path / "a.jsonl", 20), bare(tmp_path / "l.parquet")
-    storage.write(f"{url}/thesis.tex", b"years of work")
-    storage.write(f"{url}/file", b"a file")
-    for output in (url, f"{url}/file", "s3://nobodys/lengths"):
-        with pytest.raises(OptionError):
-            estimate_lengths(shard, output, workers=1)
-        with pytest.raises(OptionError):
-            plan_packs(lengths, output, **BARE)
-    assert storage.names(url) == ["file", "thesis.tex"]
-    changes = {one.method for one in store.requests[-200:] if url.rpartition("/")[2] in one.path}
-    assert "DELETE" not in changes
-
-
 @pytest.mark.parametrize(
     ("command", "said"),
     [
@@ -377,19 +346,3 @@ def test_workers_read_an_index_in_the_bucket(
         assert ids.tolist() == expected.tolist()
     size = sum(file.nbytes for file in local.files())
     assert store.read(".parquet") <= size * (how == "spawn")  # once for all workers, or before
-
-
-def test_a_damaged_copy_is_fetched_again(
-    tmp_path: Path, url: str, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
-    plan_packs(bare(tmp_path / "x.parquet"), f"{url}/index", **BARE)
-    expected = packs(open_index(f"{url}/index"))
-    copies = list((tmp_path / "cache" / "files").glob("*/[!.]*"))
-    assert copies
-    for copy in copies:
-        content = bytearray(copy.read_bytes())
-        content[len(content) // 2] ^= 1
-        copy.unlink()
-        copy.write_bytes(content)
-    assert packs(open_index(f"{url}/index")) == expected

@@ -157,26 +157,6 @@ def ids_of(data: Path, row: dict[str, Any], encode: Any) -> torch.Tensor:
     return torch.as_tensor(encode(record)["input_ids"]).flatten()
 
 
-class OwnEncode:
-    """Tokens of the user's own making, trained here and there."""
-
-    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        rng = np.random.default_rng(len(record["id"]) + int(record["id"][5:]))
-        ids = rng.integers(1, 90, 700 * (1 + int(record["id"][5:]) % 5))
-        trained = np.repeat(rng.integers(0, 2, len(ids) // 50), 50).astype(bool)
-        return {"input_ids": ids, "labels": np.where(trained, ids, -100)}
-
-
-def test_label_tokens_of_pieces_by_an_encoder_of_the_user(tmp_path: Path) -> None:
-    records = [{"id": f"talk-{n}", "text": "a"} for n in range(20)]
-    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, records)))
-    estimate_lengths(str(tmp_path / "own.jsonl"), tmp_path / "lengths", encode=OwnEncode())
-    plan_packs(tmp_path / "lengths", tmp_path / "i", capacity=1100, on_long="split")
-    index = open_index(tmp_path / "i")
-    assert len(read_all(index, OwnEncode())) > 30
-    assert index.manifest["result"]["num_tokens_lost"] == 0
-
-
 @pytest.mark.parametrize(("on_long", "trained"), [("truncate", []), ("split", [81, 19])])
 def test_short_samples_are_cut_where_labels_are(
     on_long: str, trained: list[int], processors: Path, tmp_path: Path

@@ -5,17 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from clips import write_clip
 from tar_chats import (
-    CHATS,
-    DIALECTS,
-    Record,
     dumped,
-    members_of,
     picture,
     put,
     turns,
@@ -28,49 +22,6 @@ from packidx.torch import PackedDataset
 
 def estimate(source: Path | str, output: Path, **options: Any) -> Any:
     return estimate_lengths(str(source), output, **{"workers": 1, **options})
-
-
-def as_files(folder: Path) -> Path:
-    """`CHATS` as JSON Lines with image files."""
-    lines = []
-    for key, (record, images) in CHATS.items():
-        for name, data in images.items():
-            (folder / f"{key}.{name}").parent.mkdir(parents=True, exist_ok=True)
-            (folder / f"{key}.{name}").write_bytes(data)
-        named = [f"{key}.{name}" for name in images]
-        lines.append(dumped({"id": key, **record, "images": named}))
-    (folder / "chats.jsonl").write_bytes(b"\n".join(lines))
-    return folder / "chats.jsonl"
-
-
-@pytest.fixture(scope="module")
-def counted(tmp_path_factory: pytest.TempPathFactory, processors: Path) -> Path:
-    """A table of `CHATS` as files and as tars; the tars lie apart."""
-    folder = tmp_path_factory.mktemp("wds")
-    (folder / "data").mkdir()
-    inputs = {"files": as_files(folder / "data")}
-    for name in DIALECTS:
-        inputs[name] = put(folder / "tars" / f"{name}.tar", members_of(name))
-    processor = str(processors / "qwen2.5-vl")
-    named = [f"{name}={path}" for name, path in inputs.items()]
-    estimate_lengths(named, folder / "all", processor=processor, workers=1)
-    return folder
-
-
-@pytest.mark.parametrize("name", DIALECTS)
-def test_lengths_from_tars_equal_lengths_from_files(counted: Path, name: str) -> None:
-    rows = pq.read_table(sorted((counted / "all").glob("part-*.parquet"))).to_pylist()
-    own = ("sample_id", "shard", "offset", "nbytes", "source")
-
-    def of(source: str) -> list[Record]:
-        found = [row for row in rows if row["source"] == source]
-        return [{k: v for k, v in row.items() if k not in own} for row in found]
-
-    expected = of("files")
-    assert [row["key"] for row in expected] == list(CHATS)
-    assert sum(row["num_images"] for row in expected) == 24
-    assert {(row["status"], row["method"]) for row in expected} == {("ok", "exact")}
-    assert of(name) == expected
 
 
 def test_clips_and_frames_from_tars_equal_those_from_files(

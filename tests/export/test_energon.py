@@ -235,19 +235,6 @@ def test_what_a_record_becomes(name: str) -> None:
         assert (again.input_ids, again.labels) == (was.input_ids, was.labels)
 
 
-def test_copies(tmp_path: Path) -> None:
-    folder = tars(tmp_path / "web")
-    index = planned(tmp_path, f"web={folder}", mix=["web=2"])
-    export_energon(index, tmp_path / "out", workers=1)
-    lines, opened = lines_of(tmp_path / "out"), open_index(index)
-    assert len(lines) == opened.num_packs
-    for line in lines:
-        pack = opened.pack(line["pack_id"])
-        copies = [one.get("copy", 0) for one in line["samples"]]
-        assert copies == [one.copy for one in pack.samples]
-    assert {one.get("copy") for line in lines for one in line["samples"]} == {None, 1}
-
-
 # -- where it says that the media are --------------------------------------------------------------
 
 
@@ -297,16 +284,6 @@ def test_folders_that_are_not_ready(tmp_path: Path) -> None:
     [_] = export_energon(index, tmp_path / "out2", workers=1).warnings  # of guessed lengths
     (meta / ".info.yaml").write_text("[]")
     refused(index, tmp_path / "out4", "has no shard_counts")
-
-
-def test_data_that_has_moved(index: Path, tmp_path: Path) -> None:
-    old = index.parent / "tars"
-    (tmp_path / "new").symlink_to(old)
-    export_energon(index, tmp_path / "one", workers=1)
-    export_energon(index, tmp_path / "two", roots={str(old): f"{tmp_path}/new"}, workers=1)
-    assert f"src: {tmp_path}/new\n" in metadataset(tmp_path / "two")
-    one, two = contents(tmp_path / "one"), contents(tmp_path / "two")
-    assert one["packs.jsonl"] == two["packs.jsonl"]
 
 
 def test_names_of_stores() -> None:
@@ -441,15 +418,3 @@ def test_keys_by_which_energon_finds_two_samples(case: str, tmp_path: Path) -> N
     with pytest.raises(OptionError, match="have two samples"):
         export_energon(index, tmp_path / "packs")
     assert not (tmp_path / "packs").exists()
-
-
-def test_turns_that_are_not_trained_on_say_so(processors: Path, tmp_path: Path) -> None:
-    talk = {"messages": [*turns("Why?"), *turns("And why?")]}
-    put(tmp_path / "s-0.tar", [("0.json", dumped(talk))])
-    given: dict[str, Any] = {"processor": processors / "qwen2.5-vl", "labels": "last"}
-    estimate_lengths(str(tmp_path / "s-0.tar"), tmp_path / "lengths", workers=1, **given)
-    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=2000)
-    export_energon(tmp_path / "index", tmp_path / "packs")
-    (line,) = lines_of(tmp_path / "packs")
-    said = [turn.get("train") for turn in line["samples"][0]["json"]["messages"]]
-    assert said == [None, False, None, None]

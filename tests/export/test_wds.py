@@ -24,7 +24,6 @@ import pytest
 from clips import write_clip
 from dying import dying
 from export_files import contents, picture
-from packidx_cli.main import main
 from PIL import Image
 from record_files import tar_of
 from webdataset import tariterators
@@ -319,25 +318,6 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Index:
     return index
 
 
-def shards_of(folder: Path) -> list[dict[str, Any]]:
-    return list(json.loads((folder / ".packidx.json").read_text())["shards"])
-
-
-def test_shards_are_bounded_by_size(many: Index, tmp_path: Path) -> None:
-    export_wds(many, tmp_path / "whole")
-    [whole] = [shard["bytes"] for shard in shards_of(tmp_path / "whole")]
-    export_wds(many, tmp_path / "size", max_size=whole // 5)
-    shards = shards_of(tmp_path / "size")
-    assert {shard["num_packs"] for shard in shards[:-1]} == {4} or len(shards) > 4
-    for shard in shards:
-        assert shard["bytes"] == (tmp_path / "size" / shard["path"]).stat().st_size <= whole // 5
-    assert min(s["bytes"] for s in shards[:-1]) + whole // 20 > whole // 5  # none ends early
-    export_wds(many, tmp_path / "alone", max_size="1KB")  # below one pack
-    assert [shard["num_packs"] for shard in shards_of(tmp_path / "alone")] == [1] * 24
-    ids = [pack["json"]["_meta"]["pack_id"] for pack in packs_of(tmp_path / "alone")]
-    assert ids == list(range(24))
-
-
 def test_kinds_stay_apart_where_the_plan_keeps_them_apart(
     data: tuple[Path, dict[str, list[bytes]]], tmp_path: Path
 ) -> None:
@@ -393,36 +373,6 @@ def test_media_that_have_changed_are_not_exported(
     with pytest.raises(ChangedSource, match="is not the one that was counted"):
         export_wds(tmp_path / "index", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-# label policy -> which of the assistant's turns say that they are not trained on, and a warning
-LABELS = {
-    "all": ([None, None, None], 0),
-    "last": ([False, None, None], 0),
-    "last,no-eot": ([False, None, None], 1),
-}
-
-
-@pytest.mark.parametrize("labels", LABELS)
-def test_turns_that_are_not_trained_on_say_so(
-    labels: str, processors: Path, tmp_path: Path
-) -> None:
-    talks = [[ASK, SAY, ASK, SAY], [ASK, {**SAY, "train": True}]]
-    (tmp_path / "x.jsonl").write_text("\n".join(json.dumps({"messages": talk}) for talk in talks))
-    given: dict[str, Any] = {"processor": processors / "qwen2.5-vl", "labels": labels}
-    estimate_lengths(str(tmp_path / "x.jsonl"), tmp_path / "lengths", workers=1, **given)
-    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=4000)
-    summary = export_wds(tmp_path / "index", tmp_path / "out")
-    (pack,) = packs_of(tmp_path / "out")
-    meta = pack["json"]["_meta"]
-    said = dict(zip(meta["sample_ids"], meta["records"], strict=True))
-    flags, num_warnings = LABELS[labels]
-    assert len(summary.warnings) == num_warnings
-    assert said[1]["messages"][1]["train"] is True
-    if labels == "all":
-        assert said[0] is None
-    else:
-        assert [said[0]["messages"][n].get("train") for n in (1, 3)] == flags[:2]
 
 
 DYING = dying("import packidx.export.wds, packidx.records.shards, webdataset")
@@ -518,18 +468,3 @@ def test_an_export_does_not_replace_what_is_exported(many: Index, tmp_path: Path
     for output in (tmp_path / "data", tmp_path / "index", tmp_path / "index" / "x"):
         with pytest.raises(OptionError, match="name another folder|name a folder outside"):
             export_wds(index, output)
-
-
-def test_the_command(many: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["export", "wds", f"{many.path}@{many.id[:8]}", "-o", str(tmp_path / "out")]
-    assert main([*command, "--max-size", "20KB"]) == 0
-    out, err = capsys.readouterr()
-    assert err == "" and "24 of snapshot" in out and "48" in out
-    assert main([*command, "--json"]) == 1
-    assert "is never overwritten" in capsys.readouterr().err
-    command[-1] += "2"
-    assert main([*command, "--json"]) == 0
-    summary = json.loads(capsys.readouterr().out)
-    assert (summary["num_packs"], summary["num_shards"], summary["num_media"]) == (24, 1, 48)
-    assert main([*command, "--max-size", "big"]) == 1
-    assert "max-size is 'big': say it like 1GB" in capsys.readouterr().err

@@ -11,7 +11,6 @@ from object_store import URL, Store
 from record_files import chats, tar_of
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import OptionError
 from packidx.export.wds import export_wds
 from packidx.index import Index
 from packidx.io import storage, urls
@@ -70,28 +69,3 @@ def test_the_bytes_are_those_of_a_local_run(
     summary = export_wds(remote, f"{URL}/out", max_size="10KB")
     assert not store.cuts and summary.num_shards > 1
     assert stored(f"{URL}/out") == expected
-
-
-def test_only_what_is_needed_is_read(indexes: list[Index], store: Store, data: Path) -> None:
-    """The ranges of the samples in the tar, each once."""
-    store.forget()
-    export_wds(indexes[1], f"{URL}/once")
-    samples = (data / "tars.tar").stat().st_size
-    assert samples * 0.9 < store.read("/data/tars.tar") <= samples * 1.2
-
-
-def test_nothing_is_replaced(indexes: list[Index], store: Store) -> None:
-    url = f"{URL}/again"
-    storage.write(f"{url}/mine.txt", b"mine")
-    with pytest.raises(OptionError, match=r"holds mine.txt"):
-        export_wds(indexes[0], url)
-    storage.remove(f"{url}/mine.txt")
-    export_wds(indexes[0], url, max_size="1KB")
-    before = stored(url)
-    with pytest.raises(OptionError, match="which is never overwritten"):
-        export_wds(indexes[0], url)
-    assert stored(url) == before
-    with pytest.raises(OptionError, match="which is exported: name another folder"):
-        export_wds(indexes[1], f"{URL}/plan")
-    with pytest.raises(OptionError, match="there is no bucket s3://none-such"):
-        export_wds(indexes[0], "s3://none-such/out")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import pickle
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -138,42 +136,6 @@ def test_opening_reads_the_manifest_alone(index: Index) -> None:
     assert opened.pack(0) == by_tables(index)[0]
 
 
-def read_packs(index: Index, numbers: list[int]) -> list[Pack]:
-    return [index.pack(number) for number in numbers]
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_processes_read_at_once_what_was_opened_before(in_pieces: Index, method: str) -> None:
-    expected = by_tables(in_pieces)
-    order = np.random.default_rng(2).integers(0, len(expected), 3000).tolist()
-    in_pieces.pack(order[0])
-    context = multiprocessing.get_context(method)
-    with context.Pool(2, initializer=keep, initargs=(in_pieces,)) as pool:
-        results = [pool.apply_async(read_kept, (order[at::2],)) for at in range(2)]
-        mine = read_packs(in_pieces, order)
-        assert mine == [expected[number] for number in order]
-        for at, result in enumerate(results):
-            assert result.get(60) == [expected[number] for number in order[at::2]]
-
-
-_kept: list[Index] = []
-
-
-def keep(index: Index) -> None:
-    _kept.append(index)  # a fork inherits it with its open files, a spawned process its path
-
-
-def read_kept(numbers: list[int]) -> list[Pack]:
-    return read_packs(_kept[-1], numbers)
-
-
-def test_columns_of_a_later_version_are_ignored(index: Index) -> None:
-    expected = by_tables(index)
-    for name in ("packs", "samples"):
-        rewrite(index, name, lambda table: table.add_column(3, "new", [[None] * table.num_rows]))
-    assert read_packs(open_index(index.path), [0, 9]) == [expected[0], expected[9]]
-
-
 def rolled(table: pa.Table) -> pa.Table:
     """Every row where the one before was."""
     return pa.concat_tables([table.slice(1), table.slice(0, 1)])
@@ -199,26 +161,6 @@ def test_an_opened_index_pickles_as_its_path(index: Index) -> None:
     data = pickle.dumps(index)
     assert len(data) < 500
     assert pickle.loads(data).pack(3) == index.pack(3)
-
-
-def test_ids_may_be_shortened_but_not_ambiguous(index: Index, tmp_path: Path) -> None:
-    path = index.path
-    assert open_index(f"{path}@{index.id}").id == index.id
-    assert open_index(f"{path}@{index.id[:8]}").id == index.id
-    other = "0" if index.id[-1] != "0" else "1"
-    shutil.copy(path_of(index), path_of(index).with_stem(index.id[:-1] + other))
-    with pytest.raises(NotFoundInIndex, match="2 snapshots"):
-        open_index(f"{path}@{index.id[:8]}")
-    for wrong in (f"{path}@zzz", f"{path}@"):
-        with pytest.raises(NotFoundInIndex, match="no snapshot"):
-            open_index(wrong)
-
-
-def test_a_folder_may_have_an_at_sign_in_its_name(index: Index, tmp_path: Path) -> None:
-    moved = tmp_path / "me@work"
-    shutil.copytree(index.path, moved)
-    assert open_index(moved).id == index.id
-    assert open_index(f"{moved}@{index.id[:6]}").id == index.id
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The views of `packidx sql` tell what the tables, the manifest and the sampler tell."""
+"""Views of `packidx sql`, those of a log included."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from packidx_cli.main import main
 
 from packidx import open_index, plan_packs
-from packidx.errors import NotFoundInIndex, OptionError
+from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceError
+from packidx.format.step_log import STEP_LOG, part_name
 from packidx.index import Index
 from packidx.index.tables import STEPS
+from packidx.inspect.sql import asked
 from packidx.torch import PackSampler
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -109,18 +111,6 @@ def test_sql_and_python_have_the_same_rows(
     assert connection.sql("FROM lengths").fetchall() == lengths
 
 
-def test_a_step_that_nobody_knows_is_null(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    for plan, knows in {"unknown": (0, 0), "random": (1, 0), "steps": (1, 1)}.items():
-        query = "SELECT count(step) > 0 AS step, count(micro_step) > 0 AS micro FROM steps"
-        [row] = ask(capfd, made / plan, query)
-        assert (row["step"], row["micro"]) == knows, plan
-    for plan, asked, knows in (
-        ("unknown", {"global_batch": 4, "world_size": 2}, (True, True)),
-        ("steps", {"global_batch": 4}, (True, False)),  # other steps than the plan's
-    ):
-        assert open_index(made / plan).duckdb(**asked).sql(query).fetchall() == [knows]
-
-
 def test_options_of_steps_are_the_samplers(made: Path) -> None:
     given = {"seed": 7, "epoch": 2, "global_batch": 4, "world_size": 2}
     connection = open_index(made / "mix").duckdb(**given)
@@ -170,16 +160,6 @@ def test_sources_are_the_manifests(made: Path, capfd: pytest.CaptureFixture[str]
     ]  # fmt: skip
 
 
-def test_rejected_are_the_rows_that_were_not_counted(
-    made: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    query = "SELECT key, reason FROM rejected ORDER BY key"
-    for path in (made / "steps", made / "lengths"):
-        rows = ask(capfd, path, query)
-        assert [row["key"] for row in rows] == ["a-9", "b-9"]
-        assert {row["reason"] for row in rows} == {"missing_media"}
-
-
 def test_what_is_absent_is_said(
     made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,15 +184,46 @@ def test_what_is_absent_is_said(
         assert f"name {view} does not exist" in told
 
 
-def test_what_is_absent_is_said_in_python(made: Path, tmp_path: Path) -> None:
-    index = open_index(made / "steps", {str(made): str(tmp_path)})
-    connection = index.duckdb()
-    for view in ("lengths", "rejected"):
-        with pytest.raises(duckdb.Error, match=f"{view} does not exist"):
-            connection.sql(f"SELECT count(*) FROM {view}").fetchall()
-    rows = connection.sql("SELECT count(*) FROM packs").fetchall()
-    assert rows == [(index.num_packs,)]
-    with pytest.raises(NotFoundInIndex, match="no table 'pack': there are packs, samples"):
-        index.to_arrow("pack")
-    with pytest.raises(NotFoundInIndex, match="packs has no column 'lenght': it has"):
-        index.to_arrow("packs", ["lenght"])
+POISONED = {7, 2_000, 4_007}
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Index, Path]:
+    """A run whose losses fall, one source's lie at ten times the other's, and three samples stand
+    out: by as much as the other source has anyway."""
+    folder, random = tmp_path_factory.mktemp("logged"), np.random.default_rng(0)
+    sources = ["easy" if number % 4 else "hard" for number in range(6_000)]
+    columns = {"length": random.integers(5, 60, 6_000), "source": sources}
+    pq.write_table(pa.table(columns), folder / "lengths.parquet")
+    plan_packs(folder / "lengths.parquet", folder / "index", capacity=256, global_batch=8)
+    index = open_index(folder / "index")
+    query = (
+        "SELECT step, pack_id, samples.position, sample_id, source FROM steps JOIN samples USING"
+    )
+    found = index.duckdb().execute(f"{query} (pack_id) WHERE step IS NOT NULL").fetchall()
+    by_step: dict[int, list[dict[str, Any]]] = {}
+    for step, pack, position, ident, source in found:
+        loss = (10.0 if source == "hard" else 1.0) * (0.2 + np.exp(-step / 20))
+        loss *= 1 + 0.1 * random.standard_normal() + 8 * (ident in POISONED)
+        row = {"pack_id": pack, "position": position, "sample_id": ident}
+        row |= {"label_tokens": 10, "loss": 10 * loss}
+        by_step.setdefault(step, []).append(row)
+    by_step[3].append({"label_tokens": 5, "loss": 40.0})  # of which nobody knows the sample
+    same = {"snapshot_id": index.id, "session": 1, "epoch": 0, "rank": 0, "world_size": 1}
+    rows = [{**same, "step": step, "samples": samples} for step, samples in by_step.items()]
+    (folder / "log").mkdir()
+    table = pa.Table.from_pylist(rows, STEP_LOG)
+    pq.write_table(table, folder / "log" / part_name(1, 0, 0))
+    return index, folder / "log"
+
+
+def test_a_log_of_something_else_is_refused(logged: tuple[Index, Path], tmp_path: Path) -> None:
+    index, log = logged
+    plan_packs(Path(index.path).parent / "lengths.parquet", tmp_path / "other", capacity=512)
+    with pytest.raises(SourceError, match=f"it is of @{index.id[:12]}, ask that"):
+        asked(str(tmp_path / "other"), {}, str(log))
+    with pytest.raises(NotFoundInIndex):
+        asked(str(Path(index.path).parent / "lengths.parquet"), {}, str(log))
+    (tmp_path / part_name(1, 0, 0)).write_bytes(b"PAR1")
+    with pytest.raises(FormatError, match="is damaged, or not part of a log"):
+        asked(index.path, {}, str(tmp_path))

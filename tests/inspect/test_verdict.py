@@ -44,13 +44,6 @@ def numbers(sentence: str) -> list[float]:
     ]
 
 
-def test_a_good_plan_begins_with_how_full_packs_are(tmp_path: Path) -> None:
-    index = make_index(tmp_path, sources(("text", TEXT)), capacity=256)
-    first = verdict(index)[0]
-    fill = 100 * sql(index, "SELECT sum(length) / (count(*) * 256) FROM packs")
-    assert first == f"packs are {fill:.1f} % full"
-
-
 def test_samples_longer_than_a_pack(tmp_path: Path) -> None:
     long = [[300], [20, (40, 40), 20], [700], [(10, 10), 400]]
     given = sources(("text", [*TEXT[:40], [257]]), ("long", long))
@@ -86,14 +79,6 @@ def test_a_source_left_out_by_choice_is_not_mourned(tmp_path: Path) -> None:
     assert not any("source b" in line for line in said)
 
 
-def test_guessed_lengths_and_their_margin_come_first(tmp_path: Path) -> None:
-    rows = {"length": [100 + n % 9 for n in range(400)], "method": ["heuristic"] * 400}
-    first, *others = verdict(planned(tmp_path, rows, capacity=1000))
-    assert first.startswith("100 % of the lengths are heuristic: guesses")
-    assert "10.0 % of each pack is kept free" in first
-    assert any(": 10.0 % is kept free (margin)" in line for line in others)
-
-
 def test_packs_of_equals_are_told(tmp_path: Path) -> None:
     rows = {"length": [10] * 900 + [45] * 900}
     index = planned(tmp_path, rows, capacity=90, strategy="bfd")
@@ -118,12 +103,6 @@ def test_what_trains_nothing_is_told(tmp_path: Path) -> None:
     }
     said = verdict(planned(tmp_path, rows, capacity=100))
     assert "source b has no label token in any of its 20 samples" in said[0]
-
-
-def test_every_sentence_of_an_odd_plan_is_a_sentence(tmp_path: Path) -> None:
-    """One sample, one pack: nothing to compare, to mix or to schedule."""
-    for line in verdict(planned(tmp_path, {"length": [7]}, capacity=8)):
-        assert "nan" not in line and "None" not in line and line[0].islower()
 
 
 def test_packs_without_media(tmp_path: Path) -> None:

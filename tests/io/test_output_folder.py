@@ -96,18 +96,6 @@ def test_an_upload_that_was_cut_off_is_done_again(
         assert names(url) == sorted([kind.manifest, *map(part_of, "ab")])
 
 
-def test_an_empty_path_is_not_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "kept").write_text("kept")
-    monkeypatch.chdir(tmp_path / "mine")
-    with pytest.raises(OptionError, match="the path of the table is empty"):  # noqa: SIM117
-        with replacing("", TABLE, "1"):
-            pass
-    assert os.listdir(tmp_path) == ["mine"] and os.listdir() == ["kept"]
-
-
 def test_of_two_runs_one_makes_the_output(tmp_path: Path) -> None:
     path = str(tmp_path / "out")
     with replacing(path, TABLE, "1") as first:
@@ -126,16 +114,6 @@ def test_a_bucket_is_there_though_it_is_empty_or_closed(store: Store) -> None:
     store.denied.append("/empty")
     check_bucket("s3://empty/index")  # nobody may look, which is not to say that it is not there
     store.denied.clear()
-
-
-def test_a_place_that_cannot_be_listed_is_not_free(store: Store, tmp_path: Path) -> None:
-    url = f"{URL}/{tmp_path.name}/denied"
-    write(url, TABLE, "a")
-    store.denied.append("list-type=2")
-    with pytest.raises(OSError):
-        write(url, TABLE, "b")
-    store.denied.clear()
-    assert names(url) == ["manifest.json", part_of("a")]
 
 
 def test_an_index_that_a_killed_plan_began_is_gone_on_with(tmp_path: Path) -> None:

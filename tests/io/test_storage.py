@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from object_store import URL, Store
 
-from packidx.errors import MissingExtraError, SourceError
+from packidx.errors import SourceError
 from packidx.io import cache, storage
 from packidx.io import urls as urls_module
 from packidx.records.media.images import image_size
@@ -85,20 +85,6 @@ def test_a_cut_connection_is_tried_again(store: Store, places: tuple[str, str]) 
     assert not store.cuts
 
 
-def test_requests_side_by_side() -> None:
-    """As many as there are threads, in order; errors come out."""
-    barrier = threading.Barrier(4, timeout=30)
-
-    def call(number: int) -> int:
-        barrier.wait()
-        return number * number
-
-    assert storage.overlapped(call, range(4)) == [0, 1, 4, 9]
-    assert storage.overlapped(abs, []) == []
-    with pytest.raises(ZeroDivisionError):
-        storage.overlapped(lambda number: 1 // number, [1, 0, 2])
-
-
 def test_passwords_are_refused() -> None:
     for call in (storage.read, storage.stat, storage.names, storage.is_folder):
         with pytest.raises(
@@ -121,27 +107,6 @@ def test_writing(store: Store, tmp_path: Path) -> None:
     storage.remove(f"{URL}/written/x")
     storage.remove(f"{URL}/written/x")
     assert storage.names(f"{URL}/written") == ["y"]
-
-
-def test_names_of_places() -> None:
-    assert urls_module.absolute("s3://b/x/../y/./z") == "s3://b/y/z"
-    assert urls_module.absolute("S3://b/../../x") == "s3://x"
-    assert urls_module.local_path("file:///a%20b") == "/a b"
-    assert urls_module.join("s3://b/x/", "y") == "s3://b/x/y"
-    assert urls_module.join("s3://b", "s3://c/y") == "s3://c/y"
-    assert urls_module.join("/a", "gs://c/y") == "gs://c/y"
-    assert (
-        not urls_module.is_url("file:///x")
-        and not urls_module.is_url("/a/b")
-        and urls_module.is_url("s3://")
-    )
-
-
-def test_what_nobody_knows() -> None:
-    with pytest.raises(SourceError, match="Protocol not known"):
-        storage.read("nowhere://x/y")
-    with pytest.raises(MissingExtraError, match="needs a package that is not here"):
-        storage.read("gs://x/y")
 
 
 def test_no_credentials(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -240,15 +205,6 @@ def test_a_file_that_is_replaced_meanwhile_is_not_kept(store: Store) -> None:
         storage.write(url, content)
         cache.forget()
         assert Path(cache.local(url)).read_bytes() == content
-
-
-def test_a_damaged_copy_is_made_again(store: Store) -> None:
-    """One of another size is noticed at once, any other one where its digest is looked at."""
-    url = f"{URL}/damaged/x"
-    storage.write(url, CONTENT)
-    for damaged, check in ((CONTENT[:-1], False), (CONTENT[:-1] + b"?", True)):
-        Path(cache.local(url, check=True)).write_bytes(damaged)
-        assert Path(cache.local(url, check=check)).read_bytes() == CONTENT
 
 
 def test_what_a_killed_download_left_is_not_read(store: Store) -> None:

@@ -25,7 +25,3 @@ def test_l2_proves_what_the_volume_cannot() -> None:
     assert volume_bound(histogram, 10) == 3
     assert lower_bound(histogram, 10) == (4, "L2")  # 6 6 6 alone, 5 + 5
     assert best_fit_decreasing(histogram, 10).total_packs == 4
-
-
-def test_no_sample_needs_no_pack() -> None:
-    assert lower_bound(Histogram.of(np.empty(0, np.int64)), 10) == (0, "volume")

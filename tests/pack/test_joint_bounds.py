@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -66,24 +65,3 @@ def test_a_single_limit_gives_its_own_bound_and_name() -> None:
         "num_images " + lower_bound(Histogram.of(np.array([3, 3, 3])), 5)[1],
     )
     assert joint_bound(np.array([[3], [3], [4]]), np.array([5]), ["tokens"])[0] == 3
-
-
-def test_large_numbers_do_not_overflow() -> None:
-    sizes = np.array([[8000, 2**40], [8000, 2**39]] * 100)
-    bound, _ = joint_bound(sizes, np.array([8192, 2**41]), NAMES[:2])
-    assert bound == 200
-
-
-def test_no_items_and_unused_dimensions() -> None:
-    assert joint_bound(np.empty((0, 2), np.int64), np.array([5, 5]), NAMES[:2]) == (
-        0,
-        "tokens volume",
-    )
-    assert joint_bound(np.array([[3, 0]]), np.array([5, 0]), NAMES[:2]) == (1, "tokens volume")
-
-
-def test_wrong_input_is_refused() -> None:
-    with pytest.raises(ValueError, match="2 dimensions, 1 limits, 2 names"):
-        joint_bound(np.array([[1, 1]]), np.array([5]), NAMES[:2])
-    with pytest.raises(ValueError, match="every size"):
-        joint_bound(np.array([[1, 6]]), np.array([5, 5]), NAMES[:2])

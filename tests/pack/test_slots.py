@@ -1,11 +1,21 @@
-"""Dealing items out: by length, seeded, from everywhere, however many blocks it takes."""
+"""From packs of lengths to slots of items, evened out, for each composition."""
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+from itertools import groupby
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from vlm_mix import vlm_mix
 
 from packidx.pack import slots
+from packidx.pack.even import even_out
+from packidx.pack.solve import Problem, solve
+from packidx.permutation import permutation
 
 BLOCK = 1000
 
@@ -40,8 +50,86 @@ def test_neighbours_are_dealt_far_apart(blocks: int) -> None:
     assert len({order.tobytes() for order in orders}) == len(orders)
 
 
-def test_sources_that_take_turns_do_not_fall_into_blocks_of_their_own() -> None:
-    """Eight sources, item by item, in eight blocks: every stretch has its share of each."""
-    order = slots.deal_order(np.full(8 * BLOCK, 7, np.int32), 5)
-    for part in np.split(order, 16):
-        assert np.bincount(part % 8, minlength=8).max() < 2 * len(part) / 8
+SLOTS = st.lists(
+    st.tuples(st.integers(1, 4), st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=60
+)
+
+
+def columns(slots: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ordered = sorted(slots, key=lambda slot: -slot[0])
+    length, pack, cost = np.array(ordered, np.int64).T
+    return pack, length, cost
+
+
+def rounds_of(members: list[int], pack: list[int]) -> list[list[list[int]]]:
+    """Slots of one length, by how-manieth of its pack; those served together in one list."""
+    nth: dict[int, list[int]] = {}
+    seen: dict[int, int] = {}
+    for slot in members:
+        nth.setdefault(seen.get(pack[slot], 0), []).append(slot)
+        seen[pack[slot]] = seen.get(pack[slot], 0) + 1
+    groups = groupby(sorted(nth), key=lambda number: number.bit_length())
+    return [[nth[number] for number in numbers] for _, numbers in groups]
+
+
+def greedy(pack: list[int], length: list[int], cost: list[int], key: int) -> list[int]:
+    """The packs' costs after the rule of `even_out`, slot by slot."""
+    tie = {p: at for at, p in enumerate(permutation(max(pack) + 1, key).tolist())}
+    total = [0] * (max(pack) + 1)
+    for _, members in groupby(range(len(pack)), key=lambda slot: length[slot]):
+        slots = list(members)
+        left = sorted((cost[slot] for slot in slots), reverse=True)
+        for together in rounds_of(slots, pack):
+            before = total.copy()
+            for nth, one in enumerate(together):
+                sign = -1 if nth % 2 else 1
+                for slot in sorted(one, key=lambda s: (sign * before[pack[s]], tie[pack[s]])):
+                    total[pack[slot]] += left.pop(0)
+    return total
+
+
+@given(SLOTS, st.integers(0, 3))
+def test_items_move_among_equal_lengths_by_the_greedy_rule(
+    slots: list[tuple[int, int, int]], key: int
+) -> None:
+    pack, length, cost = columns(slots)
+    item = even_out(pack, length, cost, key)
+    assert sorted(item.tolist()) == list(range(len(slots)))
+    assert (length[item] == length).all()
+    total = np.bincount(pack, cost[item]).astype(int).tolist()
+    assert total == greedy(pack.tolist(), length.tolist(), cost.tolist(), key)
+
+
+N = 2000
+
+
+def problem(**most: int) -> Problem:
+    """A mix of text and media; `most` of the columns of that name are caps."""
+    columns = vlm_mix(N)
+    caps = {name: (columns[name], cap) for name, cap in most.items()}
+    return Problem(columns["length"], 8192, caps, columns["vision_cost"])
+
+
+@pytest.mark.parametrize("cap", [{}, {"num_images": 24}, {"num_images": 10**6}], ids=str)
+@pytest.mark.parametrize(
+    "strategy", ["auto", "balanced", "lp", "knapsack", "next-fit", "window:99"]
+)
+def test_a_sent_solution_composes_the_same_packs(strategy: str, cap: dict[str, int]) -> None:
+    given = problem(**cap)
+    solution = solve(given, strategy, 5)
+    sent = pickle.loads(pickle.dumps(solution))
+    for key in (5, 6):
+        ours, theirs = solution.slots(given, key), sent.slots(given, key)
+        for name in ("item", "pack", "position"):
+            assert np.array_equal(getattr(ours, name), getattr(theirs, name))
+    assert sent.num_packs == solution.num_packs
+
+
+def test_caps_are_solved_anew_for_another_composition_alone() -> None:
+    given = problem(num_images=24)
+    solution = solve(given, "auto", 5)
+    assert solution.strategy == "capped" and solution.pack is not None
+    assert solution.num_packs == solution.slots(given, 5).num_packs
+    other = replace(solution, pack=solution.pack[::-1].copy())
+    assert not np.array_equal(solution.slots(given, 5).pack, other.slots(given, 5).pack)
+    assert np.array_equal(solution.slots(given, 6).pack, other.slots(given, 6).pack)

@@ -1,21 +1,24 @@
-"""The same lengths and options give the same bytes with any number of threads."""
+"""The same bytes for the same plan, in one window or several."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from plan_rules import broken_rules
 from vlm_mix import write_mix
 
-from packidx import open_index, plan_packs
+from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError, PackidxError, SourceError
+from packidx.index import Index
 
 N = 30_000
 
@@ -55,28 +58,6 @@ def test_threads_change_no_byte(lengths: Path, tmp_path: Path, rules: dict[str, 
     assert len(one) >= 2
     assert one == two
     assert broken_rules(open_index(tmp_path / "1")) == []
-
-
-def test_shuffled_parts_give_the_same_bytes(lengths: Path, tmp_path: Path) -> None:
-    table = pq.read_table(lengths)
-    table = table.append_column("sample_id", pa.array(range(N), pa.int64()))
-    (tmp_path / "parts").mkdir()
-    pq.write_table(table, tmp_path / "whole.parquet")
-    for name, start in (("c", 0), ("a", 10_000), ("b", 20_000)):
-        part = table.slice(start, 10_000)
-        pq.write_table(part, tmp_path / "parts" / f"{name}.parquet", row_group_size=3000)
-    for source in ("whole.parquet", "parts"):
-        plan_packs(tmp_path / source, tmp_path / f"i-{source}", capacity=8192, window=7000)
-    assert parquet_bytes(tmp_path / "i-whole.parquet") == parquet_bytes(tmp_path / "i-parts")
-
-
-def test_shares_of_the_epoch_are_what_was_asked(lengths: Path, tmp_path: Path) -> None:
-    names = sorted(set(pq.read_table(lengths, columns=["source"])["source"].to_pylist()))
-    mix = tuple(f"{name}=1%" for name in names)
-    plan_packs(lengths, tmp_path / "i", capacity=8192, mix=mix)
-    samples = open_index(tmp_path / "i").samples(["source", "length"])
-    tokens = samples.group_by("source").aggregate([("length", "sum")])["length_sum"].to_pylist()
-    assert all(abs(n / sum(tokens) - 1 / len(names)) < 0.02 for n in tokens)
 
 
 @pytest.mark.parametrize(
@@ -146,3 +127,60 @@ def test_columns_that_are_not_there(tmp_path: Path, options: dict[str, Any], say
         plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10, **options)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "i").exists()
+
+
+def write_shards(folder: Path, numbers: range, rows: int = 40) -> None:
+    """JSONL files of tokenized records, every file with lengths of its own."""
+    folder.mkdir(exist_ok=True)
+    for number in numbers:
+        rng = np.random.default_rng(number)
+        lines = [
+            json.dumps({"id": f"{number}-{row}", "input_ids": [7] * int(length)})
+            for row, length in enumerate(rng.integers(5, 120, rows))
+        ]
+        (folder / f"shard-{number:03d}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def lengths_of(folder: Path, shards: int, rows: int = 40) -> Path:
+    write_shards(folder / "data", range(shards), rows)
+    estimate_lengths([f"all={folder}/data"], folder / f"lengths-{shards}", workers=1)
+    return folder / f"lengths-{shards}"
+
+
+def test_a_window_is_a_run_of_shards(tmp_path: Path) -> None:
+    lengths = lengths_of(tmp_path, 10)
+    plan_packs(lengths, tmp_path / "i", capacity=256, window=4)
+    index = open_index(tmp_path / "i")
+    placed = index.snapshot.placed
+    assert [(one.first_row, one.window.num_rows) for one in placed] == [
+        (0, 160),
+        (160, 160),
+        (320, 80),
+    ]
+    window = np.repeat(
+        index.packs(["window"])["window"].to_numpy(),
+        index.packs(["num_samples"])["num_samples"].to_numpy(),
+    )
+    shard = index.samples(["shard"])["shard"].to_numpy()
+    assert (shard // 4 == window).all()
+    assert sum(one.window.num_packs for one in placed) == index.num_packs
+    ours = shards_per_pack(index)
+    plan_packs(lengths, tmp_path / "g", capacity=256)
+    whole = shards_per_pack(open_index(tmp_path / "g"))
+    assert ours.max() <= 4 and ours.mean() < whole.mean() / 1.2
+
+
+def shards_per_pack(index: Index) -> np.ndarray:
+    held = index.samples(["pack_id", "shard"]).group_by("pack_id")
+    return held.aggregate([("shard", "count_distinct")])["shard_count_distinct"].to_numpy()
+
+
+def test_windows_for_memory_are_whole_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = lengths_of(tmp_path, 5)
+    for fitting, rows in ((100, [80, 80, 40]), (10, [40] * 5)):
+        monkeypatch.setattr("packidx.plan.windows._fitting", lambda *_, n=fitting: n)
+        plan_packs(lengths, tmp_path / "i", capacity=256)
+        windows = open_index(tmp_path / "i").manifest["windows"]
+        assert [one["num_rows"] for one in windows] == rows

@@ -14,7 +14,7 @@ from packidx_cli.main import main
 from training import Training
 
 from packidx import open_index, plan_packs
-from packidx.errors import MismatchError, OptionError
+from packidx.errors import MismatchError
 from packidx.index import Index
 
 Copy = tuple[int, int]
@@ -109,39 +109,6 @@ def test_samples_that_were_begun_are_consumed_in_every_later_plan(
         firsts = tokens_of(rest)
         cut = sum(table[n] - len(firsts[n, 0]) for n in packed)
         assert result.num_tokens_lost == whole + cut
-
-
-@pytest.mark.parametrize("epoch", [0, 1])
-def test_after_no_packs_there_is_nothing_to_continue(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], epoch: int
-) -> None:
-    lengths = write(tmp_path / "l.parquet", 500)
-    plan_packs(lengths, tmp_path / "i", capacity=512)
-    index = open_index(tmp_path / "i")
-    path = tmp_path / "state.json"
-    path.write_text(json.dumps(Training(index, global_batch=4, epoch=epoch).state_at(0)))
-    command = ["plan", "--continue", str(path), "-o", index.path]
-    assert main([*command, "--capacity", "600"]) == 1
-    said = capsys.readouterr().err
-    assert "0 packs" in said and f"epoch {epoch}" in said and "without --continue" in said
-    assert open_index(tmp_path / "i").id == index.id
-
-
-def test_a_continued_plan_that_was_not_begun_is_planned_from_what_it_continues(
-    tmp_path: Path,
-) -> None:
-    lengths = write(tmp_path / "l.parquet", 500)
-    plan_packs(lengths, tmp_path / "i", capacity=512)
-    first = open_index(tmp_path / "i")
-    state = Training(first, global_batch=4).state_at(2)
-    plan_packs(lengths, tmp_path / "i", resume=(first, state), capacity=600)
-    second = open_index(tmp_path / "i")
-    with pytest.raises(
-        OptionError, match=f"--continue with the state of {first.path}@{first.id[:12]}"
-    ):
-        begin = Training(second, global_batch=4).state_at(0)
-        plan_packs(lengths, tmp_path / "i", resume=(second, begin), capacity=700)
-    assert open_index(tmp_path / "i").id == second.id
 
 
 def test_a_later_epoch_is_continued_from_its_own_packs(tmp_path: Path) -> None:

@@ -10,10 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
-from training import Training
 
 from packidx.format.schema import LENGTHS_WITH_SPANS
-from packidx.index import open_index
 
 LENGTH, CAPACITY = 100, 40
 EARLY, LATE, MIDDLE = (5, 20), (60, 100), (30, 90)  # label tokens
@@ -129,38 +127,6 @@ def test_what_becomes_of_long_samples(
 
 
 @pytest.mark.parametrize("on_long", ["drop", "split", "truncate"])
-@pytest.mark.parametrize("capacity", [CAPACITY, 120])
-def test_going_on_keeps_to_the_same_rules(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], on_long: str, capacity: int
-) -> None:
-    rows = [given for given, _, _ in CASES.values()]
-    planned(tmp_path, rows, capsys, "--on-long", "split", "--mix", "long=2")
-    index, state = open_index(tmp_path / "i"), tmp_path / "state.json"
-    state.write_text(json.dumps(Training(index, global_batch=2).state_at(3)))
-    words = ["--capacity", str(capacity), "--on-long", on_long, "--quiet", "--json"]
-    code = main(["plan", "--continue", str(state), "-o", index.path, *words])
-    if capacity < LENGTH and on_long != "truncate":  # texts are consumed, media are too long
-        assert code == 1 and "nothing to pack" in capsys.readouterr().err
-        return
-    assert code == 0
-    capsys.readouterr()
-    assert main(["verify", index.path, "--quiet"]) == 0
-    capsys.readouterr()
-    later = open_index(tmp_path / "i")
-    held = {name: set[tuple[int, int]]() for name in CASES}
-    for sample in later.samples().to_pylist():
-        if sample["source"] == "long":
-            piece = sample["token_start"], sample["length"]
-            held[[*CASES][sample["sample_id"]]].add(piece)
-    for name, (given, _, cut) in CASES.items():
-        if not name.startswith("text"):
-            wanted = {(0, given["length"])} if capacity > LENGTH else set()
-            if capacity < LENGTH and on_long == "truncate" and isinstance(cut, list):
-                wanted = set(cut)
-            assert held[name] == wanted
-
-
-@pytest.mark.parametrize("on_long", ["drop", "split", "truncate"])
 def test_the_advice_is_never_to_split_media(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], on_long: str
 ) -> None:
@@ -199,17 +165,3 @@ def test_shares_of_a_mix_count_what_is_packed(
     samples, _, manifest = planned(tmp_path, video + text, capsys, *words)
     long = sum(each["length"] for each in samples)
     assert 0.9 < 2 * long / manifest["result"]["num_tokens"] < 1.1
-
-
-def test_lengths_that_say_nothing_of_media_are_split_with_a_word(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pq.write_table(pa.table({"length": [100, 20]}), tmp_path / "l.parquet")
-    index = str(tmp_path / "i")
-    command = ["plan", str(tmp_path / "l.parquet"), "-o", index, "--capacity", "40", "--quiet"]
-    assert main([*command, "--on-long", "split"]) == 0
-    capsys.readouterr()
-    assert main(["stats", index]) == 0
-    assert "no column that says whether samples have media" in " ".join(
-        capsys.readouterr().out.split()
-    )

@@ -87,19 +87,6 @@ def test_a_medium_that_its_sample_has_no_room_for_is_refused(
     assert str(lengths) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_part_without_length_and_a_column_that_is_there_twice(tmp_path: Path) -> None:
-    folder = tmp_path / "parts"
-    folder.mkdir()
-    table(folder / "a.parquet", length=[5])
-    table(folder / "b.parquet", other=[5])
-    with pytest.raises(FormatError, match=r"no column `length`: b.parquet has none"):
-        plan_packs(folder, tmp_path / "i", capacity=64)
-    twice = pa.Table.from_arrays([pa.array([5]), pa.array([6])], ["length", "length"])
-    pq.write_table(twice, tmp_path / "l.parquet")
-    with pytest.raises(FormatError, match="column `length` twice"):
-        plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=64)
-
-
 @pytest.fixture
 def index(tmp_path: Path) -> Index:
     plan_packs(
@@ -130,27 +117,6 @@ def test_a_full_disk_is_told_in_one_sentence(tmp_path: Path) -> None:
 
 
 # -- going on from another plan --------------------------------------------------------------------
-
-
-def continued(index: Index, lengths: Path, **changes: Any) -> Index:
-    sampler = Training(index, global_batch=8)
-    plan_packs(lengths, index.path, resume=(index, sampler.state_at(2)), **changes)
-    return open_index(index.path)
-
-
-def test_what_was_left_out_by_choice_stays_out(tmp_path: Path) -> None:
-    ids = list(range(0, 399, 3))
-    lengths = table(tmp_path / "l.parquet", length=list(range(1, 400)))
-    out = table(tmp_path / "out.parquet", sample_id=ids)
-    plan_packs(lengths, tmp_path / "i", capacity=512, exclude=str(out))
-    first = open_index(tmp_path / "i")
-    later = continued(first, lengths)
-    latest = continued(later, lengths, capacity=600)
-    for plan in (later, latest):
-        packed = set(plan.samples(["sample_id"])["sample_id"].to_pylist())
-        assert not packed & set(ids)
-        assert plan.manifest["result"]["dropped"]["excluded"] == len(ids)
-        assert plan.manifest["options"]["excluded"] == first.manifest["options"]["excluded"]
 
 
 def test_what_continues_a_plan_goes_into_its_index(tmp_path: Path, index: Index) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from manifests import file_of, path_of
-from plan_rules import broken_rules
+from manifests import file_of
 
 import packidx.index.writer
 from packidx import open_index, plan_packs
@@ -22,14 +19,11 @@ from packidx.format.parquet import conform
 from packidx.format.schema import (
     DROPPED,
     LENGTHS,
-    MEDIA,
     SAMPLES_OPTIONAL,
     STORED_PACKS,
     STORED_SAMPLES,
 )
-from packidx.index import snapshot_ids, window_files
-from packidx.plan import PlanOptions
-from packidx.plan.resolved import with_defaults
+from packidx.index import window_files
 
 
 def bare(path: Path, lengths: Any, **columns: Any) -> Path:
@@ -76,14 +70,6 @@ def test_options_are_part_of_the_id(tmp_path: Path) -> None:
     assert len(ids) == 2  # though both put the two samples into one pack
 
 
-def test_windows_without_manifest_are_no_snapshot(tmp_path: Path) -> None:
-    lengths = bare(tmp_path / "l.parquet", [5, 6])
-    first = plan_packs(lengths, tmp_path / "i", capacity=12)
-    path_of(open_index(tmp_path / "i")).unlink()
-    again = plan_packs(lengths, tmp_path / "i", capacity=12)
-    assert (again.snapshot_id, again.existed) == (first.snapshot_id, False)
-
-
 def test_seed_decides_who_meets_whom_and_the_order(tmp_path: Path) -> None:
     lengths = bare(tmp_path / "l.parquet", np.full(1000, 100))
     packs = []
@@ -124,11 +110,6 @@ def test_margin_follows_the_weakest_method(tmp_path: Path, method: str, planned:
     assert summary.manifest["options"]["planned_capacity"] == planned
 
 
-def test_ratio_is_exact_decimal_arithmetic() -> None:
-    assert with_defaults(PlanOptions(100, margin=0.71), "exact").planned_capacity == 29
-    assert int(0.29 * 100) == 28  # what binary floating point makes of it
-
-
 def test_inputs_that_are_no_lengths(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "junk.parquet").write_bytes(b"PAR1 not really")
@@ -159,19 +140,6 @@ def test_lengths_that_are_none_are_dropped_as_such(tmp_path: Path) -> None:
         ("invalid_length", "length is -3"),
         ("empty", "no token is left to train on"),
     ]
-
-
-def test_what_a_table_does_not_say_stays_unknown_in_pieces(tmp_path: Path) -> None:
-    plan_packs(bare(tmp_path / "l.parquet", [25]), tmp_path / "i", capacity=10, on_long="split")
-    packs = open_index(tmp_path / "i").packs(["image_tokens", "vision_cost", "label_tokens"])
-    assert packs.to_pylist() == [dict.fromkeys(packs.column_names)] * 3
-
-
-def test_named_options_change_given_ones(tmp_path: Path) -> None:
-    lengths = bare(tmp_path / "l.parquet", [5])
-    summary = plan_packs(lengths, tmp_path / "i", PlanOptions(10, seed=3), capacity=12)
-    options = summary.manifest["options"]
-    assert (options["capacity"], options["seed"]) == (12, 3)
 
 
 def test_output_that_is_no_index_is_left_alone(tmp_path: Path) -> None:
@@ -225,53 +193,3 @@ def test_a_crash_at_any_instant_leaves_the_last_snapshot(
     new = plan_packs(lengths, tmp_path / "i", capacity=20)
     assert open_index(tmp_path / "i").id == new.snapshot_id
     assert [p.name for p in (tmp_path / "i" / "windows").glob(".tmp*")] == []
-
-
-def test_several_planners_at_once_publish_whole_snapshots(tmp_path: Path) -> None:
-    lengths = bare(tmp_path / "l.parquet", log_normal(5000))
-    command = [sys.executable, "-m", "packidx_cli", "plan", str(lengths), "-o", str(tmp_path / "i")]
-    seeds = ["0", "1", "0", "2"]
-    runs = [
-        subprocess.Popen([*command, "--capacity", "8192", "--seed", s], stdout=subprocess.DEVNULL)
-        for s in seeds
-    ]
-    assert [run.wait() for run in runs] == [0] * 4
-    idents = snapshot_ids(tmp_path / "i")
-    assert len(idents) == 3
-    for ident in idents:
-        assert broken_rules(open_index(f"{tmp_path / 'i'}@{ident}")) == []
-
-
-NO_MEDIA: list[tuple[dict[str, list[int | None]], bool]] = [
-    ({"num_images": [0], "num_videos": [0]}, True),
-    ({"image_tokens": [0], "video_tokens": [0], "audio_tokens": [0]}, True),
-    ({"num_images": [0], "video_tokens": [0], "audio_tokens": [None]}, False),
-    ({"num_images": [0], "num_videos": [0], "audio_tokens": [3]}, False),
-    ({"num_images": [0], "num_videos": [1]}, False),
-    ({"num_images": [0], "image_tokens": [3], "num_videos": [0]}, False),
-    ({"num_images": [0], "num_videos": [None]}, False),
-    ({}, False),
-]
-
-
-@pytest.mark.parametrize(("counters", "is_split"), NO_MEDIA)
-def test_a_long_sample_without_media_is_split_though_its_media_are_not_listed(
-    tmp_path: Path, counters: dict[str, list[int | None]], is_split: bool
-) -> None:
-    """Of a row without its list of media the counters say whether there are any."""
-    columns = {name: pa.array(values, pa.int32()) for name, values in counters.items()}
-    table = pa.table({"length": [50], "media": pa.array([None], MEDIA), **columns})
-    # Another sample, so that there is something to pack, and the column is not of nulls alone.
-    more = {"length": pa.array([5]), "media": pa.array([[]], MEDIA)}
-    table = pa.concat_tables([table, pa.table(more)], promote_options="default")
-    pq.write_table(table, tmp_path / "l.parquet")
-    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=20, on_long="split")
-    index = open_index(tmp_path / "i")
-    assert index.manifest["result"]["dropped"] == ({} if is_split else {"too_long": 1})
-    assert index.manifest["result"]["num_tokens"] == (55 if is_split else 5)
-    pq.write_table(table.drop_columns(["media"]), tmp_path / "l.parquet")
-    plan_packs(tmp_path / "l.parquet", tmp_path / "j", capacity=20, on_long="split")
-    may_hold_some = any(values[0] != 0 for values in counters.values())
-    # A table that lists no media at all and counts none is taken to have none; null is unknown.
-    dropped = open_index(tmp_path / "j").manifest["result"]["dropped"]
-    assert dropped == ({"too_long": 1} if may_hold_some else {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from training import Training
 
 from packidx.errors import FormatError, OptionError, SourceError
-from packidx.format.parquet import conform
 from packidx.format.schema import LABEL_SPANS, LENGTHS_WITH_SPANS
 from packidx.index import Index, open_index
 from packidx.plan import plan_packs
@@ -253,22 +251,3 @@ def test_spans_that_cannot_be_are_refused(tmp_path: Path, spans: list[tuple[int,
     pq.write_table(pa.table(columns), tmp_path / "l.parquet")
     with pytest.raises(FormatError, match="label_spans of sample 0"):
         plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10, on_long="split")
-
-
-def test_without_spans_the_sum_says_it_where_none_or_all_are_trained(tmp_path: Path) -> None:
-    columns = {"length": [25, 25, 25, 25], "label_tokens": [0, 24, 9, None]}
-    pq.write_table(conform(pa.table(columns), LENGTHS_WITH_SPANS), tmp_path / "l.parquet")
-    table = pq.read_table(tmp_path / "l.parquet").select(["length", "label_tokens", "label_spans"])
-    pq.write_table(table, tmp_path / "l.parquet")
-    index = planned(tmp_path / "l.parquet", tmp_path / "i", capacity=10, on_long="split")
-    assert index is not None
-    labels = [[p["label_tokens"] for p in pieces] for pieces in pieces_of(index).values()]
-    assert labels == [[9, 9, 4], [None] * 3, [None] * 3]
-    assert index.dropped(["sample_id", "reason"]).to_pylist() == [
-        {"sample_id": 0, "reason": "no_labels"}
-    ]
-    assert all(
-        a["token_start"] < b["token_start"]
-        for p in pieces_of(index).values()
-        for a, b in pairwise(p)
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from packidx.recipe.recipe import (
     Recipe,
     read_recipe,
     recipe_file,
-    recipe_given,
     recipe_of,
     to_yaml_value,
 )
@@ -123,16 +121,6 @@ def test_what_cannot_be_understood_is_named(old: str, new: str, said: str) -> No
         recipe_of(WHOLE.replace(old, new), "r.yaml")
 
 
-def test_names_in_quotes_and_a_zero_are_kept() -> None:
-    text = WHOLE.replace("  chats:", "  '010':").replace(
-        "estimate:", "estimate:\n  max_rejected: 0"
-    )
-    recipe = recipe_of(text, "r.yaml")
-    assert recipe.sources[0].name == "010"  # type: ignore[union-attr]
-    again = recipe_of(to_yaml_value(recipe), "r.yaml")
-    assert again == recipe and again.estimate["max_rejected"] == 0
-
-
 @pytest.mark.parametrize("text", ["", "[]", "3", "a: b", "sources:\nplan: {capacity: 8}", "\t{"])
 def test_what_is_no_recipe_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match=r"r\.yaml"):
@@ -155,17 +143,6 @@ def test_what_is_written_is_read_again(
 ) -> None:
     recipe = Recipe(tuple(sources), estimate, PlanOptions(capacity, seed=7), None, output)
     assert recipe_of(to_yaml_value(recipe), "r.yaml") == recipe
-
-
-def test_a_whole_recipe_is_written_and_read_again() -> None:
-    recipe = recipe_of(WHOLE, "r.yaml")
-    assert recipe_of(to_yaml_value(replace(recipe)), "r.yaml") == recipe
-
-
-def test_sources_and_options_are_a_recipe_too() -> None:
-    recipe = recipe_given(["a.jsonl"], {"processor": "p"}, {"capacity": 8, "seed": 7}, "out")
-    expected = "sources:\n- a.jsonl\nestimate:\n  processor: p\nplan:\n  capacity: 8\n  seed: 7\n"
-    assert recipe.text == f"{expected}output: out\n"
 
 
 def test_which_files_are_recipes(tmp_path: Path) -> None:

@@ -1,16 +1,25 @@
-"""collate: the keys and shapes that ``model(**batch)`` takes."""
+"""`collate`, and packs whose pixels lie in one piece of memory."""
 
 from __future__ import annotations
 
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+from processors import FEW_RANKS, qwen_folders
 from torch.nn.attention.flex_attention import BlockMask
+from torch.utils.data import DataLoader
 from torch_packs import pack
+from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
+from packidx import estimate_lengths, plan_packs
+from packidx.encode import ProcessorEncoder
 from packidx.errors import MismatchError
-from packidx.torch import Pack, collate
+from packidx.torch import Pack, PackedDataset, collate, normalise_pixels, prepare_model
 
 MEDIA = {"pixel_values": torch.ones(8, 6), "image_grid_thw": torch.tensor([[1, 2, 4]])}
 
@@ -41,13 +50,6 @@ def test_several_packs_are_padded_rows() -> None:
     assert batch["position_ids"][:, 1].tolist()[3] == [3, 4, 0, 1, 2, 3, 4]
     assert batch["position_ids"][:, 2].tolist() == [[0, 1, 2, 3, 4, 0, 1]] * 4
     assert batch["pixel_values"].shape == (16, 6) and batch["image_grid_thw"].shape == (2, 3)
-
-
-def test_token_types_of_some_packs_only() -> None:
-    types = torch.ones(3, dtype=torch.long)
-    for attention, expected in (("sdpa", [[1, 1, 1], [0, 0, 0]]), ("flash", [[1, 1, 1, 0, 0]])):
-        batch = collate([pack([3], token_type_ids=types), pack([2])], attention)
-        assert batch["token_type_ids"].tolist() == expected
 
 
 def test_flash_puts_all_packs_into_one_row() -> None:
@@ -125,11 +127,6 @@ def test_packs_may_differ_in_tiles_per_image() -> None:
         )
 
 
-def test_masked_out_tokens_are_refused() -> None:
-    with pytest.raises(MismatchError, match="pack 3: encode masks tokens out"):
-        collate(pack([3], attention_mask=torch.tensor([1, 1, 0])))
-
-
 def with_media(images: int, videos: int) -> Pack:
     tensors: dict[str, Any] = {}
     if images:
@@ -162,3 +159,95 @@ def test_numbers_of_media_for_nemo(
         assert indexed[name].tolist() == counts and indexed[name].dtype == torch.int64
         assert thd[name].tolist() == [sum(counts)]  # thd has one row of tokens
     assert not collate(given).keys() & {"n_images_per_sample", "n_videos_per_sample"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return qwen_folders(tmp_path_factory.getbasetemp() / "processors", FEW_RANKS)["qwen2.5-vl"]
+
+
+@pytest.fixture(scope="module")
+def index(corpus: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("pixels")
+    with open(corpus / "vqa_multi_image.jsonl") as lines:
+        (out / "some.jsonl").write_text("".join(islice(lines, 200)))
+    given: dict[str, Any] = {"processor": str(folder), "media_root": corpus, "workers": 1}
+    estimate_lengths(str(out / "some.jsonl"), out / "lengths", **given)
+    plan_packs(out / "lengths", out / "index", capacity=2048)
+    return out / "index"
+
+
+def plain(folder: Path) -> Any:
+    """An encoder that writes into no memory but its own."""
+    encode = ProcessorEncoder(folder)
+    return lambda record: encode(record)
+
+
+def lie_together(pack: Pack) -> bool:
+    pixels = [sample["pixel_values"] for sample in pack.samples if "pixel_values" in sample]
+    return len({each.untyped_storage().data_ptr() for each in pixels}) == 1 < len(pixels)
+
+
+def test_a_pack_is_joined_without_a_copy(index: Path, folder: Path) -> None:
+    pack, other = (
+        PackedDataset(index, ProcessorEncoder(folder))[0],
+        PackedDataset(index, plain(folder))[0],
+    )
+    assert lie_together(pack)
+    assert not lie_together(other)
+    batch, expected = collate(pack), collate(other)
+    assert batch["pixel_values"].data_ptr() == pack.samples[0]["pixel_values"].data_ptr()
+    assert batch.keys() == expected.keys()
+    for key, value in expected.items():
+        assert np.array_equal(value, batch[key])
+
+
+@pytest.mark.parametrize("pixels", ["float32", "uint8"])
+@pytest.mark.parametrize("size", [None, 2])
+def test_from_workers(index: Path, folder: Path, pixels: str, size: int | None) -> None:
+    dataset = PackedDataset(index, ProcessorEncoder(folder, pixels=pixels))
+    numbers = [0, 1, 2, 3]
+    join = None if size is None else collate
+    loader = DataLoader(dataset, size, sampler=numbers, num_workers=1, collate_fn=join)
+    expected = PackedDataset(index, plain(folder))
+    for at, given in enumerate(loader):
+        some = numbers[at * (size or 1) : (at + 1) * (size or 1)]
+        if size is None:
+            assert lie_together(given)
+            assert given.samples[0]["pixel_values"].is_shared()
+            given = collate(given)
+        batch = normalise_pixels(given)
+        assert ("pixel_table" in given) == (pixels == "uint8")
+        theirs = collate([expected[k] for k in some])
+        assert batch.keys() == theirs.keys()
+        for key, value in theirs.items():
+            assert np.array_equal(value, batch[key]), key
+
+
+def build_model(ids: dict[str, int]) -> Any:
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    text = {**sizes, **heads, "vocab_size": 30_000, "rope_parameters": rope}
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}
+    vision |= {"out_hidden_size": 64, "fullatt_block_indexes": []}
+    tokens = {f"{kind}_token_id": ids[kind] for kind in ("image", "video")}
+    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, **tokens)
+    torch.manual_seed(0)
+    return Qwen2_5_VLForConditionalGeneration._from_config(config, attn_implementation="sdpa")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_prepared_model_takes_bytes(index: Path, folder: Path, dtype: torch.dtype) -> None:
+    encode = ProcessorEncoder(folder)
+    model = build_model(encode.media_token_ids).eval().to(dtype)
+    losses = {}
+    for pixels in ("float32", "uint8"):
+        batch = collate(PackedDataset(index, ProcessorEncoder(folder, pixels=pixels))[0])
+        if pixels == "uint8":
+            with pytest.raises((IndexError, RuntimeError)):
+                model(**batch)
+            prepare_model(model)
+        with torch.no_grad():
+            losses[pixels] = model(**batch).loss
+    assert torch.equal(losses["float32"], losses["uint8"])

@@ -86,14 +86,3 @@ def test_what_cannot_be_cut_is_refused(tmp_path: Path) -> None:
     hidden = torch.randn(1, batch["input_ids"].shape[1], 6)
     part = shard_for_cp({**pixels, "inputs_embeds": hidden}, 1, 2)
     assert part["inputs_embeds"].shape == (1, hidden.shape[1] // 2, 6)
-
-
-def test_pixels_as_wide_as_the_batch_is_long_stay_whole(tmp_path: Path) -> None:
-    batch = batch_of(tmp_path, "flash", align=4)
-    tokens = batch["input_ids"].numel()
-    pixels, embeds = torch.zeros(16, tokens), torch.zeros(1, tokens, 8)
-    part = shard_for_cp({**batch, "pixel_values": pixels, "inputs_embeds": embeds}, 0, 2)
-    assert part["pixel_values"] is pixels
-    assert part["inputs_embeds"].shape == (1, tokens // 2, 8)
-    with pytest.raises(OptionError, match="pixels or sounds"):
-        shard_for_cp({**batch, "input_features": torch.zeros(1, 128, 3000)}, 0, 2)

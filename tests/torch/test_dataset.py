@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ from small_packs import length_of, make_index, record
 from torch.utils.data import DataLoader
 from torch_packs import IMAGE, SyntheticEncode
 
-from packidx.errors import MismatchError, SourceError
+from packidx.errors import MismatchError
 from packidx.index import Index
 from packidx.torch import PackedDataset, PackSampler
 from packidx.torch.sample import cut_piece, media_of, normalise
@@ -78,47 +75,6 @@ def test_indexing(index: Index) -> None:
     assert len(list(dataset)) == len(dataset)  # the sequence protocol ends at IndexError
 
 
-def test_a_snapshot_can_be_named_and_reopened_with_roots(index: Index, tmp_path: Path) -> None:
-    moved = tmp_path.parent / f"{tmp_path.name}-moved"
-    moved.mkdir()
-    for name in ("text", "image"):
-        shutil.move(tmp_path / f"{name}.jsonl", moved / f"{name}.jsonl")
-    named = f"{index.path}@{index.id[:8]}"
-    with pytest.raises(SourceError, match="roots"):
-        PackedDataset(named, SyntheticEncode())[0]
-    roots = {str(tmp_path): str(moved)}
-    for given in (named, index):
-        assert PackedDataset(given, SyntheticEncode(), roots)[0].pack_id == 0
-
-
-class Plain:
-    """The least an encoder may return, in every accepted spelling of it."""
-
-    def __init__(self, spelling: str) -> None:
-        self.spelling = spelling
-
-    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        ids = SyntheticEncode()(record)["input_ids"]
-        values: dict[str, Any] = {
-            "list": ids.tolist(),
-            "numpy": ids.numpy(),
-            "int32": ids.int(),
-            "batch of one": ids[None],
-        }
-        return {"input_ids": values[self.spelling]}
-
-
-@pytest.mark.parametrize("spelling", ["list", "numpy", "int32", "batch of one"])
-def test_input_ids_alone_are_enough(index: Index, spelling: str) -> None:
-    pack = PackedDataset(index, Plain(spelling))[0].joined()
-    expected = PackedDataset(index, SyntheticEncode())[0].joined()
-    assert torch.equal(pack["input_ids"], expected["input_ids"])
-    assert pack["input_ids"].dtype == pack["labels"].dtype == torch.int64
-    starts = pack["cu_seqlens"][:-1].long()
-    assert pack["position_ids"].shape == pack["input_ids"].shape
-    assert pack["position_ids"][starts].eq(0).all() and pack["labels"][starts].eq(-100).all()
-
-
 def test_text_samples_beside_mrope_get_equal_rows(tmp_path: Path) -> None:
     class Mixed(SyntheticEncode):
         def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -154,22 +110,6 @@ WRONG = [
 def test_what_encode_may_not_return(index: Index, encode: Any, message: str) -> None:
     with pytest.raises(MismatchError, match=message):
         PackedDataset(index, encode)[0]
-
-
-@pytest.mark.parametrize("kind", [torch.uint8, torch.uint16, torch.int16, torch.int32])
-def test_small_integers_do_as_well(index: Index, kind: torch.dtype) -> None:
-    """Token shards of 16 bits are common, and -100 is not among their numbers."""
-    encode = SyntheticEncode(rope=None)
-    wanted = PackedDataset(index, encode)[0].joined()
-
-    def small(record: dict[str, Any]) -> dict[str, Any]:
-        ids = encode(record)["input_ids"].to(kind)
-        return {**encode(record), "input_ids": ids}
-
-    found = PackedDataset(index, small)[0].joined()
-    for key in ("input_ids", "labels"):
-        assert found[key].dtype == torch.int64
-        assert torch.equal(found[key], wanted[key])
 
 
 def test_positions_that_would_break_isolation_are_refused(index: Index) -> None:
@@ -275,24 +215,6 @@ def test_a_cut_needs_to_know_where_media_are(tmp_path: Path) -> None:
     assert len(PackedDataset(index, encode)[0].joined()["input_ids"]) == 40
 
 
-def test_truncated_sample(tmp_path: Path) -> None:
-    index = make_index(tmp_path, {"all": LONG[2:]}, capacity=40, on_long="truncate")
-    pack = PackedDataset(index, SyntheticEncode())[0].joined()
-    whole = SyntheticEncode()(LONG[2])
-    assert torch.equal(pack["input_ids"], whole["input_ids"][:40])
-    assert pack["image_grid_thw"].tolist() == [[1, 2, 4]] and len(pack["pixel_values"]) == 8
-
-
-def test_a_short_sample_is_not_taken_for_a_cut_one(tmp_path: Path) -> None:
-    index = make_index(tmp_path, {"all": TEXTS}, capacity=64, on_long="truncate")
-
-    def longer(record: dict[str, Any]) -> dict[str, Any]:
-        return {"input_ids": [1] * (length_of(record["parts"]) + 1)}
-
-    with pytest.raises(MismatchError, match="but planned as"):
-        PackedDataset(index, longer)[0]
-
-
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_workers_read_the_same_packs(index: Index, context: str) -> None:
     dataset = PackedDataset(index, SyntheticEncode())
@@ -320,14 +242,3 @@ def test_pickle_is_small(index: Index) -> None:
     assert len(data) < 4096
     copied, own = (each[0].joined()["input_ids"] for each in (pickle.loads(data), dataset))
     assert torch.equal(copied, own)
-
-
-def test_import_is_light() -> None:
-    code = "import sys, packidx.torch; print(*sys.modules)"
-    modules = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    loaded = set(modules.stdout.split())
-    assert "packidx.torch.dataset" in loaded
-    assert not loaded & {"duckdb", "polars", "transformers", "packidx.plan", "tokenizers"}
-    assert not loaded & {"ruamel", "jinja2", "av", "lmdb", "packidx.records.sources.mixes"}

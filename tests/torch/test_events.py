@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import logging
-import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from small_packs import length_of, make_index, record
 from torch.utils.data import DataLoader
 from torch_packs import IMAGE, Failing, SyntheticEncode
 
-from packidx.errors import BadRecord, MismatchError, SourceError
+from packidx.errors import BadRecord, MismatchError
 from packidx.index import Index
 from packidx.torch import Pack, PackedDataset, events
 
@@ -55,17 +54,6 @@ def test_a_sample_is_read_once(index: Index, error: Exception) -> None:
     encode = Failing({key}, error)
     PackedDataset(index, encode, on_bad="skip")[0]
     assert encode.asked[key] == 1
-
-
-def test_errors_that_are_raised_name_the_sample(index: Index, tmp_path: Path) -> None:
-    sample = index.pack(0).samples[0]
-    where = f"pack 0, sample {sample.sample_id} \\(key '{sample.key}'\\)"
-    with pytest.raises(BadRecord, match=f"broken_media: {where}: an image cannot be decoded"):
-        PackedDataset(index, Failing({str(sample.key)}, BAD))[0]
-    for name in ("text", "image"):
-        os.rename(tmp_path / f"{name}.jsonl", tmp_path / f"{name}.gone")
-    with pytest.raises(SourceError, match=f"{where}: shard .*No such file"):
-        PackedDataset(index, SyntheticEncode())[0]
 
 
 def test_what_concerns_the_whole_plan_is_raised_whatever_the_policy(

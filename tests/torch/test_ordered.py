@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 
 import pytest
 from small_packs import make_index, record
 from torch.utils.data import DataLoader, DistributedSampler
 from torch_packs import SyntheticEncode
 
-from packidx.errors import OptionError
 from packidx.index import Index
 from packidx.torch import OrderedPacks, Pack, PackSampler, collate
 
@@ -52,12 +50,3 @@ def test_workers_read_them_and_it_pickles_small(index: Index) -> None:
 
 def ids_of(packs: list[Pack]) -> list[int]:
     return [pack.pack_id for pack in packs]
-
-
-def test_what_is_not_there(index: Index, tmp_path: Path) -> None:
-    ordered = packs_of(index)
-    for item in (-1, len(ordered)):
-        with pytest.raises(IndexError, match="the packs of this run"):
-            ordered[item]
-    with pytest.raises(OptionError, match="exceeds"):
-        OrderedPacks(index, SyntheticEncode(), 10**6)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.data import DataLoader
-from trained_packs import Encode, launch, trained_index
+from trained_packs import Encode, trained_index
 
 from packidx.index import Index
 from packidx.torch import Pack, PackedDataset, PackSampler, collate
@@ -86,42 +84,3 @@ def test_torchdata_restores_at_every_batch(index: Index, workers: int) -> None:
         again = loader()
         again.load_state_dict(state)
         assert list(again) == whole[count:]
-
-
-def prepared(rank: int, path: str, out: str) -> None:
-    """What accelerate's prepare() makes of a sampler of all packs."""
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=True)
-    options: dict[str, Any] = {"global_batch": 4, "seed": 2}
-
-    def loader() -> tuple[Any, PackSampler]:
-        sampler = PackSampler(path, **options)
-        dataset = PackedDataset(path, Encode())
-        plain = DataLoader(dataset, sampler=sampler, collate_fn=only_id, num_workers=rank)
-        return accelerator.prepare(plain), sampler
-
-    running, sampler = loader()
-    whole, rest = [], []
-    for epoch in range(2):
-        running.set_epoch(epoch)
-        whole.append(list(running))
-    for step in range(sampler.num_steps + 1):
-        again, restored = loader()
-        restored.load_state_dict(sampler.state_at(step))
-        again.set_epoch(restored.epoch)
-        rest.append(list(again))
-    torch.save((len(running), whole, rest), f"{out}/{rank}.pt")
-    torch.distributed.destroy_process_group()
-
-
-def test_accelerate_deals_out_what_the_sampler_would(index: Index, tmp_path: Path) -> None:
-    launch(prepared, 2, f"{index.path}@{index.id}", str(tmp_path))
-    for rank in range(2):
-        length, whole, rest = torch.load(tmp_path / f"{rank}.pt")
-        mine = PackSampler(index, rank=rank, world_size=2, global_batch=4, seed=2)
-        assert length == len(mine)
-        for epoch in range(2):
-            mine.set_epoch(epoch)
-            assert whole[epoch] == list(mine)
-        assert rest == [whole[1][2 * step :] for step in range(mine.num_steps + 1)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -152,29 +151,6 @@ def test_epochs_differ_and_so_does_what_they_leave_out() -> None:
     assert len(set(orders)) == 6 and len(set(left)) == 6
 
 
-def test_set_epoch_keeps_the_cursor_of_the_same_epoch() -> None:
-    sampler = PackSampler(StandIn(50), global_batch=1)
-    sampler.set_epoch(3)
-    whole = list(sampler)
-    sampler.load_state_dict(sampler.state_at(10))
-    sampler.set_epoch(3)
-    assert list(sampler) == whole[10:]
-    sampler.load_state_dict(sampler.state_at(10))
-    sampler.set_epoch(4)
-    assert len(list(sampler)) == 50
-
-
-def test_looking_at_a_first_batch_loses_nothing() -> None:
-    sampler = PackSampler(StandIn(50), global_batch=1)
-    whole = list(sampler)
-    next(iter(sampler))
-    assert list(sampler) == whole
-    sampler.load_state_dict(sampler.state_at(20))
-    next(iter(sampler))
-    assert list(sampler) == whole[20:]
-    assert list(sampler) == whole
-
-
 def test_iteration_is_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     packs = EpochOrder.packs
@@ -239,20 +215,6 @@ def test_bad_states(change: dict[str, Any], error: type[Exception], message: str
         sampler.load_state_dict(state)
 
 
-def test_steps_out_of_range() -> None:
-    sampler = PackSampler(StandIn(21), global_batch=2)
-    for step in (-1, 11):
-        with pytest.raises(OptionError, match=f"step {step} is outside"):
-            sampler.state_at(step)
-    for step in (-1, 10):
-        with pytest.raises(OptionError, match=f"step {step} is outside"):
-            sampler.packs_of_step(step)
-
-
-def test_loss_denominator_is_unknown_for_bare_lengths(tmp_path: Path) -> None:
-    assert PackSampler(bare_index(tmp_path, 4), global_batch=1).denominator(0) is None
-
-
 @pytest.mark.parametrize(
     ("planned", "step"),
     [
@@ -284,15 +246,6 @@ def test_the_default_step_is_the_plan_s(
             packs = [pack for one in trained for pack in one[mine]]
             total = sum(labels[pack] for pack in packs)
             assert [one.denominator(number) for one in samplers] == [total] * world_size
-
-
-def test_real_index_and_pickle(tmp_path: Path) -> None:
-    bare_index(tmp_path, 30)
-    sampler = PackSampler(tmp_path / "index", world_size=2, rank=1, global_batch=4)
-    sampler.denominator(0)
-    sampler.load_state_dict(sampler.state_at(3))
-    again = pickle.loads(pickle.dumps(sampler))
-    assert again.state_dict() == sampler.state_dict() and list(again) == list(sampler)
 
 
 @given(layouts(), st.integers(0, 5), st.integers(0, 3), st.data())

@@ -275,16 +275,6 @@ def test_a_checkpoint_of_another_order_is_refused(index: str, tmp_path: Path) ->
             job.train(resume_from_checkpoint=None if seed == 5 else str(tmp_path / "checkpoint-1"))
 
 
-def test_the_plans_denominator_is_the_trainers(index: str, tmp_path: Path) -> None:
-    sampler = PackSampler(index, global_batch=4)
-    job = trainer(str(tmp_path), PackedDataset(index, Encode()), sampler, "square", max_steps=1)
-    batches = iter(job.get_train_dataloader())
-    for step in range(sampler.num_steps):
-        taken, denominator = job.get_batch_samples(batches, 4, "cpu")
-        assert len(taken) == 4
-        assert denominator == pytest.approx(sampler.denominator(step, "square"), rel=1e-14)
-
-
 def test_a_log_has_every_step_s_samples(index: str, tmp_path: Path) -> None:
     """Over the end of an epoch, with losses as the Trainer tells them."""
     sampler, losses, folder = PackSampler(index, global_batch=4), [], str(tmp_path / "log")

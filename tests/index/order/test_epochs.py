@@ -1,4 +1,4 @@
-"""The epoch's order: a permutation, block by block, that looks random and never changes."""
+"""The order of training: epochs, and the steps that ranks take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.index.order import EpochOrder, Epochs, order_key, permute
+from packidx.index.order import Dealing, EpochOrder, Epochs, order_key, permute
 
 SIZES = [*range(1, 70), 127, 128, 129, 1000, 1023, 1024, 4097, 50_000]
 
@@ -110,13 +110,6 @@ GOLDEN = [1061, 1067, 1066, 1065, 1062, 1060, 1063, 1064]
 GOLDEN_DIGEST = "5df6038a5ba62b52"
 
 
-@pytest.mark.parametrize("change", [("other", 0, 0), ("snapshot", 1, 0), ("snapshot", 0, 1)])
-def test_snapshot_seed_and_epoch_each_give_another_order(change: tuple[str, int, int]) -> None:
-    mine = one_range(2000, 1, order_key("snapshot", 0, 0)).packs(np.arange(2000))
-    other = one_range(2000, 1, order_key(*change)).packs(np.arange(2000))
-    assert (mine == other).sum() < 12  # 1 expected of two random permutations
-
-
 def excess(counts: np.ndarray, expected: float) -> float:
     """Chi-square of `counts` in standard deviations above its mean."""
     freedom = len(counts) - 1
@@ -134,30 +127,46 @@ def test_small_sizes_reach_every_permutation_alike(size: int) -> None:
     assert excess(counts, tries / len(counts)) < 5
 
 
-def test_one_order_looks_random() -> None:
-    """Within one permutation: no correlation with the file's order, nor of neighbours."""
-    size = 20_000
-    packs = one_range(size, 1, order_key("snapshot", 0, 0)).packs(np.arange(size)).astype(float)
-    bound = 5 / math.sqrt(size)
-    assert abs(np.corrcoef(packs, np.arange(size))[0, 1]) < bound
-    for lag in (1, 2, 3, 64, 128, 1024):
-        assert abs(np.corrcoef(packs[lag:], packs[:-lag])[0, 1]) < bound
-    # adjacent in the file and adjacent in the epoch: 2 pairs expected
-    assert (np.abs(np.diff(packs)) == 1).sum() < 12
+@st.composite
+def dealings(draw: st.DrawFn) -> tuple[Dealing, int]:
+    """(dealing, world_size); packs in up to two ranges with a gap between them."""
+    world_size = draw(st.integers(1, 5))
+    size = world_size * draw(st.integers(1, 4))
+    counts = draw(st.lists(st.integers(1, 60), min_size=1, max_size=2))
+    ranges = [(5 + 9 * at + sum(counts[:at]), count) for at, count in enumerate(counts)]
+    ranges = draw(st.permutations(ranges))
+    chunk = draw(st.integers(1, 4))
+    order = EpochOrder(ranges, chunk * draw(st.integers(1, 6)), chunk, draw(st.integers(0, 9)))
+    return Dealing(order, size), world_size
 
 
-def test_blocks_chunks_and_the_rest_move() -> None:
-    firsts, tails, insides, chunks = set(), set(), set(), set()
-    for epoch in range(60):
-        packs = one_range(35, 8, order_key("snapshot", 0, epoch), 2).packs(np.arange(35))
-        firsts.add(packs[0] // 8)
-        tails.add(int(np.flatnonzero(packs == 34)[0]) // 8)
-        inside = packs[packs // 8 == 1] % 8
-        insides.add(tuple(inside))
-        chunks.add(tuple(dict.fromkeys((inside // 2).tolist())))
-    assert firsts >= {0, 1, 2, 3} and tails == {0, 1, 2, 3, 4}
-    assert len(insides) > 50 and len(chunks) > 15
-    # two blocks of one epoch are permuted differently, and so are two chunks of one block
-    packs = one_range(64, 32, order_key("snapshot", 0, 0), 16).packs(np.arange(64))
-    assert not np.array_equal(packs[:32] % 32, packs[32:] % 32)
-    assert not np.array_equal(packs[:16] % 16, packs[16:32] % 16)
+@given(dealings())
+def test_turns_are_what_ranks_and_steps_get(drawn: tuple[Dealing, int]) -> None:
+    dealing, world_size = drawn
+    everything = dealing.packs(0, dealing.order.num_packs).tolist()
+    turns = {pack: dealing.turn(at, world_size) for at, pack in enumerate(everything)}
+    for rank in range(world_size):
+        mine = dealing.packs_of_rank(0, dealing.end, rank, world_size).tolist()
+        per_step = dealing.global_batch // world_size
+        for number, pack in enumerate(mine):
+            turn = turns[pack]
+            assert (turn.step, turn.micro_step, turn.rank) == (*divmod(number, per_step), rank)
+    for step in range(dealing.num_steps):
+        for place, pack in enumerate(dealing.packs_of_step(step).tolist()):
+            assert (turns[pack].step, turns[pack].place) == (step, place)
+    dealt = [pack for step in range(dealing.num_steps) for pack in dealing.packs_of_step(step)]
+    assert [*dealt, *dealing.left_out().tolist()] == everything
+    assert len(dealing.left_out()) < dealing.global_batch
+
+
+@given(dealings(), st.lists(st.integers(0, 140), max_size=30))
+def test_packs_lead_back_to_their_positions(drawn: tuple[Dealing, int], others: list[int]) -> None:
+    """In any order, twice, and with packs among them that are another epoch's."""
+    order = drawn[0].order
+    everything = np.arange(order.num_packs)
+    packs = order.packs(everything)
+    assert order.positions(packs).tolist() == everything.tolist()
+    known = dict(zip(packs.tolist(), everything.tolist(), strict=True))
+    positions = order.positions(np.array(others, np.int64))
+    assert positions.dtype == np.int64
+    assert positions.tolist() == [known.get(pack, -1) for pack in others]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -146,18 +145,3 @@ def test_samples_that_nothing_tells_apart_are_not_compared(
     assert diff(*paths)["samples"] is None
     assert main(["diff", paths[0].path, paths[1].path]) == 0
     assert "samples are not compared: the lengths differ" in capsys.readouterr().out
-
-
-def test_the_same_plan_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lengths = write(tmp_path / "l.parquet")
-    a, b = (planned(lengths, tmp_path / name) for name in "ab")
-    assert main(["diff", a.path, b.path, "--exit-code"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("the same plan: ") and out.count("\n") == 1
-    assert main(["diff", a.path, b.path, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["same"] is True
-    planned(lengths, tmp_path / "b", capacity=300)
-    assert main(["diff", a.path, b.path, "--exit-code"]) == 1
-    assert main(["diff", a.path, b.path]) == 0
-    assert main(["diff", a.path, str(tmp_path / "none")]) == 1
-    assert "does not exist" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import os
 import re
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from packidx import estimate_lengths, open_index, plan_packs
+from packidx import open_index, plan_packs
 from packidx.errors import OptionError, PackidxError
 from packidx.inspect.report import write_report
 
@@ -117,34 +116,6 @@ def test_nothing_in_the_data_runs(tmp_path: Path) -> None:
         assert page.count("<title>") == page.count("</title>")
 
 
-def test_a_source_may_have_any_name_and_all_are_counted(tmp_path: Path) -> None:
-    """There are eight colours, and a name is text, whatever is in it."""
-    names = ["constructor", "__proto__", "{{ report }}", '" style="x', "two\u2028lines", *"abcd"]
-    source = pl.Series([*names[:5] * 2, *names[5:]]).gather(pl.int_range(90, eager=True) % 14)
-    table = lengths(tmp_path, 90, source=source)
-    plan_packs(table, tmp_path / "index", capacity=4096)
-    for path in (str(tmp_path / "index"), str(table)):
-        write_report(path, tmp_path / "r.html")
-        page = (tmp_path / "r.html").read_text()
-        legend = html.unescape(page[page.index('class="legend"') :])
-        assert all(f"</i>{name}</span>" in legend for name in names[:5])
-    assert "<dt>sources</dt><dd>9</dd>" in page
-
-
-def test_a_lengths_table_is_shown_without_a_plan(tmp_path: Path) -> None:
-    records = [
-        {"messages": [{"role": r, "content": r * 9} for r in ("user", "assistant")]},
-        {"messages": []},
-    ]
-    (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
-    estimate_lengths(str(tmp_path / "r.jsonl"), tmp_path / "lengths", workers=1)
-    write_report(str(tmp_path / "lengths"), tmp_path / "r.html")
-    page = (tmp_path / "r.html").read_text()
-    assert [row[3] for row in cells(page, "Samples by length and source")] == ["1"]
-    assert "<dt>rejected</dt><dd>1</dd>" in page
-    assert "Where the tokens go" not in page
-
-
 def test_what_is_gone_is_said(tmp_path: Path) -> None:
     table = lengths(tmp_path, 200)
     plan_packs(table, tmp_path / "index", capacity=4096)
@@ -180,31 +151,3 @@ def test_nothing_but_a_report_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "r.html").touch()
     for _ in range(2):
         write_report(str(tmp_path / "index"), tmp_path / "r.html")
-
-
-@pytest.mark.parametrize("options", [{"schedule": "random"}, {"on_long": "split"}])
-def test_plans_of_every_kind(tmp_path: Path, options: dict[str, Any]) -> None:
-    plan_packs(lengths(tmp_path, 400), tmp_path / "index", capacity=1024, **options)
-    write_report(str(tmp_path / "index"), tmp_path / "r.html", ranks=(2, 3))
-    page = (tmp_path / "r.html").read_text()
-    assert page.count("<figure") == 5
-    assert len(cells(page, "A few packs")) > 3
-
-
-def test_a_plan_of_one_pack(tmp_path: Path) -> None:
-    plan_packs(lengths(tmp_path, 1), tmp_path / "index", capacity=4096)
-    write_report(str(tmp_path / "index"), tmp_path / "r.html")
-    assert len(cells((tmp_path / "r.html").read_text(), "A few packs")) == 1
-
-
-def test_what_is_lost_is_one_number(tmp_path: Path) -> None:
-    """The verdict and the figure say the same share of the same tokens."""
-    frame = pl.DataFrame({"length": [10] * 60 + [99] * 4, "source": ["a"] * 60 + ["b"] * 4})
-    frame.write_parquet(tmp_path / "l.parquet")
-    # Copies are no more tokens to be packed.
-    plan_packs(tmp_path / "l.parquet", tmp_path / "index", capacity=40, mix={"a": 3})
-    write_report(str(tmp_path / "index"), tmp_path / "r.html")
-    page = html.unescape((tmp_path / "r.html").read_text())
-    lost = f"{100 * 4 * 99 / (600 + 4 * 99):.1f} %"
-    shares = re.findall(r"(\d+\.\d) %[^<]{0,40}(?:in no pack|to be packed)", page)
-    assert len(shares) == 2 and set(shares) == {lost.removesuffix(" %")}

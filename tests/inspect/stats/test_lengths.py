@@ -1,8 +1,10 @@
-"""`packidx stats LENGTHS`: every number is the one that SQL gives of the same files."""
+"""Numbers of `packidx stats`: lengths, composition, waiting."""
 
 from __future__ import annotations
 
 import json
+import math
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from packidx_cli.main import main
 
-from packidx.inspect.stats import lengths_stats
+from packidx import open_index, plan_packs
+from packidx.index import Index
+from packidx.inspect.stats import lengths_stats, plan_stats
+from packidx.inspect.verdict import verdict
+from packidx.inspect.waiting import RANKS, ScheduledPacks, ranks_stats
 
 
 def rows() -> dict[str, list[Any]]:
@@ -95,17 +103,103 @@ def test_files_with_other_columns_and_nothing_but_lengths(
     assert "75" in capsys.readouterr().out
 
 
-def test_what_no_plan_can_be_made_of_is_shown_all_the_same(
+def planned(folder: Path, lengths: list[int], **options: Any) -> Index:
+    table = {"length": lengths, "source": [("a", "b", None)[n % 3] for n in lengths]}
+    pq.write_table(pa.table(table), folder / "l.parquet")
+    plan_packs(folder / "l.parquet", folder / "i", capacity=100, **options)
+    return open_index(folder / "i")
+
+
+@pytest.mark.parametrize("options", [{}, {"max_samples": 2}, {"on_long": "split"}])
+def test_the_correlation_of_lengths_is_that_of_all_pairs(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    index = planned(tmp_path, [1 + at * 7919 % 140 for at in range(300)], **options)
+    found = plan_stats(index)["length_correlation"]
+    packs = [index.pack(number).samples for number in range(index.num_packs)]
+    pairs = [(a.length, b.length) for pack in packs for a, b in permutations(pack, 2)]
+    expected = np.corrcoef(np.array(pairs, float).T)[0, 1]
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+def packs(n: int, seed: int = 0, **without: None) -> ScheduledPacks:
+    rng = np.random.default_rng(seed)
+    columns: dict[str, Any] = {
+        "llm": rng.random(n) * 1e14,
+        "vit": rng.random(n) * 1e13,
+        "vision": rng.integers(0, 50, n),
+    }
+    return ScheduledPacks(**(columns | without))
+
+
+@given(st.integers(0, 120), st.sampled_from([1, 2, 4, 6, 9]), st.sampled_from([4, 12, 20]))
+def test_the_planned_order_by_hand(n: int, ranks: int, batch: int) -> None:
+    given = packs(n, n)
+    (found,) = ranks_stats(given, batch, [ranks])
+    step = math.ceil(batch / ranks) * ranks
+    steps = n // step
+    assert (found["ranks"], found["global_batch"], found["steps"]) == (ranks, step, steps)
+    assert found["micro_steps"] * ranks == step
+    if not steps:
+        assert found["planned"] is found["random"] is found["by_vision_tokens"] is None
+        return
+    whole = steps * step
+    total = (given.llm + given.vit)[:whole].reshape(-1, ranks)
+    apart = [cost[:whole].reshape(-1, ranks).max(axis=1).sum() for cost in (given.llm, given.vit)]
+    plan = found["planned"]
+    assert plan["useful"] == pytest.approx(total.mean(axis=1).sum() / total.max(axis=1).sum(), 1e-4)
+    assert plan["useful_by_phase"] == pytest.approx(total.mean(axis=1).sum() / sum(apart), 1e-4)
+    assert plan["useful_by_phase"] <= plan["useful"] + 1e-6 <= 1 + 1e-6
+
+
+def test_unknown_columns_and_few_packs_are_null() -> None:
+    stats = ranks_stats(packs(600, vision=None), 64)
+    assert [one["ranks"] for one in stats] == list(RANKS)
+    assert [one["global_batch"] for one in stats] == [64, 64, 512]
+    assert [one["steps"] for one in stats] == [9, 9, 1]
+    assert all(one["by_vision_tokens"] is None for one in stats)
+    assert stats[2]["planned"]["useful"]
+    assert json.loads(json.dumps(stats, allow_nan=False)) == stats
+    nothing = ranks_stats(packs(0), 64)
+    assert all(one["planned"] is None and one["steps"] == 0 for one in nothing)
+
+
+def lengths(path: Path, n: int, seed: int) -> Path:
+    rng = np.random.default_rng(seed)
+    pq.write_table(pa.table({"length": rng.lognormal(4, 1, n).astype(int) % 500 + 4}), path)
+    return path
+
+
+def verdicts(index: Path, ranks: int) -> tuple[str, dict[str, Any]]:
+    """Return the sentence about waiting, and the numbers for this many ranks."""
+    opened = open_index(index)
+    told = plan_stats(opened, [ranks])
+    (said,) = (line for line in verdict(opened, told) if "lost to waiting" in line)
+    return said, told["schedule"][0]
+
+
+def test_where_a_schedule_has_power_is_told(tmp_path: Path) -> None:
+    path = lengths(tmp_path / "l.parquet", 6000, 0)
+    # Of two micro-steps a step, of other packs in each: no rank waits long where there are two.
+    plan_packs(path, tmp_path / "i", capacity=512, global_batch=16, micro_steps=2)
+    said, _ = verdicts(tmp_path / "i", 8)
+    assert "nothing to even out" not in said and "makes it worse" not in said
+    said, found = verdicts(tmp_path / "i", 16)
+    assert "one micro-step per step leaves the schedule nothing to even out" in said
+    assert f"{100 * (1 - found['planned']['useful']):.1f} % of the time" in said
+    plan_packs(path, tmp_path / "r", capacity=512, global_batch=8, schedule="random")
+    assert "in random order" in verdicts(tmp_path / "r", 8)[0]
+
+
+def test_plan_says_for_how_many_ranks_its_schedule_has_power(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "bad.parquet"
-    columns = {
-        "length": pa.nulls(3, pa.int32()),
-        "status": ["rejected"] * 3,
-        "reason": ["no_text"] * 3,
-    }
-    pq.write_table(pa.table(columns), path)
-    assert main(["stats", str(path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["num_rejected"], told["rejected"], told["longest"]) == (3, {"no_text": 3}, [])
-    assert main(["stats", str(path)]) == 0
+    path = str(lengths(tmp_path / "l.parquet", 600, 0))
+    command = ["plan", path, "-o", str(tmp_path / "i"), "--capacity", "512"]
+    assert main([*command, "--global-batch", "16", "--micro-steps", "4"]) == 0
+    assert "stratified: 4 micro-steps of 4 packs per step, for up to 4 ranks" in (
+        capsys.readouterr().out
+    )
+    assert main([*command, "--global-batch", "16", "--micro-steps", "1"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "one micro-step per step, for up to 16 ranks; steps are of" in said

@@ -118,27 +118,6 @@ def test_the_command_prints_steps_and_places(
     assert "photo-00017" in out
 
 
-@pytest.mark.parametrize("asked", ["photo-00171x", "it's % ünknown", ""])
-def test_keys_that_are_not_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: str
-) -> None:
-    index = planned(tmp_path)
-    assert main(["trace", index.path, "--key", asked, "--json"]) == 1
-    assert f"has no key {asked!r}: it has 600 samples" in capsys.readouterr().err
-    assert main(["trace", index.path, "--sample-id", "600"]) == 1
-    assert "has no sample_id 600: it has 600 samples" in capsys.readouterr().err
-
-
-def test_a_random_order_has_steps_where_they_are_given(tmp_path: Path) -> None:
-    index = planned(tmp_path, schedule="random", global_batch=None)
-    place = only(index, sample_id=5)
-    assert place.step is None and place.order_position >= 0
-    with pytest.raises(OptionError, match="no planned steps: give the global batch"):
-        trace_step(index, 0)
-    same = only(index, sample_id=5, global_batch=4)
-    assert same.step == place.order_position // 4
-
-
 def test_packs_that_an_epoch_leaves_out(tmp_path: Path) -> None:
     index = planned(tmp_path)
     left = index.num_packs % 7

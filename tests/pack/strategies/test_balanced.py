@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable
-from itertools import permutations
 
 import numpy as np
 import pytest
@@ -69,14 +67,6 @@ def dealt_item_by_item(lengths: list[int], capacity: int, rule: DealRule) -> lis
             room = rooms.pop(at) if at < len(rooms) else capacity
         insort(rooms, room - length)
     return sorted(capacity - room for room in rooms if room < capacity)
-
-
-def correlation(packs: list[list[int]]) -> float | None:
-    """Pearson's, over all ordered pairs of different samples in one pack."""
-    pairs = np.array([pair for pack in packs for pair in permutations(pack, 2)], float)
-    if len(pairs) == 0 or (pairs[:, 0] == pairs[0, 0]).all():
-        return None
-    return float(np.corrcoef(pairs.T)[0, 1])
 
 
 def log_normal(count: int, median: int, sigma: float) -> np.ndarray:
@@ -148,36 +138,3 @@ def test_balanced_mixes_lengths_at_no_more_packs(median: int, sigma: float) -> N
     assert after is not None
     assert before > 0.7
     assert after < 0.3
-
-
-@given(problems())
-def test_the_correlation_of_records_is_that_of_their_pairs(
-    problem: tuple[list[int], int],
-) -> None:
-    lengths, capacity = problem
-    histogram = Histogram.of(np.array(lengths))
-    plan = best_fit_decreasing(histogram, capacity)
-    expected = correlation(packs_of(plan, histogram))
-    found = length_correlation(plan, histogram)
-    assert found == (None if expected is None else pytest.approx(expected, abs=1e-9))
-
-
-def test_no_samples_need_no_packs() -> None:
-    nothing = Histogram.of(np.array([], np.int64))
-    for plan in (
-        balanced(nothing, 10),
-        balanced(nothing, 10, 0),
-        worst_fit_decreasing(nothing, 10),
-    ):
-        assert plan is not None
-        assert plan.total_packs == 0
-
-
-@pytest.mark.parametrize("plan", [balanced, worst_fit_decreasing])
-@pytest.mark.parametrize("lengths", [[11], [0, 3], [-1]])
-def test_lengths_outside_the_capacity_are_refused(
-    plan: Callable[[Histogram, int], PackRuns], lengths: list[int]
-) -> None:
-    values, counts = np.unique(lengths, return_counts=True)
-    with pytest.raises(ValueError, match="capacity"):
-        plan(Histogram(values[::-1].astype(np.int64), counts), 10)

@@ -86,9 +86,3 @@ def test_items_that_best_fit_alone_packs_well(tokens: tuple[int, int], images: f
     order = np.argsort(-(sizes @ module.scarcity(sizes, limits)), kind="stable")
     dealt = len(np.unique(module._dealt(sizes[order], limits, 1)))
     assert assert_plan(packed(sizes, limits, 1), sizes, limits) <= 1.01 * bound < dealt
-
-
-@pytest.mark.parametrize("sizes", [[[6, 0]], [[1, 6]], [[0, 1]], [[1, -1]]])
-def test_impossible_items_are_refused(sizes: list[list[int]]) -> None:
-    with pytest.raises(ValueError, match="sizes must lie in"):
-        packed(np.array(sizes), np.array([5, 5]), 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sized_items import Int64s, Problem, assert_plan, problems
@@ -63,13 +62,3 @@ def test_windows(problem: Problem, window: int) -> None:
     pack = window_fit(sizes, limits, window)
     assert_plan(pack, *problem)
     assert pack.tolist() == expected
-
-
-def test_impossible_items_are_refused() -> None:
-    for rule in (next_fit, first_fit, worst_fit):
-        with pytest.raises(ValueError, match="sizes must lie in"):
-            rule(np.array([[6]]), np.array([5]))
-    with pytest.raises(ValueError, match="sizes must lie in"):
-        window_fit(np.array([[1, 6]]), np.array([5, 5]), 3)
-    with pytest.raises(ValueError, match="at least 1 item, not 0"):
-        window_fit(np.array([[1]]), np.array([5]), 0)

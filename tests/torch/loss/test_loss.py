@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_packs import bare_index, make_index, record
+from small_packs import make_index, record
 from torch.nn import functional
 from torch_packs import SyntheticEncode
 from trained_packs import (
@@ -45,10 +45,6 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 def weight_of(name: str, count: int) -> float:
     return {"token": 1.0, "sample": 1 / count, "square": 1 / math.sqrt(count)}[name]
-
-
-def logits_of(model: Any, batch: dict[str, Any]) -> torch.Tensor:
-    return model(**{k: v for k, v in batch.items() if "labels" not in k}).logits
 
 
 def alone(index: Index, packs: list[int], name: str) -> tuple[float, dict[str, torch.Tensor]]:
@@ -174,14 +170,6 @@ def test_alignment_padding_and_mrope_do_not_matter(index: Index) -> None:
         assert weights.tolist() == expected
         pack = {"labels": labels[0], "position_ids": positions[..., 0, :]}
         assert loss_targets(pack, LossWeights("sample"))[1].tolist() == expected[0]
-
-
-def test_unknown_counts_have_no_denominator(tmp_path: Path) -> None:
-    sampler = PackSampler(bare_index(tmp_path, 4), global_batch=1)
-    assert sampler.denominator(0, "square") is None
-    batch = {"labels": torch.tensor([[-100, 1]]), "position_ids": torch.tensor([[0, 1]])}
-    with pytest.raises(OptionError, match="no denominator.*seen_denominator"):
-        packed_loss(torch.zeros(1, 2, 9), batch, LossWeights(), sampler.denominator(0))  # type: ignore[arg-type]
 
 
 def test_bad_use(index: Index) -> None:

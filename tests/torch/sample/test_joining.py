@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +10,10 @@ import torch
 from small_packs import make_index, record
 from torch_packs import SyntheticEncode, pack
 
-from packidx.errors import MismatchError, OptionError
+from packidx.errors import MismatchError
 from packidx.index import Index
 from packidx.torch import Pack, PackedDataset, collate
-from packidx.torch.joining import join_media, rules_of
-from packidx.torch.sample import normalise
+from packidx.torch.joining import join_media
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -88,13 +86,6 @@ def test_patches_side_by_side_are_joined_side_by_side() -> None:
         join_media(parts)
 
 
-@pytest.mark.parametrize("key", ["cross_attention_mask", "image_attention_mask"])
-def test_what_ties_tokens_to_media_is_in_no_pack(key: str) -> None:
-    mask = torch.ones(1, 3, 2, dtype=torch.int64)
-    with pytest.raises(MismatchError, match=f"{key}.*cannot be trained on packs"):
-        normalise({"input_ids": [1, 2, 3], key: mask})
-
-
 def test_a_model_that_takes_lists_gets_lists() -> None:
     """UnlimitedOCR splits its tiles by them."""
 
@@ -153,16 +144,3 @@ def test_the_encoder_says_how_its_own_are_joined(index: Index) -> None:
         assert torch.equal(batch["kinds"][row, : len(kinds)], kinds)
     # What has none is filled with 0: text samples, and what pads a row.
     assert set(batch["kinds"].unique().tolist()) == {0, 3}
-
-
-@pytest.mark.parametrize("rule", ["columns", "index", "index:", "index:a:0", "index:a:b", 3, None])
-def test_a_rule_that_is_none(rule: Any) -> None:
-    with pytest.raises(OptionError, match=r"encode.join says .* of own: say one of 'rows'"):
-        rules_of(SimpleNamespace(join={"own": rule}))
-
-
-def test_bad_rules_are_told_before_anything_is_read(index: Index) -> None:
-    with pytest.raises(OptionError, match="encode.join says 'row' of own"):
-        PackedDataset(index, Own(numbers, {"own": "row"}))
-    with pytest.raises(OptionError, match="make it a dict"):
-        PackedDataset(index, Own(numbers, ["rows"]))

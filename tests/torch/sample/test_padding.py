@@ -1,4 +1,4 @@
-"""Alignment padding, the dummy image, and media of different shapes."""
+"""Samples in packs: padding, dummy images, media that were planned."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
-from small_packs import make_index, record
+from plan_rules import broken_rules
+from small_packs import make_index, media_spans, record
 from torch_packs import IMAGE, SyntheticEncode
 
 from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder
-from packidx.errors import OptionError
+from packidx.errors import MismatchError, OptionError
 from packidx.torch import PackedDataset
 from packidx.torch.sample import normalise
 
@@ -125,15 +126,6 @@ def test_the_plan_must_reserve_the_dummy_image(tmp_path: Path) -> None:
         PackedDataset(index, lambda record: {"input_ids": [1]}, dummy_image=True)
 
 
-def test_a_record_of_ones_own_for_the_dummy_image(tmp_path: Path) -> None:
-    index = make_index(tmp_path, {"text": TEXTS}, capacity=64, reserve=30)
-    dataset = PackedDataset(index, SyntheticEncode(), dummy_image=IMAGES[0])
-    first = dataset[0].joined()["pixel_values"]
-    first.zero_()
-    assert not dataset[0].joined()["pixel_values"].eq(0).all(), "a pack's tensors are its own"
-    assert dataset[0].joined()["image_grid_thw"].tolist() == [[1, 4, 2], [1, 2, 2]]
-
-
 @pytest.mark.parametrize("name", ["qwen2.5-vl", "qwen3-vl"])
 def test_the_real_encoder_makes_a_dummy_image(tmp_path: Path, processors: Path, name: str) -> None:
     with open(tmp_path / "data.jsonl", "w") as file:
@@ -159,3 +151,87 @@ def test_the_real_encoder_makes_a_dummy_image(tmp_path: Path, processors: Path, 
     tokens = pack["input_ids"].eq(encoder.media_token_ids["image"])
     assert tokens.sum() * 4 == len(pack["pixel_values"])
     assert not tokens[: pack["cu_seqlens"][3]].any()
+
+
+RECORDS = [
+    record(0, [5, (4, 4), 3]),
+    record(1, [20, (4, 8), 70, (4, 4), 9]),  # long: its last image would be cut off
+    record(2, [7]),
+    record(3, [(4, 6), (4, 4), 2]),
+    record(4, [9, (4, 8), 70]),  # long: what lies behind its image may be cut off
+    record(5, [90]),
+]
+
+
+@pytest.mark.parametrize("rules", [{}, {"on_long": "split"}, {"on_long": "truncate"}])
+def test_planned_media_of_every_sample(tmp_path: Path, rules: dict[str, Any]) -> None:
+    index = make_index(tmp_path, {"all": RECORDS}, capacity=64, **rules)
+    dataset, found = PackedDataset(index, SyntheticEncode()), dict[int, int]()
+    for k in range(index.num_packs):
+        for sample, read in zip(index.pack(k).samples, dataset[k].samples, strict=True):
+            spans = media_spans(RECORDS[sample.sample_id]["parts"])
+            kept = ("kind", "t", "h", "w", "at")
+            assert sample.media == [{key: one[key] for key in kept} for one in spans]
+            assert len(read["input_ids"]) == sample.length
+            assert len(read.get("image_grid_thw", ())) == len(spans)
+            found[sample.sample_id] = found.get(sample.sample_id, 0) + sample.length
+    assert broken_rules(index) == []
+    of_long = {"split": {5: 90}, "truncate": {4: 64, 5: 64}}.get(rules.get("on_long", ""), {})
+    assert found == {0: 14, 2: 7, 3: 16} | of_long
+
+
+def test_the_reader_checks_what_was_encoded_against_the_planned_grids(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"all": RECORDS[:1]}, capacity=64)
+
+    class Lying(SyntheticEncode):
+        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+            result = super().__call__(record)
+            result["image_grid_thw"] = result["image_grid_thw"][:, [0, 1, 1]] * 2
+            return result
+
+    with pytest.raises(MismatchError, match=r"images of 2x8x8 patches.*planned as 1x4x4"):
+        PackedDataset(index, Lying())[0]
+
+
+def test_a_split_sample_that_grew_is_told(tmp_path: Path) -> None:
+    """Its pieces could all be read; what is behind them would never be."""
+    index = make_index(tmp_path, {"all": [record(0, [50])]}, capacity=20, on_long="split")
+
+    class Grown(SyntheticEncode):
+        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+            return super().__call__({**record, "parts": [53]})
+
+    dataset = PackedDataset(index, Grown())
+    (last,) = [k for k in range(3) if index.pack(k).samples[0].length == 10]
+    with pytest.raises(MismatchError, match="encoded to 53 tokens but planned as 10 from token 40"):
+        dataset[last]
+
+
+def test_a_sample_that_lost_its_images_is_left_out(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"all": [RECORDS[0], RECORDS[3]]}, capacity=64)
+
+    class Blind(SyntheticEncode):
+        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+            blind = {**record, "parts": [5]} if record["seed"] == 0 else record
+            return super().__call__(blind)
+
+    with pytest.raises(MismatchError, match="encoded to 5 tokens but planned as 14"):
+        PackedDataset(index, Blind())[0]
+    found = PackedDataset(index, Blind(), on_mismatch="skip")[0]
+    assert found.sample_ids.tolist() == [1]
+    assert len(found.joined()["input_ids"]) == 14 + 16
+    assert [(one["done"], one["key"]) for one in found.events] == [("left_out", "key-0")]
+
+
+def test_a_cut_sample_whose_image_moved_is_told(tmp_path: Path) -> None:
+    """The pack would have it without its image."""
+    parts: list[Any] = [15, (4, 4), 18]
+    index = make_index(tmp_path, {"all": [record(0, parts)]}, capacity=24, on_long="truncate")
+
+    class Moved(SyntheticEncode):
+        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+            return super().__call__({**record, "parts": [20, (4, 4), 13]})
+
+    with pytest.raises(MismatchError, match="has images outside of them"):
+        PackedDataset(index, Moved())[0]
+    assert len(PackedDataset(index, SyntheticEncode())[0].joined()["input_ids"]) == 24

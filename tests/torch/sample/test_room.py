@@ -167,19 +167,3 @@ def test_split_plans_of_guesses_are_refused(tmp_path: Path) -> None:
         PackedDataset(index, Own(), on_mismatch="fit")
     whole = guessed(tmp_path / "whole", records[1:], 0.9, capacity=60, on_long="split")
     assert len(PackedDataset(whole, Own(), on_mismatch="fit")[0].samples) == 1
-
-
-def test_in_an_exact_plan_what_was_fitted_is_told(tmp_path: Path) -> None:
-    lengths = write_lengths(tmp_path, {"all": RECORDS[:3]})
-    plan_packs(lengths, tmp_path / "index", capacity=64)
-
-    class Longer(Own):
-        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-            more = 3 if record["seed"] == 1 else 0
-            return super().__call__({**record, "parts": [record["parts"][0] + more]})
-
-    dataset = PackedDataset(tmp_path / "index", Longer(), on_mismatch="fit")
-    pack = dataset[0]
-    (event,) = pack.events
-    assert (event["done"], event["planned"], event["found"]) == ("fitted", 12, 15)
-    assert len(pack.joined()["input_ids"]) == 5 + 15 + 19
