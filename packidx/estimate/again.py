@@ -21,7 +21,7 @@ from packidx.estimate.tasks import PartPlan, plan_parts
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import DEFAULT, Layout
 from packidx.io.copies import StoredFile
-from packidx.records.containers.tar import APART, TAR
+from packidx.records.containers.tar import TORN
 from packidx.records.shard_marks import is_unchanged
 from packidx.records.shards import InputFile, ScannedShard, ranges_of
 from packidx.software import installed, software
@@ -80,7 +80,7 @@ class Earlier:
         number = self._by_uri.get(file.uri)
         if number is None or self.manifest.software.get("packidx") != software()["packidx"]:
             return None
-        if file.container == TAR and APART in self.manifest.rejected:
+        if TORN in self.manifest.rejected:
             return None  # a manifest does not say which samples are torn
         shard = self.manifest.shards[number]
         ranges, layout = ranges_of(shard), _as_read(self._layouts[shard.source])

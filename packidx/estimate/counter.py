@@ -23,7 +23,7 @@ from packidx.processor.kinds import KINDS, record_kind
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.gigatoken import Gigatoken
 from packidx.records import shards
-from packidx.records.containers.base import RawRecord, RecordRange
+from packidx.records.containers.base import Record, RecordRange
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects.parse import parse
@@ -173,7 +173,7 @@ class RecordCounter:
             item.measured = self.encoder.measure(record, item.conversation)
 
     def compare(
-        self, item: ExaminedRecord, shard: ShardContext, raw: RawRecord, *, only: bool = False
+        self, item: ExaminedRecord, shard: ShardContext, raw: Record, *, only: bool = False
     ) -> None:
         """Build a record with the real processor if its kind is new, or is not counted by rules.
 
@@ -193,8 +193,8 @@ class RecordCounter:
         is_sure = item.is_sure = not talk.media or comparer.is_sure(talk, item.infos)
         if is_sure and not comparer.needs(kind):
             return
-        if talk.media and isinstance(raw.record, dict):
-            talk = parse(open_media(raw.record, shard.root), has_media=shard.has_media)
+        if talk.media and isinstance(raw.data, dict):
+            talk = parse(open_media(raw.data, shard.root), has_media=shard.has_media)
         built = comparer.build(talk, kind, only_compare=only, is_sure=is_sure)
         if built is not None:
             kinds = tuple(KINDS.index(medium.kind) for medium in talk.media)
@@ -288,7 +288,7 @@ def raw_records(
     transform: Changes | None = None,
     shift: int = 0,
     columns: dict[str, str] | None = None,
-) -> Iterator[RawRecord]:
+) -> Iterator[Record]:
     """The records of one range of a shard, in the standard names.
 
     Args:
@@ -309,24 +309,24 @@ def changes_of(transform: Changes, shift: int) -> Callable[[dict[str, Any], int]
     return lambda record, row: transform.apply(record, row + shift)
 
 
-def name_in_shard(raw: RawRecord) -> str | None:
+def name_in_shard(raw: Record) -> str | None:
     """Return what a record is called by its shard or by itself; None where it has no name."""
-    if raw.key is not None or isinstance(raw.record, BadRecord):
+    if raw.key is not None or isinstance(raw.data, BadRecord):
         return raw.key or None
-    return record_key(raw.record)
+    return record_key(raw.data)
 
 
 def examine_batch(
-    raws: Iterable[RawRecord], shard: ShardContext, shift: int, counter: RecordCounter
+    raws: Iterable[Record], shard: ShardContext, shift: int, counter: RecordCounter
 ) -> list[ExaminedRecord]:
     """`examine` of each record, numbered `shift` more than in its shard.
 
     Sizes that an object store is asked for are asked for together: what takes time is to wait.
     """
     rows: list[ExaminedRecord] = []
-    waiting: list[tuple[ExaminedRecord, RawRecord]] = []
+    waiting: list[tuple[ExaminedRecord, Record]] = []
     for raw in raws:
-        item = _begun(raw, shard, raw.row + shift, counter)
+        item = _begun(raw, shard, raw.locator.row + shift, counter)
         rows.append(item)
         if item.waits:
             waiting.append((item, raw))
@@ -343,7 +343,7 @@ def examine_batch(
 
 
 def examine(
-    raw: RawRecord, shard: ShardContext, counter: RecordCounter, *, only_compare: bool = True
+    raw: Record, shard: ShardContext, counter: RecordCounter, *, only_compare: bool = True
 ) -> ExaminedRecord:
     """Examine one record of a sample of the data; its kind is compared if it is new."""
     item = _begun(raw, shard, 0, counter)
@@ -356,7 +356,7 @@ def examine(
 def _compare(
     item: ExaminedRecord,
     shard: ShardContext,
-    raw: RawRecord,
+    raw: Record,
     counter: RecordCounter,
     *,
     only: bool = False,
@@ -366,17 +366,17 @@ def _compare(
 
 
 def _begun(
-    raw: RawRecord, shard: ShardContext, sample_id: int, counter: RecordCounter
+    raw: Record, shard: ShardContext, sample_id: int, counter: RecordCounter
 ) -> ExaminedRecord:
     """`examine` as far as no object store need be asked for sizes."""
-    item = ExaminedRecord(sample_id=sample_id, row=raw.row, offset=raw.offset, nbytes=raw.nbytes)
+    item = ExaminedRecord(sample_id=sample_id, **raw.locator._asdict())
     item.key = name_in_shard(raw)
-    if isinstance(raw.record, BadRecord):
-        item.error = raw.record
+    if isinstance(raw.data, BadRecord):
+        item.error = raw.data
         return item
     with _errors_kept(item):
         if counter.opens_media:
-            opened = open_media(raw.record, shard.root)
+            opened = open_media(raw.data, shard.root)
             counter.measure(opened, item)
             if item.measured is None:
                 item.conversation = parse(opened, has_media=shard.has_media)
@@ -384,7 +384,7 @@ def _begun(
             if item.conversation is not None:
                 item.conversation = without_references(item.conversation)
         else:
-            item.conversation = parse(raw.record, has_media=shard.has_media)
+            item.conversation = parse(raw.data, has_media=shard.has_media)
             item.waits = any(is_remote(medium, shard.root) for medium in item.conversation.media)
             if not item.waits:
                 _look(item, shard)

@@ -26,7 +26,7 @@ from packidx.format.manifest import (
 )
 from packidx.io import storage, urls
 from packidx.records.containers.base import RecordRange
-from packidx.records.containers.tar import TAR
+from packidx.records.containers.registry import container
 from packidx.records.ledger import merge_columns
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import LIST_KEYS
@@ -34,7 +34,6 @@ from packidx.records.shard_marks import check_unchanged
 from packidx.records.shards import (
     InputFile,
     ScannedShard,
-    own_root,
     short_names,
     stored_range,
 )
@@ -139,7 +138,7 @@ def job_shards(
     shards = []
     for number, (file, scan, name) in enumerate(zip(files, scans, names, strict=True)):
         stated = media_root or file.layout.media_root
-        folder = own_root(file.path, file.container) if stated is None else stated
+        folder = container(file.container).media_root(file.path) if stated is None else stated
         context = ShardContext(
             number,
             name,
@@ -209,13 +208,12 @@ def list_tasks(job: EstimateJob) -> Iterator[Task]:
         root, layout = context.root, replace(context.layout, sample_ratio=DEFAULT.sample_ratio)
         places = [urls.absolute(place) for place in (context.path, root.folder, *root.elsewhere)]
         content = [stated.container, stated.fingerprint, stated.rows]
-        if stated.container == TAR:  # no digest is of its media
+        if not container(stated.container).hashes_all:
             content += [stated.bytes, stated.mtime, stated.version]
         shared = digest(canonical_json([head, places, layout.to_json(), content]))
         for part in ranges:
             drawn = None if job.transform is None else first_id  # it draws by sample ids
-            torn = getattr(part, "apart", ())
-            key = digest(canonical_json([shared, stored_range(part), torn, drawn]))
+            key = digest(canonical_json([shared, stored_range(part), part.torn, drawn]))
             yield Task(context, part, first_id, key)
             first_id += part.num_records
 

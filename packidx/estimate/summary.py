@@ -14,6 +14,7 @@ from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import DEFAULT, Encoder, Layout, load
 from packidx.io import urls
 from packidx.lengths.parts import KIND, rejected_rows
+from packidx.records.containers.base import Locator
 from packidx.records.containers.registry import container
 from packidx.records.media.references import named
 from packidx.records.shards import short_names
@@ -208,7 +209,8 @@ def _of_source(
             layout = source.layout or DEFAULT
             reader = container(shard.container, layout.delimiter, layout.ignore)
             path = urls.local_path(shard.uri)
-            record = reader.read_row(path, row["row"], row["offset"], row["nbytes"])
+            at = Locator(row["row"], row["offset"], row["nbytes"])
+            record = reader.read_one(path, at).data
         except (PackidxError, OSError):
             continue  # no record at all
         if isinstance(record, dict):

@@ -20,7 +20,7 @@ from packidx.estimate.counter import (
 )
 from packidx.estimate.job import JobShard
 from packidx.processor.text.gigatoken import LITTLE, NUM_TEXTS, choose_engine
-from packidx.records.containers.base import RawRecord, RecordRange
+from packidx.records.containers.base import Record, RecordRange
 from packidx.user_code import Transform
 
 _NUM_RANGES = 16
@@ -78,7 +78,7 @@ class _Twice:
 
 def _records(
     shards: Sequence[JobShard], transform: _Twice | None
-) -> Iterator[tuple[ShardContext, RawRecord]]:
+) -> Iterator[tuple[ShardContext, Record]]:
     """Yield at most `NUM_TEXTS` records from all over the data."""
     ranges: list[tuple[ShardContext, RecordRange]]
     ranges = [(shard.context, part) for shard in shards for part in shard.ranges]

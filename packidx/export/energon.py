@@ -270,9 +270,9 @@ def _record(reader: _Reader, sample: Sample) -> Record:
         )
     check_key(path, sample, raw.key)
     try:
-        if isinstance(raw.record, BadRecord):
-            raise raw.record
-        record = standard(raw.record, reader.fetcher.layout(sample.source))
+        if isinstance(raw.data, BadRecord):
+            raise raw.data
+        record = standard(raw.data, reader.fetcher.layout(sample.source))
     except BadRecord as error:
         raise BadRecord(error.reason, f"{error.detail} ({path})") from None
     return record_in_words(raw.key, record, path, labels_of(reader.index))

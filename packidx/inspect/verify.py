@@ -26,7 +26,7 @@ from packidx.index.window_files import WindowDigest
 from packidx.io import storage, urls
 from packidx.io.copies import Content, StoredFile, content_of, local_copy
 from packidx.permutation import permutation
-from packidx.records.containers.tar import TAR
+from packidx.records.containers.registry import container
 from packidx.records.fetch import Fetcher
 from packidx.records.shards import scan
 from packidx.user_code import Function, Transform, fingerprint_of, planned_transform
@@ -180,10 +180,11 @@ def shards_check(index: Index, quick: bool = False) -> Check:
     paths = [urls.local_path(index.resolve(each.uri)) for each in shards]
     pairs = list(zip(paths, shards, strict=True))  # two may be one file now
     stated = [StoredFile(path, each.bytes, each.fingerprint) for path, each in pairs]
-    tars = {path for path, each in pairs if each.container == TAR}
+    kinds = {path: each.container for path, each in pairs}
+    in_part = {path for path, kind in kinds.items() if not container(kind).hashes_all}
 
     def content(path: str) -> Content | SourceError:
-        return _scanned(path) if path in tars else content_of(path)
+        return _scanned(path, kinds[path]) if path in in_part else content_of(path)
 
     faults, hashed = _faults(stated, content, quick, "it had {} when it was counted")
     numbers, listed = {"shards": len(shards)}, amount(len(shards), "shards")
@@ -191,7 +192,7 @@ def shards_check(index: Index, quick: bool = False) -> Check:
         listed += " of the sizes that were counted"
     else:
         numbers["bytes_hashed"], listed = hashed, f"{listed}, {hashed:,} bytes hashed"
-        if tars:
+        if in_part:
             numbers["bytes"] = sum(shard.bytes for shard in shards)
             listed += f" of {numbers['bytes']:,} (of tars all but media)"
         listed += ": as they were counted"
@@ -238,10 +239,10 @@ def _faults(
     return faults, hashed
 
 
-def _scanned(path: str) -> Content | SourceError:
+def _scanned(path: str, kind: str) -> Content | SourceError:
     """Return what the fingerprint of a tar is of: all that a scan reads."""
     try:
-        scanned = scan(path, kind=TAR)
+        scanned = scan(path, kind=kind)
     except SourceError as error:
         return error
     return Content(scanned.num_hashed or 0, scanned.sha256)

@@ -43,7 +43,7 @@ from packidx.io import files, urls
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind, check_free, is_within
 from packidx.lengths.table import Lengths, read_lengths
-from packidx.records.containers.base import RawRecord, RecordRange, local_shard
+from packidx.records.containers.base import Record, RecordRange, local_shard
 from packidx.records.conversation import MediaInfo
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shard_marks import check_unchanged
@@ -346,7 +346,7 @@ class Joined(NamedTuple):
         given: keys and values; nothing where it is not counted.
     """
 
-    raw: RawRecord
+    raw: Record
     record: dict[str, Any] | None
     given: dict[str, Any]
 
@@ -408,7 +408,7 @@ def _joined(task: JoinTask, lengths: Lengths, totals: Totals) -> Iterator[Joined
                     given[tokens] = row["text_tokens"]
                     if infos:
                         given[meta] = _meta(row["media"], infos)
-                yield Joined(raw, originals.pop(raw.row, None), given)
+                yield Joined(raw, originals.pop(raw.locator.row, None), given)
 
 
 def _why_not(row: Mapping[str, Any], infos: Sequence[MediaInfo | None]) -> str | None:
@@ -450,8 +450,8 @@ def _write_lines(copy: str, joined: Iterator[Joined], task: JoinTask) -> None:
     with open(copy, "rb") as source, open(task.path, "wb", buffering=1 << 20) as out:
         for raw, record, given in joined:
             line = b""
-            if has_lines and raw.offset is not None and raw.nbytes is not None:
-                line = os.pread(source.fileno(), raw.nbytes, raw.offset).strip()
+            if has_lines and raw.locator.offset is not None and raw.locator.nbytes is not None:
+                line = os.pread(source.fileno(), raw.locator.nbytes, raw.locator.offset).strip()
             elif record is not None:
                 line = orjson.dumps(record)
             if given and record is not None:

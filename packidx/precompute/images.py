@@ -239,11 +239,11 @@ def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[Counter[str], set[st
     with files.atomic_file(task.lines) as out:
         for raw in itertools.islice(raws, task.first, task.first + _RECORDS):
             images = _Images(shard.root, task, encoder)
-            original = originals.pop(raw.row, None)
+            original = originals.pop(raw.locator.row, None)
             try:
-                if isinstance(raw.record, BadRecord):
-                    raise raw.record
-                conversation = parse(raw.record, has_media=shard.has_media)
+                if isinstance(raw.data, BadRecord):
+                    raise raw.data
+                conversation = parse(raw.data, has_media=shard.has_media)
                 written = messages_of(conversation, [*map(images.moved, conversation.media)])
                 record = _carried(raw.key, original or {}, columns) | written
                 if conversation.text_tokens is not None:

@@ -137,7 +137,9 @@ class Fetcher:
                 another one's.
             BadRecord, SourceError: record or shard cannot be read.
         """
-        from packidx.records.shards import own_root, read_named_row
+        from packidx.records.containers.base import Locator
+        from packidx.records.containers.registry import container
+        from packidx.records.shards import read_named_row
 
         located = sample.offset is not None and sample.nbytes is not None
         shard = self._shard_of(sample)
@@ -153,9 +155,7 @@ class Fetcher:
         try:
             record, key = read_named_row(
                 path,
-                row,
-                sample.offset,
-                sample.nbytes,
+                Locator(row, sample.offset, sample.nbytes),
                 kind=kind,
                 layout=layout,
                 change=self._change(sample, epoch),
@@ -165,8 +165,9 @@ class Fetcher:
             self.shard(shard)
             raise
         check_key(path, sample, key)
-        given = own_root(self.index.snapshot.shards[shard].uri, kind)
-        return Located(record, self._root(sample.source or "", given, own_root(path, kind)))
+        own_root = container(kind).media_root
+        given = own_root(self.index.snapshot.shards[shard].uri)
+        return Located(record, self._root(sample.source or "", given, own_root(path)))
 
     def _change(
         self, sample: Sample, epoch: int

@@ -22,7 +22,7 @@ from packidx.errors import BadRecord
 from packidx.format.manifest import Layout
 from packidx.format.terms import PAIR_SIDES
 from packidx.io.ranges import Extent
-from packidx.records.containers.tar import KEY, MEMBERS, Members
+from packidx.records.containers.tar import KEY
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.questions import ANSWERS
@@ -40,6 +40,7 @@ from packidx.records.media.held import (
     turns_in,
 )
 from packidx.records.media.references import LIST_KEYS, OBJECT, TURN_KEYS, refs_of
+from packidx.records.members import MEMBERS, Members
 
 CARRIED, IGNORED, NOT_USED = "carried", "ignored", "not used"
 
@@ -236,8 +237,8 @@ class Ledger:
         value = record[name]
         if name in self._layout.ignore or name.removeprefix(".") in self._layout.ignore:
             return IGNORED
-        own = key_of({name: value}, self._kind, self._layout)
-        if own is not None and own == key_of(record, self._kind, self._layout):
+        own = key_of({name: value}, self._layout)
+        if own is not None and own == key_of(record, self._layout):
             return "id"
         is_scalar = type(value) in NUMBERS or (isinstance(value, str) and len(value) <= 100)
         return CARRIED if is_scalar or _is_absent(value) else NOT_USED

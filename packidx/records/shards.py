@@ -10,7 +10,7 @@ import collections
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packidx.errors import BadRecord
@@ -18,16 +18,18 @@ from packidx.format.manifest import DEFAULT, Layout, Shard
 from packidx.io import storage, urls
 from packidx.records.containers.base import (
     TASK_BYTES,
-    RawRecord,
+    Edge,
+    Locator,
+    Record,
     RecordRange,
     ShardScan,
     file_version,
 )
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container
-from packidx.records.containers.tar import KEY, MEMBERS, TAR, TarRange, mark_torn
 from packidx.records.dialects.standard import key_of, standard
 from packidx.records.ledger import Ledger
+from packidx.records.members import MEMBERS, Members
 from packidx.records.shard_marks import marks_of
 
 if TYPE_CHECKING:
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
 
 
 NAMELESS = ""
-"""`RawRecord.key` of a record that has no name in its file, whatever it has become."""
+"""`Record.key` of a record that has no name in its file, whatever it has become."""
+Change = Callable[[dict[str, Any], int], dict[str, Any]]
+"""(a record as it stands in its file, its row) → the record that is taken for it."""
 
 
 def scan(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
@@ -52,14 +56,13 @@ def read_records(
     record_range: RecordRange,
     kind: str = JSONL,
     layout: Layout = DEFAULT,
-    change: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
+    change: Change | None = None,
     columns: dict[str, str] | None = None,
-) -> Iterator[RawRecord]:
+) -> Iterator[Record]:
     """The records of one range of a shard, in the standard names.
 
     Args:
-        change: (a record as it stands in the file, its row) → the record that is taken for it. What
-            it is called stays what the file's is.
+        change: what a record becomes; what it is called stays what the file's is.
         columns: is given each column and its use, and a record that has in an unused one what
             training should see is a `BadRecord` (`ledger.Ledger`); None looks at no columns.
 
@@ -71,38 +74,30 @@ def read_records(
     """
     ledger = None if columns is None else Ledger(layout, kind, columns)
     for raw in container(kind, layout.delimiter, layout.ignore).read(path, record_range):
-        record = raw.record
-        if isinstance(record, BadRecord):
+        if isinstance(raw.data, BadRecord):
             yield raw
             continue
-        if change is not None:
-            raw = raw._replace(key=key_of(record, kind, layout) or NAMELESS)
+        if change is not None and raw.key is None:
+            raw = raw._replace(key=key_of(raw.data, layout) or NAMELESS)
         try:
-            named = _named(record, raw.row, layout, change, ledger)
+            yield raw._replace(data=_named(raw, layout, change, ledger))
         except BadRecord as error:
-            yield raw._replace(record=error.with_traceback(None))
-        else:
-            yield raw if named is record else raw._replace(record=named)
+            yield raw._replace(data=error.with_traceback(None))
 
 
 def _named(
-    record: dict[str, Any],
-    row: int,
-    layout: Layout,
-    change: Callable[[dict[str, Any], int], dict[str, Any]] | None,
-    ledger: Ledger | None = None,
+    raw: Record, layout: Layout, change: Change | None, ledger: Ledger | None = None
 ) -> dict[str, Any]:
-    """A record as it stands in its file, number `row` of its shard, in the standard names.
+    """Return a record in the standard names.
 
     Raises:
-        BadRecord: the layout does not fit it, or the ledger refuses it.
+        BadRecord: it cannot be read, the layout does not fit it, or the ledger refuses it.
     """
-    changed = record
-    if change is not None:
-        # The files that a tar has beside a record stay beside it.
-        shown = {name: value for name, value in record.items() if name != MEMBERS}
-        beside = {name: record[name] for name in (KEY, MEMBERS) if MEMBERS in record}
-        changed = {**change(shown, row), **beside}
+    if isinstance(raw.data, BadRecord):
+        raise raw.data
+    changed = raw.data if change is None else change(raw.data, raw.locator.row)
+    if raw.members is not None:
+        changed = {**changed, MEMBERS: Members(raw.key or "", raw.members)}
     named = standard(changed, layout)
     if ledger is not None:
         ledger.check(changed)
@@ -111,13 +106,11 @@ def _named(
 
 def read_named_row(
     path: str,
-    row: int,
-    offset: int | None = None,
-    nbytes: int | None = None,
+    at: Locator,
     *,
     kind: str = JSONL,
     layout: Layout = DEFAULT,
-    change: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
+    change: Change | None = None,
 ) -> tuple[dict[str, Any], str | None]:
     """One record of a shard, in the standard names, and what it is called in its file.
 
@@ -129,21 +122,15 @@ def read_named_row(
         SourceError: the file is missing, unreadable or has no such record.
     """
     reader = container(kind, layout.delimiter, layout.ignore)
-    place = f"({path}, row {row})" if row >= 0 else f"({path}, offset {offset})"
+    place = f"row {at.row}" if at.row >= 0 else f"offset {at.offset}"
     try:
-        record = reader.read_row(path, row, offset, nbytes)
-        key = key_of(record, kind, layout)
-        return _named(record, row, layout, change), key
+        raw = reader.read_one(path, at)
+        key = raw.key
+        if key is None and isinstance(raw.data, dict):
+            key = key_of(raw.data, layout)
+        return _named(raw, layout, change), key
     except BadRecord as error:
-        raise BadRecord(error.reason, f"{error.detail} {place}") from None
-
-
-def own_root(path: str, kind: str) -> str:
-    """The folder that relative media paths of a shard start from where none is stated: its own.
-
-    That of a tar is the tar itself: what is not a member of it is nowhere, whatever lies beside it.
-    """
-    return path if kind == TAR else os.path.dirname(path) or "."
+        raise BadRecord(error.reason, f"{error.detail} ({path}, {place})") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +155,8 @@ class ScannedShard(NamedTuple):
     shard: Shard
     """As the manifest has it, but for its columns."""
     ranges: tuple[RecordRange, ...]
+    edges: tuple[Edge, Edge] | None = None
+    """As of `ShardScan`, if it was scanned now."""
 
 
 def is_large(files: Sequence[InputFile]) -> bool:
@@ -201,16 +190,27 @@ def scan_shards(
             progress("scan", done, total)
     for at in range(1, len(scans)):
         if os.path.dirname(files[at - 1].path) == os.path.dirname(files[at].path):
-            near = [n for n in (at - 1, at) if files[n].container == TAR and scans[n].ranges]
-            unread = [n for n in near if not isinstance(scans[n].ranges[0], TarRange)]
-            if len(near) > len(unread) > 0:  # its neighbour may have been cut from it since
-                scans[unread[0]] = _scanned(files[unread[0]])
-            ranges = mark_torn(scans[at - 1].ranges, scans[at].ranges)
-            scans[at - 1 : at + 1] = [
-                scans[at - 1]._replace(ranges=ranges[0]),
-                scans[at]._replace(ranges=ranges[1]),
-            ]
+            for one, other in ((at - 1, at), (at, at - 1)):
+                if scans[one].edges and not scans[other].edges and scans[other].ranges:
+                    scans[other] = _scanned(files[other])  # its neighbour may have been cut since
+            scans[at - 1 : at + 1] = _marked(scans[at - 1], scans[at])
     return scans
+
+
+def _marked(one: ScannedShard, other: ScannedShard) -> tuple[ScannedShard, ScannedShard]:
+    """Mark the record of two shards in a row that is cut by the end of the first as torn."""
+    if one.edges is None or other.edges is None:
+        return one, other
+    last, first = one.edges[1], other.edges[0]
+    if last.key != first.key or not (last.is_orphan or first.is_orphan):
+        return one, other
+    end, begin = one.ranges[-1], other.ranges[0]
+    end = replace(end, torn=(*end.torn, end.first_row + end.num_records - 1))
+    begin = replace(begin, torn=(0, *begin.torn))
+    return (
+        one._replace(ranges=(*one.ranges[:-1], end)),
+        other._replace(ranges=(begin, *other.ranges[1:])),
+    )
 
 
 def _scanned(file: InputFile) -> ScannedShard:
@@ -225,7 +225,7 @@ def _scanned(file: InputFile) -> ScannedShard:
         "container": file.container,
         "ranges": tuple(map(stored_range, found.ranges)),
     }
-    return ScannedShard(Shard(**stated), found.ranges)
+    return ScannedShard(Shard(**stated), found.ranges, found.edges)
 
 
 def stored_range(part: RecordRange) -> tuple[int, ...]:
@@ -236,7 +236,10 @@ def stored_range(part: RecordRange) -> tuple[int, ...]:
 
 def ranges_of(shard: Shard) -> tuple[RecordRange, ...]:
     """Return where tasks may start in a shard of a manifest."""
-    return tuple(RecordRange(*numbers) for numbers in shard.ranges or ())
+    return tuple(
+        RecordRange(start, end, first_row, num_records, *weight)
+        for start, end, first_row, num_records, *weight in shard.ranges or ()
+    )
 
 
 def short_names(paths: Sequence[str]) -> list[str]:

@@ -499,12 +499,12 @@ def _scanned(
             seen: dict[str, str] | None = {} if is_ours else None
             for raw in read_records(file.path, part, file.container, file.layout, None, seen):
                 status = "ok"
-                if isinstance(raw.record, BadRecord):
+                if isinstance(raw.data, BadRecord):
                     status = "rejected"
-                    where = f"{file.uri}, row {raw.row}: {raw.record.detail}"
-                    refused.setdefault(raw.record.reason, []).append(where)
+                    where = f"{file.uri}, row {raw.locator.row}: {raw.data.detail}"
+                    refused.setdefault(raw.data.reason, []).append(where)
                 row = (len(columns["row"]), file.source, None, number)
-                values = (*row, raw.row, raw.offset, raw.nbytes, status)
+                values = (*row, *raw.locator, status)
                 for own, value in zip(columns.values(), values, strict=True):
                     own.append(value)
         counts[file.source] = counts.get(file.source, 0) + scan.shard.rows

@@ -32,7 +32,7 @@ def test_damaged_files_are_rows_or_an_error(kind: str, tmp_path: Path) -> None:
             assert path in str(error)
             outcomes.add("error")
         else:
-            assert [raw.row for raw in rows] == list(range(result.num_records))
+            assert [raw.locator.row for raw in rows] == list(range(result.num_records))
             outcomes.add("rows")
     # A line is a row of these two, whatever it holds; the others have quotes, counts or checksums.
     assert outcomes == ({"rows"} if kind in ("jsonl", "tsv") else {"rows", "error"})

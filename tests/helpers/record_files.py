@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from packidx.records.containers.base import Locator
 from packidx.records.shards import read_named_row
 
 Records = Sequence[dict[str, Any]]
@@ -146,6 +147,6 @@ def write(folder: Path, kind: str, records: Records) -> str:
     return str(path)
 
 
-def read_row(*arguments: Any, **options: Any) -> dict[str, Any]:
-    """A record of a shard, as `shards.read_named_row` gives it."""
-    return read_named_row(*arguments, **options)[0]
+def read_row(path: str, *at: Any, **options: Any) -> dict[str, Any]:
+    """A record of a shard at a `Locator`, as `shards.read_named_row` gives it."""
+    return read_named_row(path, Locator(*at), **options)[0]

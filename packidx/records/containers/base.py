@@ -8,14 +8,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from packidx.errors import BadRecord, SourceError
 from packidx.io import cache, storage, urls
+from packidx.io.ranges import Extent
 from packidx.io.storage import reading, unreadable
 
 TASK_BYTES = 8 << 20
@@ -39,6 +41,8 @@ class RecordRange:
     num_records: int
     weight: int | None = None
     """Its bytes, where `start` and `end` count something else."""
+    torn: tuple[int, ...] = ()
+    """Rows in it whose files do not lie together, which a scan of the shard has found."""
 
     @property
     def nbytes(self) -> int:
@@ -58,24 +62,50 @@ class ShardScan:
     """The shard cut every `TASK_BYTES` or so where the container allows it; none is empty."""
     num_hashed: int | None = None
     """Bytes that the digest is of, where it is not of all."""
+    edges: tuple[Edge, Edge] | None = None
+    """First and last record, where a record may go on in the next shard."""
 
 
-class RawRecord(NamedTuple):
-    """One record as it stands in its shard, or why there is none."""
+class Edge(NamedTuple):
+    """The first or last record of a shard."""
+
+    key: str
+    is_orphan: bool
+    """True if it is files without a record, which another shard may have."""
+
+
+class Locator(NamedTuple):
+    """Place of a record in its shard."""
 
     row: int
-    """Its number in the shard."""
-    offset: int | None
-    """Its first byte in the shard; None where the container is columnar or compressed."""
-    nbytes: int | None
-    record: dict[str, Any] | BadRecord
+    """Its number."""
+    offset: int | None = None
+    """Its first byte; None where the container is columnar or compressed."""
+    nbytes: int | None = None
+
+
+class Record(NamedTuple):
+    """One record as it stands in its shard."""
+
+    data: dict[str, Any] | BadRecord
+    """The record, or why it cannot be read."""
+    locator: Locator
     key: str | None = None
     """Its name in the shard, where the container has names beside the records."""
+    members: Mapping[str, bytes | Extent] | None = None
+    """Files beside it, by their whole names; None where the container has none."""
 
 
 class Container(ABC):
     """A kind of file that holds records, here or in a store. Stateless: what is remembered is
     remembered by path."""
+
+    hashes_all = True
+    """True if the digest of a scan is of all bytes of the file."""
+
+    def media_root(self, path: str) -> str:
+        """Return where relative media paths of a shard start by default."""
+        return os.path.dirname(path) or "."
 
     @abstractmethod
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
@@ -87,7 +117,7 @@ class Container(ABC):
         """
 
     @abstractmethod
-    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
+    def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
         """The records of a range, in order.
 
         Raises:
@@ -95,10 +125,8 @@ class Container(ABC):
         """
 
     @abstractmethod
-    def read_row(
-        self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
-    ) -> dict[str, Any]:
-        """One record, by its byte range where it has one and by its row otherwise.
+    def read_one(self, path: str, at: Locator) -> Record:
+        """Read one record, by its byte range where it has one and by its row otherwise.
 
         Raises:
             BadRecord: there is a record, but it cannot be understood.
@@ -219,12 +247,13 @@ def file_version(path: str) -> tuple[int, str]:
     return status.nbytes, status.version
 
 
-def read_bytes(path: str, row: int, offset: int | None, nbytes: int | None) -> bytes:
+def read_bytes(path: str, at: Locator) -> bytes:
     """The bytes of a record at its locator.
 
     Raises:
         SourceError: there is none, or the file is missing, unreadable or ends before the record.
     """
+    row, offset, nbytes = at
     if offset is None or nbytes is None:
         raise SourceError(f"record {row} of {path} has no byte range: run estimate again")
     try:

@@ -40,7 +40,8 @@ from packidx.records.containers.base import (
     BrokenFile,
     Container,
     Cuts,
-    RawRecord,
+    Locator,
+    Record,
     RecordRange,
     ShardScan,
     attempted,
@@ -101,7 +102,7 @@ class Converted(Container):
         ranges = cuts.ranges(number, number, int(starts[-1]))
         return ShardScan(content.nbytes, content.sha256, number, ranges)
 
-    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
+    def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
         row, end = record_range.first_row, record_range.first_row + record_range.num_records
         copy = self._copy(path)
         starts = _starts(copy)
@@ -110,17 +111,15 @@ class Converted(Container):
         with open(copy, "rb") as file:
             file.seek(int(starts[row]))
             for number in range(row, end):
-                yield RawRecord(number, None, None, attempted(_decode, file.readline()))
+                yield Record(attempted(_decode, file.readline()), Locator(number))
 
-    def read_row(
-        self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
-    ) -> dict[str, Any]:
-        copy = self._copy(path)
+    def read_one(self, path: str, at: Locator) -> Record:
+        copy, row = self._copy(path), at.row
         starts = _starts(copy)
         if not 0 <= row < len(starts) - 1:
             raise too_few(path, row)
         start, end = map(int, starts[row : row + 2])
-        return _decode(storage.read_range(copy, start, end - start))
+        return Record(_decode(storage.read_range(copy, start, end - start)), at)
 
     def _copy(self, path: str, check: bool = False) -> str:
         """Return the path of the shard as JSON Lines.

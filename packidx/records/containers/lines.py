@@ -20,7 +20,8 @@ from packidx.records.containers.base import (
     Container,
     Cuts,
     Hashing,
-    RawRecord,
+    Locator,
+    Record,
     RecordRange,
     ShardScan,
     attempted,
@@ -50,17 +51,15 @@ class Lines(Container):
         ranges = cuts.ranges(hashing.nbytes, number, None)
         return ShardScan(hashing.nbytes, hashing.sha256, number, ranges)
 
-    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
+    def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
         start, end = record_range.start, record_range.end
         with local_shard(path) as here:
             lines = read_lines(here, start, end)
             for row, (offset, line) in enumerate(lines, record_range.first_row):
-                yield RawRecord(row, offset, len(line), attempted(decode, line))
+                yield Record(attempted(decode, line), Locator(row, offset, len(line)))
 
-    def read_row(
-        self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
-    ) -> dict[str, Any]:
-        return decode(read_bytes(path, row, offset, nbytes))
+    def read_one(self, path: str, at: Locator) -> Record:
+        return Record(decode(read_bytes(path, at)), at)
 
 
 def read_lines(path: str, start: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:

@@ -15,7 +15,7 @@ from packidx.records.containers.base import BOM, Container, local_shard, named
 from packidx.records.containers.convert import CODECS, HOLDERS, Converted, text_blocks
 from packidx.records.containers.lines import Lines
 from packidx.records.containers.tables import ARROW, PARQUET
-from packidx.records.containers.tar import Tar, refuse_compressed
+from packidx.records.containers.tar import COMPRESSED, Tar
 from packidx.records.media.references import TURN_KEYS
 
 DEFAULT = "jsonl"
@@ -87,6 +87,15 @@ def required_kind(uri: str, path: str) -> str:
             "records, one record a line, or a mix of data sets with file_name"
         )
     raise SourceError(f"{uri} is of an unknown kind: known endings are {KNOWN}, and .yaml, .yml")
+
+
+def refuse_compressed(uri: str) -> None:
+    """Raise a SourceError if `uri` is the name of a compressed tar."""
+    if uri.endswith(COMPRESSED):
+        raise SourceError(
+            f"{uri} is a compressed tar, which has no byte ranges: to read one sample, all before "
+            "it would have to be unpacked; unpack it and name the plain .tar"
+        )
 
 
 _OBJECT_BYTES = 16 << 20  # of a file that is a single object, such as a mix

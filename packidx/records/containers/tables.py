@@ -25,7 +25,8 @@ from packidx.records.containers.base import (
     BrokenFile,
     Container,
     Cuts,
-    RawRecord,
+    Locator,
+    Record,
     RecordRange,
     ShardScan,
     broken,
@@ -121,26 +122,24 @@ class Table(Container):
         ranges = cuts.ranges(len(file.nbytes), file.starts[-1], work)
         return ShardScan(content.nbytes, content.sha256, file.starts[-1], ranges)
 
-    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
+    def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
         row = record_range.first_row
         with local_shard(path) as here:
             file = self._remembered(here, file_version(here))
             for number in range(record_range.start, min(record_range.end, len(file.nbytes))):
                 for batch in file.batches(number):
                     for record in records_of(batch):
-                        yield RawRecord(row, None, None, record)
+                        yield Record(record, Locator(row))
                         row += 1
         if row != record_range.first_row + record_range.num_records:
             raise too_few(path, row)
 
-    def read_row(
-        self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
-    ) -> dict[str, Any]:
+    def read_one(self, path: str, at: Locator) -> Record:
         with local_shard(path) as here:
-            record = self._remembered(here, file_version(here)).record(row)
+            record = self._remembered(here, file_version(here)).record(at.row)
         if isinstance(record, BadRecord):
             raise record
-        return record
+        return Record(record, at)
 
 
 def check_names(schema: pa.Schema) -> None:

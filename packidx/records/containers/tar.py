@@ -2,9 +2,9 @@
 
 A member's key is its name up to the first dot of its base name, as the `webdataset` package has it
 (`base_plus_ext` in its tariterators.py); what follows the dot is its extension. A sample's record
-is its ``json`` member; its other members wait under `MEMBERS` until the record has the standard
-names (`dialects.standard`). The locator of a sample is the byte range of all its members, headers
-included, so that it is read without opening the tar.
+is its ``json`` member, or its ``txt`` member as the text; its other members stand beside it. The
+locator of a sample is the byte range of all its members, headers included, so that it is read
+without opening the tar.
 
 A scan reads headers and records, and passes over everything else: a corpus of images is counted
 by some percent of its bytes. So the digest is of what was read (FORMAT.md), and whoever reads
@@ -16,14 +16,13 @@ end, and here both are errors: samples must not vanish because a shard was cut.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import io
 import re
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 
@@ -31,14 +30,14 @@ from packidx.errors import BadRecord, SourceError
 from packidx.io import ranges, urls
 from packidx.io.ranges import Extent
 from packidx.records.containers.base import (
-    MAX_RECORD,
-    SMALLER,
     TASK_BYTES,
     BrokenFile,
     Container,
     Cuts,
+    Edge,
     Hashing,
-    RawRecord,
+    Locator,
+    Record,
     RecordRange,
     ShardScan,
     attempted,
@@ -50,14 +49,10 @@ from packidx.records.containers.base import (
 from packidx.records.containers.lines import decode
 from packidx.records.media.held import media_in
 
-TAR = "tar"
-"""The kind of container."""
-MEMBERS = "__members__"
-"""Where a record has its sample's files, as `Members`, until `dialects.standard` places them."""
 KEY = "__key__"
-"""Where a record has its sample's key, as in a WebDataset."""
-APART = "missing_media"
-"""Reason of a sample whose media are elsewhere."""
+"""Column of a sample's key, as in a WebDataset."""
+TORN = "torn_sample"
+"""Reason of a sample whose members do not lie together."""
 COMPRESSED = (
     *(".tgz", ".tzst", ".txz", ".tbz2", ".tbz"),
     *(f".tar.{codec}" for codec in ("gz", "zst", "xz", "bz2", "lz4")),
@@ -65,23 +60,14 @@ COMPRESSED = (
 """Endings of tars of which no byte range can be read."""
 
 _RECORD, _TEXT = "json", "txt"  # extensions
-_CHAT, _CAPTION, _MEDIA, _WHOLE = 1, 2, 3, 4
+_ORPHAN, _CAPTION, _CHAT, _WHOLE = 1, 2, 3, 4  # media alone, text alone, a record, text and media
 _NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__($|/)")
 _BLOCK = 512  # bytes of a header, and what content is padded to
-_MAX_HEADER = 1 << 20  # bytes of an extended header; names and times
 _GLANCE = 4096  # bytes of a medium that are counted as work: most that is looked at is a header
 _SCAN_BLOCK, _MOST = 1 << 14, 1 << 20  # bytes of a request to a store
 _SMALL = 1 << 18  # bytes of a sample that is read through rather than jumped over
 _ADVICE = "; restore the shard"
-
-
-class Members(NamedTuple):
-    """The files of a sample."""
-
-    key: str
-    files: dict[str, bytes | Extent]
-    """Name in the tar → content, in the order of the tar."""
 
 
 @dataclass(slots=True)
@@ -94,14 +80,14 @@ class Member:
     """First byte of its first header."""
     end: int
     """One past its content's padding."""
-    data: bytes | Extent | None
+    data: bytes | None
     """Its content, where that was asked for."""
     offset: int
     """First byte of its content."""
     nbytes: int
     """Of its content."""
-    wrong: BadRecord | None
-    """Why there is no content to be had of it."""
+    is_file: bool
+    """True if it is neither a link nor a device."""
 
 
 @dataclass(slots=True)
@@ -113,56 +99,65 @@ class Sample:
     end: int
     extensions: dict[str, Member] = field(default_factory=dict)
 
+    @property
+    def kind(self) -> int:
+        """What it is made of."""
+        if any(media_in(f"x.{extension}") for extension in self.extensions):
+            return _ORPHAN if {_RECORD, _TEXT}.isdisjoint(self.extensions) else _WHOLE
+        return _CHAT if _RECORD in self.extensions else _CAPTION if _TEXT in self.extensions else 0
 
-@dataclass(frozen=True, slots=True)
-class TarRange(RecordRange):
-    """A run of samples of a tar, with facts that only a scan of the shard can know."""
-
-    apart: tuple[int, ...] = ()
-    """Rows in it whose media are elsewhere: in another sample of the shard, or in the next one."""
-    ends: tuple[tuple[str, int], ...] = ()
-    """Key and `_contents` of the shard's first and last sample."""
-
-
-Ranges = tuple[RecordRange, ...]
+    @property
+    def work(self) -> int:
+        """Bytes that are read to count it, and not those of its media: an hour of counting is then
+        thousands of parts, whatever the images weigh."""
+        return sum(
+            member.offset
+            - member.start
+            + (member.nbytes if extension == _RECORD else min(member.nbytes, _GLANCE))
+            for extension, member in self.extensions.items()
+        )
 
 
 class Tar(Container):
     """A WebDataset shard."""
 
+    hashes_all = False
+
+    def media_root(self, path: str) -> str:
+        """Return the tar itself: its samples refer to nothing beside it."""
+        return path
+
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hashing, cuts = Hashing(), Cuts(task_bytes)
-        contents, bases, work = bytearray(), bytearray(), 0  # digests of base names
-        ends: tuple[tuple[str, int], ...] = ()
+        kinds, names, work = bytearray(), bytearray(), 0  # names: digests of base names
+        first: Sample | None = None
+        last: Sample | None = None
         nbytes = file_version(path)[0]
         file = Extent(path, 0, nbytes, blocks=_scanned_blocks(path, nbytes)).open()
-        archive = members(file, 0, nbytes, content=is_record, is_archive=True, taken=hashing.add)
-        last: Sample | None = None
         try:
-            for last in samples_of(archive):
-                cuts.at(last.start, len(contents), work)
-                work += _work(last)
-                contents.append(_contents(tuple(last.extensions)))
-                ends = (*ends[:1], (last.key, contents[-1]))
-                base = last.key.rpartition("/")[2].encode("utf-8", "surrogateescape")
-                bases += hashlib.blake2b(base, digest_size=8).digest()
+            run = members(file, 0, nbytes, content=is_record, is_archive=True, taken=hashing.add)
+            for last in samples_of(run):
+                first = first or last
+                cuts.at(last.start, len(kinds), work)
+                work += last.work
+                kinds.append(last.kind)
+                name = last.key.rpartition("/")[2].encode("utf-8", "surrogateescape")
+                names += hashlib.blake2b(name, digest_size=8).digest()
         except BrokenFile as error:
             behind = "no sample is whole" if last is None else f"sample {last.key!r} is whole"
             text = f"{path}: {error}; {behind}: restore the shard or write it again"
             raise SourceError(text) from None
-        number, apart = len(contents), _apart(contents, bases)
-        ranges = tuple(
-            TarRange(
-                *(part.start, part.end, part.first_row, part.num_records, part.weight),
-                apart=tuple(n for n in apart if 0 <= n - part.first_row < part.num_records),
-                ends=ends,
-            )
-            for part in cuts.ranges(0 if last is None else last.end, number, work)
+        if first is None or last is None:
+            return ShardScan(nbytes, hashing.sha256, 0, (), num_hashed=hashing.nbytes)
+        torn = _torn(kinds, names)
+        parts = tuple(
+            replace(part, torn=tuple(n for n in torn if 0 <= n - part.first_row < part.num_records))
+            for part in cuts.ranges(last.end, len(kinds), work)
         )
-        return ShardScan(nbytes, hashing.sha256, number, ranges, num_hashed=hashing.nbytes)
+        edges = Edge(first.key, kinds[0] == _ORPHAN), Edge(last.key, kinds[-1] == _ORPHAN)
+        return ShardScan(nbytes, hashing.sha256, len(kinds), parts, hashing.nbytes, edges)
 
-    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
-        apart = record_range.apart if isinstance(record_range, TarRange) else ()
+    def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
         start, end = record_range.start, record_range.end
         row, blocks = record_range.first_row, None
         if urls.is_url(path):
@@ -172,41 +167,24 @@ class Tar(Container):
         with named(path, _ADVICE):
             run = members(file, start, end, content=is_record, is_archive=False)
             for sample in samples_of(run):
-                for member in sample.extensions.values():
-                    if member.data is None:
-                        place = member.offset, member.nbytes
-                        member.data = Extent(path, *place, member.name, blocks)
-                record = _lonely(sample) if row in apart else attempted(record_of, sample)
-                key = sample.key if _is_text(sample.key) else None
-                yield RawRecord(row, sample.start, sample.end - sample.start, record, key)
+                at = Locator(row, sample.start, sample.end - sample.start)
+                data = _lonely(sample) if row in record_range.torn else attempted(_data_of, sample)
+                yield _record_of(sample, data, at, path, blocks)
                 row += 1
         if row < record_range.first_row + record_range.num_records:
             raise too_few(path, row)
 
-    def read_row(
-        self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
-    ) -> dict[str, Any]:
-        data = read_bytes(path, row, offset, nbytes)
-        with named(f"{path}, from byte {offset} on", _ADVICE):
+    def read_one(self, path: str, at: Locator) -> Record:
+        data = read_bytes(path, at)
+        with named(f"{path}, from byte {at.offset} on", _ADVICE):
             run = members(io.BytesIO(data), 0, len(data), content=None, is_archive=False)
             samples = list(samples_of(run))
         if len(samples) != 1:
             raise SourceError(
-                f"{path} has {len(samples)} samples in {nbytes} bytes from byte {offset} on, where "
-                "one was counted: run estimate again"
+                f"{path} has {len(samples)} samples in {at.nbytes} bytes from byte {at.offset} on, "
+                "where one was counted: run estimate again"
             )
-        return record_of(samples[0])
-
-
-def _work(sample: Sample) -> int:
-    """Return the bytes of a sample that are read to count it, and not those of its media: an hour
-    of counting is then thousands of parts, whatever the images weigh."""
-    return sum(
-        member.offset
-        - member.start
-        + (member.nbytes if extension == _RECORD else min(member.nbytes, _GLANCE))
-        for extension, member in sample.extensions.items()
-    )
+        return _record_of(samples[0], _data_of(samples[0]), at)
 
 
 def _scanned_blocks(path: str, nbytes: int) -> Any:
@@ -217,28 +195,17 @@ def _scanned_blocks(path: str, nbytes: int) -> Any:
     return ranges.blocks_of(path, nbytes, _MOST if is_dense else _SCAN_BLOCK)
 
 
-def refuse_compressed(uri: str) -> None:
-    """Raise a SourceError if `uri` is the name of a compressed tar."""
-    if uri.endswith(COMPRESSED):
-        raise SourceError(
-            f"{uri} is a compressed tar, which has no byte ranges: to read one sample, all before "
-            "it would have to be unpacked; unpack it and name the plain .tar"
-        )
+def _torn(kinds: bytearray, names: bytearray) -> list[int]:
+    """Return the rows of records whose media stand elsewhere in the shard, or are missing.
 
-
-# -- members ---------------------------------------------------------------------------------------
-
-
-class _Headers:
-    """A file of which `tarfile` reads headers: none is larger than `_MAX_HEADER`."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.seek, self.tell = file, file.seek, file.tell
-
-    def read(self, nbytes: int) -> bytes:
-        if nbytes > _MAX_HEADER:
-            raise BrokenFile(f"it has an extended header of {nbytes:,} bytes")
-        return self._file.read(nbytes)
+    A record lacks media that stand without a record under its base name, in whatever folder. A text
+    without a record lacks an image if most samples of the shard have one.
+    """
+    kind, name = np.frombuffer(kinds, np.uint8), np.frombuffer(names, "<u8")
+    torn = (kind > _ORPHAN) & np.isin(name, name[kind == _ORPHAN])
+    if np.count_nonzero(kind == _WHOLE) > np.count_nonzero(kind == _CAPTION):
+        torn |= kind == _CAPTION
+    return [int(row) for row in np.flatnonzero(torn)]
 
 
 def members(
@@ -250,7 +217,7 @@ def members(
     is_archive: bool,
     taken: Callable[[bytes], object] | None = None,
 ) -> Iterator[Member]:
-    """The files of an archive, in order; links and devices that have a place in it, too.
+    """Yield the files of an archive, in order; links and devices that have a place in it, too.
 
     Args:
         file: can seek.
@@ -265,18 +232,17 @@ def members(
 
     def read(at: int, nbytes: int) -> bytes:
         file.seek(at)
-        return file.read(nbytes)
+        data = file.read(nbytes)
+        if taken is not None:
+            taken(data)
+        return data
 
     at = file.seek(start)
     archive: tarfile.TarFile | None = None
     while True:
         try:
             if archive is None:
-                archive = tarfile.TarFile(
-                    fileobj=_Headers(file),  # type: ignore[arg-type]
-                    encoding="utf-8",
-                    errors="surrogateescape",
-                )
+                archive = tarfile.TarFile(fileobj=file, encoding="utf-8", errors="replace")
             info = archive.next()
         except (tarfile.TarError, ValueError, OSError) as error:
             text = f"there is no header of a tar's member at byte {at} ({error})"
@@ -284,65 +250,36 @@ def members(
         if info is None:
             break
         archive.members = []  # type: ignore[attr-defined]  # it would keep them all
-        if any(name in ("path", "size") or "sparse" in name for name in archive.pax_headers):
-            raise BrokenFile(f"a global header before byte {info.offset_data} names a member")
         if archive.offset > end:
             raise BrokenFile(
                 f"the tar is cut inside member {info.name!r}, of which {info.size} bytes and their "
                 f"padding should be there from byte {info.offset_data} on"
             )
         if taken is not None:
-            taken(read(at, info.offset_data - at))
-        wants = info.isreg() and (content is None or content(info.name))
-        wrong: BadRecord | None = None
+            read(at, info.offset_data - at)
+        is_file = info.isreg() and not info.issparse()
         data: bytes | None = None
-        if info.issparse():
-            raise BrokenFile(f"member {info.name!r} is a sparse file: write it without --sparse")
-        if wants and content is not None and info.size > MAX_RECORD:
-            raise BrokenFile(f"member {info.name!r} has over {MAX_RECORD:,} bytes: {SMALLER}")
-        if not info.isreg():
-            text = "is a link, a device or a pipe: write the file itself into the tar"
-            wrong = BadRecord("bad_member", text)
-        elif wants:
+        if is_file and (content is None or content(info.name)):
             data = read(info.offset_data, info.size)
-            if taken is not None:
-                taken(data)
         at = archive.offset
         if info.isreg() or info.islnk() or info.issym() or info.isdev():
-            nbytes = info.size if info.isreg() else 0
-            yield Member(info.name, info.offset, at, data, info.offset_data, nbytes, wrong)
+            nbytes = info.size if is_file else 0
+            yield Member(info.name, info.offset, at, data, info.offset_data, nbytes, is_file)
     if is_archive:
-        file.seek(at)
-        _check_end(file, at, taken)
+        size = 0
+        while block := read(at + size, _MOST):
+            size += len(block)
+            if block.count(0) != len(block):
+                text = f"there is neither a header of a tar's member at byte {at} nor its empty end"
+                raise BrokenFile(f"{text}: it is damaged, or two tars are joined")
+        if size < _BLOCK or size % _BLOCK:
+            raise BrokenFile(f"the tar is cut: it stops at byte {at} without an empty block")
     elif at != end:
         raise BrokenFile(f"there is no header of a tar's member at byte {at}")
 
 
-def _check_end(file: IO[bytes], at: int, taken: Callable[[bytes], object] | None) -> None:
-    """Nothing but zeros may follow the end: tars joined by `cat` hold more than anybody reads."""
-    place = at
-    while data := file.read(_MOST):
-        place += len(data)
-        if data.count(0) != len(data):
-            raise BrokenFile(
-                f"there is neither a header of a tar's member at byte {at} nor its empty end: it "
-                "is cut or damaged, or something follows the end (tars joined by cat are shards of "
-                "their own, so keep them apart)"
-            )
-        if taken is not None:
-            taken(data)
-    if place - at < _BLOCK or place % _BLOCK:
-        raise BrokenFile(
-            f"the tar is cut or was not closed: it stops at byte {place} without its end's empty "
-            "blocks"
-        )
-
-
-# -- samples ---------------------------------------------------------------------------------------
-
-
 def samples_of(members: Iterator[Member]) -> Iterator[Sample]:
-    """Members grouped by key; one that its sample has already begins another of that key."""
+    """Yield members grouped by key; one that its sample has already begins another of that key."""
     sample: Sample | None = None
     for member in members:
         if (split := _split_name(member.name)) is None:
@@ -366,110 +303,64 @@ def _split_name(name: str) -> tuple[str, str] | None:
 
 
 def is_record(name: str) -> bool:
-    """Return whether a member is its sample's record, or a text beside it."""
+    """Return True if a member is its sample's record, or a text beside it."""
     split = _split_name(name)
     return split is not None and split[1] in (_RECORD, _TEXT)
 
 
-def record_of(sample: Sample) -> dict[str, Any]:
-    """The record of a sample, its files beside it.
+def _record_of(
+    sample: Sample,
+    data: dict[str, Any] | BadRecord,
+    at: Locator,
+    path: str = "",
+    blocks: Any = None,
+) -> Record:
+    """A sample as a record; its media are `Extent`s of `path` unless they were read."""
+    files: dict[str, bytes | Extent] = {}
+    for extension, file in sample.extensions.items():
+        if file.data is None:
+            files[file.name] = Extent(path, file.offset, file.nbytes, file.name, blocks)
+        elif extension not in (_RECORD, _TEXT):
+            files[file.name] = file.data
+    return Record(data, at, sample.key, files)
+
+
+def _data_of(sample: Sample) -> dict[str, Any]:
+    """Return the record of a sample.
 
     Raises:
         BadRecord: it has none, or one that cannot be decoded, or a member is not a file.
     """
-    if not _is_text(sample.key):
-        raise BadRecord("bad_utf8", f"the key {sample.key!r} is not UTF-8: rename it")
-    files = sample.extensions.values()
-    for file in files:
-        if file.wrong is not None:
-            raise BadRecord(file.wrong.reason, f"member {file.name!r}: {file.wrong.detail}")
-    own = [sample.extensions.get(extension) for extension in (_RECORD, _TEXT)]
-    if own == [None, None]:
+    if wrong := next((file for file in sample.extensions.values() if not file.is_file), None):
+        text = "is a link, a device or a sparse file: write the file itself into the tar"
+        raise BadRecord("bad_member", f"member {wrong.name!r} {text}")
+    member, text_file = map(sample.extensions.get, (_RECORD, _TEXT))
+    if member is None and text_file is None:
         has = ", ".join(sample.extensions)[:200]
         text = f"has no json or txt member, only {has}: a record is one of these"
         raise BadRecord("bad_record", f"sample {sample.key!r} {text}")
-    member, text_file = own
     record: dict[str, Any] = {}
     if member is not None:
-        content = member.data if isinstance(member.data, bytes) else b""
         try:
-            record = decode(content)
+            record = decode(member.data or b"")
         except BadRecord as error:
             where = f"(member {member.name!r} of the shard)"
             raise BadRecord(error.reason, f"{error.detail} {where}") from None
-    others = {file.name: file.data or b"" for file in files if file not in own}
     if text_file is not None:
-        record = _with_text(record, text_file, member is None)
+        try:
+            record = {_TEXT: (text_file.data or b"").decode(), **record}
+        except UnicodeDecodeError:
+            detail = f"member {text_file.name!r} is not UTF-8: write it anew"
+            raise BadRecord("bad_utf8", detail) from None
     if record.get("id") in (None, ""):
         record["id"] = sample.key
-    return {**record, KEY: sample.key, MEMBERS: Members(sample.key, others)}
-
-
-def _with_text(record: dict[str, Any], file: Member, is_alone: bool) -> dict[str, Any]:
-    """`record` with the text beside it, unless it has one of that name.
-
-    Raises:
-        BadRecord: ``bad_utf8``, the text is all there is, and is not UTF-8.
-    """
-    try:
-        text = (file.data if isinstance(file.data, bytes) else b"").decode()
-    except UnicodeDecodeError:
-        if is_alone:
-            detail = f"member {file.name!r} is not UTF-8: write it anew"
-            raise BadRecord("bad_utf8", detail) from None
-        return record  # it may be anything beside a record that says what it needs itself
-    return {_TEXT: text, **record}
+    return {**record, KEY: sample.key}
 
 
 def _lonely(sample: Sample) -> BadRecord:
     names = ", ".join(member.name for member in sample.extensions.values())
     return BadRecord(
-        APART,
-        f"sample {sample.key!r} has only {names[:200]}: its media are elsewhere in the shard or in "
-        "the next one, or missing; write the members of a sample side by side",
+        TORN,
+        f"sample {sample.key!r} has only {names[:200]}: other members are elsewhere in the shard, "
+        "in another one, or missing; write the members of a sample side by side",
     )
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-# -- keys ------------------------------------------------------------------------------------------
-
-
-@functools.lru_cache(1024)
-def _contents(extensions: tuple[str, ...]) -> int:
-    """The kind of sample that has these members: `_CHAT`, `_CAPTION`, `_MEDIA`, `_WHOLE` or 0."""
-    has_record = not {_RECORD, _TEXT}.isdisjoint(extensions)
-    if any(media_in(f"x.{extension}") for extension in extensions):
-        return _WHOLE if has_record else _MEDIA
-    return _CHAT if _RECORD in extensions else _CAPTION if has_record else 0
-
-
-def _apart(contents: bytearray, bases: bytearray) -> list[int]:
-    """Return the rows of records whose media are in another sample, or missing.
-
-    A record without media lacks those that lie under its base name without a record. A text without
-    a record lacks an image if most samples of the shard have one.
-    """
-    kinds, names = np.frombuffer(contents, np.uint8), np.frombuffer(bases, "<u8")
-    apart = (kinds <= _CAPTION) & (kinds > 0) & np.isin(names, names[kinds == _MEDIA])
-    if np.count_nonzero(kinds == _WHOLE) > np.count_nonzero(kinds == _CAPTION):
-        apart |= kinds == _CAPTION
-    return [int(row) for row in np.flatnonzero(apart)]
-
-
-def mark_torn(one: Ranges, other: Ranges) -> tuple[Ranges, Ranges]:
-    """The ranges of two shards in a row, a record that is cut from its media marked as `apart`."""
-    if one and other and isinstance(one[-1], TarRange) and isinstance(other[0], TarRange):
-        (key, kind), (next_key, next_kind) = one[-1].ends[-1], other[0].ends[0]
-        if key == next_key and (kind, next_kind) in ((_CHAT, _MEDIA), (_CAPTION, _MEDIA)):
-            last = one[-1].first_row + one[-1].num_records - 1
-            one = (*one[:-1], replace(one[-1], apart=(*one[-1].apart, last)))
-        if key == next_key and (next_kind, kind) in ((_CHAT, _MEDIA), (_CAPTION, _MEDIA)):
-            other = (replace(other[0], apart=(0, *other[0].apart)), *other[1:])
-    return one, other

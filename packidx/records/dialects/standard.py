@@ -27,9 +27,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.format.manifest import DEFAULT, Layout
+from packidx.format.manifest import Layout
 from packidx.io.ranges import Extent
-from packidx.records.containers.tar import KEY, MEMBERS, TAR, Members
 from packidx.records.dialects.sides import take_side
 from packidx.records.layout import IDS, UNUSED, apply
 from packidx.records.media.held import EXTENSIONS, PAGES, kind_of_name, media_in, texts_of
@@ -49,6 +48,7 @@ from packidx.records.media.references import (
     reference_of,
     turn_key,
 )
+from packidx.records.members import MEMBERS, Members
 
 Record = dict[str, Any]
 
@@ -151,20 +151,12 @@ def record_key(record: Mapping[str, Any]) -> str | None:
     return None
 
 
-def key_of(record: Mapping[str, Any], kind: str, layout: Layout = DEFAULT) -> str | None:
-    """Return what a record, as it stands in its shard, is called there; None where it has no name.
-
-    Args:
-        kind: of the shard's container.
-        layout: of its source.
-    """
-    if kind != TAR:
-        if layout.ignore:
-            record = {name: value for name, value in record.items() if name not in layout.ignore}
-        column = layout.columns.get("id")
-        return record_key(record if column is None else {"id": record.get(column)})
-    name = record.get(KEY)
-    return None if name is None else str(name)
+def key_of(record: Mapping[str, Any], layout: Layout) -> str | None:
+    """Return what a record, as it stands in its shard, calls itself; None where it has no name."""
+    if layout.ignore:
+        record = {name: value for name, value in record.items() if name not in layout.ignore}
+    column = layout.columns.get("id")
+    return record_key(record if column is None else {"id": record.get(column)})
 
 
 # -- files of a WebDataset sample --------------------------------------------------------------

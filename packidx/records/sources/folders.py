@@ -20,8 +20,15 @@ from packidx.format.schema import LENGTHS_FORMAT
 from packidx.io import storage, urls
 from packidx.io.own_files import read_json_object
 from packidx.io.storage import unreadable
-from packidx.records.containers.registry import JSON, SUFFIXES, kind_of, required_kind, strip_suffix
-from packidx.records.containers.tar import COMPRESSED, TAR, refuse_compressed
+from packidx.records.containers.registry import (
+    JSON,
+    SUFFIXES,
+    kind_of,
+    refuse_compressed,
+    required_kind,
+    strip_suffix,
+)
+from packidx.records.containers.tar import COMPRESSED
 from packidx.records.media.held import kind_of_name
 from packidx.records.media.paths import is_inside, reach, refuse_outside
 from packidx.records.shards import InputFile
@@ -131,8 +138,7 @@ def in_folder(
                 beside.append((_OBJECT, file.name))  # a mix or a configuration beside the data
                 continue
         uri = os.path.join(arg, file.name)
-        kind = TAR if file.is_listed else required_kind(uri, inner)
-        files.append(InputFile(uri, inner, file.source, kind, layout))
+        files.append(InputFile(uri, inner, file.source, required_kind(uri, inner), layout))
     outside = [name for why, name in beside if why == _OUTSIDE]
     if outside and not files:
         raise SourceError(_unread(arg, _OUTSIDE, outside))

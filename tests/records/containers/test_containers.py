@@ -25,7 +25,7 @@ from packidx.format.manifest import Layout
 from packidx.records import shards
 from packidx.records.containers import base as blocks_module
 from packidx.records.containers import convert
-from packidx.records.containers.base import RawRecord
+from packidx.records.containers.base import Record
 from packidx.records.containers.registry import KINDS, kind_of
 from packidx.records.dialects.parse import parse
 from packidx.records.shards import read_records, scan
@@ -33,11 +33,11 @@ from packidx.records.shards import read_records, scan
 RECORDS = chats(300)
 
 
-def everything(path: str, kind: str, layout: Layout | None = None) -> list[RawRecord]:
+def everything(path: str, kind: str, layout: Layout | None = None) -> list[Record]:
     layout = layout or Layout()
     result = scan(path, kind, layout)
     rows = [raw for part in result.ranges for raw in read_records(path, part, kind, layout)]
-    assert [raw.row for raw in rows] == list(range(result.num_records))
+    assert [raw.locator.row for raw in rows] == list(range(result.num_records))
     return rows
 
 
@@ -46,12 +46,12 @@ def outcome(record: dict[str, Any] | BadRecord) -> Any:
 
 
 def outcomes(path: Path | str, kind: str) -> list[Any]:
-    return [outcome(raw.record) for raw in everything(str(path), kind)]
+    return [outcome(raw.data) for raw in everything(str(path), kind)]
 
 
-def by_row(path: str, kind: str, raw: RawRecord) -> Any:
+def by_row(path: str, kind: str, raw: Record) -> Any:
     try:
-        return read_row(path, raw.row, raw.offset, raw.nbytes, kind=kind)
+        return read_row(path, *raw.locator, kind=kind)
     except BadRecord as error:
         assert path in error.detail
         return error.reason
@@ -76,11 +76,14 @@ def test_a_kind_gives_the_same_conversations(
     assert [part.first_row for part in result.ranges] == [0, *ends[:-1]]
     assert ends[-1] == len(RECORDS)
     rows = everything(path, kind)
-    assert [parse(raw.record) for raw in rows] == [parse(record) for record in RECORDS]
+    assert [parse(raw.data) for raw in rows] == [parse(record) for record in RECORDS]
     addressed = kind in ("jsonl", "tar")
-    assert all((raw.offset is not None) == (raw.nbytes is not None) == addressed for raw in rows)
+    assert all(
+        (raw.locator.offset is not None) == (raw.locator.nbytes is not None) == addressed
+        for raw in rows
+    )
     order = random.Random(0).sample(rows, 80)
-    assert all(by_row(path, kind, raw) == raw.record for raw in order)
+    assert all(by_row(path, kind, raw) == raw.data for raw in order)
 
 
 @pytest.fixture
@@ -107,7 +110,7 @@ def test_a_shard_is_converted_once(
     monkeypatch.setattr(convert, "text_blocks", noted)
     rows = everything(path, kind)
     for row in (0, 299, *random.Random(1).sample(range(300), 60)):
-        assert read_row(path, row, kind=kind) == rows[row].record
+        assert read_row(path, row, kind=kind) == rows[row].data
     for row in (-1, 300):
         with pytest.raises(SourceError, match=f"no record {row}: the shard is not the one"):
             read_row(path, row, kind=kind)
@@ -130,11 +133,11 @@ def test_a_replaced_file_is_read_anew(tmp_path: Path) -> None:
     for kind in ("jsonl.gz", "parquet", "arrow", "csv"):
         path = write(tmp_path, kind, chats(5))
         first = everything(path, kind)[2]
-        assert by_row(path, kind, first) == first.record
+        assert by_row(path, kind, first) == first.data
         changed = [{**record, "id": f"other{number}"} for number, record in enumerate(chats(9))]
         path = write(tmp_path, kind, changed)
         again = everything(path, kind)[2]
-        assert by_row(path, kind, again) == again.record != first.record
+        assert by_row(path, kind, again) == again.data != first.data
 
 
 _text = st.text(st.sampled_from('"\\[]{},: \n\té漢😀a'), max_size=8)
@@ -181,7 +184,7 @@ def test_what_stands_above_records_can_be_ignored(tmp_path: Path) -> None:
         with pytest.raises(SourceError, match="stands above"):
             scan(str(path), "json", Layout(ignore=ignore))
     rows = everything(str(path), "json", Layout(ignore=("tools", "meta")))
-    assert [raw.record for raw in rows] == RECORDS[:3]
+    assert [raw.data for raw in rows] == RECORDS[:3]
 
 
 @given(
@@ -238,7 +241,7 @@ def test_bad_records_are_rows(
     pack: Callable[[bytes], bytes] = {"": bytes, ".gz": gzip.compress, ".zst": zstd}[codec]
     path.write_bytes(pack(data))
     rows = everything(str(path), kind)
-    assert [outcome(raw.record) for raw in rows] == expected
+    assert [outcome(raw.data) for raw in rows] == expected
     assert [by_row(str(path), kind, raw) for raw in rows] == expected
 
 
@@ -273,7 +276,7 @@ def test_column_values_that_cannot_be_read_are_rows(tmp_path: Path) -> None:
     path = str(tmp_path / "x.parquet")
     rows = everything(path, "parquet")
     expected = [{"a": "fine", "n": 1}, "bad_utf8", {"a": "good", "n": 3}]
-    assert [outcome(raw.record) for raw in rows] == expected
+    assert [outcome(raw.data) for raw in rows] == expected
     assert [by_row(path, "parquet", raw) for raw in rows] == expected
     with pytest.raises(SourceError, match="Invalid UTF8"):
         scan(str(tmp_path / "x.arrow"), "arrow")
@@ -288,7 +291,7 @@ def test_columns_hold_nulls_where_json_lacks_members(tmp_path: Path) -> None:
     ]
     for kind in ("parquet", "arrow"):
         path = write(tmp_path, kind, records)
-        found = [raw.record for raw in everything(path, kind)]
+        found = [raw.data for raw in everything(path, kind)]
         assert found == [*records[:2], {"messages": records[2]["messages"]}]
 
 
@@ -298,8 +301,8 @@ def test_arrow_files_as_well_as_streams(tmp_path: Path) -> None:
     with pa.ipc.new_file(path, table.schema) as writer:
         writer.write_table(table, max_chunksize=9)
     rows = everything(path, "arrow")
-    assert [raw.record for raw in rows] == chats(100)
-    assert by_row(path, "arrow", rows[77]) == rows[77].record
+    assert [raw.data for raw in rows] == chats(100)
+    assert by_row(path, "arrow", rows[77]) == rows[77].data
 
 
 @pytest.mark.parametrize(
@@ -389,8 +392,8 @@ def test_a_tsv_has_no_quotes_unless_a_delimiter_is_stated(tmp_path: Path, suffix
     Path(path).write_bytes(pack(b'id\ttext\r\n1\t"Well\r\n\n2\tsaid "he"\n3\t"done"\n'))
     rows = everything(path, kind)
     texts = ['"Well', 'said "he"', '"done"']
-    assert [outcome(raw.record)["text"] for raw in rows] == texts
+    assert [outcome(raw.data)["text"] for raw in rows] == texts
     assert [by_row(path, kind, raw)["text"] for raw in rows] == texts
     Path(path).write_bytes(pack(b'id\ttext\n1\t"a\n""b"\n'))
     (row,) = everything(path, kind, Layout(delimiter="\t"))
-    assert outcome(row.record)["text"] == 'a\n"b'
+    assert outcome(row.data)["text"] == 'a\n"b'

@@ -77,7 +77,7 @@ def test_blank_lines_in_a_cell_stay(tmp_path: Path) -> None:
     path.write_bytes(b'a,b\n\n\n \n1,"\n\n \n\n"\n\n\n2,3\n' + b"\n" * 3000)
     container = Converted("csv")
     found = container.scan(str(path))
-    rows = [raw.record for part in found.ranges for raw in container.read(str(path), part)]
+    rows = [raw.data for part in found.ranges for raw in container.read(str(path), part)]
     assert rows == [{"a": "1", "b": "\n\n \n\n"}, {"a": "2", "b": "3"}]
 
 

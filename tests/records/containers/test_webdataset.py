@@ -34,7 +34,7 @@ from packidx import estimate_lengths
 from packidx.errors import BadRecord, SourceError
 from packidx.io.ranges import Extent
 from packidx.records import shards
-from packidx.records.containers.base import RawRecord
+from packidx.records.containers.base import Record as Raw
 from packidx.records.shards import read_records, scan
 from packidx.records.sources.find_shards import find_shards
 
@@ -52,28 +52,28 @@ def loaded(value: Any) -> Any:
     return value.read() if isinstance(value, Extent) else value
 
 
-def everything(path: Path | str) -> list[RawRecord]:
+def everything(path: Path | str) -> list[Raw]:
     result = scan(str(path), "tar")
     rows = [raw for part in result.ranges for raw in read_records(str(path), part, "tar")]
-    assert [raw.row for raw in rows] == list(range(result.num_records))
-    return [raw._replace(record=loaded(raw.record)) for raw in rows]
+    assert [raw.locator.row for raw in rows] == list(range(result.num_records))
+    return [raw._replace(data=loaded(raw.data)) for raw in rows]
 
 
 def outcomes(path: Path) -> list[Any]:
     """Per row its key and reason, or None for a good one; each is read by its place, too."""
     found = []
     for raw in everything(path):
-        reason = raw.record.reason if isinstance(raw.record, BadRecord) else None
+        reason = raw.data.reason if isinstance(raw.data, BadRecord) else None
         found.append((raw.key, reason))
-        if reason == "missing_media":  # no reader asks for what was rejected
+        if reason == "torn_sample":  # no reader asks for what was rejected
             continue
         try:
-            again = read_row(str(path), raw.row, raw.offset, raw.nbytes, kind="tar")
+            again = read_row(str(path), *raw.locator, kind="tar")
         except BadRecord as error:
             assert error.reason == reason
             assert str(path) in error.detail
         else:
-            assert again == raw.record
+            assert again == raw.data
     return found
 
 
@@ -97,13 +97,13 @@ def test_what_the_webdataset_package_writes_and_reads(tmp_path: Path) -> None:
     assert len(written) == 3
     ours = [raw for path in written for raw in everything(path)]
     plain = everything(put(tmp_path / "plain.tar", members_of()))
-    assert [raw.record for raw in ours] == [raw.record for raw in plain]
+    assert [raw.data for raw in ours] == [raw.data for raw in plain]
     assert [raw.key for raw in ours] == list(CHATS)
     theirs = [sample for path in written for sample in by_webdataset(path)]
     for sample, raw in zip(theirs, ours, strict=True):
-        assert isinstance(raw.record, dict)
-        assert sample["__key__"] == raw.key == raw.record["id"]
-        assert raw.record["images"] == [sample[name] for name in CHATS[raw.key][1]]
+        assert isinstance(raw.data, dict)
+        assert sample["__key__"] == raw.key == raw.data["id"]
+        assert raw.data["images"] == [sample[name] for name in CHATS[raw.key][1]]
 
 
 ODD_NAMES = {
@@ -181,15 +181,13 @@ def test_every_member_is_in_one_row(
         rows = everything(path)
     for (key, reason), group, raw in zip(found, expected, rows, strict=True):
         assert key == group[0][0]
-        json_of, media_of = holds(group)
+        has_record, _ = holds(group)
         others = [holds(other) for other in expected if other is not group and other[0][0] == key]
-        is_apart = not media_of and any(media and not json for json, media in others)
-        assert reason == (
-            "missing_media" if is_apart and json_of else None if json_of else "bad_record"
-        )
-        assert raw.offset is not None
-        assert raw.nbytes is not None
-        piece = path.read_bytes()[raw.offset : raw.offset + raw.nbytes]
+        is_torn = any(media and not json for json, media in others)
+        assert reason == ("bad_record" if not has_record else "torn_sample" if is_torn else None)
+        assert raw.locator.offset is not None
+        assert raw.locator.nbytes is not None
+        piece = path.read_bytes()[raw.locator.offset : raw.locator.offset + raw.locator.nbytes]
         with tarfile.open(fileobj=io.BytesIO(piece)) as archive:
             assert archive.getnames() == group
 
@@ -216,22 +214,22 @@ def test_how_media_are_named(tmp_path: Path, name: str) -> None:
     members = [("k/s.0.JPG" if "round" in name else "k/s.0.jpg", A), ("k/s.b.png", B)]
     path = put(tmp_path / "x.tar", [*members, ("k/s.json", dumped(record)), ("k/s.txt", b"no")])
     (raw,) = everything(path)
-    assert isinstance(raw.record, dict)
-    found = raw.record.get("images", raw.record.get("image"))
+    assert isinstance(raw.data, dict)
+    found = raw.data.get("images", raw.data.get("image"))
     if expected == "same":
         expected = given_["images"]
     if name == "objects":
         expected = [{"path": B}, {"image": A, "x": 1}]
     assert found == expected
-    assert raw.record["__key__"] == raw.record["id"] == "k/s"
-    assert "__members__" not in raw.record
+    assert raw.data["__key__"] == raw.data["id"] == "k/s"
+    assert "__members__" not in raw.data
 
 
 def test_an_id_of_the_records_own_stays(tmp_path: Path) -> None:
     path = put(tmp_path / "x.tar", [("s.json", dumped({"id": 7, "messages": turns("Hi")}))])
     (raw,) = everything(path)
-    assert isinstance(raw.record, dict)
-    assert (raw.key, raw.record["id"], raw.record["__key__"]) == ("s", 7, "s")
+    assert isinstance(raw.data, dict)
+    assert (raw.key, raw.data["id"], raw.data["__key__"]) == ("s", 7, "s")
 
 
 def test_a_name_that_is_no_member_leads_only_into_a_stated_media_root(tmp_path: Path) -> None:
@@ -272,13 +270,13 @@ def test_texts_of_loongforge(tmp_path: Path, name: str) -> None:
     path = put(tmp_path / "x.tar", [("s.json", dumped(record)), ("s.jpg", A)])
     (raw,) = everything(path)
     if isinstance(expected, str):
-        assert isinstance(raw.record, BadRecord)
-        assert raw.record.reason == expected
+        assert isinstance(raw.data, BadRecord)
+        assert raw.data.reason == expected
         assert raw.key == "s"
         return
-    assert isinstance(raw.record, dict)
-    assert [turn["content"] for turn in raw.record["messages"]] == expected
-    assert raw.record["images"] == [A]
+    assert isinstance(raw.data, dict)
+    assert [turn["content"] for turn in raw.data["messages"]] == expected
+    assert raw.data["images"] == [A]
 
 
 ASKED, PLACED = turns("What?"), turns("<image>What?")
@@ -326,11 +324,11 @@ def test_a_stated_media_type_decides_and_is_held_against_the_media(
     (outcome,) = outcomes(path)
     if isinstance(expected, str):
         assert outcome == ("s", expected)
-        assert isinstance(raw.record, BadRecord)
-        assert "media_type" in raw.record.detail or "'media'" in raw.record.detail
+        assert isinstance(raw.data, BadRecord)
+        assert "media_type" in raw.data.detail or "'media'" in raw.data.detail
         return
-    assert isinstance(raw.record, dict)
-    found = {kind: raw.record[kind] for kind in ("images", "videos") if kind in raw.record}
+    assert isinstance(raw.data, dict)
+    found = {kind: raw.data[kind] for kind in ("images", "videos") if kind in raw.data}
     assert {kind: len(media) for kind, media in found.items() if media} == {
         kind: number for kind, number in expected.items() if number
     }
@@ -376,19 +374,21 @@ def test_numbered_members_come_by_their_numbers(tmp_path: Path) -> None:
     record = dumped({"messages": turns("<image>" * 12)})
     members = [("s.json", record), *((f"s.{n}", data) for n, data in sorted(pictures.items()))]
     (raw,) = everything(put(tmp_path / "x.tar", members))
-    assert isinstance(raw.record, dict)
-    assert raw.record["images"] == list(pictures.values())
+    assert isinstance(raw.data, dict)
+    assert raw.data["images"] == list(pictures.values())
 
 
 WHOLE_SAMPLES = [(f"{n}.{end}", data) for n in (1, 2) for end, data in (("jpg", A), ("json", HI))]
 APART: dict[str, tuple[list[Files], list[str | None]]] = {
-    "an image further on": ([[("0.txt", CAT), *WHOLE_SAMPLES, ("0.jpg", A)]], ["missing_media", None, None, "bad_record"]),
-    "a chat's image further on": ([[("0.json", HI), *WHOLE_SAMPLES, ("0.png", B)]], ["missing_media", None, None, "bad_record"]),
-    "a chat behind its image": ([[("0.png", B), *WHOLE_SAMPLES, ("0.json", HI)]], ["bad_record", None, None, "missing_media"]),
-    "folders of texts and images": ([[("texts/0.txt", CAT), ("texts/5.json", HI), ("images/0.jpg", A)]], ["missing_media", None, "bad_record"]),
-    "in the next shard": ([[*WHOLE_SAMPLES, ("3.json", HI)], [("3.jpg", A), ("4.json", HI)]], [None, None, "missing_media", "bad_record", None]),
-    "in the shard before": ([[*WHOLE_SAMPLES, ("3.jpg", A)], [("3.json", HI), ("4.json", HI)]], [None, None, "bad_record", "missing_media", None]),
-    "a caption without its image": ([[*WHOLE_SAMPLES, ("3.txt", CAT)]], [None, None, "missing_media"]),
+    "an image further on": ([[("0.txt", CAT), *WHOLE_SAMPLES, ("0.jpg", A)]], ["torn_sample", None, None, "bad_record"]),
+    "a chat's image further on": ([[("0.json", HI), *WHOLE_SAMPLES, ("0.png", B)]], ["torn_sample", None, None, "bad_record"]),
+    "a chat behind its image": ([[("0.png", B), *WHOLE_SAMPLES, ("0.json", HI)]], ["bad_record", None, None, "torn_sample"]),
+    "folders of texts and images": ([[("texts/0.txt", CAT), ("texts/5.json", HI), ("images/0.jpg", A)]], ["torn_sample", None, "bad_record"]),
+    "in the next shard": ([[*WHOLE_SAMPLES, ("3.json", HI)], [("3.jpg", A), ("4.json", HI)]], [None, None, "torn_sample", "torn_sample", None]),
+    "in the shard before": ([[*WHOLE_SAMPLES, ("3.jpg", A)], [("3.json", HI), ("4.json", HI)]], [None, None, "torn_sample", "torn_sample", None]),
+    "a second image further on": ([[("0.json", HI), ("0.0.jpg", A), *WHOLE_SAMPLES, ("0.1.jpg", A)]], ["torn_sample", None, None, "bad_record"]),
+    "a second image in the next shard": ([[*WHOLE_SAMPLES, ("3.json", HI), ("3.0.jpg", A)], [("3.1.jpg", A)]], [None, None, "torn_sample", "torn_sample"]),
+    "a caption without its image": ([[*WHOLE_SAMPLES, ("3.txt", CAT)]], [None, None, "torn_sample"]),
     "documents among images": ([[*WHOLE_SAMPLES[:2], ("3.txt", CAT), ("4.txt", CAT)]], [None, None, None]),
     "a chat without an image": ([[*WHOLE_SAMPLES, ("3.json", HI)], [("4.json", HI), ("4.jpg", A)]], [None, None, None, None]),
     "numbers that begin anew": ([[("0.json", HI), ("0.jpg", A)], [("0.json", HI), ("0.jpg", A)]], [None, None]),
@@ -417,28 +417,20 @@ def damaged() -> bytes:
     return bytes(data)
 
 
-def global_path() -> bytes:
-    sink = io.BytesIO()
-    with tarfile.open(fileobj=sink, mode="w", pax_headers={"path": "b.json"}) as archive:
-        archive.addfile(tarfile.TarInfo("a.json"))
-    return sink.getvalue()
-
-
 WHOLE = tar_of(SAMPLES)[: 3 * 1024]
 END = bytes(1024)
 BAD_FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", "(empty file); no sample is whole"),
     "no tar, long": (lambda: b"text " * 500, "no header of a tar's member at byte 0"),
     "gzip inside": (lambda: gzip.compress(os.urandom(2000)), "no header of a tar's member at byte 0"),
-    "no end": (lambda: WHOLE, "is cut or was not closed: it stops at byte 3072"),
+    "no end": (lambda: WHOLE, "is cut: it stops at byte 3072"),
     "cut between samples": (lambda: WHOLE[:2048], "sample 'a' is whole"),
-    "cut in a header": (lambda: WHOLE[:2060], "tar's member at byte 2048 nor its empty end: it is cut"),
+    "cut in a header": (lambda: WHOLE[:2060], "tar's member at byte 2048 nor its empty end"),
     "cut in a member": (lambda: WHOLE[:2600], "cut inside member 'c.json'"),
     "cut in padding": (lambda: WHOLE[:-1], "cut inside member 'c.json'"),
-    "cut in the end": (lambda: WHOLE + END[:-1], "it stops at byte 4095 without"),
+    "cut in the end": (lambda: WHOLE + END[:-1], "is cut: it stops at byte 3072"),
     "damaged header": (damaged, "a header of a tar's member at byte 1024 nor"),
-    "two by cat": (lambda: WHOLE + END + WHOLE + END, "something follows the end (tars joined by cat"),
-    "a name for all": (global_path, "a global header before byte"),
+    "two by cat": (lambda: WHOLE + END + WHOLE + END, "or two tars are joined"),
 }  # fmt: skip
 
 
@@ -489,7 +481,7 @@ def test_bad_samples_are_rows_and_the_scan_goes_on(tmp_path: Path) -> None:
         ("ok", None), ("cut", "bad_json"), ("list", "bad_record"), ("lonely", "bad_record"),
         ("latin", "bad_utf8"), ("absent", "missing_media"), ("broken", "broken_media"),
         ("none", "bad_json"), ("both", "bad_media"), ("ok", None), ("twice", None),
-        ("twice", None), ("bad.tar#12", "bad_utf8"), ("last", None),
+        ("twice", None), ("\ufffd", None), ("last", None),
     ]  # fmt: skip
     assert [(row["key"], row["reason"]) for row in rows] == expected
     assert all(row["shard"] == 0 and row["detail"] for row in rows if row["reason"])

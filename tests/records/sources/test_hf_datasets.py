@@ -71,11 +71,11 @@ def rows_of(shard: InputFile) -> list[dict[str, Any]]:
     found = []
     for part in result.ranges:
         for raw in read_records(shard.path, part, shard.container, shard.layout):
-            assert isinstance(raw.record, dict)
-            place = (shard.path, raw.row, raw.offset, raw.nbytes)
+            assert isinstance(raw.data, dict)
+            place = (shard.path, *raw.locator)
             again = read_row(*place, kind=shard.container, layout=shard.layout)
-            assert again == raw.record
-            found.append(raw.record)
+            assert again == raw.data
+            found.append(raw.data)
     return found
 
 

@@ -42,8 +42,8 @@ def mix(path: Path, value: Any) -> str:
 def first_record(shard: InputFile) -> dict[str, Any]:
     parts = scan(shard.path, shard.container, shard.layout).ranges
     raw = next(read_records(shard.path, parts[0], shard.container, shard.layout))
-    assert isinstance(raw.record, dict)
-    return raw.record
+    assert isinstance(raw.data, dict)
+    return raw.data
 
 
 META = {
