@@ -42,8 +42,8 @@ from packidx.records.containers.base import RecordRange
 from packidx.records.containers.registry import container
 from packidx.records.conversation import Media, message_of, stated_of, to_record
 from packidx.records.dialects.parse import parse
-from packidx.records.dialects.standard import standard
 from packidx.records.fetch import Fetcher, check_key
+from packidx.records.shards import named_record
 from packidx.run import open_workers
 from packidx.run.workers import Progress, Workers
 
@@ -270,9 +270,7 @@ def _record(reader: _Reader, sample: Sample) -> Record:
         )
     check_key(path, sample, raw.key)
     try:
-        if isinstance(raw.data, BadRecord):
-            raise raw.data
-        record = standard(raw.data, reader.fetcher.layout(sample.source))
+        record = named_record(raw, reader.fetcher.layout(sample.source))
     except BadRecord as error:
         raise BadRecord(error.reason, f"{error.detail} ({path})") from None
     return record_in_words(raw.key, record, path, labels_of(reader.index))

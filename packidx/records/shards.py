@@ -80,13 +80,13 @@ def read_records(
         if change is not None and raw.key is None:
             raw = raw._replace(key=key_of(raw.data, layout) or NAMELESS)
         try:
-            yield raw._replace(data=_named(raw, layout, change, ledger))
+            yield raw._replace(data=named_record(raw, layout, change, ledger))
         except BadRecord as error:
             yield raw._replace(data=error.with_traceback(None))
 
 
-def _named(
-    raw: Record, layout: Layout, change: Change | None, ledger: Ledger | None = None
+def named_record(
+    raw: Record, layout: Layout, change: Change | None = None, ledger: Ledger | None = None
 ) -> dict[str, Any]:
     """Return a record in the standard names.
 
@@ -128,7 +128,7 @@ def read_named_row(
         key = raw.key
         if key is None and isinstance(raw.data, dict):
             key = key_of(raw.data, layout)
-        return _named(raw, layout, change), key
+        return named_record(raw, layout, change), key
     except BadRecord as error:
         raise BadRecord(error.reason, f"{error.detail} ({path}, {place})") from None
 
@@ -237,7 +237,7 @@ def stored_range(part: RecordRange) -> tuple[int, ...]:
 def ranges_of(shard: Shard) -> tuple[RecordRange, ...]:
     """Return where tasks may start in a shard of a manifest."""
     return tuple(
-        RecordRange(start, end, first_row, num_records, *weight)
+        RecordRange(start, end, first_row, num_records, weight[0] if weight else None)
         for start, end, first_row, num_records, *weight in shard.ranges or ()
     )
 

@@ -199,7 +199,7 @@ def test_a_tar_beside_a_new_one_is_scanned_again(tmp_path: Path) -> None:
     assert corpus.count().rejected == {}
     write("b", ("1.png", image.getvalue()), ("2.json", text))
     corpus.again()
-    assert corpus.count().rejected["missing_media"]
+    assert corpus.count().rejected["torn_sample"]
 
 
 def test_damaged_tables(tmp_path: Path) -> None:
