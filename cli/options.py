@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -150,6 +150,17 @@ planned_encoder_options = together(
     ),
 )
 """The encoder of an index, for `packidx.recipe.run.encoder_of_plan`."""
+
+
+def split_mix(texts: Sequence[str]) -> tuple[str, ...]:
+    """Weights of sources, ``NAME=WEIGHT`` each; ``a=1,b=2`` are two, and ``a,b=2`` is one source
+    with a comma in its name."""
+    split = [text.split(",") for text in texts]
+    return tuple(
+        weight
+        for text, parts in zip(texts, split, strict=True)
+        for weight in (parts if all("=" in part for part in parts) else [text])
+    )
 
 
 def read_state(path: str) -> dict[str, Any]:

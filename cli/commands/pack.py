@@ -20,6 +20,7 @@ from ..options import (
     option,
     option_group,
     quiet_option,
+    split_mix,
     worker_options,
 )
 from ..show.console import (
@@ -163,9 +164,11 @@ def _recipe(
     if "capacity" not in given:
         raise click.UsageError("Missing option '--capacity'.")
     if "mix" in given:
-        given["mix"] = tuple(weight for text in given["mix"] for weight in text.split(","))
+        given["mix"] = split_mix(given["mix"])
     counted = {name: value for name, value in given.items() if name not in OPTIONS}
     planned = {name: value for name, value in given.items() if name in OPTIONS}
+    if "transform" in counted and "seed" in given:
+        counted["seed"] = given["seed"]
     return recipe_given(sources, counted, planned, output), False
 
 

@@ -33,6 +33,7 @@ from ..options import (
     option_group,
     quiet_option,
     read_state,
+    split_mix,
     together,
 )
 from ..show.console import print_facts, print_json, print_rows, say, status, warn
@@ -150,7 +151,7 @@ def plan(
     keep_freed_memory()
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if "mix" in given:
-        given["mix"] = tuple(weight for text in given["mix"] for weight in text.split(","))
+        given["mix"] = split_mix(given["mix"])
     if config is not None:
         given = _configured(config, given)
         line = command_line(lengths or "LENGTHS", output or "INDEX", given)

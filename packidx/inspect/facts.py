@@ -106,7 +106,7 @@ def _steps(snapshot: IndexManifest) -> str:
     steps, left = divmod(packs, size)
     if not steps:
         return f"none: {number_of(size, 'pack')} per step, but {count(packs)} planned"
-    said = f"{count(steps)} of {number_of(size, 'pack')} per epoch"
+    said = f"{count(steps)} of {number_of(size, 'pack')} each per epoch"
     if left:
         share = 100 * left / packs
         are, others = ("is", "another one") if left == 1 else ("are", "others")

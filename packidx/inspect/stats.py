@@ -9,6 +9,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from packidx.errors import FormatError
 from packidx.format.parquet import scan_of
 from packidx.format.schema import LENGTHS
 from packidx.index.order import packs_per_step
@@ -119,9 +120,15 @@ def lengths_stats(path: str) -> dict[str, Any]:
             columns = ", ".join(_column(name, name in names) for name in _OF_ROWS)
             ok = "coalesce(status = 'ok', false)" if "status" in names else "true"
             parts.append(f"SELECT {columns}, {ok} AS is_ok FROM {scan_of([part])}")
-        connection.execute(f"CREATE VIEW rows AS {_ROWS.format(parts=' UNION ALL '.join(parts))}")
-        whole, *sources = map(_of_source, rows_of(connection, _SUMS))
-        longest = rows_of(connection, _LONG)
+        try:
+            connection.execute(
+                f"CREATE VIEW rows AS {_ROWS.format(parts=' UNION ALL '.join(parts))}"
+            )
+            whole, *sources = map(_of_source, rows_of(connection, _SUMS))
+            longest = rows_of(connection, _LONG)
+        except (duckdb.IOException, duckdb.InvalidInputException) as error:
+            reason = " ".join(str(error).split())
+            raise FormatError(f"{path} is damaged ({reason}): write it again") from None
     of_all = {name: whole[name] for name in _TOTALS}
     return {"path": path, **of_all, "sources": sources, "longest": longest}
 

@@ -13,10 +13,13 @@ from packidx.digests import digest
 from packidx.encode.imports import has_torch
 from packidx.errors import MissingExtraError, OptionError
 from packidx.estimate import LengthsSummary, estimate_lengths
+from packidx.format.manifest import Layout
 from packidx.index import Index
 from packidx.index.opening import open_index
 from packidx.io import files, storage, urls
+from packidx.plan.select.mixture import Mixture
 from packidx.recipe.recipe import SAMPLED, Recipe, read_recipe, to_yaml_value
+from packidx.records.sources.find_shards import find_shards
 from packidx.run.workers import Progress
 from packidx.user_code import load_named
 
@@ -85,6 +88,8 @@ def pack_recipe(
     if keep_recipe:
         _check_recipe(folder, text, before)
     lengths, index = urls.join(folder, "lengths"), urls.join(folder, "index")
+    if recipe.plan.mix:
+        _check_mix(recipe)
     summary = estimate_lengths(
         list(recipe.sources),
         lengths,
@@ -132,6 +137,23 @@ def pack_recipe(
         not_sampled=not_sampled,
         report=report,
     )
+
+
+def _check_mix(recipe: Recipe) -> None:
+    """Refuse a mix that names no source, before anything is counted.
+
+    Raises:
+        OptionError: a weight cannot be read, or names no source.
+    """
+    names = ("columns", "tags", "delimiter", "pair", "ignore")
+    stated = {name: recipe.estimate[name] for name in names if name in recipe.estimate}
+    if "ignore" in stated:
+        stated["ignore"] = tuple(stated["ignore"])
+    known = {shard.source for shard in find_shards(list(recipe.sources), Layout(**stated))}
+    for name in Mixture.parse(recipe.plan.mix).weights:
+        if name not in known:
+            listed = ", ".join(sorted(known))
+            raise OptionError(f"mix gives {name!r} a weight, and no source is called so: {listed}")
 
 
 def _folder(recipe: Recipe, output: str | os.PathLike[str] | None) -> str:

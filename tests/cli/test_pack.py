@@ -256,3 +256,33 @@ def test_what_is_called_unchanged_was_looked_at(
     Path("packs/recipe.yaml").unlink()
     assert again().unchanged and Path("packs/recipe.yaml").is_file()
     assert not again("qwen2.5-vl-7b,vit_linear=0").unchanged
+
+
+def test_a_mix_is_checked_before_anything_is_counted(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["pack", "a,b=data/chats.jsonl", "data/photos.jsonl", "--capacity", "512", "--quiet"]
+    assert main([*command, "-o", "packs", "--mix", "chats=2"]) == 1
+    assert "no source is called so: a,b, photos" in capsys.readouterr().err
+    assert not Path("packs").exists()
+    assert main([*command, "-o", "packs", "--mix", "a,b=2", "--mix", "photos=0"]) == 0
+    assert open_index("packs/index").manifest["options"]["weights"] == {"a,b": "2", "photos": "0"}
+    assert main([*command, "-o", "both", "--mix", "a,b=2,photos=0"]) == 1  # which name is meant?
+    assert "mix" in capsys.readouterr().err
+    assert main(["pack", *command[2:], "-o", "two", "--mix", "photos=3,photos=1"]) == 1
+    assert "names source 'photos' twice" in capsys.readouterr().err
+
+
+def test_the_seed_is_the_transforms_too(folder: Path) -> None:
+    Path("own.py").write_text(
+        "def shorter(record, rng):\n"
+        "    text = 'word ' * int(rng.integers(1, 99))\n"
+        "    return {'messages': [{'role': 'user', 'content': 'a'},"
+        " {'role': 'assistant', 'content': text}]}\n"
+    )
+    tokens = []
+    for seed in ("1", "2", "1"):
+        command = ["pack", "data/chats.jsonl", "--transform", "own:shorter", "--seed", seed]
+        assert main([*command, "--capacity", "512", "-o", f"p{len(tokens)}", "--quiet"]) == 0
+        tokens.append(open_index(f"p{len(tokens)}/index").manifest["lengths"]["fingerprint"])
+    assert tokens[0] == tokens[2] != tokens[1]

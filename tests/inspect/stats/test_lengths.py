@@ -46,6 +46,17 @@ def rows() -> dict[str, list[Any]]:
     }
 
 
+def test_damage_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"length": range(1, 5000)}), path)
+    data = bytearray(path.read_bytes())
+    data[200:204] = bytes(4)
+    path.write_bytes(data)
+    assert main(["stats", str(path)]) == 1
+    err = capsys.readouterr().err
+    assert "is damaged" in err and "defect" not in err and err.count("\n") == 1
+
+
 def test_each_number_is_the_one_of_sql(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table(rows()), path)
