@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from packidx.digests import digest
-from packidx.encode.imports import load_real, transformers_class
+from packidx.encode.imports import load_real
 from packidx.encode.prober import MEDIA_PARTS, ProbedMedia
 from packidx.encode.settings import change_settings, check_stated
 from packidx.encode.whole import bare_tokenizer, ids_of, quiet
-from packidx.errors import MismatchError, OptionError, PackidxError, SourceError
-from packidx.format.manifest import setting_differences
+from packidx.errors import OptionError, PackidxError, SourceError
 from packidx.processor.assemble import (
     DEFAULT_TEMPLATE,
     Loaded,
@@ -22,8 +21,6 @@ from packidx.processor.assemble import (
     named_templates,
     named_tokens,
 )
-from packidx.processor.families import FAMILIES
-from packidx.processor.fingerprint import named_settings
 from packidx.processor.folder import OWN, Given, Stated, fetch, own_code, read_json, read_templates
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 
@@ -105,7 +102,6 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
         )
     parts = (getattr(processor, part, None) for part in MEDIA_PARTS)
     image = next((part for part in parts if part is not None), None)
-    _refuse_passed_on(processor)
     name = str(getattr(tokenizer, "name_or_path", "") or type(processor).__name__)
     trusts_code = any(map(_is_own_code, (processor, tokenizer)))
     files = assemble(
@@ -206,21 +202,6 @@ def _load_tokenizer(folder: Path, takes_media: bool, code: str | None, trusts_co
         return Loaded(bare_tokenizer(made), special, _limit(made), doubt, splits)
 
 
-def _refuse_passed_on(processor: Any) -> None:
-    """What a processor passes to its parts whatever their settings, unless its family counts it.
-
-    Raises:
-        OptionError: it does.
-    """
-    family = FAMILIES.get(type(processor).__name__)
-    for member in ("images_kwargs", "videos_kwargs"):
-        if family and vars(processor).get(member) and member not in family.own_defaults:
-            raise OptionError(
-                f"{type(processor).__name__}.{member} is not counted: set these on its image or "
-                "video processor instead"
-            )
-
-
 def _video_settings(processor: Any, name: str) -> dict[str, Any] | None:
     video = getattr(processor, "video_processor", None)
     if video is not None:
@@ -242,35 +223,7 @@ def load_part(files: ProcessorFiles, kind: str) -> Any:
 
     Raises:
         MissingExtraError, SourceError: as `load_real`.
-        MismatchError: it has other settings.
     """
     own = files.keywords.get(f"{kind}s")
     keywords = {f"{kind}s": own} if own else None
-    processor = load_real(str(files.folder), f"Auto{kind.title()}Processor", False, keywords)
-    _check_settings(processor, files, kind)
-    return processor
-
-
-def _check_settings(processor: Any, files: ProcessorFiles, kind: str) -> None:
-    """A folder may hold two files of settings that differ, of which releases read one or the other.
-
-    Raises:
-        MismatchError: transformers read others than were counted.
-    """
-    family = next((known for known in FAMILIES.values() if known.name == files.family), None)
-    counted = files.image_settings if kind == "image" else files.video_settings
-    if family is None or counted is None:
-        return
-    defaults = family.image_defaults if kind == "image" else family.video_defaults
-    loaded = family.complete(processor.to_dict(), defaults)
-    named = [
-        named_settings("", each, f"{kind}s" in family.older_names) for each in (loaded, counted)
-    ]
-    differences = setting_differences(named[1], named[0], "counted", "read")
-    if differences:
-        release = transformers_class("__version__")
-        raise MismatchError(
-            f"transformers {release} reads the settings of {files.name} otherwise than they were "
-            f"counted ({', '.join(differences)}): make its preprocessor_config.json and "
-            "processor_config.json agree, or use the release that saved it"
-        )
+    return load_real(str(files.folder), f"Auto{kind.title()}Processor", False, keywords)

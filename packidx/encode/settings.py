@@ -16,15 +16,6 @@ from packidx.processor.folder import FILES, MEMBERS, OWN, Given, Stated, read_js
 
 _SIZES = ("size", "crop_size", "pad_size", "max_image_size")
 _MAY_BE_0 = ("num_additional_image_tokens", "initial_shift", "resample")
-_SAMPLING = ("fps", "num_frames", "min_frames", "max_frames", "max_duration", "initial_shift")
-_READ_WITH = dict.fromkeys(_SAMPLING, "do_sample_frames")
-_READ_WITH |= dict.fromkeys(("size", "resample", *EDGES.values()), "do_resize")
-_READ_WITH |= {"image_mean": "do_normalize", "image_std": "do_normalize", "pad_size": "do_pad"}
-_READ_WITH |= {"crop_size": "do_center_crop", "rescale_factor": "do_rescale"}
-_READ_WITH |= {"max_video_tokens": "cap_pixels_per_frame"}
-"""Settings, and the ones that switch them on."""
-_NEVER_READ = {"glm4v": ("num_frames",), "glm46v": ("num_frames", "fps", "max_duration")}
-"""Settings of videos that a family's class has but does not read."""
 _FRACTIONS = ("fps", "rescale_factor", "max_duration", "initial_shift")
 
 
@@ -38,8 +29,8 @@ def change_settings(
         (``{"images.max_pixels": 602112}``), and the keywords of each part's class.
 
     Raises:
-        OptionError: there is no such setting, it is of another type, it has no effect, or the
-            processor is of no family.
+        OptionError: there is no such setting, it is of another type, or the processor is of no
+            family.
         SourceError: a file of the folder is broken.
     """
     made = Stated(stated.folder, deepcopy(stated.files))
@@ -58,8 +49,6 @@ def change_settings(
             made.files[FILES[2]] = deepcopy(made.of("images"))
         keywords[part] = _changes(part, settings, known)
         made.of(part).update(keywords[part])
-        if part != OWN:
-            _check_effect(family, part, settings, _known(family, part, made)[1])
         names |= {_full(part, path): value for path, value in settings.items()}
     return made, names, keywords
 
@@ -139,38 +128,11 @@ def _changes(part: str, settings: Mapping[str, Any], known: Mapping[str, Known])
             raise OptionError(f"{label} does not exist; it may be one of {listed}")
         if key and (not isinstance(before, Mapping) or key not in before):
             raise OptionError(f"{label}: {name} is {json.dumps(before)}, give it as a whole")
-        _check_type(label, key or name, value, before[key] if key else now.get(name))
+        wanted = wanted_type(key or name, value, before[key] if key else now.get(name))
+        if wanted is not None:
+            raise OptionError(f"{label} is {value!r}: give {wanted}")
         changes[name] = {**before, key: value} if key else value
     return changes
-
-
-def _check_effect(
-    family: Family, part: str, settings: Mapping[str, Any], now: Mapping[str, Any]
-) -> None:
-    """
-    Raises:
-        OptionError: the processor does not read a setting under its other settings.
-    """
-    is_known = bool(family.video_defaults if part == "videos" else family.image_defaults)
-    for path in (path for path, value in settings.items() if value is not None):
-        label, name = f"processor setting {_full(part, path)} has no effect", path.partition(".")[0]
-        if part == "videos" and name in _NEVER_READ.get(family.name, ()):
-            raise OptionError(f"{label}: processors of {family.name} do not read it")
-        switch = _READ_WITH.get(name, "")
-        if name in _SAMPLING and "video_sampling" in family.video_defaults:
-            continue  # SmolVLM's processor samples without being told to
-        if switch and not now.get(switch, not is_known):
-            needed = f"{_full(part, switch)}=true"
-            raise OptionError(f"{label} without {needed}: add --processor-set {needed}")
-
-
-def _check_type(label: str, name: str, value: Any, now: Any) -> None:
-    """
-    Raises:
-        OptionError: `value` is not what the setting takes; None, the class's own, always is.
-    """
-    if (wanted := wanted_type(name, value, now)) is not None:
-        raise OptionError(f"{label} is {value!r}: give {wanted}")
 
 
 def wanted_type(name: str, value: Any, now: Any) -> str | None:

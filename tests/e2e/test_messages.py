@@ -28,11 +28,6 @@ EITHER = (  # calls only where there is no content, tools only beside a system p
 FIRST_SYSTEM = PLAIN.replace("%}<|", "%}{% if loop.first or m.role != 'system' %}<|", 1).replace(
     "\n{% endfor", "\n{% endif %}{% endfor"
 )
-FIRST = (  # the first call alone
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
-    "{% if m.tool_calls %}{{ m.tool_calls[0].function | tojson }}{% endif %}<|im_end|>\n"
-    "{% endfor %}"
-)
 
 
 @pytest.fixture
@@ -49,7 +44,6 @@ def tokenizer(whole_processors: Path, tmp_path: Path) -> Callable[[str], Path]:
             "plain": PLAIN,
             "first_system": FIRST_SYSTEM,
             "either": EITHER,
-            "first": FIRST,
         }.get(template)
         source = source or (TEMPLATES / f"{template}.jinja").read_text()
         (folder / "chat_template.jinja").write_text(source)
@@ -167,8 +161,6 @@ UNWRITTEN: list[tuple[str, dict[str, Any], str | None]] = [
     ("either", answered(content="", tool_calls=OPENAI), None),
     ("either", answered(**HI, tool_calls=OPENAI), "tool_calls"),
     ("either", {**answered(**HI), "tools": TOOLS}, "tools"),
-    ("first", answered(content="", tool_calls=OPENAI[:1]), None),
-    ("first", answered(content="", tool_calls=OPENAI), "tool_calls"),
     *(
         ("plain", answered(**HI, **{key: value}), key)
         for key, value in [
@@ -209,7 +201,7 @@ UNWRITTEN: list[tuple[str, dict[str, Any], str | None]] = [
 ]
 
 
-@pytest.mark.parametrize("template", ["plain", "first_system", "either", "first", "qwen3"])
+@pytest.mark.parametrize("template", ["plain", "first_system", "either", "qwen3"])
 def test_what_the_template_does_not_write_is_rejected(
     template: str, tokenizer: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -134,13 +134,6 @@ def test_one_setting_has_one_name(folders: dict[str, Path]) -> None:
         ProcessorEncoder(AutoProcessor.from_pretrained(folders[QWEN]), settings=told)
 
 
-def test_settings_that_an_object_passes_on_are_refused(folders: dict[str, Path]) -> None:
-    real = AutoProcessor.from_pretrained(folders[QWEN])
-    real.images_kwargs = {"max_pixels": 602112}
-    with pytest.raises(OptionError, match=r"Qwen2_5_VLProcessor\.images_kwargs is not counted"):
-        ProcessorEncoder(real)
-
-
 def test_limits_of_qwen3_vl_videos_have_no_older_names(
     folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -12,7 +12,6 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.runtime
 import jinja2.sandbox
-import jinja2.utils
 
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.marks import BORDERS
@@ -41,36 +40,6 @@ class Bordered(Generation):
     """``{% generation %}`` blocks between `BORDERS`."""
 
     borders = BORDERS
-
-
-class TemplateDict:
-    """``dict`` without its attributes."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict(*args, **kwargs)
-
-    def fromkeys(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict.fromkeys(*args, **kwargs)
-
-
-class TemplateNamespace(jinja2.utils.Namespace):
-    """Refuses underscore-prefixed attributes."""
-
-    def __init__(*args: Any, **kwargs: Any) -> None:  # so that `namespace(self=…)` works
-        self, args = args[0], args[1:]
-        attributes = dict(*args, **kwargs)
-        for name in attributes:
-            _check_name(name)
-        jinja2.utils.Namespace.__init__(self, attributes)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _check_name(name)
-        super().__setitem__(name, value)
-
-
-def _check_name(name: Any) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"a namespace cannot have the attribute {name!r}")
 
 
 def _raise(message: str) -> None:
@@ -110,9 +79,7 @@ def chat_environment(generation: type[Generation] = Generation) -> jinja2.Enviro
         trim_blocks=True, lstrip_blocks=True, extensions=[generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = to_json
-    environment.globals.update(
-        raise_exception=_raise, strftime_now=now, dict=TemplateDict(), namespace=TemplateNamespace
-    )
+    environment.globals.update(raise_exception=_raise, strftime_now=now)
     return environment
 
 

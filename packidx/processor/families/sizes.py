@@ -28,9 +28,8 @@ def smart_resize(
 ) -> tuple[Int64s, Int64s]:
     """Heights and widths that Qwen's image processors resize to, in pixels.
 
-    transformers 5.23, `models/qwen2_vl/image_processing_qwen2_vl.py`, vectorised: the same float64
-    operations in the same order, and Python's `round`, half to even, is `np.rint`. Exact while a
-    product of sizes is below 2**53.
+    transformers 5.23, `models/qwen2_vl/image_processing_qwen2_vl.py`: `smart_resize_video` of one
+    frame, without enlarging narrow images first.
 
     Args:
         heights, widths: pixels ``[n]``.
@@ -40,22 +39,16 @@ def smart_resize(
     Returns:
         Two int64 arrays ``[n]``; 0 where a size is not positive or the aspect ratio exceeds 200.
     """
-    sides = [np.atleast_1d(np.asarray(side, np.int64)) for side in (heights, widths)]
-    valid = (sides[0] > 0) & (sides[1] > 0)
-    h, w = (np.where(valid, side, 1).astype(np.float64) for side in sides)
-    valid &= np.maximum(h, w) / np.minimum(h, w) <= MAX_ASPECT_RATIO
-    h_bar, w_bar = (np.rint(side / factor) * factor for side in (h, w))
-    pixels = h_bar * w_bar
-    shrink, grow = pixels > max_pixels, (pixels < min_pixels) & (pixels <= max_pixels)
-    high, wide = h[shrink], w[shrink]
-    beta = np.sqrt(high * wide / max_pixels)
-    h_bar[shrink] = np.maximum(factor, np.floor(high / beta / factor) * factor)
-    w_bar[shrink] = np.maximum(factor, np.floor(wide / beta / factor) * factor)
-    high, wide = h[grow], w[grow]
-    beta = np.sqrt(min_pixels / (high * wide))
-    h_bar[grow] = np.ceil(high * beta / factor) * factor
-    w_bar[grow] = np.ceil(wide * beta / factor) * factor
-    return (h_bar * valid).astype(np.int64), (w_bar * valid).astype(np.int64)
+    return smart_resize_video(
+        1,
+        heights,
+        widths,
+        temporal_factor=1,
+        factor=factor,
+        min_pixels=min_pixels,
+        max_pixels=max_pixels,
+        enlarges=False,
+    )
 
 
 def smart_resize_video(
@@ -67,17 +60,20 @@ def smart_resize_video(
     factor: int,
     min_pixels: int,
     max_pixels: int,
+    enlarges: bool = True,
 ) -> tuple[Int64s, Int64s]:
     """Heights and widths of frames where a whole video's pixels are limited, not each frame's.
 
-    transformers 5.23, `smart_resize` of `models/qwen3_vl/video_processing_qwen3_vl.py`, vectorised
-    like `smart_resize`. Sides below `factor` are enlarged before the aspect ratio is looked at.
+    transformers 5.23, `smart_resize` of `models/qwen3_vl/video_processing_qwen3_vl.py`, vectorised:
+    the same float64 operations in the same order, and Python's `round`, half to even, is `np.rint`.
+    Exact while a product of sizes is below 2**53.
 
     Args:
         frames, heights, widths: of each video, ``[n]``; heights and widths in pixels.
         temporal_factor: frames are counted in its multiples.
         factor: both results are its multiples.
         min_pixels, max_pixels: limits of frames * height * width.
+        enlarges: sides below `factor` are enlarged before the aspect ratio is computed.
 
     Returns:
         Two int64 arrays ``[n]``; 0 where a size is not positive, the aspect ratio exceeds 200, or
@@ -88,22 +84,21 @@ def smart_resize_video(
     valid = (sides[0] > 0) & (sides[1] > 0) & (number >= temporal_factor)
     f = np.where(valid, number, temporal_factor)
     h, w = (np.where(valid, side, factor) for side in sides)
-    scale = np.maximum(factor / h, factor / w)
-    small = (h < factor) | (w < factor)
-    h, w = (np.where(small, (side * scale).astype(np.int64), side) for side in (h, w))
+    if enlarges:
+        scale = np.maximum(factor / h, factor / w)
+        small = (h < factor) | (w < factor)
+        h, w = (np.where(small, (side * scale).astype(np.int64), side) for side in (h, w))
     valid &= np.maximum(h, w) / np.minimum(h, w) <= MAX_ASPECT_RATIO
     h_bar, w_bar = (np.rint(side / factor).astype(np.int64) * factor for side in (h, w))
     pixels = np.rint(f / temporal_factor).astype(np.int64) * temporal_factor * h_bar * w_bar
-    shrink, grow = pixels > max_pixels, pixels < min_pixels
-    high, wide = h[shrink], w[shrink]
-    beta = np.sqrt(f[shrink] * high * wide / max_pixels)
-    h_bar[shrink] = np.maximum(factor, np.floor(high / beta / factor).astype(np.int64) * factor)
-    w_bar[shrink] = np.maximum(factor, np.floor(wide / beta / factor).astype(np.int64) * factor)
-    grow &= ~shrink
-    high, wide = h[grow], w[grow]
-    beta = np.sqrt(min_pixels / (f[grow] * high * wide))
-    h_bar[grow] = np.ceil(high * beta / factor).astype(np.int64) * factor
-    w_bar[grow] = np.ceil(wide * beta / factor).astype(np.int64) * factor
+    shrink, grow = pixels > max_pixels, (pixels < min_pixels) & (pixels <= max_pixels)
+    beta = np.sqrt(f[shrink] * h[shrink] * w[shrink] / max_pixels)
+    for bar, side in ((h_bar, h), (w_bar, w)):
+        floors = np.floor(side[shrink] / beta / factor).astype(np.int64)
+        bar[shrink] = np.maximum(factor, floors * factor)
+    beta = np.sqrt(min_pixels / (f[grow] * h[grow] * w[grow]))
+    for bar, side in ((h_bar, h), (w_bar, w)):
+        bar[grow] = np.ceil(side[grow] * beta / factor).astype(np.int64) * factor
     return h_bar * valid, w_bar * valid
 
 
