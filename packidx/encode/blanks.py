@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -29,25 +28,12 @@ def _noise(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
 
 
-def num_values(kind: str, info: MediaInfo) -> int:
-    """Return the pixels of an image or of all frames of a video, or the samples of a sound."""
-    if kind == "audio":
-        return info.num_samples
-    return math.prod((info.num_frames, info.height, info.width))
-
-
 class BlankVideo(Video):
-    """A video of black frames, whose tensor takes the memory of one, or of noise.
+    """A video of black frames, whose tensor takes the memory of one, or of noise."""
 
-    Args:
-        info: its shape.
-        is_abstract: True for a tensor of a shape alone (torch's device ``meta``).
-    """
-
-    def __init__(self, info: MediaInfo, *, noise: bool = False, is_abstract: bool = False) -> None:
+    def __init__(self, info: MediaInfo, *, noise: bool = False) -> None:
         super().__init__((), "a blank video")
         self.info, self._noise = info, noise
-        self._device = "meta" if is_abstract else "cpu"
 
     def frames(self, indices: ArrayLike) -> NDArray[np.uint8]:
         """See the base."""
@@ -60,7 +46,7 @@ class BlankVideo(Video):
         if self._noise:
             return torch.from_numpy(self.frames(indices)).permute(0, 3, 1, 2).contiguous()
         frame = torch.zeros((1, 3, self.info.height, self.info.width), dtype=torch.uint8)
-        return frame.to(self._device).expand(len(indices), -1, -1, -1)
+        return frame.expand(len(indices), -1, -1, -1)
 
 
 class BlankSound(Audio):

@@ -16,10 +16,16 @@ from packidx.encode.build import IGNORED, media_of_whole, media_tensors, whole_s
 from packidx.encode.imports import import_torch, load_real
 from packidx.encode.loading import files_of, load_part, load_processor
 from packidx.encode.media import decoded_image, info_of, refuse_unsupported
-from packidx.encode.patches import FORMS, Allocate, ImagePatches, patches_of
+from packidx.encode.patches import (
+    FORMS,
+    Allocate,
+    BytePart,
+    ImagePatches,
+    byte_part,
+    patches_of,
+)
 from packidx.encode.positions import model_positions, mrope_positions, positions_of
 from packidx.encode.prober import ProbedMedia
-from packidx.encode.tiles import BytePart, byte_part
 from packidx.encode.whole import NotBuilt
 from packidx.errors import BadRecord, MismatchError, OptionError
 from packidx.processor.counter import ConversationCounter

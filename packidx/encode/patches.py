@@ -1,4 +1,4 @@
-"""Images as the patches of a vision tower, in a third of the time that their processor takes.
+"""Pixels as bytes: patches of a vision tower in a third of their processor's time, and tiles.
 
 A processor rescales and normalises every pixel, in float32, and cuts the result, twice as large as
 it need be, into patches. Here the bytes of a resized image are cut, once; what the processor makes
@@ -37,7 +37,7 @@ FORMS = ("float32", "bfloat16", "uint8")
 Allocate = Callable[["tuple[int, ...]", "torch.dtype"], "torch.Tensor"]
 """(shape, dtype) → a tensor of any content."""
 
-SIDES = ((333, 500), (48, 64), (29, 31), (97, 333))
+_SIDES = ((333, 500), (48, 64), (29, 31), (97, 333))
 """Pixels (height, width) of the noise that a processor is tried with."""
 _BLOCK = 16
 """Pixels per side of one value's square, of all 256 values."""
@@ -45,7 +45,8 @@ _CHUNK = 512
 """Patches that are made floats of at a time: they stay in a core's cache."""
 _BAND = 4
 """Rows of tokens that are cut at a time, for the same reason."""
-_NO_BYTES = "makes pixels of an image that are of no bytes"
+_NO_BYTES = "makes pixels of an image that are of no bytes (train with pixels='float32')"
+_LAST_STEP = {"do_rescale": False, "do_normalize": False}
 _MODES = {2: "bilinear", 3: "bicubic"}
 """Pillow's number of a filter → torch's name."""
 
@@ -62,12 +63,21 @@ def patches_of(part: Any, vision: FamilyMedia, form: str) -> ImagePatches | None
         return None
     for resize in (_resized_by_torch, _resized_by_pillow):
         patches = ImagePatches(part, vision, form, resize)
-        if trial(part, patches.learn):
+        if _trial(part, patches.learn):
             return patches
     return None
 
 
-def trial(part: Any, learn: Callable[[], bool]) -> bool:
+def byte_part(part: Any, vision: FamilyMedia) -> BytePart | None:
+    """Return an image processor that gives bytes; None where it is not proven that they become its
+    own floats."""
+    if "image_grid_thw" in vision.model_inputs and not vision.pixels_in_order:
+        return None  # patches
+    made = BytePart(part)
+    return made if _trial(part, lambda: made.learn(vision)) else None
+
+
+def _trial(part: Any, learn: Callable[[], bool]) -> bool:
     """Return what came of trying a processor; one that fails is as one that makes other pixels."""
     reason = "its results are others"
     try:
@@ -107,17 +117,17 @@ class ImagePatches:
 
     def learn(self) -> bool:
         """Fill the table; return whether images are made as by the processor, to the last bit."""
-        squares = every_value()
+        squares = _every_value()
         made, grid = self._by_processor(squares)
         cut = self._cut(squares, grid)
         frames = made.shape[1] // cut[0].size
         values = made.numpy().reshape(len(cut), 3, frames, -1)
-        table = table_of(cut, values[:, :, 0])
+        table = _table_of(cut, values[:, :, 0])
         if np.isnan(table).any():
             return False
         self.table = np.repeat(table[None], frames, axis=0)
         self._terms = self._as_terms()
-        noises = [noise(*sides) for sides in SIDES]
+        noises = [_noise(*sides) for sides in _SIDES]
         return all(self._agrees(image) for image in (squares, *noises, noises[0].convert("L")))
 
     def __call__(
@@ -184,16 +194,17 @@ class ImagePatches:
         kind = _kind(image, grid, self._side, self._side * self._merge)
         if kind not in self._is_same:
             self._is_same[kind] = self._agrees(image)
-        if self._is_same[kind]:
+        if not self._is_same[kind]:
+            made, own = self._by_processor(image)
+            if own != grid:
+                raise NotBuilt(f"makes an image of grid {own}, and {grid} were counted")
             if self._is_bytes:
-                self._cut(image, grid, out.numpy())
-            else:
-                self._fill(self._cut(image, grid), out)
-            return
-        made, own = self._by_processor(image)
-        if own != grid:
-            raise NotBuilt(f"makes an image of grid {own}, and {grid} were counted")
-        out.copy_(self._bytes_of(made) if self._is_bytes else made)
+                raise NotBuilt(_NO_BYTES)
+            out.copy_(made)
+        elif self._is_bytes:
+            self._cut(image, grid, out.numpy())
+        else:
+            self._fill(self._cut(image, grid), out)
 
     def _agrees(self, image: Image.Image) -> bool:
         """Return True if the processor makes an image as is done here."""
@@ -255,22 +266,9 @@ class ImagePatches:
             if self._terms is not None:
                 values = library.from_numpy(some).float().sub_(self._terms[0]).div_(self._terms[1])
             else:
-                values = library.from_numpy(looked_up(self.table[0], some))
+                values = library.from_numpy(_looked_up(self.table[0], some))
             values = values.to(out.dtype)
             library.cat([values] * frames, 2, out=into[begin : begin + _CHUNK])
-
-    def _bytes_of(self, made: torch.Tensor) -> torch.Tensor:
-        """Return the bytes that the processor's floats were made of.
-
-        Raises:
-            NotBuilt: they were made of something else.
-        """
-        values = made.numpy().reshape(len(made), 3, len(self.table), -1)
-        found = bytes_of(self.table[0], values[:, :, 0])
-        if not (values == values[:, :, :1]).all():
-            raise NotBuilt(_NO_BYTES)
-        pixels: torch.Tensor = import_torch().from_numpy(found.reshape(len(made), -1))
-        return pixels
 
     def _as_terms(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return ``[3, 1]`` what is subtracted from a value, and by what the rest is divided, if
@@ -283,7 +281,74 @@ class ImagePatches:
         return (mean[:, None], std[:, None]) if is_table else None
 
 
-def table_of(values: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.float32]:
+class BytePart:
+    """An image or video processor of tiles or whole images whose pixels are bytes.
+
+    Such a processor rescales and normalises as its last step. Here it is called without that step.
+
+    Args:
+        part: of transformers.
+        table: as of `ImagePatches`; `learn` fills that of an image processor.
+    """
+
+    def __init__(self, part: Any, table: NDArray[np.float32] | None = None) -> None:
+        self._part = part
+        self._is_same: dict[tuple[Any, ...], bool] = {}
+        self._table = table
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)
+
+    @property
+    def table(self) -> NDArray[np.float32]:
+        """float32 ``[1, 256, 3]``: what a value of a channel becomes."""
+        assert self._table is not None  # see `learn`
+        return self._table
+
+    def learn(self, vision: FamilyMedia) -> bool:
+        """Fill the table; return whether the floats of some images are in it, to the last bit."""
+        squares = _every_value()
+        given = {"return_tensors": "pt", **vision.image_options}
+        floats = self._part(images=[[squares]], **given)["pixel_values"]
+        cut = self._part(images=[[squares]], **given, **_LAST_STEP)["pixel_values"]
+        if cut.ndim != 4 or cut.shape[1] != 3 or cut.dtype != import_torch().uint8:
+            return False
+        self._table = _table_of(cut.flatten(2).numpy(), floats.flatten(2).numpy())[None]
+        if np.isnan(self._table).any():
+            return False
+        images = [_noise(*sides) for sides in _SIDES]
+        several = [images] if not vision.pixels_in_order else []
+        for of_sample in ([squares], *([image] for image in images), *several):
+            self(images=[of_sample], **given)
+            self._is_same.clear()
+        return True
+
+    def __call__(self, **given: Any) -> Any:
+        """Return what the processor makes, its pixels uint8.
+
+        Raises:
+            NotBuilt: it makes floats that are of no bytes.
+        """
+        name = "pixel_values" if "images" in given else "pixel_values_videos"
+        images = [image for of_sample in given.get("images", ()) for image in of_sample]
+        modes = sorted({(image.mode, "transparency" in image.info) for image in images})
+        made = self._part(**given, **_LAST_STEP)
+        kind = (name, len(made[name]), *modes)
+        if kind not in self._is_same:
+            self._is_same[kind] = self._agrees(made[name], self._part(**given)[name])
+        if not self._is_same[kind]:
+            raise NotBuilt(_NO_BYTES)
+        return made
+
+    def _agrees(self, made: torch.Tensor, floats: torch.Tensor) -> bool:
+        """Return whether the table makes the processor's floats of its bytes."""
+        if made.dtype != import_torch().uint8 or made.shape != floats.shape:
+            return False
+        found = _looked_up(self.table[0], made.flatten(0, -4).flatten(2).numpy())
+        return np.array_equal(found, floats.numpy().reshape(found.shape))
+
+
+def _table_of(values: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return what each value of a channel has become, ``[256, 3]``, NaN where it does not occur.
 
     Args:
@@ -295,23 +360,7 @@ def table_of(values: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[
     return table
 
 
-def bytes_of(table: NDArray[np.float32], floats: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return the bytes that floats ``[patches, 3, n]`` were made of.
-
-    Raises:
-        NotBuilt: they were made of something else.
-    """
-    found = np.empty(floats.shape, np.uint8)
-    for channel in range(3):
-        order = np.argsort(table[:, channel])
-        at = np.searchsorted(table[:, channel], floats[:, channel], sorter=order)
-        found[:, channel] = order[np.minimum(at, 255)]
-    if not np.array_equal(looked_up(table, found), floats):
-        raise NotBuilt(_NO_BYTES)
-    return found
-
-
-def looked_up(table: NDArray[np.float32], values: NDArray[np.uint8]) -> NDArray[np.float32]:
+def _looked_up(table: NDArray[np.float32], values: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return ``table[v, c]``, float32 ``[patches, 3, n]``, of the values of three channels."""
     found = [table[values[:, channel], channel] for channel in range(3)]
     return np.stack(found, axis=1)
@@ -371,7 +420,7 @@ def _scale(image: Image.Image, grid: Sequence[int], side: int) -> int:
     return round(2 * math.tanh(math.log2(ratio)))
 
 
-def every_value() -> Image.Image:
+def _every_value() -> Image.Image:
     """An image of squares of all 256 values of each channel, in three orders."""
     rng = np.random.default_rng(0)
     orders = [rng.permutation(256).reshape(16, 16) for _ in range(3)]
@@ -379,6 +428,6 @@ def every_value() -> Image.Image:
     return Image.fromarray(squares.repeat(_BLOCK, axis=0).repeat(_BLOCK, axis=1))
 
 
-def noise(height: int, width: int) -> Image.Image:
+def _noise(height: int, width: int) -> Image.Image:
     rng = np.random.default_rng(height)
     return Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))

@@ -127,17 +127,6 @@ def test_pillow_resizes_where_the_processor_lets_it(made: dict[str, tuple[Any, P
         assert torch.equal(encode(record(image))["pixel_values"], theirs)
 
 
-def test_bytes_of_images_that_the_processor_makes(made: dict[str, tuple[Any, Path]]) -> None:
-    processor, folder = made["qwen2.5-vl"]
-    encode = ProcessorEncoder(folder, pixels="uint8")
-    image = next(images(3, 1)).convert("RGB")
-    expected = encode(record(image))["pixel_values"]
-    patches = encode._patches[1]
-    assert patches is not None
-    patches._is_same = dict.fromkeys(patches._is_same, False)
-    assert torch.equal(encode(record(image))["pixel_values"], expected)
-
-
 def test_a_form_that_is_none(made: dict[str, tuple[Any, Path]]) -> None:
     with pytest.raises(OptionError, match="pixels is 'half': say one of float32, bfloat16, uint8"):
         ProcessorEncoder(made["qwen2.5-vl"][1], pixels="half")

@@ -75,8 +75,8 @@ def test_tiles_that_are_padded_stay_floats(folders: dict[str, Path]) -> None:
 class Brightened:
     """An image processor whose last step does more with images of one mode."""
 
-    def __init__(self, part: Any, by: float) -> None:
-        self._part, self._by = part, by
+    def __init__(self, part: Any) -> None:
+        self._part = part
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._part, name)
@@ -84,21 +84,15 @@ class Brightened:
     def __call__(self, images: list[list[Image.Image]], **options: Any) -> Any:
         made = self._part(images=images, **options)
         if images[0][0].mode == "L" and options.get("do_normalize", True):
-            made["pixel_values"] = made["pixel_values"] + self._by
+            made["pixel_values"] = made["pixel_values"] + 0.001
         return made
 
 
 def test_a_last_step_of_its_own_is_seen(folders: dict[str, Path]) -> None:
     processor = AutoProcessor.from_pretrained(folders["internvl"])
-    encode = ProcessorEncoder(processor, pixels="uint8")
     image = Image.effect_noise((90, 70), 80)
-    expected = ProcessorEncoder(processor)(record(image))
-    encode._parts["image"] = Brightened(encode._parts["image"], 0.0)
-    encode(record(image))
-    encode._tiles["image"]._is_same = dict.fromkeys(encode._tiles["image"]._is_same, False)
-    assert_equal(normalised(encode, encode(record(image))), expected)  # bytes of its floats
     encode = ProcessorEncoder(processor, pixels="uint8")
-    encode._parts["image"] = Brightened(encode._parts["image"], 0.001)
+    encode._parts["image"] = Brightened(encode._parts["image"])
     encode(record(image.convert("RGB")))
     with pytest.raises(MismatchError, match="of no bytes"):
         encode(record(image))
