@@ -205,11 +205,14 @@ def _print_schedule(schedule: list[dict[str, Any]]) -> None:
         told = {words: row[name] for words, name in orders.items()}
         if any(told.values()):
             ranks = {"useful time, ranks": f"{row['ranks']} x {row['micro_steps']}"}
-            shares = {words: percent(each and each["useful"]) for words, each in told.items()}
+            shares = {
+                words: percent(each and each["useful_by_phase"]) for words, each in told.items()
+            }
             rows.append(ranks | {"steps": row["steps"]} | shares)
     print_rows(rows)
     if rows:
         say_wrapped(
             "ranks: times the micro-steps of a step; useful: share of the time in which no rank "
-            "waits for the slowest of its micro-step, by the plan's cost model"
+            "waits for the slowest of its micro-step, in the vision tower or in the language "
+            "model, by the plan's cost model"
         )

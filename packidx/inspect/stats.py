@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from packidx.errors import FormatError
+from packidx.format.index import IndexManifest
 from packidx.format.parquet import scan_of
 from packidx.format.schema import LENGTHS
 from packidx.index.order import packs_per_step
@@ -47,8 +48,12 @@ def pack_stats(index: Index) -> dict[str, dict[str, float]]:
     return out
 
 
-def plan_stats(index: Index, ranks: Sequence[int] = RANKS) -> dict[str, Any]:
+def plan_stats(index: Index, ranks: Sequence[int] = ()) -> dict[str, Any]:
     """Return what the packs table tells of a plan.
+
+    Args:
+        ranks: numbers of data-parallel ranks; by default the most that the plan was made for, and
+            those of `RANKS` below that.
 
     Returns:
         ``packs`` (`pack_stats`), ``length_correlation`` of samples that share a pack (None where
@@ -62,8 +67,20 @@ def plan_stats(index: Index, ranks: Sequence[int] = RANKS) -> dict[str, Any]:
     return {
         "packs": pack_stats(index),
         "length_correlation": pairs.correlation(),
-        "schedule": ranks_stats(scheduled_packs(index), packs_per_step(index.snapshot) or 1, ranks),
+        "schedule": ranks_stats(
+            scheduled_packs(index),
+            packs_per_step(index.snapshot) or 1,
+            ranks or _planned_ranks(index.snapshot),
+        ),
     }
+
+
+def _planned_ranks(snapshot: IndexManifest) -> Sequence[int]:
+    """Return numbers of ranks to look at: a rank has one pack of each micro-step."""
+    most = snapshot.result.schedule_chunk
+    if snapshot.result.schedule == "random":
+        return RANKS
+    return [*(number for number in RANKS if number < most), most]
 
 
 _LONGEST = 5

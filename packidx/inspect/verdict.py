@@ -42,6 +42,7 @@ def percent(share: float) -> str:
 
 
 _FULL = 0.98  # packs that are less full are explained
+_USEFUL = "useful_by_phase"  # ranks wait in the vision tower, and again in the language model
 _LIKE_LENGTHS = 0.2  # correlation of lengths within packs: random packs have about 0
 
 
@@ -215,7 +216,7 @@ def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
     result, size = index.snapshot.result, packs_per_step(index.snapshot)
     if said := too_large_step(index.snapshot):
         yield Finding(100, said)
-    told = [each for each in schedule if each["planned"] and each["planned"]["useful"] is not None]
+    told = [each for each in schedule if each["planned"] and each["planned"][_USEFUL] is not None]
     if size is not None:  # more ranks than a step has packs are nobody's
         told = [each for each in told if each["ranks"] <= size]
     without = [each for each in told if _is_powerless(index, each)]
@@ -235,7 +236,7 @@ def _waiting(index: Index, schedule: list[dict[str, Any]]) -> Iterator[Finding]:
     why = "one micro-step per step leaves the schedule nothing to even out; planning with a larger "
     why += "`--global-batch` gives it some"
     if without[0]["micro_steps"] > 1:
-        random = percent(100 * (1 - without[0]["random"]["useful"]))
+        random = percent(100 * (1 - without[0]["random"][_USEFUL]))
         why = f"the schedule makes it worse there: a random order loses {random}"
     yield Finding(lost / 4, f"{said}: {why}")  # only if so many ranks are used
 
@@ -247,12 +248,12 @@ def _is_powerless(index: Index, of_ranks: Mapping[str, Any]) -> bool:
         return True
     # Its micro-steps, planned apart, are all of one micro-step of these ranks.
     joined = of_ranks["micro_steps"] == 1 and result.schedule_chunk < result.schedule_block
-    return joined or of_ranks["planned"]["useful"] < of_ranks["random"]["useful"]
+    return joined or of_ranks["planned"][_USEFUL] < of_ranks["random"][_USEFUL]
 
 
 def _lost_waiting(of_ranks: Mapping[str, Any]) -> tuple[float, str]:
     """Return the percents of the time that a number of ranks wait, and a sentence."""
-    lost = 100 * (1 - of_ranks["planned"]["useful"])
+    lost = 100 * (1 - of_ranks["planned"][_USEFUL])
     ranks = f"{number_of(of_ranks['ranks'], 'rank')} × "
     ranks += number_of(of_ranks["micro_steps"], "micro-step")
     return (

@@ -13,7 +13,6 @@ from packidx.inspect.report.page import Report, Series, page_of
 from packidx.inspect.sql import Asked, asked, connect
 from packidx.inspect.stats import plan_stats
 from packidx.inspect.verdict import verdict
-from packidx.inspect.waiting import RANKS
 from packidx.io.files import write_atomic
 from packidx.words import count
 
@@ -24,7 +23,7 @@ def write_report(
     path: str,
     output: str | os.PathLike[str],
     *,
-    ranks: Sequence[int] = RANKS,
+    ranks: Sequence[int] = (),
     roots: Mapping[str, str] | None = None,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> None:
@@ -36,7 +35,7 @@ def write_report(
     Args:
         path: ``INDEX``, ``INDEX@ID``, or a lengths table.
         output: the file, which is replaced as a whole.
-        ranks: numbers of data-parallel ranks that the schedule is looked at for.
+        ranks: numbers of data-parallel ranks, as of `packidx.inspect.stats.plan_stats`.
         roots: ``{old: new}`` path prefixes, for data that has moved.
         progress: told what is being done.
 

@@ -99,10 +99,14 @@ def waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
     orders = {"planned": f"this plan: {name}", "random": "random order"}
     orders["by_vision_tokens"] = "sorted by vision tokens"
     rows = [
-        (f"{of_ranks['ranks']} × {of_ranks['micro_steps']}", number, of_ranks[key]["useful"])
+        (
+            f"{of_ranks['ranks']} × {of_ranks['micro_steps']}",
+            number,
+            of_ranks[key]["useful_by_phase"],
+        )
         for of_ranks in schedule
         for number, key in enumerate(orders)
-        if of_ranks[key] is not None and of_ranks[key]["useful"] is not None
+        if of_ranks[key] is not None and of_ranks[key]["useful_by_phase"] is not None
     ]
     if not rows:
         return None
@@ -112,7 +116,8 @@ def waiting(schedule: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
     return Figure(
         "Step balance",
         "Time in which no rank waits, by ranks × micro-steps. All ranks of a micro-step wait for "
-        "its slowest pack, by the plan's cost model; the rest of the time is lost.",
+        "its slowest pack, in the vision tower and in the language model, by the plan's cost "
+        "model; the rest of the time is lost.",
         ("ranks × micro-steps", "order", "useful time"),
         [(ranks, words[number], share(useful, 1, 2)) for ranks, number, useful in rows],
         chart_of(bars, "useful", words, shown=lambda useful: share(useful, 1)),

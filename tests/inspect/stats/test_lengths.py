@@ -197,7 +197,7 @@ def test_where_a_schedule_has_power_is_told(tmp_path: Path) -> None:
     assert "nothing to even out" not in said and "makes it worse" not in said
     said, found = verdicts(tmp_path / "i", 16)
     assert "one micro-step per step leaves the schedule nothing to even out" in said
-    assert f"{100 * (1 - found['planned']['useful']):.1f} % of the time" in said
+    assert f"{100 * (1 - found['planned']['useful_by_phase']):.1f} % of the time" in said
     plan_packs(path, tmp_path / "r", capacity=512, global_batch=8, schedule="random")
     assert "in random order" in verdicts(tmp_path / "r", 8)[0]
 
@@ -214,3 +214,16 @@ def test_plan_says_for_how_many_ranks_its_schedule_has_power(
     assert main([*command, "--global-batch", "16", "--micro-steps", "1"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "one micro-step per step, for up to 16 ranks; steps are of" in said
+
+
+def test_the_verdict_speaks_of_the_plans_own_ranks(tmp_path: Path) -> None:
+    path = lengths(tmp_path / "l.parquet", 6000, 0)
+    for size, steps, ranks in ((16, 16, [1]), (16, 2, [8]), (1024, 8, [8, 64, 128])):
+        index = plan_packs(path, tmp_path / "i", capacity=64, on_long="drop", global_batch=size,
+                           micro_steps=steps)  # fmt: skip
+        opened = open_index(index.path)
+        told = plan_stats(opened)
+        assert [each["ranks"] for each in told["schedule"]] == ranks
+        said = [line for line in verdict(opened, told) if "lost to waiting" in line]
+        assert all(f"at {ranks[-1]} rank" in line for line in said)
+    assert said
