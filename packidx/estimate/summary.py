@@ -207,7 +207,7 @@ def _of_source(
         shard = manifest.shards[row["shard"]]
         try:
             layout = source.layout or DEFAULT
-            reader = container(shard.container, layout.delimiter, layout.ignore)
+            reader = container(shard.container, layout.delimiter)
             path = urls.local_path(shard.uri)
             at = Locator(row["row"], row["offset"], row["nbytes"])
             record = reader.read_one(path, at).data

@@ -48,7 +48,7 @@ def scan(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
     Raises:
         SourceError: the file cannot be read, or is broken so that its records cannot be counted.
     """
-    return container(kind, layout.delimiter, layout.ignore).scan(path, TASK_BYTES)
+    return container(kind, layout.delimiter).scan(path, TASK_BYTES)
 
 
 def read_records(
@@ -73,7 +73,7 @@ def read_records(
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
     ledger = None if columns is None else Ledger(layout, kind, columns)
-    for raw in container(kind, layout.delimiter, layout.ignore).read(path, record_range):
+    for raw in container(kind, layout.delimiter).read(path, record_range):
         if isinstance(raw.data, BadRecord):
             yield raw
             continue
@@ -121,7 +121,7 @@ def read_named_row(
         BadRecord: it cannot be decoded or the layout does not fit; the detail names file and place.
         SourceError: the file is missing, unreadable or has no such record.
     """
-    reader = container(kind, layout.delimiter, layout.ignore)
+    reader = container(kind, layout.delimiter)
     place = f"row {at.row}" if at.row >= 0 else f"offset {at.offset}"
     try:
         raw = reader.read_one(path, at)

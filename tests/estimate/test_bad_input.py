@@ -76,7 +76,7 @@ LINES = [
     Case("50 MB line", says(chat(padding="x" * (50 << 20))), COUNTED),
     Case("50 MB line, cut", line(dumped(chat(padding="x" * (50 << 20)))[:-9]), "bad_json", "unexpected end"),
     Case("two objects in a line", line(b'{"a": 1} {"b": 2}'), "bad_json", "character 9 of the record"),
-    Case("NaN", line(dumped(chat(a=0), '"a": 0', b'"a": NaN')), "bad_json", "NaN is not a JSON value"),
+    Case("NaN", line(dumped(chat(a=0), '"a": 0', b'"a": NaN')), COUNTED),
     Case("single quotes", line(str(chat()).encode()), "bad_json", "unexpected"),
     Case("duplicate keys: the last counts", line(dumped(chat("a"))[:-1] + b', "messages": ' + dumped(chat("a longer one")["messages"]) + b"}"), COUNTED),
     Case("lone surrogate", line(dumped(chat(), "What", b"\\ud800")), "bad_json", "no low surrogate"),

@@ -6,7 +6,6 @@ And the bytes of a file, block by block or by range. A file that cannot be read 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import os
 import sys
@@ -24,8 +23,6 @@ TASK_BYTES = 8 << 20
 """Bytes of a shard that one task counts; part of the output's layout, so not an option."""
 TASK_RECORDS = 1 << 18
 """Records that it counts, where they are lines: there is a row for a line of two bytes, too."""
-
-BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,41 +199,6 @@ class Cuts:
 
 
 # -- bytes -----------------------------------------------------------------------------------------
-
-BLOCK = 1 << 20
-"""Bytes read at once where records are looked for one by one."""
-MAX_RECORD = 256 << 20
-"""Bytes of one record of text; a longer one ends the run."""
-SMALLER = "write its media to files, or long texts as several records"
-
-
-class Hashing:
-    """Digest and size of the bytes that pass through it."""
-
-    def __init__(self) -> None:
-        self._hasher = hashlib.sha256()
-        self.nbytes = 0
-
-    def add(self, block: bytes) -> None:
-        self._hasher.update(block)
-        self.nbytes += len(block)
-
-    def observed(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield blocks, each added first."""
-        for block in blocks:
-            self.add(block)
-            yield block
-
-    @property
-    def sha256(self) -> str:
-        return self._hasher.hexdigest()
-
-
-def file_blocks(path: str, size: int = BLOCK) -> Iterator[bytes]:
-    """The bytes of a file of this machine, block by block."""
-    with reading(path), open(path, "rb", buffering=0, opener=storage.open_regular) as file:
-        while block := file.read(size):
-            yield block
 
 
 def file_version(path: str) -> tuple[int, str]:

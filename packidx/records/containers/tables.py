@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import BadRecord
 from packidx.io import storage
 from packidx.io.copies import content_of
 from packidx.recent import Recent
 from packidx.records.containers.base import (
-    MAX_RECORD,
     TASK_BYTES,
     BrokenFile,
     Container,
@@ -36,7 +34,6 @@ from packidx.records.containers.base import (
 )
 
 _BATCH_BYTES = 4 << 20
-_EXPANDED = 64 << 20  # bytes of a batch in which rows may name one value of a dictionary
 _CACHE_BYTES = 32 << 20
 _MAX_BATCH = 1024  # rows
 _ERRORS = (pa.ArrowException, OSError, ValueError, BrokenFile)  # ValueError: names not in UTF-8
@@ -221,47 +218,11 @@ class _Parquet(TableFile):
         rows = max(1, self.starts[number + 1] - self.starts[number])
         try:
             size = min(_MAX_BATCH, rows * _BATCH_BYTES // max(1, self.nbytes[number]))
-            size = max(1, min(size, _EXPANDED // max(1, self._largest_row(number))))
-            yield from self._parquet.iter_batches(size, row_groups=[number], use_threads=False)
+            yield from self._parquet.iter_batches(
+                max(1, size), row_groups=[number], use_threads=False
+            )
         except _ERRORS as error:
             raise broken(self.path, "a Parquet file that is damaged", error) from None
-
-    def _largest_row(self, number: int) -> int:
-        """Bytes that a row of a group may expand to by the longest values of its dictionaries.
-
-        Many rows may name one value, whose length is in no footer, so dictionaries are read.
-        """
-        group, nbytes = self._parquet.metadata.row_group(number), 0
-        # Asking for a column ends the process if its statistics are damaged (pyarrow 26): small
-        # groups are not asked.
-        if group.num_rows * group.total_byte_size <= _EXPANDED:
-            return 0
-        options = {"metadata": self._parquet.metadata, "buffer_size": 1 << 20, "pre_buffer": False}
-        for at, column in enumerate(map(group.column, range(group.num_columns))):
-            most = column.num_values * column.total_uncompressed_size
-            if not column.has_dictionary_page or most <= _EXPANDED:
-                continue
-            name, in_row = column.path_in_schema, -(-column.num_values // group.num_rows)
-            file = pq.ParquetFile(self.path, read_dictionary=[name], **options)
-            batches = file.iter_batches(1, row_groups=[number], columns=[name], use_threads=False)
-            nbytes += in_row * max(map(_longest, next(batches).columns), default=0)
-            is_text = self._parquet.schema.column(at).logical_type.type == "STRING"
-            if nbytes > MAX_RECORD and (is_text or in_row > 1):
-                raise SourceError(
-                    f"{self.path}: a row of column {name!r} may have {nbytes:,} bytes, over"
-                    f" {MAX_RECORD >> 20} MiB, by its dictionary: write shorter values"
-                )
-        return nbytes
-
-
-def _longest(array: pa.Array) -> int:
-    """Bytes of the longest value of the dictionaries in an array."""
-    if pa.types.is_dictionary(array.type):
-        is_number = pa.types.is_primitive(array.type.value_type)
-        return 0 if is_number else pc.max(pc.binary_length(array.dictionary)).as_py() or 0
-    if pa.types.is_struct(array.type):
-        return max(map(_longest, array.flatten()), default=0)
-    return _longest(array.values) if hasattr(array, "values") else 0
 
 
 class _Arrow(TableFile):
@@ -279,7 +240,6 @@ class _Arrow(TableFile):
     def __init__(self, path: str, checked: bool) -> None:
         super().__init__(path)
         self._offsets: list[int] = []
-        self._rows = _ROWS
         try:
             file = pa.memory_map(path)
             number = _seek_stream(file)
@@ -291,8 +251,6 @@ class _Arrow(TableFile):
                 if "dictionary<" in kind or "run_end_encoded<" in kind:
                     text = f"its column {field.name!r} is dictionary-encoded: write it plain"
                     raise BrokenFile(text)
-                if "_view" in kind:  # of which rows may share the bytes
-                    self._rows = 1
             offset = file.tell()
             for batch in reader:
                 if checked:
@@ -312,8 +270,8 @@ class _Arrow(TableFile):
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         batch = self._batch(number)
-        for start in range(0, batch.num_rows, self._rows):
-            yield batch.slice(start, self._rows)
+        for start in range(0, batch.num_rows, _ROWS):
+            yield batch.slice(start, _ROWS)
 
     def _batch(self, number: int) -> pa.RecordBatch:
         try:

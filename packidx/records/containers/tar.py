@@ -35,7 +35,6 @@ from packidx.records.containers.base import (
     Container,
     Cuts,
     Edge,
-    Hashing,
     Locator,
     Record,
     RecordRange,
@@ -68,6 +67,21 @@ _GLANCE = 4096  # bytes of a medium that are counted as work: most that is looke
 _SCAN_BLOCK, _MOST = 1 << 14, 1 << 20  # bytes of a request to a store
 _SMALL = 1 << 18  # bytes of a sample that is read through rather than jumped over
 _ADVICE = "; restore the shard"
+
+
+class _Hashing:
+    """Digest and size of the bytes that were read."""
+
+    def __init__(self) -> None:
+        self._hasher, self.nbytes = hashlib.sha256(), 0
+
+    def add(self, block: bytes) -> None:
+        self._hasher.update(block)
+        self.nbytes += len(block)
+
+    @property
+    def sha256(self) -> str:
+        return self._hasher.hexdigest()
 
 
 @dataclass(slots=True)
@@ -128,7 +142,7 @@ class Tar(Container):
         return path
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        hashing, cuts = Hashing(), Cuts(task_bytes)
+        hashing, cuts = _Hashing(), Cuts(task_bytes)
         kinds, names, work = bytearray(), bytearray(), 0  # names: digests of base names
         first: Sample | None = None
         last: Sample | None = None

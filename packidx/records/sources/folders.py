@@ -23,10 +23,10 @@ from packidx.io.storage import unreadable
 from packidx.records.containers.registry import (
     JSON,
     SUFFIXES,
+    ending_of,
     kind_of,
     refuse_compressed,
     required_kind,
-    strip_suffix,
 )
 from packidx.records.containers.tar import COMPRESSED
 from packidx.records.media.held import kind_of_name
@@ -294,7 +294,7 @@ def _below(path: str, folder: str) -> str:
 def source_name(name: str, parent: str) -> str:
     """`name` without suffix and shard number; `parent` where nothing is left of it."""
     folder, base = os.path.split(name)
-    stem = _SHARD_NUMBER.sub("", strip_suffix(base))
+    stem = _SHARD_NUMBER.sub("", base.removesuffix(ending_of(base)))
     return os.path.join(folder, stem) if stem else (folder or parent)
 
 
@@ -302,10 +302,11 @@ def _refuse_several_splits(arg: str, paths: Sequence[str]) -> None:
     """Raise a SourceError if `datasets` would put files of a folder into different splits."""
     globs: dict[str, str] = {}
     for path in sorted(paths):
-        if (match := _SPLIT.search(strip_suffix(path))) is not None:
+        ending = ending_of(path)
+        if (match := _SPLIT.search(path.removesuffix(ending))) is not None:
             word, rest = path[: match.end()], path[match.end() :]
             folder = word + rest[: rest.find("/")]
-            glob = folder if "/" in rest else f"{word}*{path[len(strip_suffix(path)) :]}"
+            glob = folder if "/" in rest else f"{word}*{ending}"
             globs.setdefault(str(match.lastgroup), os.path.join(arg, glob))
     if len(globs) > 1:
         named = ", ".join(f"{split}: {shlex.quote(glob)}" for split, glob in sorted(globs.items()))

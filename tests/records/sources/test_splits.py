@@ -18,7 +18,7 @@ from packidx.records.sources.find_shards import find_shards
 def folder_of(place: Path, *names: str) -> str:
     for name in names:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_text('{"text": "Once upon a time."}\n')
+        (place / name).write_text('{"text": "Once upon a time."}\n' * 2)
     return str(place)
 
 
@@ -92,7 +92,7 @@ def test_a_mix_is_one_by_its_name_or_by_the_users_word(tmp_path: Path) -> None:
         with pytest.raises(SourceError, match=f"mix:{tmp_path / name}, or name it mix.json"):
             find_shards([str(tmp_path / name)])
     runner = CliRunner()
-    for given, number in (("x.json", 2), ("x.json#b", 1)):
+    for given, number in (("x.json", 4), ("x.json#b", 2)):
         command = ["estimate", f"mix:{tmp_path / given}", "-o", str(tmp_path / "l")]
         done = runner.invoke(cli, [*command, "--json", "--quiet", "--fresh"])
         assert json.loads(done.stdout)["num_samples"] == number

@@ -1,0 +1,75 @@
+"""JSON: an array of records, or an object that holds them in its only list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO, Any
+
+from packidx.records.containers.base import BrokenFile
+from packidx.records.containers.lines import skip_bom
+
+_HOLDERS = frozenset(
+    ("annotations", "data", "dataset", "entries", "examples", "instances", "items")
+    + ("questions", "records", "rows", "samples")
+)
+"""Names under which an object may hold a list of records."""
+
+
+def list_records(file: IO[bytes], holder: str) -> Iterator[Any]:
+    """Yield the elements of an array, or of the list that an object has under a name.
+
+    Raises:
+        BrokenFile: the file is not JSON.
+    """
+    import ijson  # readers of packs need no parser of JSON arrays
+
+    skip_bom(file)
+    number = 0
+    try:
+        for value in ijson.items(file, f"{holder}.item" if holder else "item", use_float=True):
+            yield value
+            number += 1
+    except (ijson.JSONError, UnicodeDecodeError) as error:
+        why = " ".join(str(error).split())[:120]
+        raise BrokenFile(
+            f"it is not JSON, or cut, behind element {number} ({why}): restore the file, or write "
+            "one record a line"
+        ) from None
+
+
+def json_kind(file: IO[bytes]) -> tuple[str | None, str]:
+    """Return how a JSON file holds records and the name of the list that has them.
+
+    Returns:
+        "json" for an array, or an object that has one list, "jsonl" for lines, None for any other
+        object; and the name of the list of an object.
+
+    Raises:
+        BrokenFile: beside the list stands a text.
+    """
+    import ijson
+
+    skip_bom(file)
+    lists: list[str] = []
+    depth, key, text = 0, "", ""
+    try:
+        for event, value in ijson.basic_parse(file, buf_size=1 << 16):
+            if event == "start_array" and depth < 2:
+                if not depth:
+                    return "json", ""
+                lists.append(key)
+            elif event == "map_key" and depth == 1:
+                key = value
+            elif event == "string" and depth == 1 and " " in value:
+                text = key
+            depth += event.startswith("start_") - event.startswith("end_")
+    except (ijson.JSONError, UnicodeDecodeError):  # several objects, as a rule
+        return ("json", key) if depth and key in _HOLDERS else ("jsonl", "")
+    if len(lists) != 1 or lists[0] not in _HOLDERS:
+        return None, ""
+    if text:
+        raise BrokenFile(
+            f"{text!r} stands above its records, of which none would have it: write one record a "
+            f"line, as `jq -c '.{lists[0]}[]'` does"
+        )
+    return "json", lists[0]
