@@ -258,15 +258,11 @@ def reused_facts(reused: Reused | None) -> dict[str, str]:
         return {}
     if reused.reason is not None:
         return {"reused": f"nothing: {reused.reason}"}
-    samples = number_of(reused.num_samples, "sample")
-    facts = {"reused": f"{samples} of {number_of(reused.num_shards, 'shard')}"}
-    if reused.num_counted_shards:
-        number = number_of(reused.num_counted, "sample")
-        shards = number_of(reused.num_counted_shards, "shard")
-        named = reused.counted[:_NAMED]
-        more = len(reused.counted) - len(named)
-        listed = ", ".join(named) + (f" and {more:,} more (--json names them)" if more else "")
-        facts["counted"] = f"{number} of {shards}: {listed}"
+    facts = {"reused": number_of(reused.num_samples, "sample")}
+    if reused.counted:
+        named, more = reused.counted[:_NAMED], len(reused.counted) - _NAMED
+        listed = ", ".join(named) + (f" and {more:,} more (--json names them)" if more > 0 else "")
+        facts["counted"] = f"{number_of(reused.num_counted, 'sample')} of {listed}"
     return facts
 
 

@@ -1,7 +1,6 @@
-"""Reuse of the lengths table that is there: as it is, by whole parts, or by the rows of tasks.
+"""Reuse of the lengths table that is there: as it is, or by the rows of tasks.
 
-A part is reused if its name has the key of a planned part, the rows of a task if its part's footer
-has the task's key. A shard that has the URI, the size, the time of change and the sampled blocks
+The rows of a task are reused if the manifest has the task's key. A shard that has the URI, the size, the time of change and the sampled blocks
 (in a store: the version) of the manifest's is not scanned.
 """
 
@@ -16,7 +15,7 @@ from msgspec import structs
 
 from packidx.estimate.compare import Compared
 from packidx.estimate.job import EstimateJob, difference, draft_manifest
-from packidx.estimate.parts import PASSING_REASONS, OldRows, key_of, rows_in
+from packidx.estimate.parts import PASSING_REASONS, OldRows, rows_in, stem
 from packidx.estimate.tasks import PartPlan, plan_parts
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import DEFAULT, Layout
@@ -33,11 +32,8 @@ class Reused:
 
     num_samples: int = 0
     """Rows that were reused."""
-    num_shards: int = 0
-    """Shards all of whose rows were."""
     num_counted: int = 0
     """Rows that were counted."""
-    num_counted_shards: int = 0
     counted: list[str] = field(default_factory=list)
     """Shards of which some rows were counted."""
     reason: str | None = None
@@ -94,12 +90,12 @@ class Earlier:
 
     def is_table_of(self, job: EstimateJob) -> bool:
         """Return True if `job`, of which nothing is decided, would make this very table."""
-        job, keys = self._decided_as_here(job), [key_of(file.path) for file in self.manifest.files]
+        job, names = self._decided_as_here(job), [stem(file.path) for file in self.manifest.files]
         return (
             job.counter.is_known
             and PASSING_REASONS.isdisjoint(self.manifest.rejected)
             and _stated(draft_manifest(job)) == _stated(self.manifest)
-            and [plan.key for plan in plan_parts(job)] == keys
+            and [plan.name for plan in plan_parts(job)] == names
             and not self._rows[1]
         )
 
@@ -154,28 +150,23 @@ def reuse(
     """Return `plans` with the parts and rows that they reuse.
 
     Args:
-        finished: parts of a killed run, by their keys.
-        rows: of the table that is there, by the keys of their tasks.
+        finished: parts of a killed run, by their names up to the key.
+        rows: of an earlier table, by the keys of their tasks.
     """
-    there = {key_of(old.file.path): old.file for old in rows.values()}
-    planned = []
-    for plan in plans:
-        old = tuple(rows.get(task.key) for task in plan.tasks)
-        made = finished.get(plan.key) or (there.get(plan.key) if all(old) else None)
-        planned.append(replace(plan, made=made, old=old))
-    return planned
+    return [
+        replace(
+            plan,
+            finished=finished.get(plan.name),
+            old=tuple(rows.get(task.key) for task in plan.tasks),
+        )
+        for plan in plans
+    ]
 
 
 def reused_of(job: EstimateJob, plans: Sequence[PartPlan], found: Reused) -> Reused:
     """Return how many rows are reused, and which shards are counted."""
     counted = [task for plan in plans for task in plan.counted]
     num_counted = sum(task.range.num_records for task in counted)
-    shards = sorted({task.shard.number for task in counted})
-    return replace(
-        found,
-        num_samples=job.num_rows - num_counted,
-        num_shards=len(job.shards) - len(shards),
-        num_counted=num_counted,
-        num_counted_shards=len(shards),
-        counted=[] if found.reason else [job.shards[number].context.name for number in shards],
-    )
+    names = list(dict.fromkeys(task.shard.name for task in counted))
+    num_reused = job.num_rows - num_counted
+    return replace(found, num_samples=num_reused, num_counted=num_counted, counted=names)

@@ -179,7 +179,7 @@ def estimate_lengths(
         if earlier is not None and earlier.is_table_of(job):
             discard_abandoned(output)
             remove_stale(output, KIND, [file.path for file in earlier.manifest.files])
-            reused = Reused(earlier.manifest.num_samples, len(job.shards))
+            reused = Reused(earlier.manifest.num_samples)
             summary = replace(_summary(output, earlier.manifest, begun, reused), existed=True)
         else:
             job = decided(job)
@@ -226,8 +226,8 @@ def _make(
         manifest = make_manifest(job, parts)
         built.keep([file.path for file in manifest.files])
         files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
-    reused = found and reused_of(job, plans, found)
-    return _summary(output, manifest, begun, reused, sum(plan.key in finished for plan in plans))
+    resumed = sum(plan.finished is not None for plan in plans)
+    return _summary(output, manifest, begun, found and reused_of(job, plans, found), resumed)
 
 
 def decided(job: EstimateJob) -> EstimateJob:

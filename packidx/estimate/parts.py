@@ -1,16 +1,15 @@
 """Parts: the Parquet files of a lengths table, named by what decides their rows.
 
 `part-00000-KEY-DIGEST.parquet`: KEY is a digest of all that decides the rows (`tasks.plan_parts`),
-DIGEST one of the file. A killed run's part, and a part of the table that is there, is reused if it
-has the key of a part that is to be made. Its footer lists the tasks that its rows are of, and the
-manifest their keys: rows that are asked for at another place are reused, too.
+DIGEST one of the file. A killed run's part is reused if it has the name of a part that is to be
+made. A part's footer lists the tasks that its rows are of, and the manifest their keys: the rows of
+a task in an earlier table are reused by its key, wherever they stand.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -123,14 +122,9 @@ class OldRows(NamedTuple):
 
 
 def write_part(
-    folder: str,
-    name: str,
-    table: pa.Table,
-    tasks: list[TaskRows],
-    keys: Sequence[str],
-    temporary: str,
+    folder: str, name: str, table: pa.Table, tasks: list[TaskRows], keys: Sequence[str]
 ) -> Part:
-    """Write a part, by way of `begin_part`'s file.
+    """Write a part.
 
     Args:
         folder: where it belongs.
@@ -143,39 +137,19 @@ def write_part(
         OSError: it cannot be written.
     """
     table = _with_what_is_known(table)
+    # Two processes may write the same part, as Ray repeats what seems to be lost.
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}-{secrets.token_hex(4)}")
     with files.naming(temporary), parquet.open_writer(temporary, table.schema) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP)
         writer.add_key_value_metadata({_TASKS: msgspec.json.encode(tasks)})
     files.fsync_path(temporary)
     nbytes, sha256 = os.path.getsize(temporary), file_digest(temporary)
-    path = f"{name}-{sha256[:16]}.parquet"
-    file = File(path=path, rows=table.num_rows, bytes=nbytes, sha256=sha256)
-    _put(temporary, folder, file)
-    return _summed(file, table, tasks, keys)
-
-
-def begin_part(folder: str, number: int) -> str:
-    """Return the path of a new temporary file, which says that the part is being counted.
-
-    No two processes share one: a worker that outlives its killed parent for a moment does not write
-    into the next run's.
-    """
-    name = f".part-{number:05d}.{os.getpid()}-{secrets.token_hex(4)}"
-    path = os.path.join(folder, name)
-    with open(path, "wb"):
-        return path
-
-
-def is_begun(folder: str, number: int) -> bool:
-    """Return whether a part is being counted, or was when its process died."""
-    start = f".part-{number:05d}."
-    return any(name.startswith(start) for name in os.listdir(folder))
-
-
-def _put(temporary: str, folder: str, file: File) -> None:
-    """Rename a written file to its name as a part."""
+    file = File(
+        path=f"{name}-{sha256[:16]}.parquet", rows=table.num_rows, bytes=nbytes, sha256=sha256
+    )
     os.replace(temporary, os.path.join(folder, file.path))
     files.fsync_path(folder)
+    return _summed(file, table, tasks, keys)
 
 
 def _with_what_is_known(table: pa.Table) -> pa.Table:
@@ -217,22 +191,31 @@ def _source_sums(table: pa.Table) -> dict[str, SourceSums]:
 # -- reused ----------------------------------------------------------------------------------------
 
 
-def key_of(file: str) -> str | None:
-    """Return the key in the name of a part; None if there is none."""
-    match = PART_NAME.fullmatch(os.path.basename(file))
-    return match and match["key"]
-
-
 def finished_parts(folder: str) -> dict[str, StoredFile]:
-    """Return the undamaged parts of a killed run by their keys."""
+    """Return the undamaged parts of a killed run by their names up to the key."""
     parts = {}
     for name in os.listdir(folder):
         if match := PART_NAME.fullmatch(name):
             path = os.path.join(folder, name)
             sha256 = file_digest(path)
             if sha256.startswith(match["digest"]):
-                parts[match["key"]] = StoredFile(path, os.path.getsize(path), sha256)
+                parts[stem(name)] = StoredFile(path, os.path.getsize(path), sha256)
     return parts
+
+
+def stem(path: str) -> str:
+    """Return the name of a part's file up to the key."""
+    return path.rpartition("-")[0]
+
+
+def resumed_part(file: StoredFile, keys: Sequence[str]) -> Part:
+    """Return a part that a killed run has finished."""
+    with pq.ParquetFile(file.path, page_checksum_verification=True) as stored:
+        table, tasks = stored.read(columns=_SUMMED, use_threads=False), _tasks_of(stored)
+    assert file.nbytes is not None and file.sha256 is not None  # see `finished_parts`
+    name = os.path.basename(file.path)
+    made = File(path=name, rows=table.num_rows, bytes=file.nbytes, sha256=file.sha256)
+    return _summed(made, table, tasks, keys)
 
 
 def rows_in(
@@ -270,28 +253,6 @@ def _tasks_of(stored: pq.ParquetFile) -> list[TaskRows]:
     except msgspec.MsgspecError:
         return []
     return tasks if sum(task.num_rows for task in tasks) == stored.metadata.num_rows else []
-
-
-def copy_part(
-    file: StoredFile, folder: str, name: str, keys: Sequence[str], temporary: str
-) -> Part:
-    """Copy a part into `folder`, if it is not there, under its name in this table.
-
-    Raises:
-        FormatError: it is damaged.
-        OSError: it cannot be read or written.
-    """
-    copy = local_copy(file)
-    with pq.ParquetFile(copy, page_checksum_verification=True) as stored:
-        table, tasks = stored.read(columns=_SUMMED, use_threads=False), _tasks_of(stored)
-    assert file.nbytes is not None and file.sha256 is not None  # a manifest has stated them
-    path = f"{name}-{file.sha256[:16]}.parquet"
-    made = File(path=path, rows=table.num_rows, bytes=file.nbytes, sha256=file.sha256)
-    if os.path.abspath(copy) != os.path.abspath(os.path.join(folder, path)):
-        shutil.copyfile(copy, temporary)
-        files.fsync_path(temporary)
-        _put(temporary, folder, made)
-    return _summed(made, table, tasks, keys)
 
 
 @lru_cache(maxsize=1)

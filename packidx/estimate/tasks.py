@@ -35,10 +35,8 @@ from packidx.estimate.parts import (
     OldRows,
     Part,
     TaskRows,
-    begin_part,
-    copy_part,
-    is_begun,
     read_part,
+    resumed_part,
     write_part,
 )
 from packidx.estimate.user_encoder import counts_of
@@ -57,7 +55,7 @@ from packidx.processor.kinds import KINDS
 from packidx.processor.text.gigatoken import Gigatoken
 from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRange
 from packidx.records.media.opener import forget_media
-from packidx.run.workers import Progress, WorkerDied, Workers
+from packidx.run.workers import Progress, Workers
 
 _TABLES = 64
 """Tables that are joined at a time: one takes 50 kB of Arrow's objects, however few its rows."""
@@ -71,15 +69,20 @@ class PartPlan:
         number: of the part.
         tasks: what its rows are, in order.
         key: digest of all that decides the rows.
-        made: a part with this key, of a killed run or of the table that is there.
-        old: otherwise, the rows of each task in that table; None if the task is counted.
+        finished: this part, of a killed run.
+        old: otherwise, the rows of each task in an earlier table; None if the task is counted.
     """
 
     number: int
     tasks: tuple[Task, ...]
     key: str
-    made: StoredFile | None = None
+    finished: StoredFile | None = None
     old: tuple[OldRows | None, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the file up to the key."""
+        return f"part-{self.number:05d}-{self.key}"
 
     @property
     def num_records(self) -> int:
@@ -88,7 +91,7 @@ class PartPlan:
     @property
     def counted(self) -> list[Task]:
         """The tasks of which no rows are reused."""
-        if self.made is not None:
+        if self.finished is not None:
             return []
         return [task for task, old in zip(self.tasks, self.old, strict=True) if old is None]
 
@@ -145,42 +148,22 @@ def make_parts(
         progress("count", done, total)
 
     if workers.takes(sum(bool(plan.counted) for plan in plans)):
-        for part in _made_by_workers(plans, folder, workers, job):
+        setup = functools.partial(_start_counter, *_state_of(job.counter))
+        for part in workers.map(functools.partial(_make_there, folder=folder), plans, setup):
             parts.append(part)
             advance(part.file.rows)
     else:  # processes that only copy would take longer to start
         for plan in plans:
             parts.append(make_part(plan, job.counter, folder, advance))
-    return sorted(parts, key=lambda part: (len(part.file.path), part.file.path))
+    return parts
 
 
-def _made_by_workers(
-    plans: Sequence[PartPlan], folder: str, workers: Workers, job: EstimateJob
-) -> Iterator[Part]:
-    """Parts as they are finished, in any order.
-
-    Raises:
-        SourceError: also when a worker process dies.
-    """
-    make = functools.partial(_made_by_worker, folder=folder, known=job.counter.loaded)
-    setup = CounterSetup.of(job.counter)
-    try:
-        for _, part in workers.run(make, plans, setup, here=lambda: job.counter):
-            yield part
-    except WorkerDied as died:
-        waiting = [plans[number] for number in died.waiting]
-        begun = [plan for plan in waiting if is_begun(folder, plan.number)]
-        names = sorted({task.shard.path for plan in begun or waiting[:1] for task in plan.tasks})
-        shown = " or ".join(names[:3]) + (" or another shard" if len(names) > 3 else "")
-        cure = "use fewer workers; finished parts are kept"
-        raise died.error(f"counted {shown}", cure) from None
+def _make_there(plan: PartPlan, counter: RecordCounter, folder: str) -> Part:
+    return make_part(plan, counter, folder, lambda records: None)
 
 
 def make_part(
-    plan: PartPlan,
-    counter: RecordCounter,
-    folder: str,
-    progress: Callable[[int], None] | None = None,
+    plan: PartPlan, counter: RecordCounter, folder: str, progress: Callable[[int], None]
 ) -> Part:
     """Count the records of a part, or reuse their rows, and write its file.
 
@@ -188,12 +171,10 @@ def make_part(
         SourceError: a shard cannot be read or is no longer what was scanned.
         OSError: the part cannot be written.
     """
-    progress, name = progress or (lambda _: None), f"part-{plan.number:05d}-{plan.key}"
-    keys, temporary = [task.key for task in plan.tasks], begin_part(folder, plan.number)
-    if plan.made is not None:
-        part = copy_part(plan.made, folder, name, keys, temporary)
-        progress(part.file.rows)
-        return part
+    keys = [task.key for task in plan.tasks]
+    if plan.finished is not None:
+        progress(plan.num_records)
+        return resumed_part(plan.finished, keys)
     tables, known = [schema.LENGTHS_WITH_SPANS.empty_table()], []
     for task, old in zip(plan.tasks, plan.old, strict=True):
         if old is None:
@@ -210,7 +191,7 @@ def make_part(
             tables = [pa.concat_tables(tables).combine_chunks()]
         known.append(TaskRows(task.shard.name, task.range.num_records, columns, kinds))
     rows = pa.concat_tables(tables).combine_chunks()
-    return write_part(folder, name, rows, known, keys, temporary)
+    return write_part(folder, plan.name, rows, known, keys)
 
 
 def _reused(task: Task, old: OldRows) -> pa.Table:
@@ -262,52 +243,46 @@ def _count(
     return counted
 
 
-@dataclass(frozen=True, slots=True)
-class CounterSetup:
-    """Makes the counter of a worker process of the parent's processor."""
-
-    settings: CounterSettings
-    files: ProcessorFiles | None
-    compared: Compared | None
-    is_fast: bool
-    """True if gigatoken tokenizes."""
-
-    @classmethod
-    def of(cls, counter: RecordCounter) -> CounterSetup:
-        """Return the setup of counters like this one."""
-        text, comparer = counter.counter.text, counter.comparer
-        is_fast = text is not None and text.fast is not None
-        known = None if comparer is None else comparer.compared
-        return cls(counter.settings, counter.files, known, is_fast)
-
-    def __call__(self) -> RecordCounter:
-        # The processes are the parallelism, also of what a user's encoder imports.
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
-            os.environ.setdefault(name, "1")
-        gc.set_threshold(100_000, 50, 100)  # records are many small objects, and hold no cycles
-        forget_media()  # a process of the user's own session may have seen the media before
-        fast = None
-        if self.is_fast and self.files is not None and self.files.tokenizer is not None:
-            fast = Gigatoken(self.files.tokenizer)
-        return RecordCounter(self.settings, self.files, self.compared, fast)
+def _state_of(counter: RecordCounter) -> tuple[Any, ...]:
+    """Return the arguments of `_start_counter` for a counter like this one."""
+    text, comparer = counter.counter.text, counter.comparer
+    is_fast = text is not None and text.fast is not None
+    compared = None if comparer is None else comparer.compared
+    return counter.settings, counter.files, compared, is_fast, counter.loaded
 
 
-def _made_by_worker(
-    plan: PartPlan, counter: RecordCounter, folder: str, known: tuple[str | None, ...]
-) -> Part:
-    """`make_part`, if the worker loaded what the parent has.
+def _start_counter(
+    settings: CounterSettings,
+    files: ProcessorFiles | None,
+    compared: Compared | None,
+    is_fast: bool,
+    loaded: tuple[str | None, ...],
+) -> RecordCounter:
+    """Return the counter of a worker process.
+
+    Args:
+        is_fast: gigatoken tokenizes.
+        loaded: fingerprints of the encoder and the transform that the parent has.
 
     Raises:
-        MismatchError: it loaded another encoder or transform.
+        MismatchError: this process loads another encoder or transform.
     """
-    if counter.loaded != known:
-        name = counter.encoder.name if counter.encoder else "the transform"
+    # The processes are the parallelism, also of what a user's encoder imports.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    gc.set_threshold(100_000, 50, 100)  # records are many small objects, and hold no cycles
+    forget_media()  # a process of the user's own session may have seen the media before
+    fast = None
+    if is_fast and files is not None and files.tokenizer is not None:
+        fast = Gigatoken(files.tokenizer)
+    counter = RecordCounter(settings, files, compared, fast)
+    if counter.loaded != loaded:
         raise MismatchError(
-            f"{name} changed while it was loaded: a worker has {counter.loaded}, the parent "
-            f"{known}. Start again."
+            "the encoder or the transform changed while it was loaded: a worker has "
+            f"{counter.loaded}, the parent {loaded}. Start again."
         )
-    return make_part(plan, counter, folder)
+    return counter
 
 
 def shard_rows(

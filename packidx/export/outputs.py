@@ -16,7 +16,7 @@ from packidx.io import files, storage
 from packidx.io.own_files import Kind, check_free, is_within
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.fetch import Fetcher, Snapshot
-from packidx.run.workers import Progress, WorkerDied, Workers
+from packidx.run.workers import Progress, Workers
 
 Reader = TypeVar("Reader")
 Made = TypeVar("Made")
@@ -118,13 +118,10 @@ def packs_in_order(
     """
     stop = index.num_packs
     tasks = [range(at, min(at + size, stop)) for at in range(0, stop, size)]
-    try:
-        for number, made in workers.run(read, tasks, setup, in_turn=True):
-            yield tasks[number], made
-            if progress is not None:
-                progress("packs", tasks[number].stop, stop)
-    except WorkerDied as died:
-        raise died.error("read packs") from None
+    for task, made in zip(tasks, workers.map(read, tasks, setup), strict=True):
+        yield task, made
+        if progress is not None:
+            progress("packs", task.stop, stop)
 
 
 def described(folder: str, names: Iterable[str]) -> tuple[ExportedFile, ...]:

@@ -29,7 +29,7 @@ from packidx.plan.select.eligible import Rules
 from packidx.plan.window import WindowPlan, plan_window
 from packidx.plan.windows import WindowRange
 from packidx.plan.write import write_window
-from packidx.run.workers import WorkerDied, Workers
+from packidx.run.workers import Workers
 
 Progress = Callable[[str], None]
 T = TypeVar("T")
@@ -133,18 +133,11 @@ class _Planners:
         self._progress(doing)
         if self._workers.takes(len(items)):
             self._here.let_go()
-        done = self._workers.run(task, items, self._setup, here=lambda: self._here, in_turn=True)
-        try:
-            for number, result in done:
-                if len(items) > 1:
-                    self._progress(f"{doing}: {number + 1} of {len(items)} windows are done")
-                yield result
-        except WorkerDied as died:
-            numbers = ", ".join(str(number + 1) for number in died.waiting[:3])
-            raise died.error(
-                f"planned {self._job.table.uri}, one of the windows {numbers}",
-                "use smaller windows (--window)",
-            ) from None
+        done = self._workers.map(task, items, self._setup, here=lambda: self._here)
+        for number, result in enumerate(done, 1):
+            if len(items) > 1:
+                self._progress(f"{doing}: {number} of {len(items)} windows are done")
+            yield result
 
 
 def _planner(

@@ -169,7 +169,7 @@ def precompute(
         ]
         with open_workers("local", workers) as pool:
             setup = functools.partial(read_lengths, lengths)
-            sums = [own for _, own in pool.run(write_shard, tasks, setup, in_turn=True)]
+            sums = list(pool.map(write_shard, tasks, setup))
         total = functools.reduce(SourceSums.plus, sums, SourceSums())
         if total.num_samples and not total.methods:
             reasons = ", ".join(f"{number} {reason}" for reason, number in total.rejected.items())

@@ -153,10 +153,11 @@ def write_images(
         setup = functools.partial(_encoder, settings)
         num_records = sum(part.num_records for shard in own for part in shard.ranges)
         with open_workers("local", workers) as pool:
-            for number, (each, named) in pool.run(_write, tasks, setup, here=lambda: encoder):
+            written = pool.map(_write, tasks, setup, here=lambda: encoder)
+            for task, (each, named) in zip(tasks, written, strict=True):
                 used |= named
                 total.update(each)
-                done += min(_RECORDS, tasks[number].range.num_records - tasks[number].first)
+                done += min(_RECORDS, task.range.num_records - task.first)
                 progress("records", done, num_records)
         if total["num_unchanged"] and not total["num_references"]:
             raise SourceError(

@@ -11,16 +11,13 @@ import functools
 import logging
 import os
 import pickle
-import platform
-import socket
 import sys
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from packidx.errors import MismatchError, SourceError
-from packidx.run.workers import Call, Setup, WorkerDied, Workers, num_workers, packed
+from packidx.run.workers import MEMORY, Call, Setup, Workers, num_workers, packed
 from packidx.software import software
 
 _RETRIES = 3  # of a task whose process or node died
@@ -41,26 +38,18 @@ class RayWorkers(Workers):
         self._ray: Any = None
         self._task: Any = None
         self._context: tuple[Any, ...] = ()
-        self._references: dict[Future[Any], Any] = {}
 
     def takes(self, num_items: int) -> bool:
         """Return True if there is anything to do: Ray was asked for."""
         return num_items > 0
 
-    def start(self, setup: Setup, num_items: int | None = None) -> None:
-        """As of `Workers`; Ray's processes begin with their first task.
-
-        Raises:
-            OptionError: `setup` holds an object that cannot be sent to another process.
-            SourceError: as of `_ray_session`.
-        """
+    def _start(self, setup: Setup, num_items: int) -> None:
         if self._ray is None:
             self._ray = self._session.enter_context(_ray_session(self._workers))
             self._task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(run_task)
         if not self._context or setup != self._setup:
-            node = self._ray.get_runtime_context().get_node_id()
-            place = Driver(os.getcwd(), tuple(sys.path), deciding_versions(), node)
-            self._setup, self._context = setup, (place, (self._ray.put(packed(setup)),))
+            driver = Driver(os.getcwd(), tuple(sys.path), deciding_versions())
+            self._setup, self._context = setup, (driver, (self._ray.put(packed(setup)),))
 
     def close(self) -> None:
         """Leave Ray, and end it where it was started here."""
@@ -71,19 +60,14 @@ class RayWorkers(Workers):
         cpus = int(self._ray.cluster_resources().get("CPU", 0))  # nodes may come and go
         return self._workers or _AHEAD * max(1, cpus)
 
-    def _submit(self, call: Call, item: Any) -> Future[Any]:
-        work = self._ray.cloudpickle.dumps((call, item))
-        reference = self._task.remote(*self._context, work)
-        future: Future[Any] = reference.future()
-        self._references[future] = reference
-        return future
+    def _submit(self, call: Call, item: Any) -> Any:
+        return self._task.remote(*self._context, self._ray.cloudpickle.dumps((call, item)))
 
-    def _result(self, future: Future[Any]) -> Any:
+    def _result(self, handle: Any) -> Any:
         from ray.exceptions import RayError, RaySystemError, RayTaskError
 
-        del self._references[future]
         try:
-            return future.result()
+            return self._ray.get(handle)
         except RayTaskError as error:
             if isinstance(error.cause, Exception) and not isinstance(error.cause, RaySystemError):
                 raise error.cause from None
@@ -93,11 +77,12 @@ class RayWorkers(Workers):
                 f"a Ray node cannot run packidx ({reason}): install packidx {ours} there, too"
             ) from None
         except RayError as error:
-            raise WorkerDied(f"Ray gave it up ({type(error).__name__}); ") from None
+            name = type(error).__name__
+            raise SourceError(f"Ray gave up a task ({name}): {MEMORY}") from None
 
-    def _cancel(self, future: Future[Any]) -> None:
+    def _cancel(self, handle: Any) -> None:
         with contextlib.suppress(Exception):
-            self._ray.cancel(self._references.pop(future), force=True)
+            self._ray.cancel(handle, force=True)
 
 
 class Driver(NamedTuple):
@@ -106,7 +91,6 @@ class Driver(NamedTuple):
     folder: str
     path: tuple[str, ...]
     versions: dict[str, str]
-    node: str
 
 
 def deciding_versions() -> dict[str, str]:
@@ -121,8 +105,6 @@ def run_task(driver: Driver, setup: tuple[Any], work: bytes) -> Any:
         setup: Ray's reference to the pickled setup, which is run once in each process; in a tuple,
             as Ray replaces an argument that is one by its value.
     """
-    import ray
-
     ours = deciding_versions()
     if differing := [name for name in ours if ours[name] != driver.versions[name]]:
         name = differing[0]
@@ -137,13 +119,6 @@ def run_task(driver: Driver, setup: tuple[Any], work: bytes) -> Any:
     try:
         call, item = pickle.loads(work)
         return call(item, _made(*setup))
-    except (OSError, SourceError) as error:
-        if ray.get_runtime_context().get_node_id() == driver.node:
-            raise
-        raise SourceError(
-            f"the Ray node {platform.node()} could not do its part: {error} (every node must find "
-            "sources, media and output under the same paths, as in a shared folder)"
-        ) from None
     finally:
         os.chdir(before)
 
@@ -194,9 +169,6 @@ def _connect(ray: Any, workers: int | None) -> None:
     if address == "local":
         options |= {"num_cpus": num_workers(workers), "include_dashboard": False}
     try:
-        host, colon, port = address.removeprefix("ray://").rpartition(":")
-        if colon and port.isdigit():  # where nobody listens, Ray would try for a minute
-            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         ray.init(address=address, **options)
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
@@ -206,6 +178,5 @@ def _connect(ray: Any, workers: int | None) -> None:
             raise SourceError(f"Ray does not start here ({reason}): use --engine local") from None
         raise SourceError(
             f"no Ray cluster answers at RAY_ADDRESS {address} ({reason}): start one with `ray "
-            "start --head`, of the same Ray and Python; if it asks for tokens (Ray from 2.60 on), "
-            "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN; or unset RAY_ADDRESS to use this machine"
+            "start --head`, of the same Ray and Python, or unset RAY_ADDRESS to use this machine"
         ) from None

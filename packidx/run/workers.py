@@ -14,9 +14,8 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from itertools import islice
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, Self
 
 import cloudpickle
@@ -30,6 +29,7 @@ Setup = Callable[[], Any]
 """Makes what the calls need, once in each process."""
 
 _AHEAD = 2  # items per process that are in flight, or wait for an earlier one
+MEMORY = "most often memory ran out, so use fewer workers (in plan, smaller windows)"
 
 
 class Progress(Protocol):
@@ -64,24 +64,6 @@ def num_workers(asked: int | None) -> int:
     return asked or num_cpus()
 
 
-class WorkerDied(Exception):
-    """A worker process ended unexpectedly.
-
-    Attributes:
-        waiting: numbers of the items that were begun and not done.
-    """
-
-    def __init__(self, detail: str = "") -> None:
-        super().__init__(detail)
-        self.waiting: list[int] = []
-
-    def error(self, doing: str, cure: str = "use fewer workers") -> SourceError:
-        """The sentence for the user: what the process did (``'counted a.jsonl'``), what to do."""
-        return SourceError(
-            f"a worker process died while it {doing}: {self}most often memory ran out, so {cure}"
-        )
-
-
 class Workers:
     """Processes of this machine, so many at most; those of Ray are `packidx.run.cluster`'s."""
 
@@ -90,78 +72,53 @@ class Workers:
         self._setup: Setup | None = None
         self._executor: Any = None
 
-    def run(
-        self,
-        call: Call,
-        items: Collection[Any],
-        setup: Setup,
-        *,
-        here: Setup | None = None,
-        in_turn: bool = False,
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield (number, ``call(item, made)``) of every item, with ``made = setup()``.
+    def map(
+        self, call: Call, items: Sequence[Any], setup: Setup, *, here: Setup | None = None
+    ) -> Iterator[Any]:
+        """Yield ``call(item, made)`` of every item, in order, with ``made = setup()``.
 
         Args:
             call: picklable.
             items: small.
-            setup: picklable.
-            here: instead of `setup` where this process does the work itself.
-            in_turn: yield in the items' order; else as they are done.
+            setup: picklable; run once in each process.
+            here: replaces `setup` if this process does the work itself.
 
         Raises:
             OptionError: an object of the user's cannot be sent to another process.
-            WorkerDied: a process ended.
+            SourceError: a process ended.
             SourceError, MismatchError, …: what `call` and `setup` raise.
         """
-        if not items:
-            return
-        if not self.takes(len(items)):
+        if items and not self.takes(len(items)):
             made = (here or setup)()
-            for number, item in enumerate(items):
-                yield number, call(item, made)
-            return
-        self.start(setup, len(items))
-        upcoming, following = enumerate(items), 0
-        pending: dict[Future[Any], int] = {}
-        done: dict[int, Future[Any]] = {}
-        try:
-            while True:
-                for number, item in islice(upcoming, self._ahead() - len(pending) - len(done)):
-                    pending[self._submit(call, item)] = number
-                if not pending:
-                    return
-                for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                    done[pending.pop(future)] = future
-                while done and (not in_turn or following in done):
-                    number = following if in_turn else min(done)
-                    yield number, self._result(done.pop(number))
-                    following += 1
-        except WorkerDied as died:
-            died.waiting = sorted({number, *done, *pending.values()})
-            raise
-        finally:
-            for future in pending:  # the caller has had enough, or an item failed
-                self._cancel(future)
+            for item in items:
+                yield call(item, made)
+        elif items:
+            self._start(setup, len(items))
+            pending = deque[Any]()
+            try:
+                for item in items:
+                    if len(pending) >= self._ahead():
+                        yield self._result(pending.popleft())
+                    pending.append(self._submit(call, item))
+                while pending:
+                    yield self._result(pending.popleft())
+            except process_executor.BrokenProcessPool:
+                raise SourceError(f"a worker process died: {MEMORY}") from None
+            finally:
+                for handle in pending:  # the caller stopped, or an item failed
+                    self._cancel(handle)
 
     def takes(self, num_items: int) -> bool:
-        """Return whether so many items are for them, rather than for the calling process."""
+        """Return True if so many items are for them, rather than for the calling process."""
         return min(self._most, num_items) > 1
 
-    def start(self, setup: Setup, num_items: int | None = None) -> None:
-        """Begin to run `setup` in them, before there is anything else to do.
-
-        Args:
-            setup: as of `run`; processes of another one are ended.
-            num_items: how many there will be; None if it is not known yet.
-
-        Raises:
-            OptionError: `setup` holds an object that cannot be sent to another process.
-        """
+    def _start(self, setup: Setup, num_items: int) -> None:
+        """Start the processes, unless they run with this setup already."""
         if self._executor is not None and setup == self._setup:
             return
         self.close()
         arguments = packed(setup), os.getpid()
-        self._setup, self._processes = setup, min(self._most, num_items or self._most)
+        self._setup, self._processes = setup, min(self._most, num_items)
         self._executor = ProcessPoolExecutor(
             self._processes, initializer=_start_process, initargs=arguments
         )
@@ -179,22 +136,15 @@ class Workers:
     def _ahead(self) -> int:
         return _AHEAD * self._processes
 
-    def _submit(self, call: Call, item: Any) -> Future[Any]:
-        try:
-            future: Future[Any] = self._executor.submit(_run, call, item)
-        except process_executor.BrokenProcessPool as error:
-            future = Future()
-            future.set_exception(error)
-        return future
+    def _submit(self, call: Call, item: Any) -> Any:
+        """Return a handle of a call in another process."""
+        return self._executor.submit(_run, call, item)
 
-    def _result(self, future: Future[Any]) -> Any:
-        try:
-            return future.result()
-        except process_executor.BrokenProcessPool:
-            raise WorkerDied from None
+    def _result(self, handle: Any) -> Any:
+        return handle.result()
 
-    def _cancel(self, future: Future[Any]) -> None:
-        future.cancel()
+    def _cancel(self, handle: Any) -> None:
+        handle.cancel()
 
     def __enter__(self) -> Self:
         return self

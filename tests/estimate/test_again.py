@@ -115,7 +115,7 @@ def test_a_shard_that_changed_is_counted_as_a_whole(tmp_path: Path, kind: str) -
     corpus.count()
     corpus.write("b", records("b", PER_SHARD + 20))
     reused = corpus.again()
-    assert (reused.num_shards, reused.num_counted) == (3, PER_SHARD + 20)
+    assert (reused.num_samples, reused.num_counted) == (3 * PER_SHARD, PER_SHARD + 20)
     assert reused.counted == [f"b.{kind}"]
 
 
