@@ -1,7 +1,8 @@
 """Reuse of the lengths table that is there: as it is, or by the rows of tasks.
 
-The rows of a task are reused if the manifest has the task's key. A shard that has the URI, the size, the time of change and the sampled blocks
-(in a store: the version) of the manifest's is not scanned.
+The rows of a task are reused if the manifest has the task's key. A shard that has the URI, the
+size, the time of change and the sampled blocks (in a store: the version) of the manifest's is not
+scanned.
 """
 
 from __future__ import annotations
