@@ -78,12 +78,12 @@ def test_what_is_reused_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
         file.write(GOOD)
     (data / "c.jsonl").unlink()
     said = lines()
-    assert said["reused"] == "3 samples of 1 shard"
-    assert said["counted"] == "4 samples of 1 shard: b.jsonl"
+    assert said["reused"] == "3 samples"
+    assert said["counted"] == "4 samples of b.jsonl"
     next(out.glob("part-00000*")).write_bytes(b"")
     (data / "e.jsonl").write_text(GOOD)
     said = lines()
-    assert said["reused"] == "0 samples of 0 shards"
+    assert said["reused"] == "0 samples"
     assert "parquet has 0 bytes" in said["err"]
     command.append("--json")
     (data / "e.jsonl").unlink()
