@@ -17,7 +17,6 @@ from .show.console import print_facts, print_rows, say, warn, with_parts
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary
     from packidx.estimate.again import Reused
-    from packidx.estimate.summary import Mistaken
     from packidx.precompute import PrecomputeSummary
 
 
@@ -244,7 +243,10 @@ def tell(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
             f" {folder}; --media-root DIR names another folder.",
             err=True,
         )
-    print_mistaken(summary.mistaken)
+    if "no_messages" in summary.rejected:
+        say(
+            "hint: docs/data.md lists the layouts, and how to name columns that hold one.", err=True
+        )
     warn_of_rejected(summary.sources, options.get("max_rejected"), summary.path)
 
 
@@ -264,13 +266,3 @@ def reused_facts(reused: Reused | None) -> dict[str, str]:
         listed = ", ".join(named) + (f" and {more:,} more (--json names them)" if more > 0 else "")
         facts["counted"] = f"{number_of(reused.num_counted, 'sample')} of {listed}"
     return facts
-
-
-def print_mistaken(sources: Sequence[Mistaken]) -> None:
-    """Print the keys of a rejected record of each source on stderr."""
-    for source in sources:
-        number = f"{count(source.num_rejected)} of {number_of(source.num_samples, 'record')}"
-        say(f"hint: {number} of {source.source} are rejected for their shape.", err=True)
-        say(f"  {source.record} holds {source.keys}", err=True)
-    if sources:
-        say("  docs/data.md lists the layouts, and how to name columns that hold one.", err=True)

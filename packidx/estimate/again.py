@@ -87,7 +87,7 @@ class Earlier:
             return None
         if not is_unchanged(file.path, shard):
             return None
-        return ScannedShard(structs.replace(shard, source=file.source, columns=None), ranges)
+        return ScannedShard(structs.replace(shard, source=file.source), ranges)
 
     def is_table_of(self, job: EstimateJob) -> bool:
         """Return True if `job`, of which nothing is decided, would make this very table."""
@@ -132,10 +132,7 @@ def _stated(manifest: LengthsManifest) -> list[Any]:
         *(manifest.options, manifest.transform, manifest.software),
         manifest.encoder and structs.replace(manifest.encoder, compared=None),
         manifest.text_engine,
-        [
-            structs.replace(shard, columns=None, mtime=None, version=None)
-            for shard in manifest.shards
-        ],
+        [structs.replace(shard, mtime=None, version=None) for shard in manifest.shards],
         [(each.name, each.media_root, each.remote_media, each.layout) for each in manifest.sources],
     ]
 

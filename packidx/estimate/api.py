@@ -11,12 +11,11 @@ from typing import Any
 
 from packidx.errors import OptionError
 from packidx.estimate.again import Earlier, Reused, reuse, reused_of
-from packidx.estimate.counter import CounterSettings, RecordCounter, check_renders
+from packidx.estimate.counter import CounterSettings, RecordCounter
 from packidx.estimate.job import (
     EstimateJob,
     job_shards,
     make_manifest,
-    refuse_changed_shards,
 )
 from packidx.estimate.parts import OldRows, SourceSums, finished_parts
 from packidx.estimate.summary import (
@@ -24,7 +23,6 @@ from packidx.estimate.summary import (
     absent_columns,
     check_rejected,
     dated,
-    mistaken_sources,
     read_limit,
 )
 from packidx.estimate.survey import survey
@@ -32,12 +30,13 @@ from packidx.estimate.tasks import make_parts, plan_parts
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Layout
-from packidx.io import files, urls
+from packidx.io import files, storage, urls
 from packidx.io.output_folder import discard_abandoned, replacing
 from packidx.io.own_files import remove_stale
 from packidx.lengths.parts import KIND, existing_manifest
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
+from packidx.records.shard_marks import check_unchanged
 from packidx.records.shards import none_known, scan_shards
 from packidx.records.sources.find_shards import find_shards
 from packidx.records.sources.folders import Told
@@ -170,7 +169,6 @@ def estimate_lengths(
     forget_media()
     with open_workers(engine, workers) as counting:
         counter = RecordCounter(settings, settings.load())
-        check_renders(counter)
         earlier = None if existing is None or fresh else Earlier(output, existing)
         known = none_known if earlier is None else earlier.known_scan
         scans = scan_shards(shards, num_processes, progress, known)
@@ -182,14 +180,16 @@ def estimate_lengths(
             reused = Reused(earlier.manifest.num_samples)
             summary = replace(_summary(output, earlier.manifest, begun, reused), existed=True)
         else:
-            job = decided(job)
+            found = survey(counter, own)
+            job = replace(
+                job, backend=found.engine, compared=found.compared, is_random=found.is_random
+            )
             summary = _make(job, output, counting, earlier, wrong, fresh, progress, begun)
     summary = replace(
         summary,
         not_read=left_out,
         warnings=[*mistakes, *absent_columns(job.layouts, summary.sources), *dated(job.encoder)],
         taken_from=besides.taken_from,
-        mistaken=mistaken_sources(output, summary.sources),
     )
     if limit is not None:
         check_rejected(summary.sources, limit, output)
@@ -222,18 +222,14 @@ def _make(
         finished = finished_parts(built.table) if job.counter.is_known else {}
         plans = reuse(plan_parts(job), finished, rows)
         parts = make_parts(job, plans, built.table, workers, progress)
-        refuse_changed_shards(job)
+        storage.overlapped(
+            lambda shard: check_unchanged(shard.context.path, shard.stated), job.shards
+        )
         manifest = make_manifest(job, parts)
         built.keep([file.path for file in manifest.files])
         files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
     resumed = sum(plan.finished is not None for plan in plans)
     return _summary(output, manifest, begun, found and reused_of(job, plans, found), resumed)
-
-
-def decided(job: EstimateJob) -> EstimateJob:
-    """`job` with its text backend, and with what is known of its processor's counts."""
-    found = survey(job.counter, job.shards)
-    return replace(job, backend=found.engine, compared=found.compared, is_random=found.is_random)
 
 
 _OF_SOURCES = ("name", *SourceSums().to_json(), "columns")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +22,7 @@ from packidx.processor.counts import HEURISTIC, Counts
 from packidx.processor.kinds import KINDS, record_kind
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.gigatoken import Gigatoken
-from packidx.records import shards
-from packidx.records.containers.base import Record, RecordRange
+from packidx.records.containers.base import Record
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects.parse import parse
@@ -74,9 +73,16 @@ class CounterSettings:
         if self.processor is None:
             return None
         policy = DEFAULT_POLICY if self.labels is None else LabelPolicy.parse(self.labels)
-        return load_processor(
+        files = load_processor(
             self.processor, policy, self.processor_settings, self.trust_remote_code
         )
+        if files.tokenizer is None or files.template is None:
+            lacking = "tokenizer.json" if files.tokenizer is None else "chat_template.jinja"
+            raise SourceError(
+                f"there is no {lacking} in {files.folder}, so text cannot be counted: add the "
+                "model's, or leave --processor out to guess all lengths"
+            )
+        return files
 
 
 @dataclass(slots=True)
@@ -234,22 +240,6 @@ def without_references(conversation: Conversation) -> Conversation:
     return replace(conversation, turns=tuple(turns))
 
 
-def check_renders(counter: RecordCounter) -> None:
-    """Refuse a processor that cannot count text: it is never guessed beside one.
-
-    Raises:
-        SourceError: the processor lacks a file that text is counted with.
-    """
-    processor = counter.files
-    if processor is None or (processor.tokenizer and processor.template):
-        return
-    lacking = "tokenizer.json" if processor.tokenizer is None else "chat_template.jinja"
-    raise SourceError(
-        f"there is no {lacking} in {processor.folder}, so text cannot be counted: add the model's, "
-        "or leave --processor out to guess all lengths"
-    )
-
-
 BATCH = 512
 """Records that are tokenised together."""
 
@@ -275,105 +265,57 @@ class ShardContext:
     """Whether records of its source may have media: only where none has is a placeholder text."""
 
 
-class Changes(Protocol):
-    """A transform."""
-
-    def apply(self, record: dict[str, Any], sample_id: int) -> dict[str, Any]:
-        """Return the record that `record` is taken for."""
-
-
-def raw_records(
-    shard: ShardContext,
-    record_range: RecordRange,
-    transform: Changes | None = None,
-    shift: int = 0,
-    columns: dict[str, str] | None = None,
-) -> Iterator[Record]:
-    """The records of one range of a shard, in the standard names.
-
-    Args:
-        transform: what they are before they are laid out, if anything else than they are.
-        shift: how much a record's sample id is more than its row.
-        columns: as of `shards.read_records`.
-
-    Raises:
-        SourceError: the shard cannot be read.
-    """
-    change = None if transform is None else changes_of(transform, shift)
-    kind, layout = shard.container, shard.layout
-    return shards.read_records(shard.path, record_range, kind, layout, change, columns)
-
-
-def changes_of(transform: Changes, shift: int) -> Callable[[dict[str, Any], int], dict[str, Any]]:
-    """`transform` of records by their row; see `raw_records`."""
-    return lambda record, row: transform.apply(record, row + shift)
-
-
-def name_in_shard(raw: Record) -> str | None:
-    """Return what a record is called by its shard or by itself; None where it has no name."""
-    if raw.key is not None or isinstance(raw.data, BadRecord):
-        return raw.key or None
-    return record_key(raw.data)
-
-
 def examine_batch(
-    raws: Iterable[Record], shard: ShardContext, shift: int, counter: RecordCounter
+    raws: Iterable[Record],
+    shard: ShardContext,
+    shift: int,
+    counter: RecordCounter,
+    *,
+    only_compare: bool = False,
 ) -> list[ExaminedRecord]:
-    """`examine` of each record, numbered `shift` more than in its shard.
+    """Parse records, look up the sizes of their media, and compare or build those that need it.
 
     Sizes that an object store is asked for are asked for together: what takes time is to wait.
+
+    Args:
+        shift: how much a record's sample id is more than its row.
+        only_compare: compare new kinds of records, and build nothing else.
     """
     rows: list[ExaminedRecord] = []
     waiting: list[tuple[ExaminedRecord, Record]] = []
+
+    def compare(item: ExaminedRecord, raw: Record) -> None:
+        with _errors_kept(item):
+            counter.compare(item, shard, raw, only=only_compare)
+
     for raw in raws:
         item = _begun(raw, shard, raw.locator.row + shift, counter)
         rows.append(item)
         if item.waits:
             waiting.append((item, raw))
         else:
-            _compare(item, shard, raw, counter)
+            compare(item, raw)
     if waiting:
         with warnings.catch_warnings():
             # Filters belong to all threads: each would take away and bring back the others'.
             warnings.simplefilter("ignore")
             storage.overlapped(lambda pair: _look(pair[0], shard), waiting)
         for item, raw in waiting:
-            _compare(item, shard, raw, counter)
+            compare(item, raw)
     return rows
-
-
-def examine(
-    raw: Record, shard: ShardContext, counter: RecordCounter, *, only_compare: bool = True
-) -> ExaminedRecord:
-    """Examine one record of a sample of the data; its kind is compared if it is new."""
-    item = _begun(raw, shard, 0, counter)
-    if item.waits:
-        _look(item, shard)
-    _compare(item, shard, raw, counter, only=only_compare)
-    return item
-
-
-def _compare(
-    item: ExaminedRecord,
-    shard: ShardContext,
-    raw: Record,
-    counter: RecordCounter,
-    *,
-    only: bool = False,
-) -> None:
-    with _errors_kept(item):
-        counter.compare(item, shard, raw, only=only)
 
 
 def _begun(
     raw: Record, shard: ShardContext, sample_id: int, counter: RecordCounter
 ) -> ExaminedRecord:
-    """`examine` as far as no object store need be asked for sizes."""
+    """Parse a record, and look up the sizes of media that are not in an object store."""
     item = ExaminedRecord(sample_id=sample_id, **raw.locator._asdict())
-    item.key = name_in_shard(raw)
+    item.key = raw.key or None
     if isinstance(raw.data, BadRecord):
         item.error = raw.data
         return item
+    if raw.key is None:
+        item.key = record_key(raw.data)
     with _errors_kept(item):
         if counter.opens_media:
             opened = open_media(raw.data, shard.root)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,13 +24,12 @@ from packidx.format.manifest import (
     decoded,
     sealed,
 )
-from packidx.io import storage, urls
+from packidx.io import urls
 from packidx.records.containers.base import RecordRange
 from packidx.records.containers.registry import container
 from packidx.records.ledger import merge_columns
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import LIST_KEYS
-from packidx.records.shard_marks import check_unchanged
 from packidx.records.shards import (
     InputFile,
     ScannedShard,
@@ -47,7 +46,7 @@ class JobShard(NamedTuple):
 
     context: ShardContext
     stated: Shard
-    """As the manifest has it, but for its columns."""
+    """As the manifest has it."""
     ranges: tuple[RecordRange, ...]
 
 
@@ -240,7 +239,10 @@ def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManif
         encoder = replace(
             encoder, compared=stated | ({"num_built": num_built} if num_built else {})
         )
-    of_shards, of_sources = _columns(job, parts)
+    columns: dict[str, dict[str, str]] = {name: {} for name in job.layouts}
+    sources = (shard.stated.source for shard in job.shards for _ in shard.ranges)
+    for name, task in zip(sources, (task for part in parts for task in part.tasks), strict=False):
+        merge_columns(columns[name], task.columns)
     return LengthsManifest(
         fingerprint="",
         num_samples=total.num_samples,
@@ -248,13 +250,19 @@ def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManif
         encoder=encoder,
         options=job.options,
         transform=job.transform,
-        shards=tuple(
-            replace(shard.stated, columns=None if own == of_source else own)
-            for shard, own in zip(job.shards, of_shards, strict=True)
-            for of_source in [of_sources.get(shard.stated.source)]
-        ),
+        shards=tuple(shard.stated for shard in job.shards),
         text_engine=job.backend,
-        sources=_sources(job, totals, of_sources),
+        sources=tuple(
+            Source(
+                name=name,
+                media_root=job.media_root or layout.media_root,
+                remote_media=tuple(job.remote_media),
+                layout=None if layout == DEFAULT else layout,
+                columns=None if job.counter.encoder else dict(sorted(columns[name].items())),
+                **totals[name].to_json(),
+            )
+            for name, layout in job.layouts.items()
+        ),
         files=tuple(part.file for part in parts),
         keys=tuple(part.keys for part in parts),
         methods=total.methods,
@@ -262,50 +270,3 @@ def draft_manifest(job: EstimateJob, parts: Sequence[Part] = ()) -> LengthsManif
         num_media=sum(part.num_media for part in parts),
         software=software(),
     )
-
-
-Columns = dict[str, str]
-
-
-def _columns(
-    job: EstimateJob, parts: Sequence[Part]
-) -> tuple[list[Columns | None], dict[str, Columns]]:
-    """The columns of each shard, and of each source, by name; none where the user's own encoder
-    reads the records."""
-    if job.counter.encoder is not None:
-        return [None for _ in job.shards], {}
-    of_shards: list[Columns] = [{} for _ in job.shards]
-    of_sources: dict[str, Columns] = {shard.stated.source: {} for shard in job.shards}
-    numbers = (number for number, shard in enumerate(job.shards) for _ in shard.ranges)
-    for number, task in zip(numbers, (task for part in parts for task in part.tasks), strict=False):
-        merge_columns(of_shards[number], task.columns)
-        merge_columns(of_sources[job.shards[number].stated.source], task.columns)
-    return (
-        [dict(sorted(own.items())) for own in of_shards],
-        {name: dict(sorted(own.items())) for name, own in of_sources.items()},
-    )
-
-
-def _sources(
-    job: EstimateJob, totals: Mapping[str, SourceSums], columns: Mapping[str, Columns]
-) -> tuple[Source, ...]:
-    return tuple(
-        Source(
-            name=name,
-            media_root=job.media_root or layout.media_root,
-            remote_media=tuple(job.remote_media),
-            layout=None if layout == DEFAULT else layout,
-            columns=columns.get(name),
-            **totals[name].to_json(),
-        )
-        for name, layout in job.layouts.items()
-    )
-
-
-def refuse_changed_shards(job: EstimateJob) -> None:
-    """Raise unless all shards are what they were when they were scanned.
-
-    Raises:
-        SourceError: one changed meanwhile.
-    """
-    storage.overlapped(lambda shard: check_unchanged(shard.context.path, shard.stated), job.shards)

@@ -136,7 +136,8 @@ def write_part(
     Raises:
         OSError: it cannot be written.
     """
-    table = _with_what_is_known(table)
+    if not pc.any(table["label_spans"].is_valid()).as_py():
+        table = table.select(schema.LENGTHS.names)
     # Two processes may write the same part, as Ray repeats what seems to be lost.
     temporary = os.path.join(folder, f".{name}.{os.getpid()}-{secrets.token_hex(4)}")
     with files.naming(temporary), parquet.open_writer(temporary, table.schema) as writer:
@@ -150,13 +151,6 @@ def write_part(
     os.replace(temporary, os.path.join(folder, file.path))
     files.fsync_path(folder)
     return _summed(file, table, tasks, keys)
-
-
-def _with_what_is_known(table: pa.Table) -> pa.Table:
-    """`table` without the spans of labels if it has none."""
-    spans = schema.LENGTHS_WITH_SPANS.names[-1]
-    known = spans in table.column_names and pc.any(table[spans].is_valid()).as_py()
-    return table.select((schema.LENGTHS_WITH_SPANS if known else schema.LENGTHS).names)
 
 
 def _summed(file: File, table: pa.Table, tasks: list[TaskRows], keys: Sequence[str]) -> Part:

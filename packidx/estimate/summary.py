@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from packidx.errors import OptionError, PackidxError, SourceError
-from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import DEFAULT, Encoder, Layout, load
-from packidx.io import urls
-from packidx.lengths.parts import KIND, rejected_rows
-from packidx.records.containers.base import Locator
-from packidx.records.containers.registry import container
-from packidx.records.media.references import named
-from packidx.records.shards import short_names
+from packidx.errors import OptionError, SourceError
+from packidx.format.manifest import Encoder, Layout
 
 WARNED = Fraction(1, 100)
 """Above this share of a source a warning is due."""
@@ -49,8 +40,6 @@ class CountSummary:
     """Which revision of what is on the Hub was read, and from where, a sentence each."""
     warnings: list[str] = field(default_factory=list)
     """What may be a mistake, a sentence each."""
-    mistaken: list[Mistaken] = field(default_factory=list)
-    """Sources whose records have a shape that is not known."""
 
 
 def read_limit(given: str | float | None) -> Fraction | None:
@@ -125,30 +114,6 @@ def _share(source: Source) -> Fraction:
     return Fraction(source["num_rejected"], source["num_samples"])
 
 
-OF_SHAPE = frozenset(
-    ("no_messages", "bad_turn", "unknown_role", "bad_record", "media_mismatch", "bad_json")
-    + ("preference_data", "no_pair", "bad_pair")
-)
-"""Reasons for which a record is rejected that another layout may cure."""
-_HIDDEN = re.compile("__.*__")  # keys that a tar's reader adds to a record
-_SHARE = 0.01
-_EXAMPLES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Mistaken:
-    """A source of which at least one record in a hundred is rejected for its shape."""
-
-    source: str
-    num_rejected: int
-    """For their shape."""
-    num_samples: int
-    record: str
-    """``shard#row`` of an example."""
-    keys: str
-    """What it holds, in one line."""
-
-
 def absent_columns(
     layouts: Mapping[str, Layout], sources: Sequence[Mapping[str, Any]]
 ) -> list[str]:
@@ -168,60 +133,3 @@ def dated(encoder: Encoder | None) -> list[str]:
     if encoder is None or encoder.day is None:
         return []
     return [f"lengths depend on the date: the chat template writes it (counted {encoder.day})"]
-
-
-def mistaken_sources(path: str, sources: Sequence[Mapping[str, Any]]) -> list[Mistaken]:
-    """Return what may be wrong with the sources of the lengths table at `path`.
-
-    Args:
-        sources: ``name``, ``num_samples`` and ``rejected``, rows by reason.
-    """
-    wanted = {}
-    for source in sources:
-        number = sum(n for reason, n in source["rejected"].items() if reason in OF_SHAPE)
-        if number and number >= _SHARE * source["num_samples"]:
-            wanted[source["name"]] = number, source["num_samples"]
-    if not wanted:
-        return []
-    manifest = load(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
-    if manifest.transform is not None:  # what it returned is in no file
-        return []
-    rows = rejected_rows(path, manifest, set(wanted), OF_SHAPE, _EXAMPLES)
-    told = []
-    for name in [name for name in wanted if name in rows]:
-        with contextlib.suppress(RecursionError):  # records that are nested too deeply to look at
-            told.append(_of_source(manifest, name, *wanted[name], rows[name]))
-    return [entry for entry in told if entry is not None]
-
-
-def _of_source(
-    manifest: LengthsManifest,
-    name: str,
-    num_rejected: int,
-    num_samples: int,
-    rows: Sequence[Mapping[str, Any]],
-) -> Mistaken | None:
-    source = next(source for source in manifest.sources if source.name == name)
-    names = short_names([shard.uri for shard in manifest.shards])
-    for row in rows:
-        shard = manifest.shards[row["shard"]]
-        try:
-            layout = source.layout or DEFAULT
-            reader = container(shard.container, layout.delimiter)
-            path = urls.local_path(shard.uri)
-            at = Locator(row["row"], row["offset"], row["nbytes"])
-            record = reader.read_one(path, at).data
-        except (PackidxError, OSError):
-            continue  # no record at all
-        if isinstance(record, dict):
-            example = f"{names[row['shard']]}#{row['row']}"
-            return Mistaken(name, num_rejected, num_samples, example, described(record))
-    return None
-
-
-def described(record: Mapping[str, Any], room: int = 300) -> str:
-    """The keys of a record and the kinds of their values, in one line of at most `room`
-    characters."""
-    names = [name for name in record if not _HIDDEN.fullmatch(str(name))]
-    text = ", ".join(f"{' '.join(str(name).split())}: {named(record[name])}" for name in names)
-    return text if len(text) <= room else f"{text[: room - 1]}…"

@@ -15,12 +15,12 @@ from packidx.estimate.counter import (
     ExaminedRecord,
     RecordCounter,
     ShardContext,
-    examine,
-    raw_records,
+    examine_batch,
 )
 from packidx.estimate.job import JobShard
 from packidx.processor.text.gigatoken import LITTLE, NUM_TEXTS, choose_engine
-from packidx.records.containers.base import Record, RecordRange
+from packidx.records.containers.base import Record
+from packidx.records.shards import read_records
 from packidx.user_code import Transform
 
 _NUM_RANGES = 16
@@ -49,12 +49,15 @@ def survey(counter: RecordCounter, shards: Sequence[JobShard]) -> Survey:
     text, comparer = counter.counter.text, counter.comparer
     transform = None if counter.transform is None else _Twice(counter.transform)
     if text is None or comparer is None:
-        for _ in _records(shards, transform) if transform is not None else ():
-            pass
+        for _, raws in _batches(shards, transform) if transform is not None else ():
+            for _ in raws:
+                pass
         return Survey(None, None, transform is not None and transform.is_random)
-    items = (examine(raw, shard, counter) for shard, raw in _records(shards, transform))
-    texts = [part for item in items if (part := _text(counter, item))]
-    is_little = sum(shard.stated.bytes for shard in shards) < LITTLE
+    texts = []
+    for shard, raws in _batches(shards, transform):
+        items = examine_batch(raws, shard, 0, counter, only_compare=True)
+        texts += [part for item in items if (part := _text(counter, item))]
+    is_little = sum(each.stated.bytes for each in shards) < LITTLE
     text.fast, record = choose_engine(text.tokenizer, [] if is_little else texts)
     comparer.compared = comparer.close()
     return Survey(record, comparer.compared, transform is not None and transform.is_random)
@@ -76,17 +79,16 @@ class _Twice:
         return self.transform.apply(record, sample_id)
 
 
-def _records(
+def _batches(
     shards: Sequence[JobShard], transform: _Twice | None
-) -> Iterator[tuple[ShardContext, Record]]:
+) -> Iterator[tuple[ShardContext, Iterator[Record]]]:
     """Yield at most `NUM_TEXTS` records from all over the data."""
-    ranges: list[tuple[ShardContext, RecordRange]]
     ranges = [(shard.context, part) for shard in shards for part in shard.ranges]
     chosen = ranges[:: max(1, -(-len(ranges) // _NUM_RANGES))]
+    change = None if transform is None else transform.apply
     for shard, part in chosen:
-        raws = raw_records(shard, part, transform)
-        for raw in itertools.islice(raws, -(-NUM_TEXTS // len(chosen))):
-            yield shard, raw
+        raws = read_records(shard.path, part, shard.container, shard.layout, change)
+        yield shard, itertools.islice(raws, -(-NUM_TEXTS // len(chosen)))
 
 
 def _text(counter: RecordCounter, item: ExaminedRecord) -> str | None:

@@ -6,7 +6,7 @@ import functools
 import gc
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,6 @@ from packidx.estimate.counter import (
     ShardContext,
     count_rows,
     examine_batch,
-    raw_records,
 )
 from packidx.estimate.job import EstimateJob, Task, list_tasks
 from packidx.estimate.parts import (
@@ -53,8 +52,9 @@ from packidx.processor.counts import (
 )
 from packidx.processor.kinds import KINDS
 from packidx.processor.text.gigatoken import Gigatoken
-from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRange
+from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS
 from packidx.records.media.opener import forget_media
+from packidx.records.shards import read_records
 from packidx.run.workers import Progress, Workers
 
 _TABLES = 64
@@ -148,7 +148,11 @@ def make_parts(
         progress("count", done, total)
 
     if workers.takes(sum(bool(plan.counted) for plan in plans)):
-        setup = functools.partial(_start_counter, *_state_of(job.counter))
+        counter, text, comparer = job.counter, job.counter.counter.text, job.counter.comparer
+        is_fast = text is not None and text.fast is not None
+        compared = None if comparer is None else comparer.compared
+        known = counter.settings, counter.files, compared, is_fast, counter.loaded
+        setup = functools.partial(_start_counter, *known)
         for part in workers.map(functools.partial(_make_there, folder=folder), plans, setup):
             parts.append(part)
             advance(part.file.rows)
@@ -222,16 +226,23 @@ def _reused(task: Task, old: OldRows) -> pa.Table:
 def _count(
     task: Task, counter: RecordCounter, columns: dict[str, str], progress: Callable[[int], None]
 ) -> pa.Table:
-    """Return the rows of a task.
+    """Count the records of a task.
 
     Args:
-        columns: as of `shard_rows`.
+        columns: gets the use of each column, unless the user's own encoder reads the records.
+
+    Raises:
+        SourceError: the shard cannot be read, or is no longer what was scanned.
     """
     tables, shard, part = [schema.LENGTHS_WITH_SPANS.empty_table()], task.shard, task.range
+    shift, transform = task.first_id - part.first_row, counter.transform
+    change = None if transform is None else lambda record, row: transform.apply(record, row + shift)
+    told = None if counter.encoder is not None else columns
+    raws = read_records(shard.path, part, shard.container, shard.layout, change, told)
     try:
-        for table in shard_rows(shard, part, task.first_id, counter, columns):
-            tables.append(table)
-            progress(table.num_rows)
+        while rows := examine_batch(itertools.islice(raws, BATCH), shard, shift, counter):
+            tables.append(_table(shard, rows, counter))
+            progress(len(rows))
     except LimitError as error:
         raise LimitError(f"{shard.path}, {error}") from None
     counted = pa.concat_tables(tables)
@@ -241,14 +252,6 @@ def _count(
             f"{counted.num_rows} now between bytes {part.start} and {part.end}; start again"
         )
     return counted
-
-
-def _state_of(counter: RecordCounter) -> tuple[Any, ...]:
-    """Return the arguments of `_start_counter` for a counter like this one."""
-    text, comparer = counter.counter.text, counter.comparer
-    is_fast = text is not None and text.fast is not None
-    compared = None if comparer is None else comparer.compared
-    return counter.settings, counter.files, compared, is_fast, counter.loaded
 
 
 def _start_counter(
@@ -283,29 +286,6 @@ def _start_counter(
             f"{counter.loaded}, the parent {loaded}. Start again."
         )
     return counter
-
-
-def shard_rows(
-    shard: ShardContext,
-    record_range: RecordRange,
-    first_id: int,
-    counter: RecordCounter,
-    columns: dict[str, str],
-) -> Iterator[pa.Table]:
-    """The rows of one range of a shard, as tables of at most `BATCH` rows.
-
-    Args:
-        columns: is given what each column is used as; nothing where the user's own encoder reads
-            the records.
-
-    Raises:
-        SourceError: the shard cannot be read.
-    """
-    shift = first_id - record_range.first_row
-    told = None if counter.encoder is not None else columns
-    raws = raw_records(shard, record_range, counter.transform, shift, told)
-    while rows := examine_batch(itertools.islice(raws, BATCH), shard, shift, counter):
-        yield _table(shard, rows, counter)
 
 
 def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordCounter) -> pa.Table:

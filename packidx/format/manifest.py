@@ -118,13 +118,11 @@ class Shard(JsonObject, frozen=True, kw_only=True):
     version: str | None = None
     ranges: tuple[tuple[Count, ...], ...] | None = None
     """What tasks read: start, end, first row, records and perhaps bytes of each."""
-    columns: Mapping[str, str] | None = None
-    """Of its records, where they are others than its source's, or used as something else."""
 
 
 def as_planned(shard: Shard) -> Shard:
     """A shard as a plan has it, which counts nothing."""
-    return replace(shard, ranges=None, columns=None)
+    return replace(shard, ranges=None)
 
 
 _WHOLE = 1.0  # msgspec leaves out a default that is this very object
@@ -304,8 +302,14 @@ def load(path: str | Path, kind: type[M], remedy: str) -> M:
             f"{'upgrade packidx' if is_newer else remedy}"
         )
     try:
-        return _checked(stated, kind)
-    except Unfit as error:
+        own = content_digest(stated)
+        if stated.get("digest") != own:
+            raise Unfit(
+                f"has digest {stated.get('digest')!r:.70}, its content {own}: it was changed after "
+                "it was written"
+            )
+        return decoded(kind, stated)
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{path} {error}; {remedy}") from None
 
 
@@ -334,16 +338,3 @@ def content_digest(stated: Mapping[str, Any]) -> str:
         ValueError: it cannot be written as JSON in UTF-8.
     """
     return digest(canonical_json({k: v for k, v in stated.items() if k != "digest"}))
-
-
-def _checked(stated: dict[str, Any], kind: type[M]) -> M:
-    try:
-        own = content_digest(stated)
-    except (ValueError, RecursionError) as error:
-        raise Unfit(f"holds what is not JSON ({error!r:.80})") from None
-    if stated.get("digest") != own:
-        raise Unfit(
-            f"has digest {stated.get('digest')!r:.70}, its content {own}: it was changed after it"
-            " was written"
-        )
-    return decoded(kind, stated)

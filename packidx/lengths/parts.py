@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 from itertools import chain, zip_longest
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -107,33 +106,3 @@ def _sample(position: int, row: dict[str, Any]) -> Sample:
     whole = dict.fromkeys(("pack_id", "copy", "piece", "token_start", "start"), 0)
     known = {name: row.get(name) for name in Sample._fields}
     return Sample(**{**known, **whole, "position": position, "padded_length": row["length"]})
-
-
-_PLACE = ["source", "reason", "shard", "row", "offset", "nbytes"]
-
-
-def rejected_rows(
-    path: str,
-    manifest: LengthsManifest,
-    sources: Collection[str],
-    reasons: Collection[str],
-    number: int,
-) -> dict[str, list[dict[str, Any]]]:
-    """The first `number` rows of each source that are rejected for one of `reasons`: ``shard``,
-    ``row``, ``offset``, ``nbytes``.
-
-    Raises:
-        FormatError, OSError: a part of the table at `path` cannot be read.
-    """
-    taken: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for file in manifest.files:
-        open_ones = [name for name in sources if len(taken[name]) < number]
-        if not open_ones:
-            break
-        with pq.ParquetFile(local_copy(file.within(path))) as part:
-            for batch in part.iter_batches(columns=_PLACE):
-                chosen = batch.filter(pc.is_in(batch["reason"], pa.array(sorted(reasons))))
-                for row in chosen.to_pylist():
-                    if row["source"] in open_ones and len(taken[row["source"]]) < number:
-                        taken[row["source"]].append(row)
-    return {name: rows for name, rows in taken.items() if rows}

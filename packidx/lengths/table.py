@@ -283,14 +283,11 @@ def groups_in_order(footers: list[pq.FileMetaData], have_ids: bool) -> list[RowG
 
 
 def known_names(uri: str, path: str, footer: pq.FileMetaData) -> set[str]:
-    """Columns of one file, which must have `length` and none of the known ones twice."""
+    """Return the columns of one file, which must have `length`."""
     names = footer.schema.to_arrow_schema().names
     if "length" not in names:
         where = "" if uri == path else f": {os.path.basename(path)} has none"
         raise FormatError(f"{uri} has no column `length`{where}; {HELP}")
-    for name in LENGTHS_WITH_SPANS.names:
-        if names.count(name) > 1:
-            raise FormatError(f"{path} has the column `{name}` twice: keep one")
     return set(names)
 
 

@@ -13,11 +13,9 @@ import functools
 import itertools
 import os
 import time
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import orjson
@@ -277,8 +275,7 @@ def output_names(shards: Sequence[InputFile], separator: str = "/") -> list[str]
 
     Raises:
         OptionError: sides of preference pairs are taken, of which a record has two.
-        SourceError: a shard is neither JSON nor Parquet, or two of them would be one file where
-            case, or a letter's way of being written, makes no difference.
+        SourceError: a shard is neither JSON nor Parquet, or two of them would be one file.
     """
     for shard in shards:
         if shard.layout.pair is not None:
@@ -297,22 +294,14 @@ def output_names(shards: Sequence[InputFile], separator: str = "/") -> list[str]
         endings = {"jsonl": 0, "parquet": 0, "json": 1}.get(shard.container, 2)
         stem = name.rsplit(".", endings)[0] if endings else name
         names.append((f"{stem}.jsonl" if endings else name).replace("/", separator))
-    taken: dict[str, str] = {_folded(KIND.manifest): "packidx's own manifest"}
-    for is_folder in (False, True):  # no folder may have the name of a file
-        for shard, name in zip(shards, names, strict=True):
-            places = [str(each) for each in PurePosixPath(_folded(name)).parents][:-1]
-            for place in places if is_folder else [_folded(name)]:
-                known = taken.get(place) if is_folder else taken.setdefault(place, shard.uri)
-                if known not in (None, shard.uri):
-                    raise SourceError(
-                        f"{shard.uri} and {known} would both be {place if is_folder else name} in "
-                        "the output: rename one of them, or write them to two folders"
-                    )
+    for name, number in Counter(names).items():
+        if number > 1:
+            same = [shard.uri for shard, own in zip(shards, names, strict=True) if own == name]
+            raise SourceError(
+                f"{' and '.join(same[:2])} would both be {name} in the output: rename one of them, "
+                "or write them to two folders"
+            )
     return names
-
-
-def _folded(name: str) -> str:
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 # -- the join --------------------------------------------------------------------------------------
@@ -351,6 +340,25 @@ class Joined(NamedTuple):
     given: dict[str, Any]
 
 
+def read_both(
+    shard: ShardContext, part: RecordRange, columns: dict[str, str] | None = None
+) -> Iterator[tuple[Record, dict[str, Any] | None]]:
+    """Yield each record in the standard names, and as it stands in its file; None if it cannot be
+    read.
+
+    Args:
+        columns: as of `read_records`.
+    """
+    originals: list[dict[str, Any]] = []
+
+    def noted(record: dict[str, Any], row: int) -> dict[str, Any]:
+        originals.append(record)
+        return record
+
+    for raw in read_records(shard.path, part, shard.container, shard.layout, noted, columns):
+        yield raw, originals.pop() if originals else None
+
+
 def write_shard(task: JoinTask, lengths: Lengths) -> SourceSums:
     """Write one shard with its counts.
 
@@ -384,20 +392,14 @@ def _joined(task: JoinTask, lengths: Lengths, totals: Totals) -> Iterator[Joined
     """The records of a shard in order, with what they are given; sums go to `totals`."""
     shard, at = task.shard, task.first_row
     tokens, meta = task.names
-    originals: dict[int, dict[str, Any]] = {}
-
-    def noted(record: dict[str, Any], row: int) -> dict[str, Any]:
-        originals[row] = record
-        return record
-
     for part in task.ranges:
-        raws = read_records(shard.path, part, shard.container, shard.layout, noted)
-        while batch := list(itertools.islice(raws, BATCH)):
+        records = read_both(shard, part)
+        while batch := list(itertools.islice(records, BATCH)):
             rows = lengths.read(at, at + len(batch), _COLUMNS).frame.to_dicts()
             at += len(batch)
-            with_media = [raw for raw, row in zip(batch, rows, strict=True) if row["media"]]
+            with_media = [raw for (raw, _), row in zip(batch, rows, strict=True) if row["media"]]
             looked_at = iter(examine_batch(with_media, shard, 0, RecordCounter(CounterSettings())))
-            for raw, row in zip(batch, rows, strict=True):
+            for (raw, original), row in zip(batch, rows, strict=True):
                 infos = next(looked_at).infos if row["media"] else ()
                 given: dict[str, Any] = {}
                 if reason := _why_not(row, infos):
@@ -408,7 +410,7 @@ def _joined(task: JoinTask, lengths: Lengths, totals: Totals) -> Iterator[Joined
                     given[tokens] = row["text_tokens"]
                     if infos:
                         given[meta] = _meta(row["media"], infos)
-                yield Joined(raw, originals.pop(raw.locator.row, None), given)
+                yield Joined(raw, original, given)
 
 
 def _why_not(row: Mapping[str, Any], infos: Sequence[MediaInfo | None]) -> str | None:

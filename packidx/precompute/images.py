@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
-import PIL
 from PIL import Image
 
 from packidx.encode import ProcessorEncoder
@@ -34,7 +33,7 @@ from packidx.format.schema import FORMAT_VERSION
 from packidx.io import files, urls
 from packidx.io.output_folder import replacing
 from packidx.io.own_files import Kind
-from packidx.precompute.counts import check_output, output_names
+from packidx.precompute.counts import check_output, output_names, read_both
 from packidx.records.containers.base import RecordRange
 from packidx.records.conversation import Media
 from packidx.records.dialects.parse import parse
@@ -45,7 +44,7 @@ from packidx.records.media.images import open_image, read_image
 from packidx.records.media.opener import MediaOpener
 from packidx.records.media.paths import MediaRoot, check_folder, check_remote
 from packidx.records.media.references import LIST_KEYS, refs_of
-from packidx.records.shards import read_records, scan_shards
+from packidx.records.shards import scan_shards
 from packidx.records.sources.find_shards import find_shards
 from packidx.run import open_workers
 from packidx.run.workers import Progress, num_workers, silent
@@ -118,11 +117,8 @@ def write_images(
             of its own size alone.
         MissingExtraError: torch or transformers is missing.
     """
-    _check_tiff()
     begun = time.monotonic()
     progress, output = progress or silent, os.fspath(output)
-    if urls.is_url(output):
-        raise OptionError(f"images are written into a folder of this machine: {output} is a URL")
     settings = CounterSettings(os.fspath(processor), processor_settings or {}, trust_remote_code)
     root, remote = check_folder(media_root), check_remote(remote_media)
     layout = Layout(columns or {}, tags or {}, delimiter=delimiter, ignore=tuple(ignore))
@@ -190,17 +186,6 @@ def write_images(
     )
 
 
-def _check_tiff() -> None:
-    """Raise an OptionError if this Pillow writes no TIFF with Zstandard."""
-    try:
-        Image.new("RGB", (8, 8)).save(io.BytesIO(), "TIFF", compression="zstd")
-    except OSError as error:
-        raise OptionError(
-            f"Pillow {PIL.__version__} writes no TIFF with Zstandard ({error}): upgrade it, where "
-            "the images are read, too"
-        ) from None
-
-
 def _encoder(settings: CounterSettings) -> ProcessorEncoder:
     """Return what resizes images as the processor does."""
     return ProcessorEncoder(
@@ -228,19 +213,12 @@ _COUNTED = ("num_records", "num_references", "num_unchanged", "num_left_out")
 def _write(task: _Task, encoder: ProcessorEncoder) -> tuple[Counter[str], set[str]]:
     """Write some records and their new images; return the names of all their images, too."""
     done = Counter(dict.fromkeys(_COUNTED, 0))
-    originals: dict[int, dict[str, Any]] = {}
     used: set[str] = set()
-
-    def noted(record: dict[str, Any], row: int) -> dict[str, Any]:
-        originals[row] = record
-        return record
-
     shard, columns = task.shard, dict[str, str]()
-    raws = read_records(shard.path, task.range, shard.container, shard.layout, noted, columns)
+    records = read_both(shard, task.range, columns)
     with files.atomic_file(task.lines) as out:
-        for raw in itertools.islice(raws, task.first, task.first + _RECORDS):
+        for raw, original in itertools.islice(records, task.first, task.first + _RECORDS):
             images = _Images(shard.root, task, encoder)
-            original = originals.pop(raw.locator.row, None)
             try:
                 if isinstance(raw.data, BadRecord):
                     raise raw.data

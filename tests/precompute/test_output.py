@@ -53,25 +53,6 @@ def test_names_tell_shards_apart(processor: str, tmp_path: Path) -> None:
     assert {os.path.relpath(shard.path, tmp_path / "out") for shard in shards} == {*names}
 
 
-@pytest.mark.parametrize(
-    ("paths", "words"),
-    [
-        (("/x/a.jsonl", "/y/A.jsonl"), "both be A.jsonl"),
-        (("/x/\u00e9.jsonl", "/y/e\u0301.jsonl"), "both be"),
-        (("/1/x.json", "/2/x.json/t.json", "/3/y/t.json"), "both be x.json"),
-        (("/1/.packidx.json",), "own manifest"),
-    ],
-)
-def test_names_that_could_be_one_are_refused(paths: tuple[str, ...], words: str) -> None:
-    shards = [InputFile(path, path, "s") for path in paths]
-    with pytest.raises(SourceError, match=words):
-        output_names(shards)
-    assert output_names([InputFile("/x/a", "/x/a", "s"), InputFile("/y/a", "/y/a", "s")]) == [
-        "x/a",
-        "y/a",
-    ]
-
-
 def test_no_source_is_ever_touched(processor: str, tmp_path: Path) -> None:
     source = write(tmp_path / "data" / "sub" / "a.jsonl")
     link = tmp_path / "link"

@@ -198,7 +198,9 @@ def _raw_turns(record: Mapping[str, Any]) -> list[Any]:
         cure = (
             "name the column that holds the turns" + ", or the answer (--column response=…)" * asks
         )
-        raise BadRecord("no_messages", f"the record has none of {', '.join(TURN_KEYS)}: {cure}")
+        keys = ", ".join(name for name in map(str, record) if not name.startswith("__"))
+        text = f"the record has none of {', '.join(TURN_KEYS)}, only {keys:.200}: {cure}"
+        raise BadRecord("no_messages", text)
     turns = record[key]
     if not isinstance(turns, list | tuple):
         raise BadRecord("no_messages", f"{key!r} is {named(turns)}, not a list")
