@@ -243,7 +243,7 @@ def tell(summary: LengthsSummary, options: Mapping[str, Any]) -> None:
             f" {folder}; --media-root DIR names another folder.",
             err=True,
         )
-    if "no_messages" in summary.rejected:
+    if not summary.rejected.keys().isdisjoint(("no_messages", "unknown_role")):
         say(
             "hint: docs/data.md lists the layouts, and how to name columns that hold one.", err=True
         )

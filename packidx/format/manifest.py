@@ -309,8 +309,10 @@ def load(path: str | Path, kind: type[M], remedy: str) -> M:
                 "it was written"
             )
         return decoded(kind, stated)
-    except (ValueError, RecursionError) as error:
+    except Unfit as error:
         raise FormatError(f"{path} {error}; {remedy}") from None
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path} holds what is not JSON ({error!r:.80}); {remedy}") from None
 
 
 def sealed(manifest: M) -> M:
