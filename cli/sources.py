@@ -103,7 +103,7 @@ max_rejected_option = option(
     "--max-rejected",
     "SHARE",
     "Exit with 1 where more than SHARE of a source's records is rejected, 0.05 or 5%; what is"
-    " counted is written all the same.  [default: where nothing of a source is left]",
+    " counted is written all the same.  [default: 5% and 20 records]",
 )
 
 _encode = option(
@@ -165,7 +165,7 @@ def warn_of_rejected(sources: Sequence[Mapping[str, Any]], limit: str | None, pa
     """Warnings on stderr, and the error where a source is over the limit.
 
     Raises:
-        SourceError: more of a source is rejected than `limit`, or, without one, all of it.
+        SourceError: more of a source is rejected than `limit`.
     """
     from packidx.estimate.summary import check_rejected, over_limit, read_limit, rejection_warnings
 

@@ -20,12 +20,11 @@ from packidx.estimate.job import (
 from packidx.estimate.parts import OldRows, SourceSums, finished_parts
 from packidx.estimate.summary import (
     CountSummary,
-    absent_columns,
     check_rejected,
     dated,
     read_limit,
 )
-from packidx.estimate.survey import survey
+from packidx.estimate.survey import refuse_absent_columns, survey
 from packidx.estimate.tasks import make_parts, plan_parts
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
@@ -64,7 +63,10 @@ class LengthsSummary(CountSummary):
 
 
 def estimate_lengths(
-    sources: Sequence[str | DataSet] | Mapping[str, str] | str,
+    sources: Sequence[str | os.PathLike[str] | DataSet]
+    | Mapping[str, str]
+    | str
+    | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
     processor: str | os.PathLike[str] | None = None,
@@ -153,7 +155,7 @@ def estimate_lengths(
     besides = Told()
     if isinstance(sources, Mapping):
         sources = [f"{name}={place}" for name, place in sources.items()]
-    shards = find_shards([sources] if isinstance(sources, str) else list(sources), layout, besides)
+    shards = find_shards(sources, layout, besides)
     left_out, mistakes = besides.not_read(shards)
 
     if hasattr(processor, "save_pretrained"):
@@ -180,6 +182,8 @@ def estimate_lengths(
             reused = Reused(earlier.manifest.num_samples)
             summary = replace(_summary(output, earlier.manifest, begun, reused), existed=True)
         else:
+            if counter.transform is None:
+                refuse_absent_columns(own)
             found = survey(counter, own)
             job = replace(
                 job, backend=found.engine, compared=found.compared, is_random=found.is_random
@@ -188,7 +192,7 @@ def estimate_lengths(
     summary = replace(
         summary,
         not_read=left_out,
-        warnings=[*mistakes, *absent_columns(job.layouts, summary.sources), *dated(job.encoder)],
+        warnings=[*mistakes, *dated(job.encoder)],
         taken_from=besides.taken_from,
     )
     if limit is not None:

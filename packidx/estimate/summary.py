@@ -8,10 +8,13 @@ from fractions import Fraction
 from typing import Any
 
 from packidx.errors import OptionError, SourceError
-from packidx.format.manifest import Encoder, Layout
+from packidx.format.manifest import Encoder
 
 WARNED = Fraction(1, 100)
 """Above this share of a source a warning is due."""
+
+_MASS, _FEW = Fraction(1, 20), 20
+"""Share and number of rejected records of a source that end a command which allows none."""
 
 Source = Mapping[str, Any]
 """``name``, ``num_samples`` and ``num_rejected``."""
@@ -66,12 +69,19 @@ def read_limit(given: str | float | None) -> Fraction | None:
 
 
 def over_limit(sources: Sequence[Source], limit: Fraction | None) -> list[Source]:
-    """The sources of which more is rejected; without a limit, those of which all is."""
+    """Return the sources of which more is rejected.
+
+    Args:
+        limit: None stands for `_MASS`, and passes sources of which few records are rejected.
+    """
     return [
         source
         for source in sources
         if source["num_samples"]
-        and (_share(source) == 1 if limit is None else _share(source) > limit)
+        and (
+            _share(source) > (_MASS if limit is None else limit)
+            and (limit is not None or _share(source) == 1 or source["num_rejected"] >= _FEW)
+        )
     ]
 
 
@@ -79,7 +89,7 @@ def check_rejected(sources: Sequence[Source], limit: Fraction | None, path: str)
     """Nothing, where every source is within the limit.
 
     Args:
-        limit: None allows all but a source of which nothing is left.
+        limit: as of `over_limit`.
         path: of what was written, for the error.
 
     Raises:
@@ -90,7 +100,7 @@ def check_rejected(sources: Sequence[Source], limit: Fraction | None, path: str)
         return
     more = f" (and too many of {len(over) - 1} more sources)" if len(over) > 1 else ""
     if limit is None:
-        cure = "mend the source or leave it out, or give --max-rejected 1 to go on without it"
+        cure = "mend the source or leave it out, or give --max-rejected 1 to go on"
     else:
         cure = f"that is above --max-rejected {float(limit):g}, so mend the records or allow more"
     raise SourceError(f"{told(over[0])}{more}: {cure}; {path} is written, and has the reasons")
@@ -112,20 +122,6 @@ def told(source: Source) -> str:
 
 def _share(source: Source) -> Fraction:
     return Fraction(source["num_rejected"], source["num_samples"])
-
-
-def absent_columns(
-    layouts: Mapping[str, Layout], sources: Sequence[Mapping[str, Any]]
-) -> list[str]:
-    """Return a sentence for each column that is stated of a source and that no record has."""
-    return [
-        f"no record of {source['name']} has a column {column!r}, which is stated to hold its {key}:"
-        f" they have {', '.join(source['columns'])}"
-        for source in sources
-        if source["columns"]
-        for key, column in layouts[source["name"]].columns.items()
-        if source["columns"].keys().isdisjoint((column, *column.split(",")))
-    ]
 
 
 def dated(encoder: Encoder | None) -> list[str]:

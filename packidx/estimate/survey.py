@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, OptionError
 from packidx.estimate.compare import Compared
 from packidx.estimate.counter import (
     ExaminedRecord,
@@ -19,11 +19,14 @@ from packidx.estimate.counter import (
 )
 from packidx.estimate.job import JobShard
 from packidx.processor.text.gigatoken import LITTLE, NUM_TEXTS, choose_engine
-from packidx.records.containers.base import Record
+from packidx.records.containers.base import Record, RecordRange
+from packidx.records.containers.registry import container
 from packidx.records.shards import read_records
 from packidx.user_code import Transform
 
 _NUM_RANGES = 16
+_LOOKED_AT = 1024
+"""Records of a source that are looked at for its stated columns before it is counted."""
 
 
 class Survey(NamedTuple):
@@ -101,3 +104,30 @@ def _text(counter: RecordCounter, item: ExaminedRecord) -> str | None:
         return counter.counter.expand(talk, 0, media).text
     except (BadRecord, MemoryError):  # raised again where the record is counted
         return None
+
+
+def refuse_absent_columns(shards: Sequence[JobShard]) -> None:
+    """Raise an OptionError if a column is stated of a source and none of its records has it.
+
+    Records from all over the source are looked at, all of them if they are few.
+    """
+    by_source: dict[str, list[tuple[ShardContext, RecordRange]]] = {}
+    for shard in shards:
+        if shard.context.layout.columns:
+            own = by_source.setdefault(shard.context.source, [])
+            own += [(shard.context, part) for part in shard.ranges]
+    for name, places in by_source.items():
+        chosen = places[:: max(1, len(places) // _NUM_RANGES)]
+        seen: set[str] = set()
+        for context, part in chosen:
+            raws = container(context.container, context.layout.delimiter).read(context.path, part)
+            for raw in itertools.islice(raws, -(-_LOOKED_AT // len(chosen))):
+                seen.update(raw.data if isinstance(raw.data, dict) else ())
+                for member in raw.members or ():
+                    seen.update((member, ending := member[len(raw.key or "") :], ending[1:]))
+        for key, column in places[0][0].layout.columns.items() if seen else ():
+            if seen.isdisjoint((column, *column.split(","))):
+                raise OptionError(
+                    f"no record of {name} has a column {column!r}, which is stated to hold its "
+                    f"{key}: they have {', '.join(sorted(seen))[:300]}"
+                )

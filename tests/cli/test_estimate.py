@@ -146,21 +146,6 @@ def test_no_column_is_guessed(
     assert row["reason"] == "unused_column" or "docs/data.md" in told.err
 
 
-def test_a_stated_column_that_no_record_has(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    turns = talk("role", "content", "user", "assistant", "<image>")
-    name = jsonl(tmp_path, {"messages": turns, "images": ["a.png"]})
-    command = ["estimate", str(tmp_path / name), "-o", str(tmp_path / "l"), "--max-rejected", "1"]
-    assert main([*command, "--column", "images=photos", "--column", "system=rules"]) == 0
-    told = capsys.readouterr()
-    for column, use in (("photos", "images"), ("rules", "system")):
-        said = f"no record of a has a column '{column}', which is stated to hold its {use}: they"
-        assert f"warning: {said} have images, messages\n" in told.err
-    assert "--ignore" not in told.out
-    assert "the record has no column 'photos'" in " ".join(told.out.split())
-
-
 PLANNED = "images.max_pixels=1003520", "videos.max_pixels=300000"
 TOLD = r"images\.max_pixels: 1003520 planned, 602112 here"
 

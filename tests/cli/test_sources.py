@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from packidx_cli.main import main
 
+from packidx import estimate_lengths
+
 GOOD = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "so"}]}
 
 
@@ -39,3 +41,41 @@ def test_numbers_that_json_has_not_are_null(
     (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
     status, summary, _ = estimate(tmp_path, capsys, str(tmp_path / "a.jsonl"))
     assert (status, summary["num_samples"], summary["rejected"]) == (0, 1, {})
+
+
+def test_a_path_with_a_typo_is_a_missing_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("packidx.records.sources.hub.downloaded", lambda *_: pytest.fail("asked"))
+    status, _, told = estimate(tmp_path, capsys, "data/coprus")
+    assert status == 1
+    assert "data/coprus: no such file" in told
+
+
+@pytest.mark.parametrize("stated", ["images=photos", "system=rules"])
+def test_a_stated_column_that_no_record_has_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stated: str
+) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(GOOD | {"images": []}) + "\n")
+    status, _, told = estimate(tmp_path, capsys, str(tmp_path / "a.jsonl"), "--column", stated)
+    use, column = stated.split("=")
+    said = f"no record of a has a column {column!r}, which is stated to hold its {use}: they have"
+    assert status == 1
+    assert f"{said} images, messages" in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_many_rejected_records_end_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text((json.dumps(GOOD) + "\n") * 80 + "{\n" * 20)
+    assert estimate(tmp_path, capsys, str(tmp_path / "a.jsonl"))[0] == 1
+    assert estimate(tmp_path, capsys, str(tmp_path / "a.jsonl"), "--max-rejected", "0.2")[0] == 0
+
+
+def test_a_path_is_a_source(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(GOOD) + "\n")
+    for sources in (tmp_path / "a.jsonl", [tmp_path / "a.jsonl"]):
+        assert estimate_lengths(sources, tmp_path / "out", workers=1).num_samples == 1

@@ -7,9 +7,7 @@ and `WebdatasetSplits` in Energon's flavors/webdataset/structs.py).
 
 from __future__ import annotations
 
-import itertools
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,9 +28,6 @@ _SPLITS = ("split.yaml", "split.json")
 _AGAIN = "run `energon prepare` again"
 NOWHERE = f"in no split ({_AGAIN} if they belong to it)"
 """Why a tar of a prepared folder is not read that its description does not place."""
-MAX_NAMES = 1_000_000
-"""Names that a pattern, and all patterns of a list together, may stand for."""
-_RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)")
 
 
 def listed(
@@ -120,11 +115,9 @@ def _names(path: str, patterns: Any) -> list[str]:
     names: list[str] = []
     for pattern in patterns:
         try:
-            names += expanded(pattern)
+            names += braceexpand.braceexpand(pattern)
         except ValueError as error:
             raise SourceError(f"{path} has {pattern!r:.100}: {error}; write it again") from None
-        if len(names) > MAX_NAMES:
-            raise SourceError(f"{path} has a list of over {MAX_NAMES:,} shards")
     return names
 
 
@@ -143,20 +136,3 @@ def _loaded(folder: str, names: tuple[str, ...]) -> tuple[str, Any]:
         except ValueError as error:
             raise SourceError(f"{path} cannot be understood ({error}): write it again") from None
     return "", None
-
-
-def expanded(pattern: str) -> list[str]:
-    """The names that a pattern stands for.
-
-    Raises:
-        ValueError: its braces do not match, or the names are over `MAX_NAMES`.
-    """
-    try:
-        longest = max((abs(int(b) - int(a)) for a, b in _RANGE.findall(pattern)), default=0)
-        names = braceexpand.braceexpand(pattern) if longest < MAX_NAMES else range(longest)
-        listed = [str(name) for name in itertools.islice(names, MAX_NAMES + 1)]
-    except (ValueError, RecursionError):  # also of Python, for a number of thousands of digits
-        raise ValueError("its braces make no sense") from None
-    if len(listed) > MAX_NAMES or longest >= MAX_NAMES:
-        raise ValueError(f"it stands for over {MAX_NAMES:,} names")
-    return listed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import os
 import re
@@ -23,11 +22,13 @@ from packidx.records.sources import MIX, hub, mixes
 from packidx.records.sources.folders import Told, in_folder, refuse_folder, source_name
 from packidx.records.sources.mixes import DataSet
 
+Source = str | os.PathLike[str] | DataSet
+"""A file, folder, glob, URL or mix; or a data set that a recipe names."""
 _NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
 
 
 def find_shards(
-    args: Sequence[str | DataSet], layout: Layout = DEFAULT, told: Told | None = None
+    args: Sequence[Source] | Source, layout: Layout = DEFAULT, told: Told | None = None
 ) -> list[InputFile]:
     """The shards that files, globs, folders, mixes and ``NAME=`` any of these stand for, in order.
 
@@ -54,7 +55,7 @@ def find_shards(
     """
     cache.forget()
     told = Told() if told is None else told
-    if isinstance(args, str):
+    if isinstance(args, str | os.PathLike | DataSet):
         args = [args]
     shards = [shard for arg in args for shard in _expanded(arg, layout, told)]
     if not shards:
@@ -75,7 +76,7 @@ def find_shards(
     return shards
 
 
-def _expanded(arg: str | DataSet, layout: Layout, told: Told) -> list[InputFile]:
+def _expanded(arg: Source, layout: Layout, told: Told) -> list[InputFile]:
     try:
         if isinstance(arg, DataSet):
             shards = _of_data_sets(f"source {arg.name!r}", [arg], layout, told)
@@ -83,7 +84,7 @@ def _expanded(arg: str | DataSet, layout: Layout, told: Told) -> list[InputFile]
             shards = _named(os.fspath(arg), layout, told)
         storage.overlapped(_check, [shard for shard in shards if urls.is_url(shard.path)])
     except OSError as error:  # of a store: files of this machine are looked for quietly
-        place = arg.locations[0] if isinstance(arg, DataSet) else arg
+        place = arg.locations[0] if isinstance(arg, DataSet) else os.fspath(arg)
         raise unreadable(error.filename or place, error) from error
     for shard in shards:
         _check(shard)
@@ -121,6 +122,8 @@ def _find(arg: str, layout: Layout, told: Told) -> list[InputFile]:
     shards = [] if is_of_hub else _find_at(arg, path, layout, told)
     if shards or name is None or os.path.lexists(path):
         return shards
+    if not is_of_hub and os.path.isdir(os.path.dirname(path)):
+        return []  # a path of this machine
     data_set = hub.downloaded(arg, name)
     folder = data_set.folder
     for source, place in data_set.places:
@@ -137,25 +140,9 @@ def _find(arg: str, layout: Layout, told: Told) -> list[InputFile]:
     if not shards:
         refuse_folder(arg, folder)
         raise SourceError(f"{arg} has no data file: known endings are {KNOWN}")
-    if name.below is None:
-        _refuse_missing(arg, shards)
     where = f"{name.repo} at {os.path.basename(folder)}"
     told.taken_from.append(f"{where}: {len(shards):,} file(s) of the hub cache, {folder}")
     return shards
-
-
-_OF = re.compile(r"(.*[-_])\d+([-_]of[-_])(\d+)(\D.*)", re.DOTALL)
-
-
-def _refuse_missing(arg: str, shards: Sequence[InputFile]) -> None:
-    """Raise where names that count themselves (``-00003-of-00010``) show that one is not there."""
-    matches = filter(None, (_OF.fullmatch(shard.path) for shard in shards))
-    for (*_, number, _), count in collections.Counter(m.groups() for m in matches).items():
-        if count < int(number):
-            raise SourceError(
-                f"{arg}: {count:,} of {int(number):,} shards are in the hub cache: run "
-                "`hf download` for the others where the Hub can be reached, or name the files"
-            )
 
 
 def _find_at(arg: str, path: str, layout: Layout, told: Told) -> list[InputFile]:

@@ -38,11 +38,10 @@ from packidx.records.sources.mixes import mix_in_file
 _SHARD_NUMBER = re.compile(r"(^|[-_.])(\d+[-_]of[-_]\d+|0\d+|\d{5,})$")  # no year, no version
 _STATE = "state.json"  # in every folder of a data set that `datasets` saved
 _SPLITS = "dataset_dict.json"  # in a folder of several
-_ARCHIVES = (*COMPRESSED, ".tbz", ".zip", ".7z", ".rar")
-_CODECS = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".lzma", ".br", ".sz", ".snappy", ".z")
-_TABLES = (".tfrecord", ".tfrecords", ".mds", ".avro", ".orc", ".feather", ".msgpack", ".xlsx")
-_DATA = (*_ARCHIVES, *_CODECS, *_TABLES, *SUFFIXES)
-_MEDIA = (".nii.gz", ".svg.gz")  # compressed as a rule
+_DATA = (
+    *(*COMPRESSED, *SUFFIXES, ".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".rar"),
+    *(".tfrecord", ".tfrecords", ".mds", ".avro", ".orc", ".feather", ".msgpack", ".xlsx"),
+)
 _FORM = "in a form that packidx does not read (unpack them, or move them out of the folder)"
 _OUTSIDE = "behind a link out of it (name them as a source, or by a glob, if they belong to it)"
 _OBJECT = "one JSON object and no records"
@@ -205,7 +204,7 @@ def _files_below(
             if name.endswith(SUFFIXES):
                 split = of_dictionary.get(below, "")
                 yield _File(path, path, source_name(path, top), split=split)
-            elif lower.endswith(_DATA) and not lower.endswith(_MEDIA):  # .JSONL is not read either
+            elif lower.endswith(_DATA):  # .JSONL is not read either
                 beside.append((_FORM, path))
 
 
@@ -262,25 +261,17 @@ def refuse_folder(arg: str, folder: str) -> None:
     Raises:
         SourceError: it has compressed tars, or images, videos or sounds, as those of classes.
     """
-    medium, is_captioned = None, False
     for here, _, files in walked(folder):
         for name in sorted(files):
-            shown = os.path.join(_below(here, folder), name)
+            shown = _below(os.path.join(here, name), folder)
             refuse_compressed(os.path.join(arg, shown))
-            medium = medium or (shown if kind_of_name(name) is not None else None)
-            is_captioned |= os.path.splitext(name)[0] + ".txt" in files and medium is not None
-    if is_captioned:
-        tar = f"{os.path.basename(urls.absolute(folder))}.tar"
-        raise SourceError(
-            f"{arg} has media ({medium}) and texts of the same names: captions are read in tars; "
-            f"`tar --sort=name -cf {tar} -C {shlex.quote(folder)} .` makes one, {tar}"
-        )
-    if medium is not None:
-        raise SourceError(
-            f"{arg} has media ({medium}) and nothing that says what is trained on: put a "
-            "metadata.csv, metadata.jsonl or metadata.parquet beside them, with the columns "
-            "file_name and text (or question and answer); a folder's name is taken for no label"
-        )
+            if kind_of_name(name) is not None:
+                raise SourceError(
+                    f"{arg} has media ({shown}) and no file of records: put a metadata.jsonl "
+                    "beside them, with file_name and text (or question and answer); captions, 0001.txt "
+                    "beside 0001.jpg, are read in tars: `tar --sort=name -cf captions.tar -C "
+                    f"{shlex.quote(folder)} .`"
+                )
 
 
 def _below(path: str, folder: str) -> str:

@@ -151,7 +151,7 @@ def _data_set(path: str, name: str, given: Mapping[str, Any]) -> DataSet:
     places = [places] if isinstance(places, str) else places
     if not isinstance(places, list) or not all(isinstance(p, str) and p for p in places):
         raise SourceError(f"{where}: its place is {places!r:.100}, not a path or a list of paths")
-    locations = [_place(where, folder, place, entry) for place in places]
+    locations = [_place(folder, place, entry) for place in places]
     return DataSet(name, tuple(locations), _layout(where, folder, {**entry, "columns": columns}))
 
 
@@ -188,7 +188,7 @@ def _layout(where: str, folder: str, entry: Mapping[str, Any]) -> Layout:
         return Layout(
             dict(entry["columns"]),
             dict(entry.get("tags") or {}),
-            _seen(where, folder, media) if media else None,
+            _seen(folder, media) if media else None,
             entry.get("sample_ratio", 1.0),
             entry.get("delimiter"),
             entry.get("pair"),
@@ -198,9 +198,9 @@ def _layout(where: str, folder: str, entry: Mapping[str, Any]) -> Layout:
         raise SourceError(f"{where}: {error}") from None
 
 
-def _place(where: str, folder: str, given: str, entry: Mapping[str, Any]) -> str:
+def _place(folder: str, given: str, entry: Mapping[str, Any]) -> str:
     """Where files of a data set are, or what it is called on the Hub."""
-    place, split = _seen(where, folder, given), entry.get("split")
+    place, split = _seen(folder, given), entry.get("split")
     if split and storage.is_file(urls.join(place, "dataset_dict.json")):
         return urls.join(place, str(split))
     if split and place.startswith(hub.SCHEME) and hub.named(place) and "#" not in place:
@@ -208,17 +208,6 @@ def _place(where: str, folder: str, given: str, entry: Mapping[str, Any]) -> str
     return place
 
 
-def _seen(where: str, folder: str, location: str) -> str:
-    """A path that some tools take from the working directory, and people from the mix's folder.
-
-    Raises:
-        SourceError: both are there, and are not the same.
-    """
-    beside = location if "://" in location else urls.join(folder, location)
-    if os.path.isabs(location) or urls.is_url(beside) or not os.path.lexists(location):
-        return beside
-    if os.path.lexists(beside) and not os.path.samefile(beside, location):
-        raise SourceError(
-            f"{where}: {location} is beside the mix and in the working directory: give a full path"
-        )
-    return location
+def _seen(folder: str, location: str) -> str:
+    """Return a path that is given as seen from the folder of its mix."""
+    return location if "://" in location else urls.join(folder, location)

@@ -17,7 +17,6 @@ from record_files import tar_of
 
 from packidx import estimate_lengths
 from packidx.errors import SourceError
-from packidx.records.sources import energon as braces
 from packidx.records.sources.find_shards import find_shards
 
 GOOD = b'{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So."}]}'
@@ -103,29 +102,6 @@ def test_tars_that_energon_excludes_are_not_read(tmp_path: Path, excluded: str) 
     folder = prepared(tmp_path / "set", names, splits)
     assert [os.path.basename(shard.path) for shard in find_shards([str(folder)])] == kept
     assert len(kept) < len(names)
-
-
-def test_a_range_too_long_to_be_expanded_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(braces, "MAX_NAMES", 1000)
-    for pattern in (
-        "s-{0..99999999999}.tar",
-        "{0..99}{0..99}",
-        "{a,{0..999}{a..z}}",
-        "{0..99999999999\n}",
-    ):
-        splits = {"exclude": [pattern], "split_parts": {"train": ["s-0.tar"]}}
-        folder = prepared(tmp_path / f"{abs(hash(pattern))}", ["s-0.tar"], splits)
-        with pytest.raises(SourceError, match=r"split\.yaml has .* stands for over 1,000 names"):
-            find_shards([str(folder)])
-    with pytest.raises(ValueError, match="its braces make no sense"):
-        braces.expanded("s-{0..3.tar")
-    with pytest.raises(ValueError, match="make no sense"):
-        braces.expanded("{" * 3000 + "a" + "}" * 3000)
-    splits = {"split_parts": {"train": ["{0..999}", "{0..999}"]}}
-    with pytest.raises(SourceError, match="a list of over 1,000 shards"):
-        find_shards([str(prepared(tmp_path / "many", ["s-0.tar"], splits))])
 
 
 def test_what_energon_leaves_out_is_told(tmp_path: Path) -> None:

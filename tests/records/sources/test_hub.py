@@ -175,7 +175,6 @@ configs:
 def test_what_is_refused(hub: Hub, tmp_path: Path) -> None:
     hub.push("org/talks", TALKS)
     hub.push("org/words", {"a.txt": b"a\n", "b.txt": b"b\n"})
-    hub.run(tmp_path, "-c", DOWNLOAD, "org/talks", "data/train-00000*")
     nowhere, revision, words, url = found(
         hub, tmp_path, "org/nowhere", "org/talks@v9", "org/words", "hf://datasets/org/nowhere/a.csv"
     )
@@ -183,8 +182,6 @@ def test_what_is_refused(hub: Hub, tmp_path: Path) -> None:
     assert "Invalid rev id" in revision or "v9" in revision
     assert "org/words has no data file" in words
     assert "the Hub's data set org/nowhere cannot be had" in url
-    (part,) = found(hub, tmp_path, "org/talks", HF_HUB_OFFLINE="1")
-    assert "`hf download" in part
 
 
 def test_mixes_name_data_sets_of_the_hub(

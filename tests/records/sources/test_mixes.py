@@ -139,14 +139,6 @@ def test_llama_factory_formats(folder: Path) -> None:
     ]
 
 
-def test_places_that_are_in_two_folders(folder: Path) -> None:
-    (folder.parent / "a").mkdir()
-    write(folder.parent / "a", "jsonl", chats(1))
-    path = mix(folder / "train.yaml", {"a": {"file_name": "a/data.jsonl"}})
-    with pytest.raises(SourceError, match="beside the mix and in the working directory"):
-        find_shards([path])
-
-
 BAD: list[tuple[str, Any, str]] = [
     ("x.yaml", {"a": 1}, "not a mix"),
     ("x.yaml", [1], "not a mix"),
