@@ -239,7 +239,7 @@ def test_other_recipes(tmp_path: Path, processors: Path, monkeypatch: pytest.Mon
         ({"media_root": str(corpus.data)}, "media root"),
         ({"seed": 1}, "seed"),
         ({"transform": with_a_name}, "transform"),
-        ({"columns": {"id": "uid"}}, ""),
+        ({"tags": {"user_tag": "other"}}, ""),
         ({"processor_settings": {"images.max_pixels": 100_352}}, "processor settings"),
     ):
         shutil.rmtree(corpus.out)

@@ -268,9 +268,9 @@ def refuse_folder(arg: str, folder: str) -> None:
             if kind_of_name(name) is not None:
                 raise SourceError(
                     f"{arg} has media ({shown}) and no file of records: put a metadata.jsonl "
-                    "beside them, with file_name and text (or question and answer); captions, 0001.txt "
-                    "beside 0001.jpg, are read in tars: `tar --sort=name -cf captions.tar -C "
-                    f"{shlex.quote(folder)} .`"
+                    "beside them, with file_name and text (or question and answer); captions, "
+                    "0001.txt beside 0001.jpg, are read in tars: `tar --sort=name -cf captions.tar "
+                    f"-C {shlex.quote(folder)} .`"
                 )
 
 
