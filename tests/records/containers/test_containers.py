@@ -25,7 +25,6 @@ from record_files import chats, read_row, tar_digest, write, zstd
 from packidx.errors import BadRecord, SourceError
 from packidx.format.manifest import Layout
 from packidx.records import shards
-from packidx.records.containers import base as blocks_module
 from packidx.records.containers import convert
 from packidx.records.containers.base import Record
 from packidx.records.containers.cells import cell_records
@@ -324,7 +323,6 @@ def test_memory_does_not_grow_with_the_file(
 ) -> None:
     """Peaks of Python's and Arrow's memory for a file and one eight times as long."""
     monkeypatch.setattr(shards, "TASK_BYTES", 60_000)
-    monkeypatch.setattr(blocks_module.file_blocks, "__defaults__", (20_000,))
     monkeypatch.setattr("packidx.records.containers.lines.SCAN_BLOCK", 20_000)
     monkeypatch.setattr("packidx.records.containers.tables._MAX_BATCH", 20)
 
