@@ -73,17 +73,6 @@ def _print(found: Row) -> None:
         "tokens differ": number_of(samples["tokens_differ"], "sample"),
     }
     print_facts("Samples", facts)
-    for kind, examples in samples["examples"].items():
-        print_rows(
-            {
-                kind.replace("_", " "): str(min(filter(_is_known, each["sample_id"].values()))),
-                "source": cut_left(visible(each["source"] or "–"), _WIDTH // 2),
-                "key": cut_left(visible(each["key"] or "–"), _WIDTH),
-                "A": str(each["a"]),
-                "B": str(each["b"]),
-            }
-            for each in examples
-        )
 
 
 def _row(title: str, name: str, both: Row) -> Row:
@@ -99,10 +88,6 @@ def _value(value: Any) -> str:
         return f"{value:.4g}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return cut_left(visible(text), _WIDTH)
-
-
-def _is_known(value: Any) -> bool:
-    return value is not None
 
 
 def _with_reasons(number: int, reasons: Mapping[str, int], plan: str) -> str:

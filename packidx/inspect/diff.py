@@ -28,19 +28,13 @@ _SOURCES = """SELECT coalesce(source, '') AS source, count(tokens) AS samples,
 _KIND = """CASE WHEN a = b AND tokens_a = tokens_b OR 'packed' NOT IN (a, b) THEN 'equal'
     WHEN a = b THEN 'tokens_differ' WHEN b = 'packed' THEN 'gained' ELSE 'lost' END"""
 _GROUPS = f"SELECT {_KIND} AS kind, a, b, count(*) AS n FROM matched GROUP BY ALL ORDER BY ALL"
-_EXAMPLES = f"""SELECT {_KIND} AS kind, source, key, {{'a': id_a, 'b': id_b}} AS sample_id,
-    CASE WHEN a = b THEN tokens_a::VARCHAR ELSE a END AS a,
-    CASE WHEN a = b THEN tokens_b::VARCHAR ELSE b END AS b
-    FROM matched WHERE kind != 'equal'
-    QUALIFY row_number() OVER (PARTITION BY kind ORDER BY id_a, id_b) <= $examples
-    ORDER BY id_a, id_b"""
 _COUNTS = (
     *("num_packs", "num_samples", "num_pieces", "num_tokens", "num_tokens_cut", "num_dropped"),
     *("num_tokens_lost", "lost_percent", "fill", "lower_bound", "gap", "gap_percent"),
 )
 
 
-def diff(a: Index, b: Index, *, examples: int = 3) -> Row:
+def diff(a: Index, b: Index) -> Row:
     """Compare plan `b` with plan `a`.
 
     Samples are matched by their ids if both plans are of the same lengths, else by source and key.
@@ -48,7 +42,6 @@ def diff(a: Index, b: Index, *, examples: int = 3) -> Row:
     Args:
         a: a snapshot.
         b: another one, of the same index or of another.
-        examples: number of samples to name of each kind.
 
     Returns:
         Plain values; ``{"a": …, "b": …}`` is a value of each plan. ``same`` (True if both are the
@@ -56,8 +49,8 @@ def diff(a: Index, b: Index, *, examples: int = 3) -> Row:
         ``lengths`` that differ, ``counts``, ``dropped`` (samples by reason), ``sources``
         (``samples`` and ``tokens`` in packs), and ``samples``: ``matched_by``, ``in_both``,
         ``gained`` (packed by `b` alone), ``gained_from`` (their drop reasons in `a`, or
-        ``absent``), ``lost``, ``lost_to``, ``tokens_differ`` and ``examples``; None if the lengths
-        differ and a key is missing or names several samples.
+        ``absent``), ``lost``, ``lost_to`` and ``tokens_differ``; None if the lengths differ and a
+        key is missing or names several samples.
 
     Raises:
         FormatError: a file is missing or damaged.
@@ -78,7 +71,7 @@ def diff(a: Index, b: Index, *, examples: int = 3) -> Row:
         for name in plans:
             connection.execute(_PLAN.format(name=name))
         found["sources"] = _sources(connection)
-        found["samples"] = _samples(connection, "fingerprint" not in found["lengths"], examples)
+        found["samples"] = _samples(connection, "fingerprint" not in found["lengths"])
     return found
 
 
@@ -91,16 +84,9 @@ def _options(index: Index) -> Row:
 
 
 def _lengths(index: Index) -> Row:
-    planned = index.snapshot.lengths
-    encoder, transform = planned.encoder, planned.transform
-    return {
-        "fingerprint": planned.fingerprint,
-        "num_samples": planned.num_samples,
-        "encoder": encoder and encoder.name,
-        "encoder.fingerprint": encoder and encoder.fingerprint,
-        "transform": transform and transform.fingerprint,
-        **((encoder and encoder.settings) or {}),
-    }
+    planned, encoder = index.snapshot.lengths, index.snapshot.lengths.encoder
+    stated = {"encoder": encoder.name, **(encoder.settings or {})} if encoder else {}
+    return {"fingerprint": planned.fingerprint, "num_samples": planned.num_samples, **stated}
 
 
 def _counts(index: Index) -> Row:
@@ -127,9 +113,7 @@ def _sources(connection: duckdb.DuckDBPyConnection) -> dict[str, Row]:
     return dict(sorted(found.items()))
 
 
-def _samples(
-    connection: duckdb.DuckDBPyConnection, same_lengths: bool, examples: int
-) -> Row | None:
+def _samples(connection: duckdb.DuckDBPyConnection, same_lengths: bool) -> Row | None:
     columns = ["sample_id"] if same_lengths else ["source", "key"]
     if not same_lengths:
         checks = [connection.sql(_HAS_KEYS.format(name=name)).fetchall() for name in "ab"]
@@ -138,7 +122,6 @@ def _samples(
     on = " AND ".join(f"a.{name} IS NOT DISTINCT FROM b.{name}" for name in columns)
     connection.execute(_MATCHED.format(on=on))
     groups = rows_of(connection, _GROUPS)
-    named = rows_of(connection, _EXAMPLES, examples=examples)
     kinds = ("gained", "lost", "tokens_differ")
     return {
         "matched_by": " and ".join(columns),
@@ -146,8 +129,4 @@ def _samples(
         **{kind: sum(row["n"] for row in groups if row["kind"] == kind) for kind in kinds},
         "gained_from": {row["a"]: row["n"] for row in groups if row["kind"] == "gained"},
         "lost_to": {row["b"]: row["n"] for row in groups if row["kind"] == "lost"},
-        "examples": {
-            kind: [{n: row[n] for n in row if n != "kind"} for row in named if row["kind"] == kind]
-            for kind in kinds
-        },
     }
