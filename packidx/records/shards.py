@@ -80,9 +80,11 @@ def read_records(
         if change is not None and raw.key is None:
             raw = raw._replace(key=key_of(raw.data, layout) or NAMELESS)
         try:
-            yield raw._replace(data=named_record(raw, layout, change, ledger))
+            data = named_record(raw, layout, change, ledger)
         except BadRecord as error:
             yield raw._replace(data=error.with_traceback(None))
+        else:
+            yield raw if data is raw.data else raw._replace(data=data)
 
 
 def named_record(
