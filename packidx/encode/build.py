@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packidx.arrays import Bools, Int64s
 from packidx.encode.imports import import_torch, transformers_class
 from packidx.encode.media import opened
-from packidx.encode.whole import NotBuilt, build_sample, ids_of, tensors_of
+from packidx.encode.whole import NotBuilt, build_sample, ids_of
 from packidx.errors import MismatchError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counts import MediaColumns
@@ -291,15 +291,44 @@ def _find(ids: Int64s, wanted: Int64s) -> list[int]:
     return hits
 
 
+_OURS = frozenset(("input_ids", "labels", "position_ids", "attention_mask"))
+"""What the sample has from us, or does not need: nothing is masked in one that is not padded."""
+_OF_TILES = {"PerceptionLMProcessor": ("pixel_values", "pixel_values_videos")}
+"""What models look at as tiles, whichever medium they are of: as [tiles, 1, …], their numbers may
+differ from medium to medium, and from sample to sample."""
+
+
 def media_of_whole(built: Mapping[str, Any], name: str) -> dict[str, torch.Tensor]:
     """Return what the model takes of a whole sample besides ids, labels and positions.
 
     Args:
+        built: what the processor built.
         name: the processor's class.
+
+    Raises:
+        NotBuilt: something of it is not one tensor.
     """
-    tensors = tensors_of(built, name)
-    for key in [key for key in tensors if key.endswith("token_type_ids")]:
-        tensors[key] = tensors[key].reshape(-1)
+    library, tensors = import_torch(), {}
+    for key, value in built.items():
+        if key not in _OURS and value is not None:
+            if key in _OF_TILES.get(name, ()):
+                value = library.cat(list(value))[:, None]
+            tensor = _tensor(key, value)
+            tensors[key] = tensor.reshape(-1) if key.endswith("token_type_ids") else tensor
     # Most processors mask no token.
-    mask = import_torch().as_tensor(built.get("attention_mask", [])).reshape(-1)
+    mask = library.as_tensor(built.get("attention_mask", [])).reshape(-1)
     return tensors if bool(mask.all()) else {"attention_mask": mask, **tensors}
+
+
+def _tensor(name: str, value: Any) -> torch.Tensor:
+    """One of the processor's outputs; some are lists, of numbers or of a tensor for each medium."""
+    library = import_torch()
+    try:
+        if isinstance(value, list) and value and isinstance(value[0], library.Tensor):
+            tensor: torch.Tensor = library.stack(value)
+        else:
+            tensor = library.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise NotBuilt(f"it gives {name} as no one tensor: {reason}") from error
+    return tensor

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packidx.arrays import Bools, Int64s
+from packidx.arrays import Int64s
 from packidx.encode.build import IGNORED, media_of_whole, media_tensors, whole_sample, with_labels
 from packidx.encode.imports import import_torch, load_real
 from packidx.encode.loading import files_of, load_part, load_processor
@@ -202,10 +202,11 @@ class ProcessorEncoder:
             raise media.errors[number]
         if self._is_built(conversation):
             return self._whole(conversation, media)
-        arrays = self._encode_text(conversation, media)
+        is_given = conversation.input_ids is not None  # its own ids, and no media
+        arrays = _given(conversation) if is_given else self._encode_text(conversation, media)
         sample = {key: torch.from_numpy(value) for key, value in arrays.items()}
-        if conversation.input_ids is not None:
-            return sample  # its own ids, and no media
+        if is_given:
+            return sample
         patches = partial(self._image_patches, allocate or _empty)
         made = media_tensors(self.files, conversation, media, self._pixel_part, patches)
         if self.pixels != "float32":
@@ -359,8 +360,6 @@ class ProcessorEncoder:
     def _encode_text(
         self, conversation: Conversation, media: MediaColumns
     ) -> dict[str, np.ndarray]:
-        if conversation.input_ids is not None:
-            return _given(conversation)
         text = self._counter.text
         assert text is not None  # see __init__
         expanded, batch, runs = self._counter.tokenize(conversation, media)
@@ -370,16 +369,10 @@ class ProcessorEncoder:
         ends = np.cumsum([len(medium) for medium in expanded.runs])[:-1]
         starts = [own.tolist() for own in np.split(runs.at, ends)] if expanded.runs else []
         grids = media.grid[list(expanded.order or range(len(starts)))].tolist()
-        return self._arrays(input_ids, trained, (starts, grids))
-
-    def _arrays(
-        self, input_ids: Int64s, trained: Bools, media: tuple[Any, Any] = ((), ())
-    ) -> dict[str, np.ndarray]:
-        """The arrays of a sample's tokens; `media` are where their runs start, and their grids."""
         vision = self.files.vision
         positions = np.arange(len(input_ids))
         if vision is not None and vision.merge_size is not None:
-            positions = mrope_positions(len(input_ids), *media, vision.merge_size)
+            positions = mrope_positions(len(input_ids), starts, grids, vision.merge_size)
         return {
             "input_ids": input_ids,
             "labels": np.where(trained, input_ids, IGNORED),

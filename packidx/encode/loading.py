@@ -21,7 +21,15 @@ from packidx.processor.assemble import (
     named_templates,
     named_tokens,
 )
-from packidx.processor.folder import OWN, Given, Stated, fetch, own_code, read_json, read_templates
+from packidx.processor.folder import (
+    OWN,
+    Given,
+    Stated,
+    fetch,
+    has_own_code,
+    read_json,
+    read_templates,
+)
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 
 _FEW, _MOST = 64, 1 << 18
@@ -58,12 +66,11 @@ def load_processor(
     # The first of these, for a processor that takes videos or sound alone.
     image = stated.of("images") or stated.of("videos") or stated.of("audio")
     image = image or own.get("audio_processor") or {}
-    code = own_code(folder, stated)
-    trusts_code = trust_remote_code and code is not None
+    trusts_code = trust_remote_code and has_own_code(folder, stated)
     templates = read_templates(folder, own)
     files = assemble(
         name=name,
-        loaded=_load_tokenizer(folder, bool(image), code, trusts_code),
+        loaded=_load_tokenizer(folder, bool(image), trusts_code),
         templates=templates,
         processor_class=stated.processor_class(read_json(folder / "tokenizer_config.json")),
         image_settings=image or None,
@@ -103,7 +110,8 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
     parts = (getattr(processor, part, None) for part in MEDIA_PARTS)
     image = next((part for part in parts if part is not None), None)
     name = str(getattr(tokenizer, "name_or_path", "") or type(processor).__name__)
-    trusts_code = any(map(_is_own_code, (processor, tokenizer)))
+    modules = (type(part).__module__ for part in (processor, tokenizer))
+    trusts_code = any(module.startswith("transformers_modules.") for module in modules)
     files = assemble(
         name=name,
         loaded=Loaded(
@@ -129,11 +137,6 @@ def _code_of(folder: Path) -> str:
     """Return the digest of a folder's Python files."""
     paths = sorted(folder.glob("*.py"))
     return digest(*(part for path in paths for part in (path.name.encode(), path.read_bytes())))
-
-
-def _is_own_code(part: Any) -> bool:
-    """Return whether transformers took its class from a folder."""
-    return type(part).__module__.partition(".")[0] == "transformers_modules"
 
 
 def _special_tokens(tokenizer: Any) -> dict[str, str]:
@@ -173,7 +176,7 @@ def _cut(processor: Any, limit: int) -> int | None:
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken", "tekken.json")
 
 
-def _load_tokenizer(folder: Path, takes_media: bool, code: str | None, trusts_code: bool) -> Loaded:
+def _load_tokenizer(folder: Path, takes_media: bool, trusts_code: bool) -> Loaded:
     """Load the tokenizer that training has.
 
     Raises:
@@ -182,9 +185,6 @@ def _load_tokenizer(folder: Path, takes_media: bool, code: str | None, trusts_co
     """
     if not any(any(folder.glob(name)) for name in _VOCABULARIES):
         return Loaded(None)  # transformers would make up an empty one
-    doubt = None
-    if code is not None and not trusts_code:
-        doubt = f"{code} names code of its own (auto_map): run it with --trust-remote-code"
     made = None
     with quiet():
         if takes_media:  # torch may be missing for the processor, and not for its tokenizer
@@ -199,7 +199,7 @@ def _load_tokenizer(folder: Path, takes_media: bool, code: str | None, trusts_co
         tokenizer = getattr(made, "tokenizer", made)
         splits = bool(getattr(tokenizer, "split_special_tokens", False))
         special = _special_tokens(tokenizer)
-        return Loaded(bare_tokenizer(made), special, _limit(made), doubt, splits)
+        return Loaded(bare_tokenizer(made), special, _limit(made), splits)
 
 
 def _video_settings(processor: Any, name: str) -> dict[str, Any] | None:

@@ -34,8 +34,7 @@ def change_settings(
         SourceError: a file of the folder is broken.
     """
     made = Stated(stated.folder, deepcopy(stated.files))
-    tokenizer_config = read_json(made.folder / "tokenizer_config.json")
-    family = find_family(made.processor_class(tokenizer_config), made.of("images"))
+    family = _family_of(made)
     if family is None:
         raise OptionError(
             f"settings are taken for families of packidx's own, and {made.folder} is of none: load "
@@ -44,48 +43,46 @@ def change_settings(
     known = {part: _known(family, part, made) for part in (*MEMBERS, OWN)}
     names: dict[str, Any] = {}
     keywords: dict[str, dict[str, Any]] = {}
-    for part, settings in _by_part(given, family.older_names).items():
+    for part, path, value in _flat(given, family.older_names):
+        if (full := _full(part, path)) in names:
+            raise OptionError(f"processor setting {full} is given twice")
         if part in ("images", "videos") and made.place("videos") == made.place("images"):
             made.files[FILES[2]] = deepcopy(made.of("images"))
-        keywords[part] = _changes(part, settings, known)
-        made.of(part).update(keywords[part])
-        names |= {_full(part, path): value for path, value in settings.items()}
+        own = keywords.setdefault(part, {})
+        name, changed = _changed(part, path, value, own, known)
+        own[name] = made.of(part)[name] = changed
+        names[full] = value
     return made, names, keywords
+
+
+def _family_of(stated: Stated) -> Family | None:
+    tokenizer_config = read_json(stated.folder / "tokenizer_config.json")
+    return find_family(stated.processor_class(tokenizer_config), stated.of("images"))
 
 
 def _full(part: str, path: str) -> str:
     return path if part == OWN else f"{part}.{path}"
 
 
-def _by_part(given: Given, older_names: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Settings of each part, under the one name that each has.
+def _flat(given: Given, older_names: Collection[str]) -> Iterator[tuple[str, str, Any]]:
+    """Yield part, name and value of each setting, under the one name that each has.
 
     Raises:
-        OptionError: one is given twice, or a part without a setting.
+        OptionError: a part is given without a setting.
     """
-    by_part: dict[str, dict[str, Any]] = {}
     for key, value in given.items():
-        part, _, name = key.partition(".")
+        part, _, path = key.partition(".")
         if part not in MEMBERS and part != OWN:
-            part, name = OWN, key
-        if not name and not isinstance(value, Mapping):
+            part, path = OWN, key
+        if not path and not isinstance(value, Mapping):
             raise OptionError(f"processor setting {key}: write {key}.NAME=VALUE")
-        settings = by_part.setdefault(part, {})
-        for path, each in _spelled({name: value} if name else value, part in older_names):
-            if path in settings:
-                raise OptionError(f"processor setting {part}.{path} is given twice")
-            settings[path] = each
-    return by_part
-
-
-def _spelled(settings: Mapping[str, Any], older_names: bool) -> Iterator[tuple[str, Any]]:
-    for path, value in settings.items():
-        if older_names and path == "size" and isinstance(value, Mapping):
-            yield from _spelled({f"size.{key}": value[key] for key in value}, older_names)
-        elif older_names and path.startswith("size."):
-            yield EDGES.get(path.partition(".")[2], path), value
-        else:
-            yield path, value
+        for name, each in ({path: value} if path else value).items():
+            if part not in older_names:
+                yield part, name, each
+            elif name == "size" and isinstance(each, Mapping):
+                yield from ((part, EDGES.get(edge, f"size.{edge}"), each[edge]) for edge in each)
+            else:
+                yield part, EDGES.get(name.removeprefix("size."), name), each
 
 
 Known = tuple[Collection[str], Mapping[str, Any]]
@@ -109,30 +106,34 @@ def _known(family: Family, part: str, stated: Stated) -> Known:
     return names, now
 
 
-def _changes(part: str, settings: Mapping[str, Any], known: Mapping[str, Known]) -> dict[str, Any]:
-    """A part's settings that change, whole.
+def _changed(
+    part: str, path: str, value: Any, own: Mapping[str, Any], known: Mapping[str, Known]
+) -> tuple[str, Any]:
+    """Return the name and the whole value of a setting that changes.
+
+    Args:
+        part, path, value: as of `_flat`.
+        own: what changed in this part before.
+        known: of each part.
 
     Raises:
         OptionError: as `change_settings`.
     """
     names, now = known.get(part, ((), {}))
-    changes: dict[str, Any] = {}
-    for path, value in settings.items():
-        label, (name, _, key) = f"processor setting {_full(part, path)}", path.partition(".")
-        before: Any = changes.get(name, now.get(name))
-        if name not in names:
-            every = [_full(each, own) for each in known for own in sorted(known[each][0])]
-            near = [own for own in every if own.rpartition(".")[2] == name]
-            near += get_close_matches(_full(part, path), every, 4)
-            listed = ", ".join(dict.fromkeys(near or every))
-            raise OptionError(f"{label} does not exist; it may be one of {listed}")
-        if key and (not isinstance(before, Mapping) or key not in before):
-            raise OptionError(f"{label}: {name} is {json.dumps(before)}, give it as a whole")
-        wanted = wanted_type(key or name, value, before[key] if key else now.get(name))
-        if wanted is not None:
-            raise OptionError(f"{label} is {value!r}: give {wanted}")
-        changes[name] = {**before, key: value} if key else value
-    return changes
+    label, (name, _, key) = f"processor setting {_full(part, path)}", path.partition(".")
+    before: Any = own.get(name, now.get(name))
+    if name not in names:
+        every = [_full(each, other) for each in known for other in sorted(known[each][0])]
+        near = [other for other in every if other.rpartition(".")[2] == name]
+        near += get_close_matches(_full(part, path), every, 4)
+        listed = ", ".join(dict.fromkeys(near or every))
+        raise OptionError(f"{label} does not exist; it may be one of {listed}")
+    if key and (not isinstance(before, Mapping) or key not in before):
+        raise OptionError(f"{label}: {name} is {json.dumps(before)}, give it as a whole")
+    wanted = wanted_type(key or name, value, before[key] if key else now.get(name))
+    if wanted is not None:
+        raise OptionError(f"{label} is {value!r}: give {wanted}")
+    return name, {**before, key: value} if key else value
 
 
 def wanted_type(name: str, value: Any, now: Any) -> str | None:
@@ -169,8 +170,7 @@ def check_stated(stated: Stated) -> None:
     Raises:
         SourceError: one is of another type; the message names file and setting.
     """
-    tokenizer_config = read_json(stated.folder / "tokenizer_config.json")
-    family = find_family(stated.processor_class(tokenizer_config), stated.of("images"))
+    family = _family_of(stated)
     if family is None:
         return
     images = {**CLIP_DEFAULTS, **family.image_defaults}

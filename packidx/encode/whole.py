@@ -14,31 +14,22 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from packidx.encode.blanks import BlankVideo
-from packidx.encode.imports import import_torch
 from packidx.encode.media import Opened, metadata_of, opened
 from packidx.errors import OptionError, PackidxError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
-
-if TYPE_CHECKING:
-    import torch
 
 ARGUMENTS = {"image": "images", "video": "videos", "audio": "audio"}
 """A processor's names of media, by kind."""
 
 _TENSORS = ("pt", None)
 """Some need tensors (`Ovis2Processor`), some cannot make one of all (`PerceptionLMProcessor`)."""
-_OURS = frozenset(("input_ids", "labels", "position_ids", "attention_mask"))
-"""What the sample has from us, or does not need: nothing is masked in one that is not padded."""
-_OF_TILES = {"PerceptionLMProcessor": ("pixel_values", "pixel_values_videos")}
-"""What models look at as tiles, whichever medium they are of: as [tiles, 1, …], their numbers may
-differ from medium to medium, and from sample to sample."""
 
 
 class NotBuilt(PackidxError):
@@ -216,38 +207,6 @@ def _ended(sample: Mapping[str, Any], end_of_text: int | None) -> Mapping[str, A
 def ids_of(sample: Mapping[str, Any]) -> list[int]:
     """The sample's token ids."""
     return [int(ident) for ident in np.asarray(sample["input_ids"]).reshape(-1)]
-
-
-def tensors_of(built: Mapping[str, Any], name: str) -> dict[str, torch.Tensor]:
-    """Return what a model takes of a sample besides what is ours.
-
-    Args:
-        name: the processor's class.
-
-    Raises:
-        NotBuilt: something of it is not one tensor.
-    """
-    tensors = {}
-    for key, value in built.items():
-        if key not in _OURS and value is not None:
-            if key in _OF_TILES.get(name, ()):
-                value = import_torch().cat(list(value))[:, None]
-            tensors[key] = _tensor(key, value)
-    return tensors
-
-
-def _tensor(name: str, value: Any) -> torch.Tensor:
-    """One of the processor's outputs; some are lists, of numbers or of a tensor for each medium."""
-    library = import_torch()
-    try:
-        if isinstance(value, list) and value and isinstance(value[0], library.Tensor):
-            tensor: torch.Tensor = library.stack(value)
-        else:
-            tensor = library.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise NotBuilt(f"it gives {name} as no one tensor: {reason}") from error
-    return tensor
 
 
 def bare_tokenizer(processor: Any) -> Tokenizer:

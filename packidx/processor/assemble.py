@@ -28,8 +28,6 @@ class Loaded:
     """By the names that templates have for them."""
     limit: int | None = None
     """Number of tokens at which the processor truncates samples."""
-    doubt: str | None = None
-    """Why training may have another tokenizer."""
     splits_special: bool = False
     """As of `ProcessorFiles`."""
 
@@ -63,8 +61,6 @@ class ProcessorFiles:
     policy: LabelPolicy = DEFAULT_POLICY
     limit: int | None = None
     """Tokens that the real processor cuts samples at."""
-    doubt: str | None = None
-    """Why training may make other tokens than these files say; None where it does not."""
     trusts_code: bool = False
     """Whether code of the folder is run; False where it has none."""
     code: str | None = None
@@ -265,7 +261,6 @@ def assemble(
         eos_token=special_tokens.get("eos_token"),
         policy=policy,
         limit=loaded.limit,
-        doubt=loaded.doubt,
         splits_special=loaded.splits_special,
         folder=folder,
         trusts_code=trusts_code,

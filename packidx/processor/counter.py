@@ -62,6 +62,8 @@ class ConversationCounter:
         self.text: TextEncoder | None = None
         if files is not None and files.tokenizer is not None and files.template is not None:
             self.text = TextEncoder(files.tokenizer)
+        limit = None if files is None else files.limit
+        self._limit = sys.maxsize if limit is None else limit
 
     def fingerprint(self) -> str | None:
         """The processor's, or None where it cannot build samples (no tokenizer or no template)."""
@@ -200,12 +202,6 @@ class ConversationCounter:
         trained = trained_tokens(batch, self.text, [expanded], runs)
         return np.repeat(batch.ids, repeats), np.repeat(trained, repeats)
 
-    @property
-    def _limit(self) -> int:
-        """Tokens of the longest sample that the real processor builds whole."""
-        limit = None if self.files is None else self.files.limit
-        return sys.maxsize if limit is None else limit
-
     def _encode(self, expanded: Sequence[Expanded]) -> tuple[TokenBatch, FeatureRuns]:
         """The tokens of some texts, and their runs."""
         files, text = self.files, self.text
@@ -297,14 +293,12 @@ def refused(medium: Media, info: MediaInfo | None, files: ProcessorFiles) -> Bad
             continue
         name = f"{medium.kind}s.{'num_frames' if option == 'nframes' else option}"
         is_off = option in _SAMPLING and not settings.get("videos.do_sample_frames")
-        if not is_off and settings.get(name) == value:
-            continue
-        also = " and videos.do_sample_frames=true" if is_off else ""
-        fix = f"set {name}={cut(value)}{also} for all media with --processor-set, or "
-        if option == "nframes" and "videos.fps" in settings or not (is_off or name in settings):
-            fix = ""  # the processor has no such setting
-        fact = "is read by the processor's settings"
-        return unsupported_option(medium.kind, option, value, fact, fix)
+        if is_off or settings.get(name) != value:
+            fix = f"set {name}={cut(value)} for all media with --processor-set, or "
+            fact = "is read by the processor's settings"
+            return unsupported_option(
+                medium.kind, option, value, fact, fix if name in settings else ""
+            )
     return None
 
 

@@ -8,7 +8,7 @@ rendered again with marks around their texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -18,7 +18,7 @@ import jinja2.nodes
 
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template import environment, marks
-from packidx.processor.chat_template.marks import Lost, Shown, Span
+from packidx.processor.chat_template.marks import Lost, Span
 from packidx.processor.chat_template.messages import Form, Message, check_written, names_in
 from packidx.processor.chat_template.placeholders import Documents, Placeholders, any_of
 from packidx.processor.chat_template.spans import Outline, SpanFinder, outline_of
@@ -211,26 +211,16 @@ class ChatTemplate:
         return bool(tags) and any(tag in core for tag in tags for core in outline.cores)
 
     def _marked_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...]:
-        """Return the label spans of a record by marks around its texts, or by blocks and the words
-        around messages alone."""
+        """Return the label spans of a record by marks around its texts."""
         known, text = self._known(conversation), marks.MARKED.sub(marks.STAND_IN, text)
-        render = partial(self._render, by=self._bordered)
-        lost: list[Exception] = []
-        ways: list[Callable[[], Shown]] = [
-            lambda: marks.show(render, known),
-            lambda: marks.show(render, known, blanks=True),
-            lambda: marks.read_marks(render(known), ()),
-        ]
-        for way in ways:
-            try:
-                shown = way()
-                if shown.text == text:
-                    turns = known.turns
-                    return find_spans(shown, turns, self._words, self.policy, self._has_blocks)
-            except (BadRecord, Lost) as error:
-                lost.append(error)
-        why = lost[0] if lost else "it writes other words where texts have marks"
-        raise BadRecord("template", f"the chat template does not show what is trained on: {why}")
+        try:
+            shown = marks.show(partial(self._render, by=self._bordered), known)
+            if shown.text != text:
+                raise Lost("it writes other words where texts have marks")
+            return find_spans(shown, known.turns, self._words, self.policy, self._has_blocks)
+        except (BadRecord, Lost) as error:
+            text = f"the chat template does not show what is trained on: {error}"
+            raise BadRecord("template", text) from error
 
     def _known(self, conversation: Conversation) -> Conversation:
         """Return a record without keys that the template has no name for, and without marks."""

@@ -61,14 +61,12 @@ def show(
     conversation: Conversation,
     *,
     core: str | None = None,
-    blanks: bool = False,
 ) -> Shown:
     """Return a rendering of `conversation` with marks around its texts.
 
     Args:
         render: a conversation as the template writes it, blocks between `BORDERS`.
         core: what the marks hold in place of each text's own core.
-        blanks: texts of white space alone have marks, too, which a template that strips them shows.
 
     Raises:
         Lost: there are too many texts, or the record holds marks.
@@ -76,7 +74,7 @@ def show(
     owners: list[int] = []
 
     def marked(part: str | Media, turn: int) -> str | Media:
-        bare = (part.strip() or (part if blanks else "")) if isinstance(part, str) else ""
+        bare = part.strip() if isinstance(part, str) else ""
         if not isinstance(part, str) or not bare:
             return part
         number = len(owners)
