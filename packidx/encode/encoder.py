@@ -207,7 +207,8 @@ class ProcessorEncoder:
         sample = {key: torch.from_numpy(value) for key, value in arrays.items()}
         if is_given:
             return sample
-        patches = partial(self._image_patches, allocate or _empty)
+        allocate = allocate or (lambda shape, dtype: torch.empty(shape, dtype=dtype))
+        patches = partial(self._image_patches, allocate)
         made = media_tensors(self.files, conversation, media, self._pixel_part, patches)
         if self.pixels != "float32":
             made = {name: self._rounded(name, value) for name, value in made.items()}
@@ -378,11 +379,6 @@ class ProcessorEncoder:
             "labels": np.where(trained, input_ids, IGNORED),
             "position_ids": positions,
         }
-
-
-def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    made: torch.Tensor = import_torch().empty(shape, dtype=dtype)
-    return made
 
 
 def _given(conversation: Conversation) -> dict[str, np.ndarray]:

@@ -140,7 +140,7 @@ def _by_config(
         for kind in classes:
             if kind.config_class is type(each):
                 return rope_index(kind, each, processor, sample)
-    if classes or _has_sections(config):
+    if classes or "mrope_section" in json.dumps(config.to_dict(), default=str):
         raise OptionError(
             f"{name}: the positions of {config.model_type} have several rows, and nothing in this"
             " release of transformers makes them: pass your own encode(record) callable"
@@ -231,10 +231,6 @@ def _configs(config: Any) -> list[Any]:
     return [config, *(deeper for each in inside for deeper in _configs(each))]
 
 
-def _has_sections(config: Any) -> bool:
-    return "mrope_section" in json.dumps(config.to_dict(), default=str)
-
-
 @lru_cache
 def _without_weights(model_class: Any) -> Any:
     """Its vision tower would have this."""
@@ -256,8 +252,12 @@ def arguments(
     given: dict[str, Any] = {**sample, "input_ids": input_ids}
     given["attention_mask"] = torch.ones_like(input_ids)
     if "mm_token_type_ids" in taken:
-        types = sample.get("mm_token_type_ids")
-        types = _types(input_ids, config, processor) if types is None else types
+        types: Any = sample.get("mm_token_type_ids")
+        if types is None and hasattr(processor, "create_mm_token_type_ids"):
+            types = processor.create_mm_token_type_ids(input_ids.tolist())
+        elif types is None:  # 1 on an image's tokens, 2 on a video's, else 0
+            types = input_ids.eq(config.image_token_id).int()
+            types += 2 * input_ids.eq(config.video_token_id).int()
         given["mm_token_type_ids"] = torch.as_tensor(types).reshape(1, -1)
     seconds = next((sample[key] for key in _SECONDS if key in sample), None)
     if seconds is not None:
@@ -265,7 +265,9 @@ def arguments(
     if "audio_seqlens" in taken:
         heard = sample.get("feature_attention_mask")
         given["audio_seqlens"] = None if heard is None else torch.as_tensor(heard).sum(-1)
-        given["use_audio_in_video"] = _sounds_inside(input_ids[0].tolist(), config)
+        ids: list[int] = input_ids[0].tolist()
+        start = config.vision_start_token_id, config.audio_start_token_id
+        given["use_audio_in_video"] = start in zip(ids, ids[1:], strict=False)
     return {name: given[name] for name in taken if given.get(name) is not None}
 
 
@@ -286,19 +288,6 @@ def check_sides(name: str, rows: torch.Tensor, sample: Mapping[str, torch.Tensor
             f"{name} gives this sample's media positions of one dimension: it does not find them;"
             " let the chat template write the markers around them that the checkpoint's own does"
         )
-
-
-def _types(input_ids: torch.Tensor, config: Any, processor: Any) -> Any:
-    """1 on an image's tokens, 2 on a video's, else 0."""
-    if hasattr(processor, "create_mm_token_type_ids"):
-        return processor.create_mm_token_type_ids(input_ids.tolist())
-    return input_ids.eq(config.image_token_id).int() + 2 * input_ids.eq(config.video_token_id).int()
-
-
-def _sounds_inside(ids: Sequence[int], config: Any) -> bool:
-    """Return whether a video's tokens begin with those of its sound."""
-    pair = (config.vision_start_token_id, config.audio_start_token_id)
-    return pair in zip(ids, ids[1:], strict=False)
 
 
 def mrope_positions(

@@ -211,16 +211,20 @@ class ChatTemplate:
         return bool(tags) and any(tag in core for tag in tags for core in outline.cores)
 
     def _marked_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...]:
-        """Return the label spans of a record by marks around its texts."""
+        """Return the label spans of a record by marks around its texts, or by blocks and the words
+        around messages alone."""
         known, text = self._known(conversation), marks.MARKED.sub(marks.STAND_IN, text)
-        try:
-            shown = marks.show(partial(self._render, by=self._bordered), known)
-            if shown.text != text:
-                raise Lost("it writes other words where texts have marks")
-            return find_spans(shown, known.turns, self._words, self.policy, self._has_blocks)
-        except (BadRecord, Lost) as error:
-            text = f"the chat template does not show what is trained on: {error}"
-            raise BadRecord("template", text) from error
+        render = partial(self._render, by=self._bordered)
+        why = "it writes other words where texts have marks"
+        for show in (marks.show, marks.show_unmarked):
+            try:
+                shown = show(render, known)
+                if shown.text == text:
+                    turns = known.turns
+                    return find_spans(shown, turns, self._words, self.policy, self._has_blocks)
+            except (BadRecord, Lost) as error:
+                why = str(error)
+        raise BadRecord("template", f"the chat template does not show what is trained on: {why}")
 
     def _known(self, conversation: Conversation) -> Conversation:
         """Return a record without keys that the template has no name for, and without marks."""

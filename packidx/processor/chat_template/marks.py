@@ -92,6 +92,11 @@ def show(
     return read_marks(render(replace(conversation, turns=tuple(turns))), owners)
 
 
+def show_unmarked(render: Callable[[Conversation], str], conversation: Conversation) -> Shown:
+    """Return a rendering of `conversation` with marks around blocks alone; see `show`."""
+    return read_marks(render(conversation), ())
+
+
 def gaps(render: Callable[[Conversation], str], *turns: Turn) -> list[str]:
     """Return what a template writes before, between and behind the texts of some turns; nothing
     where it does not show them."""
