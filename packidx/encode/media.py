@@ -89,7 +89,9 @@ def opened(
     """
     media = conversation.media
     infos = [info_of(medium) if medium.kind == "video" else None for medium in media]
-    is_stated = [info is not None and _is_stated(info) for info in infos]
+    is_stated = [
+        info is not None and (info.extracted or info.frame_indices is not None) for info in infos
+    ]
     samples = every_frame and not any(is_stated)
     refs, metadata = [], []
     for medium, info, is_own in zip(media, infos, is_stated, strict=True):
@@ -115,11 +117,6 @@ def opened(
         parts = (p if isinstance(p, str) else replace(p, ref=next(left)) for p in turn.parts)
         turns.append(replace(turn, parts=tuple(parts)))
     return Opened(replace(conversation, turns=tuple(turns)), options)
-
-
-def _is_stated(info: MediaInfo) -> bool:
-    """Return whether a record says which frames of a video are used."""
-    return info.extracted or info.frame_indices is not None
 
 
 def decoded_image(medium: Media, processor: Any) -> Any:

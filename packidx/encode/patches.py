@@ -411,13 +411,9 @@ def _kind(image: Image.Image, grid: Sequence[int], side: int, square: int) -> tu
         square: of a token, in pixels.
     """
     is_narrow = min(image.size) < square
-    return image.mode, "transparency" in image.info, is_narrow, _scale(image, grid, side)
-
-
-def _scale(image: Image.Image, grid: Sequence[int], side: int) -> int:
-    """Return whether an image is enlarged (above 0), shrunk, or about as large as it was."""
     ratio = math.prod(grid) * side**2 / (image.width * image.height)
-    return round(2 * math.tanh(math.log2(ratio)))
+    scale = round(2 * math.tanh(math.log2(ratio)))
+    return image.mode, "transparency" in image.info, is_narrow, scale
 
 
 def _every_value() -> Image.Image:

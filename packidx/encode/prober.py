@@ -38,7 +38,10 @@ _LEAST = 5
 _MOST_VALUES = 1 << 27
 """Values of a blank medium; PIL refuses images of not many more pixels."""
 _SHAPES = {
-    "image": [MediaInfo(48, 64), MediaInfo(211, 337), MediaInfo(100, 300), MediaInfo(400, 90)],
+    "image": [
+        MediaInfo(height, width)
+        for height, width in ((48, 64), (211, 337), (100, 300), (400, 90), (1400, 1600))
+    ],
     "video": [
         MediaInfo(48, 64, 9, 10.0),
         MediaInfo(100, 60, 40, 29.97),
@@ -184,7 +187,7 @@ class ProbedMedia(MediaModel):
             return False
         plain = {ident: token for token, ident in plain_tokens(self._tokenizer).items()}
         self._rendered.update(plain[ident] for ident in plain.keys() & {*own})
-        at, others = own.index(place), [ident for ident in plain if ident not in own]
+        at, others = own.index(place), sorted(plain.keys() - {*own})
         if (repeated := max(others, key=real.count, default=None)) is not None:
             self.reserved.update([plain[repeated]] * (real.count(repeated) > 1))
         for first in range(self.overhead + 1):

@@ -1,4 +1,4 @@
-"""The parts of a processor, put together from files or objects."""
+"""`ProcessorFiles`: a processor's tokenizer, template and settings, from files or an object."""
 
 from __future__ import annotations
 
@@ -20,81 +20,80 @@ from packidx.records.conversation import Conversation
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A tokenizer, and what else of it decides a sample's tokens."""
+    """A tokenizer and its settings that decide a sample's tokens."""
 
     tokenizer: Tokenizer | None
     """Neither padding nor truncating."""
     special_tokens: dict[str, str] = field(default_factory=dict)
-    """By the names that templates have for them."""
+    """By their names in templates."""
     limit: int | None = None
     """Number of tokens at which the processor truncates samples."""
     splits_special: bool = False
-    """As of `ProcessorFiles`."""
+    """See `ProcessorFiles`."""
 
 
 DEFAULT_TEMPLATE = "default"
 _TOOL_USE = "tool_use"
-"""A processor never takes this one, but its default."""
-_LONG = ("tokenizer", "template", _TOOL_USE)  # which are told by their digests
+"""Name of the template that tokenizers take for tools; processors take their default one."""
+_LONG = ("tokenizer", "template", _TOOL_USE)  # shown as digests
 _FACTS = (*_LONG, "end_of_text", "limit", "trusts_code")
 
 
 @dataclass
 class ProcessorFiles:
-    """A processor without its code. Any part may be None; picklable."""
+    """Data of a processor, without its code. Any part may be None. Picklable."""
 
     name: str
     tokenizer: Tokenizer | None
-    """Neither padding nor truncating; shared, so not to be changed."""
+    """Neither padding nor truncating. Shared: it must not be changed."""
     template: ChatTemplate | None
     tool_template: ChatTemplate | None
-    """Which a tokenizer takes where tools are given, be they none, if it has one of that name."""
+    """Template of a tokenizer for records with tools, also an empty list; None if it has none."""
     vision: MediaModel | None
     image_settings: dict[str, Any] | None
     video_settings: dict[str, Any] | None
     own_settings: dict[str, Any] = field(default_factory=dict)
-    """Of the processor itself, where they change tokens."""
+    """Settings of the processor itself that change tokens."""
     bos_token: str | None = None
     pad_token: str | None = None
     eos_token: str | None = None
-    """Which ends a document."""
+    """Token that ends a document."""
     policy: LabelPolicy = DEFAULT_POLICY
     limit: int | None = None
-    """Tokens that the real processor cuts samples at."""
+    """Number of tokens at which the real processor truncates samples."""
     trusts_code: bool = False
-    """Whether code of the folder is run; False where it has none."""
+    """True if the folder has code of its own and it is run."""
     code: str | None = None
-    """Digest of that code, if it is known."""
+    """Digest of that code; None if unknown."""
     splits_special: bool = False
-    """True if special tokens in texts are tokenized as other text is."""
+    """True if special tokens in texts are tokenized as plain text."""
     folder: str | None = None
-    """Where the files lie, None for a processor that was given as an object."""
+    """Folder of the files; None for a processor object."""
     family: str | None = None
-    """Name of its `Family`; None where there is no such file."""
+    """Name of its `Family`; None if no family counts it."""
     unknown: str | None = None
-    """Why its media cannot be counted, where it takes some."""
+    """Why its media cannot be counted; None if they can."""
     lacks_package: bool = False
     """True if they cannot be counted because torch, or another package, is not installed."""
     keywords: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Settings that were given, by part, as keywords of the part's class."""
+    """Settings given beside the folder, by part, as keywords of the part's class."""
     overrides: dict[str, Any] = field(default_factory=dict)
-    """Settings that were given in place of the folder's, ``{"images.max_pixels": 602112}``."""
+    """The same settings by their full names: ``{"images.max_pixels": 602112}``."""
     older_names: tuple[str, ...] = ()
-    """Of `Family`."""
+    """See `Family`."""
 
     @property
     def builds_all(self) -> bool:
-        """True if rules do not speak for the tokenizer: every record is built."""
+        """True if every record is built, since the tokenizer has rules of its own."""
         return self.splits_special or self.trusts_code
 
     @property
     def is_probed(self) -> bool:
-        """True if it takes media and is of no family of ours."""
+        """True if it takes media and no family of ours counts it."""
         return self.image_settings is not None and self.family is None
 
     def fingerprint(self) -> str:
-        """Return what must be equal where lengths are counted and where samples are built, as
-        SHA-256."""
+        """Return the SHA-256 that must be equal where lengths are counted and samples are built."""
         return self._fingerprint
 
     @cached_property
@@ -130,7 +129,7 @@ class ProcessorFiles:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """All that the fingerprint is of, by the names that users write; long parts as digests."""
+        """Content of the fingerprint by the names that users write; long parts as digests."""
         content = self._content
         told = {name: content[name] for name in _FACTS if content.get(name) is not None}
         for name in told.keys() & {*_LONG}:
@@ -159,17 +158,17 @@ class ProcessorFiles:
 
     @cached_property
     def end_of_text(self) -> int | None:
-        """Id of the token that ends a document; None where the tokenizer names none."""
+        """Id of the token that ends a document; None if the tokenizer names none."""
         if self.eos_token is None or self.tokenizer is None:
             return None
         ident: int | None = self.tokenizer.token_to_id(self.eos_token)
         return ident
 
     def template_of(self, conversation: Conversation) -> ChatTemplate:
-        """The chat template that a conversation is rendered by."""
+        """Return the chat template that renders a conversation."""
         template = self.template if conversation.tools is None else self.tool_template
         template = template or self.template
-        assert template is not None  # whoever renders has one
+        assert template is not None  # checked where encoders and counters are made
         return template
 
     def adds_special_tokens(self, text: str) -> bool:
@@ -197,13 +196,13 @@ def assemble(
     trusts_code: bool = False,
     unknown: Callable[[ChatTemplate], MediaModel],
 ) -> ProcessorFiles:
-    """Parts, as files or objects give them, put together; the one way to a `ProcessorFiles`.
+    """Make a `ProcessorFiles` of the parts that files or an object give.
 
     Args:
-        templates: by name; without ``default`` it has none.
-        trusts_code: whether there is code of the folder's own, and it is run.
-        unknown: counts the media where no family does, or not with these settings; it gets the
-            template, which knows of no placeholders, and may raise a PackidxError.
+        templates: by name; the one to use is ``default``.
+        trusts_code: True if the folder has code of its own and it is run.
+        unknown: makes the model that counts the media if no family does; it gets the template
+            without placeholders, and may raise a PackidxError.
 
     Raises:
         SourceError: neither the family nor `unknown` counts media with these settings.
