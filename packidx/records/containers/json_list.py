@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO, Any
 
+from packidx.format.terms import COLUMNS
 from packidx.records.containers.base import BrokenFile
 from packidx.records.containers.lines import skip_bom
 
@@ -13,6 +14,8 @@ _HOLDERS = frozenset(
     + ("questions", "records", "rows", "samples")
 )
 """Names under which an object may hold a list of records."""
+_OWN = frozenset(COLUMNS) - {"id"}
+"""Names of what a record says: above the list, one word of text is one too many."""
 
 
 def list_records(file: IO[bytes], holder: str) -> Iterator[Any]:
@@ -60,7 +63,7 @@ def json_kind(file: IO[bytes]) -> tuple[str | None, str]:
                 lists.append(key)
             elif event == "map_key" and depth == 1:
                 key = value
-            elif event == "string" and depth == 1 and " " in value:
+            elif event == "string" and depth == 1 and value and (" " in value or key in _OWN):
                 text = key
             depth += event.startswith("start_") - event.startswith("end_")
     except (ijson.JSONError, UnicodeDecodeError):  # several objects, as a rule

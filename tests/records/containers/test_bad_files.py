@@ -91,6 +91,7 @@ FILES = [
     File("object, two lists", "x.json", lambda: b'{"data": [{}],\n"rows": [{}]}', "holds one object that is neither a record nor a mix"),
     File("object, shared prompt", "x.json", lambda: b'{"system": "Answer in French.",\n"data": ' + whole("json") + b"}", "'system' stands above its records"),
     File("object, tools", "x.json", lambda: b'{"tools": [{"name": "f"}],\n"data": ' + whole("json") + b"}", "holds one object that is neither a record nor a mix"),
+    File("object, a prompt of one word", "x.json", lambda: b'{"system": "Brief.",\n"data": ' + whole("json") + b"}", "'system' stands above its records"),
     File("object, prose", "x.json", lambda: b'{"note": "Be kind.",\n"data": ' + whole("json") + b"}", "'note' stands above its records"),
     File("object, of little to say", "x.json", lambda: b'{"version": "v1.2", "split": "train", "n": 3, "ok": true, "system": "", "meta": {}, "info": {"year": 2014, "note": "VQA, first release."},\n"data": ' + whole("json") + b"}", [None] * 3),
     File("array, a whole character", "x.json", but("json", b"Number 1", b"\\\\ud83d \\ud83d\\ude00"), [None] * 3),
