@@ -88,10 +88,13 @@ _tags = pairs_option(
 )
 _ignore = option(
     "--ignore",
-    "FIELD",
-    "Treat FIELD of the records as if it were not there. Repeat for more.  [default: a record "
-    "with an image, turns or the like in a FIELD that nothing reads is rejected]",
+    "FIELD,…",
+    "Treat these columns, and keys of messages, as if they were not there. Media, prose and "
+    "lists of objects that nothing reads must be named here.",
     multiple=True,
+    callback=lambda _context, _parameter, values: (
+        tuple(",".join(values).split(",")) if values else ()
+    ),
 )
 _delimiter = option(
     "--delimiter",
@@ -146,15 +149,17 @@ def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> 
 
 
 def print_columns(sources: Sequence[Mapping[str, Any]]) -> None:
-    """Per source its columns: used as what, carried, not used, and ignored."""
-    from packidx.records.ledger import by_use
-
-    header = ("columns used as", "carried", "not used", "ignored")
+    """Per source its columns: used, carried along, ignored, and not used."""
     rows = [
-        {"source": source["name"]} | dict(zip(header, by_use(source["columns"] or {}), strict=True))
+        {"source": source["name"]}
+        | {
+            use: ", ".join(name for name, own in sorted(source["columns"].items()) if own == use)
+            for use in ("used", "carried", "ignored", "not used")
+        }
         for source in sources
+        if source["columns"]
     ]
-    print_rows(rows if any(row["ignored"] for row in rows) else _without(rows, "ignored"))
+    print_rows(rows)
 
 
 def _without(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:

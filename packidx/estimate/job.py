@@ -27,7 +27,7 @@ from packidx.format.manifest import (
 from packidx.io import urls
 from packidx.records.containers.base import RecordRange
 from packidx.records.containers.registry import container
-from packidx.records.ledger import merge_columns
+from packidx.records.leftovers import merge_columns
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.references import LIST_KEYS
 from packidx.records.shards import (

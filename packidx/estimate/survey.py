@@ -1,15 +1,16 @@
-"""Decisions on a sample of the data: the engine that tokenizes, the kinds of records that rules
-count, and whether the transform is random."""
+"""Decisions on a sample of the data: its leftovers, the engine that tokenizes, the kinds of records
+that rules count, and whether the transform is random."""
 
 from __future__ import annotations
 
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from packidx.errors import BadRecord, OptionError
+from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.estimate.compare import Compared
 from packidx.estimate.counter import (
     ExaminedRecord,
@@ -21,12 +22,15 @@ from packidx.estimate.job import JobShard
 from packidx.processor.text.gigatoken import LITTLE, NUM_TEXTS, choose_engine
 from packidx.records.containers.base import Record, RecordRange
 from packidx.records.containers.registry import container
+from packidx.records.leftovers import NOT_USED
 from packidx.records.shards import read_records
 from packidx.user_code import Transform
 
 _NUM_RANGES = 16
 _LOOKED_AT = 1024
 """Records of a source that are looked at for its stated columns before it is counted."""
+_NUM_FIRST = 1000
+"""Records of each source that are looked through for leftovers."""
 
 
 class Survey(NamedTuple):
@@ -47,8 +51,10 @@ def survey(counter: RecordCounter, shards: Sequence[JobShard]) -> Survey:
         counter: gets the engine, and the kinds that were compared.
 
     Raises:
-        SourceError: a shard cannot be read.
+        SourceError: a shard cannot be read, or records have leftovers.
     """
+    if counter.encoder is None:
+        _refuse_leftovers(shards, counter.transform)
     text, comparer = counter.counter.text, counter.comparer
     transform = None if counter.transform is None else _Twice(counter.transform)
     if text is None or comparer is None:
@@ -64,6 +70,32 @@ def survey(counter: RecordCounter, shards: Sequence[JobShard]) -> Survey:
     text.fast, record = choose_engine(text.tokenizer, [] if is_little else texts)
     comparer.compared = comparer.close()
     return Survey(record, comparer.compared, transform is not None and transform.is_random)
+
+
+def _refuse_leftovers(shards: Sequence[JobShard], transform: Transform | None) -> None:
+    """Raise a SourceError that names the leftovers of all sources, in their first records."""
+    num_read: Counter[str] = Counter()
+    columns: dict[str, dict[str, str]] = {}
+    change = None if transform is None else transform.apply
+    for shard, part in ((each.context, part) for each in shards for part in each.ranges):
+        room = _NUM_FIRST - num_read[shard.source]
+        uses = columns.setdefault(shard.source, {})
+        if room:
+            place = shard.path, part, shard.container, shard.layout
+            raws = read_records(*place, change, uses)
+            num_read[shard.source] += sum(1 for _ in itertools.islice(raws, room))
+    left = {
+        source: names
+        for source, uses in columns.items()
+        if (names := sorted(name for name, use in uses.items() if use == NOT_USED))
+    }
+    if left:
+        places = "; ".join(f"{source}: {', '.join(names)}" for source, names in left.items())
+        ignored = ",".join(sorted({name for names in left.values() for name in names}))
+        raise SourceError(
+            f"nothing reads these columns or keys ({places}): add --ignore {ignored} to leave them "
+            "out, or see docs/data.md for how to use them"
+        )
 
 
 @dataclass

@@ -38,12 +38,12 @@ from packidx.records.containers.base import RecordRange
 from packidx.records.conversation import Media
 from packidx.records.dialects.parse import parse
 from packidx.records.layout import KNOWN
-from packidx.records.ledger import CARRIED, meaning_of
+from packidx.records.leftovers import CARRIED
 from packidx.records.media.held import media_in
 from packidx.records.media.images import open_image, read_image
 from packidx.records.media.opener import MediaOpener
 from packidx.records.media.paths import MediaRoot, check_folder, check_remote
-from packidx.records.media.references import LIST_KEYS, refs_of
+from packidx.records.media.references import refs_of
 from packidx.records.shards import scan_shards
 from packidx.records.sources.find_shards import find_shards
 from packidx.run import open_workers
@@ -253,7 +253,7 @@ def _carried(
         name: value
         for name, value in kept.items()
         if value not in (None, "") and "://" not in str(value)
-        if media_in(value) is None and meaning_of(name) not in LIST_KEYS
+        if media_in(value) is None
     }
 
 

@@ -6,7 +6,7 @@ a data set's own words; behind it every record has the names that `dialects.pars
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import orjson
@@ -14,8 +14,6 @@ import orjson
 from packidx.errors import BadRecord
 from packidx.format.manifest import Layout
 from packidx.format.terms import COLUMNS, TAGS
-from packidx.records.conversation import SAID
-from packidx.records.media.held import texts_of
 from packidx.records.media.references import TURN_KEYS, turn_key
 
 _KEYS = {"text_tokens": "_text_tokens"}  # a column's key in the record, where it has another name
@@ -79,9 +77,7 @@ def apply(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
 def _renamed(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
     """`record` with the stated names besides its own; what would be taken for a stated column,
     and what is stated to be another one, is left out."""
-    hidden = {name for standard in layout.columns for name in _RIVALS.get(standard, (standard,))}
-    hidden.update(_KEYS.get(standard, standard) for standard in layout.columns)
-    hidden |= layout.stated_columns & KNOWN
+    hidden = hidden_columns(layout)
     renamed = {k: v for k, v in record.items() if k not in hidden}
     for standard, name in layout.columns.items():
         if (value := _stated(record, name)) is not None:
@@ -92,6 +88,23 @@ def _renamed(layout: Layout, record: dict[str, Any]) -> dict[str, Any]:
             text = f"the record has no column {name!r}, which is stated to hold its {standard}"
             raise BadRecord("no_messages", text)
     return renamed
+
+
+def hidden_columns(layout: Layout) -> set[str]:
+    """Return the columns that lose their meaning, since another is stated to have it."""
+    hidden = {name for standard in layout.columns for name in _RIVALS.get(standard, (standard,))}
+    hidden.update(_KEYS.get(standard, standard) for standard in layout.columns)
+    return hidden | layout.stated_columns & KNOWN
+
+
+def own_columns(layout: Layout, names: Collection[str]) -> set[str]:
+    """Return the columns that are stated to hold one of `names`."""
+    stated = {
+        own
+        for standard, own in layout.columns.items()
+        if _KEYS.get(standard, standard) in names or (standard == "query" and "input" in names)
+    }
+    return stated | {name for own in stated for name in own.split(",")}
 
 
 def _retagged(layout: Layout, record: dict[str, Any], left_out: frozenset[str]) -> dict[str, Any]:
@@ -137,8 +150,7 @@ def _turn(
     turn = dict(turn)
     role = turn.pop(named, None)
     said = turn.pop(content, None)
-    texts = [key for key in left_out & turn.keys() if key in SAID or texts_of(turn[key])]
-    for key in ("role", "from", "content", "value", *texts):
+    for key in ("role", "from", "content", "value", *(left_out & turn.keys())):
         turn.pop(key, None)
     stated = roles.get(role, role) if isinstance(role, str) else role
     return {"role": stated, "content": said, **turn}

@@ -28,7 +28,7 @@ from packidx.records.containers.base import (
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container
 from packidx.records.dialects.standard import key_of, standard
-from packidx.records.ledger import Ledger
+from packidx.records.leftovers import LeftoverCheck
 from packidx.records.members import MEMBERS, Members
 from packidx.records.shard_marks import marks_of
 
@@ -64,7 +64,7 @@ def read_records(
     Args:
         change: what a record becomes; what it is called stays what the file's is.
         columns: is given each column and its use, and a record that has in an unused one what
-            training should see is a `BadRecord` (`ledger.Ledger`); None looks at no columns.
+            training should see is a `BadRecord` (`leftovers`); None looks at no columns.
 
     A record that cannot be decoded, or that the layout does not fit, is a `BadRecord` in its place:
     as many come out as the scan counted.
@@ -72,7 +72,7 @@ def read_records(
     Raises:
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
-    ledger = None if columns is None else Ledger(layout, kind, columns)
+    leftovers = None if columns is None else LeftoverCheck(layout, columns)
     for raw in container(kind, layout.delimiter).read(path, record_range):
         if isinstance(raw.data, BadRecord):
             yield raw
@@ -80,7 +80,7 @@ def read_records(
         if change is not None and raw.key is None:
             raw = raw._replace(key=key_of(raw.data, layout) or NAMELESS)
         try:
-            data = named_record(raw, layout, change, ledger)
+            data = named_record(raw, layout, change, leftovers)
         except BadRecord as error:
             yield raw._replace(data=error.with_traceback(None))
         else:
@@ -88,12 +88,15 @@ def read_records(
 
 
 def named_record(
-    raw: Record, layout: Layout, change: Change | None = None, ledger: Ledger | None = None
+    raw: Record,
+    layout: Layout,
+    change: Change | None = None,
+    leftovers: LeftoverCheck | None = None,
 ) -> dict[str, Any]:
     """Return a record in the standard names.
 
     Raises:
-        BadRecord: it cannot be read, the layout does not fit it, or the ledger refuses it.
+        BadRecord: it cannot be read, the layout does not fit it, or it has leftovers.
     """
     if isinstance(raw.data, BadRecord):
         raise raw.data
@@ -101,8 +104,8 @@ def named_record(
     if raw.members is not None:
         changed = {**changed, MEMBERS: Members(raw.key or "", raw.members)}
     named = standard(changed, layout)
-    if ledger is not None:
-        ledger.check(changed)
+    if leftovers is not None:
+        leftovers.check(changed, named)
     return named
 
 

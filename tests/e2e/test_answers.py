@@ -78,7 +78,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "candidates": ({"candidates": ["red", "green"], "answer": "red"}, "unused_column"),
     "answer_choices": ({"answer_choices": ["red", "green"], "answer": "red"}, "unused_column"),
     "possible_answers": ({"possible_answers": ["red", "green"], "answer": "red"}, "unused_column"),
-    "in a cell": ({"choices": "['red', 'green']", "answer": "0"}, "unused_column"),
     "a number beside choices": (
         {**IN_QUESTION, "options": ["red", "green", "blue"], "answer": 1},
         "bad_turn",
@@ -104,12 +103,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         f"another {name}": ({**IN_QUESTION, "answer": "red", name: value}, "bad_turn")
         for name, value in {
             "correct_answer": "blue",
-            "ground_truth": "dark red",
             "gt_answer": "B",
-            "correct_option": "C. blue",
             "gold": ["blue", "green"],
             "response": "blue",
-            "output": "It is not so.",
         }.items()
     },
     **{

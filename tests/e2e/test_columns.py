@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
-from packidx.estimate.summary import check_rejected
+from packidx.errors import SourceError
 from packidx.torch import PackedDataset
 
 
@@ -51,17 +51,13 @@ def test_what_is_stated_is_read_and_what_is_ignored_is_not(
 ) -> None:
     processor = str(processors / "qwen2.5-vl")
     given = {"processor": processor, "workers": 1}
-    refused = estimate_lengths(table, tmp_path / "none", **given, max_rejected=1)
-    assert refused.rejected == {"unused_column": 6}
-    with pytest.raises(Exception, match="all 6 records"):
-        check_rejected(refused.sources, None, str(tmp_path / "none"))
-
+    with pytest.raises(SourceError, match="--ignore image_1,image_2 "):
+        estimate_lengths(table, tmp_path / "none", **given, max_rejected=1)
     said = {"columns": {"images": "image_1,image_2"}, "ignore": ["options"]}
     told = estimate_lengths(table, tmp_path / "l", **given, **said)
     assert told.rejected == {} and told.methods == {"exact": 6}
-    columns = {"id": "id", "topic": "carried", "options": "ignored"}
-    columns |= dict.fromkeys(("image_1", "image_2"), "images")
-    columns |= dict.fromkeys(("question", "answer"), "text")
+    columns = {"topic": "carried", "options": "ignored"}
+    columns |= dict.fromkeys(("id", "image_1", "image_2", "question", "answer"), "used")
     assert told.sources[0]["columns"] == columns
     again = estimate_lengths(table, tmp_path / "l", **given, **said)
     assert again.existed and again.sources == told.sources

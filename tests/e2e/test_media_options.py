@@ -132,7 +132,7 @@ PARTS: list[tuple[Record, str | None]] = [
             *(("end", "1:02"), ("start time", 1.0), ("end_sec", 2), ("clip_start", "2.5s")),
         ]
     ),
-    *(({name: value}, None) for name, value in [("start", 0), ("end", None), ("end", "of it")]),
+    *(({name: value}, None) for name, value in [("start", 0), ("end", None), ("end", "never")]),
     ({"start": 0, "end": 4.0, "duration": 4.0}, None),
 ]
 
@@ -150,17 +150,11 @@ def test_a_part_of_a_video_is_not_the_video(media: Path, tmp_path: Path, process
 
 
 def test_what_is_wrong_is_named(media: Path, tmp_path: Path, processors: Path) -> None:
-    source = {"type": "base64", "media_type": "image/png", "data": "x"}
-    records = [
-        said([{"type": "image", "source": source}, {"type": "text", "text": "What?"}]),
-        {"question": "What?", "reply": "A cat."},
-    ]
     options = ["--processor", str(processors / "qwen2.5-vl")]
-    rows = counted(records, media, tmp_path, *options)
-    assert [error for _, error in rows] == ["unused_column", "no_messages"]
+    rows = counted([{"question": "What?", "reply": "A cat."}], media, tmp_path, *options)
+    assert [error for _, error in rows] == ["no_messages"]
     details = ds.dataset([*map(str, (tmp_path / "l").glob("part-*.parquet"))]).to_table()["detail"]
-    part, answer = details.to_pylist()
-    assert "'source'" in part and "turn 0" in part and "--column response=" in answer
+    assert "--column response=" in details.to_pylist()[0]
 
 
 def test_options_that_equal_the_settings_pass(

@@ -161,35 +161,8 @@ UNWRITTEN: list[tuple[str, dict[str, Any], str | None]] = [
     ("either", answered(content="", tool_calls=OPENAI), None),
     ("either", answered(**HI, tool_calls=OPENAI), "tool_calls"),
     ("either", {**answered(**HI), "tools": TOOLS}, "tools"),
-    *(
-        ("plain", answered(**HI, **{key: value}), key)
-        for key, value in [
-            *(
-                ("rationale", "It is so."),
-                ("chain_of_thought", "First, look."),
-                ("x", ["So be it."]),
-            ),
-            *(("tool_plan", "I will look."), ("reasoning_details", [{"text": "It is so."}])),
-        ]
-    ),
-    ("plain", answered(content="", refusal="I cannot help."), "refusal"),
-    *(
-        ("plain", answered(**HI, **{key: value}), None)
-        for key, value in [
-            *(("model", "Some Model"), ("created", "2024-01-01 10:00:00"), ("lang", "en")),
-            *(("rationale", ""), ("logprobs", [0.5]), ("name", "The Bot"), ("refusal", None)),
-        ]
-    ),
-    (
-        "plain",
-        {
-            "messages": [
-                {**HI, "role": "user", "note": "It is so."},
-                *answered(**HI)["messages"][1:],
-            ]
-        },
-        None,
-    ),
+    ("plain", answered(**HI, tool_plan="I will look."), "tool_plan"),
+    ("plain", answered(**HI, name="The Bot"), None),
     ("plain", answered(content=None, function_call=CALLS[0]), "tool_calls"),
     ("qwen3", answered(content=None, function_call=CALLS[0]), None),
     ("first_system", mid_system("Be terse."), "system"),
@@ -258,16 +231,6 @@ FLAGS: list[tuple[str, Any, bool | None]] = [  # whether the first answer is tra
     *((key, 1, True) for key in ("train_on_turn", "is_train", "compute_loss", "trainable")),
     *(("loss_scale", 0, False), ("loss_scale", 1.0, True), ("loss_scale", 0.5, None)),
     *(("learn", False, False), ("train_on_turn", "false", None), ("weight", [1, 0], None)),
-    *(("mask", True, None), ("mask", False, None), ("mask", None, True), ("masked", 1, None)),
-    *(("loss_mask", 0, None), ("loss_mask", [0, 1], None), ("loss_mask", [], True)),
-    *(("ignore_loss", True, None), ("no_loss", 1, None), ("label", False, None)),
-    ("train_detail", [{"begin_offset": 0, "end_offset": 1, "train": False}], None),
-    *((key, False, None) for key in ("should_train", "use_loss", "loss_flag", "supervise")),
-    *((key, 1, None) for key in ("train_mask", "exclude_from_loss", "is_target", "no_train")),
-    *(("ignore", True, None), ("skip", 1, None), ("masks", [0, 1], None), ("skip", False, True)),
-    *(("train_id", 1, True), ("split", "train", True), ("train_loss", 0.3, True)),
-    *(("exclude_from_loss", False, True), ("mask_kind", "box", True), ("train_split", 0, True)),
-    *(("train_detail", [], True), ("train_detail", None, True), ("label", "polite", True)),
 ]
 OF_RECORD: list[tuple[str, Any, bool]] = [
     *(("loss_mask", [0, 1, 0, 1], False), ("train_on_inputs", True, False)),
@@ -291,7 +254,7 @@ def test_loss_flags_are_obeyed_or_rejected(
     asked = {"role": "user", "content": "Why?"}
     records = [{"messages": [asked, {**one, key: value}, asked, two]} for key, value, _ in FLAGS]
     records += [{"messages": [asked, one, asked, two], key: value} for key, value, _ in OF_RECORD]
-    records += [{"messages": [{**asked, "train_on_turn": False, "mask": True}, one, asked, two]}]
+    records += [{"messages": [{**asked, "train_on_turn": False}, one, asked, two]}]
     outcomes = read_back(records, tokenizer("plain"), tmp_path)
     both = f"One.{END}Two.{END}"
     wanted = {True: both, False: f"Two.{END}", None: None}

@@ -26,7 +26,7 @@ import numpy as np
 import orjson
 
 from packidx.errors import BadRecord
-from packidx.records.conversation import Conversation, Media, Turn
+from packidx.records.conversation import SAID, Conversation, Media, Turn
 from packidx.records.dialects.questions import QUESTIONS, question_turns
 from packidx.records.dialects.sides import OF_PREFERENCES, refuse_preferences
 from packidx.records.dialects.standard import is_document, may_hold_media, plain_document
@@ -77,16 +77,6 @@ _TRAIN_KEYS = frozenset(
     + ("is_train", "is_trained", "compute_loss", "calculate_loss", "trainable", "train_on")
 )
 """Keys of a message whose 1 or true says that it is trained on."""
-_UNCLEAR_KEYS = frozenset(
-    ("mask", "masked", "is_masked", "loss_mask", "ignore_loss", "no_loss", "skip_loss", "weights")
-    + ("train_detail", "train_details", "label", "loss_weights", "token_weights")
-)
-"""Keys of a message that say of its loss what differs from trainer to trainer, or is of a part."""
-_LIKE_FLAGS = re.compile(
-    r"(?!.*_(?:id|idx|index|step|set|split)s?$)(?:\w+_)?(?:loss|train|supervise[ds]?|mask(?:ed|s)?)"
-    r"(?:_\w+)?|ignored?|skip(?:ped)?|exclude\w*_loss|is_target"
-)
-"""Further keys of a message that are flags of its loss, where their values are flags."""
 _NO_FLAG, _ANY = "none", "any"
 _FLAGS = (
     (True, r"is_train|trainable|compute_loss|loss_scale|loss_weight"),
@@ -98,6 +88,8 @@ _FLAGS = (
 """Columns that say what of a record is trained on, and the value that changes nothing; or those
 that say it where they have flags or name a role."""
 _TURN_OWN_KEYS = frozenset(("role", "from", "content", "value")) | _TRAIN_KEYS
+MESSAGE_KEYS = _TURN_OWN_KEYS | {"name", "id", "tool_call_id", "tool_plan", *SAID}
+"""Keys of a message that are read."""
 _PLACEHOLDER, _TWICE = (re.compile(p) for p in ("<(image|video|audio)>", "<<(image|video|audio)>>"))
 _SHOWN = "image|img|pic|picture|photo|video|vid|frame|vision|media|audio|sound|speech"
 _NUMBERED = r"[-_ :#]?\d+"
@@ -115,8 +107,6 @@ _TEMPLATED = re.compile(
     rf"(?<![\w$\\}}{{])(?:\{{\{{? *{_WORD} *\}}|%{_WORD}%|__{_WORD}__|\${_WORD}\$)", re.IGNORECASE
 )
 """Placeholders that prompt templates write for a medium."""
-_ELSEWHERE = frozenset(("source", "src", "file", "file_id", "uri", "content"))
-"""Keys under which other tools' parts have a medium."""
 _END = re.compile(
     r"(?:(?:video|clip)_)?(?:start|end|begin)(?:[_ ]?(?:time(?:stamp)?|s(?:ec\w*)?))?"
 )
@@ -238,14 +228,8 @@ def _turn(turn: Any, number: int, lists: MediaLists) -> Turn:
         return Turn(role, _split(content, lists))
     extra = {key: value for key, value in turn.items() if key not in _TURN_OWN_KEYS}
     train = None if _TRAIN_KEYS.isdisjoint(turn) else _train(turn, number)
-    for key in turn.keys() - _TURN_OWN_KEYS:
-        if key in _UNCLEAR_KEYS or (_LIKE_FLAGS.fullmatch(key) and _is_flags(turn[key])):
-            _refuse_unclear(key, turn[key], number, role)
     if stated in _CALL_ROLES:
         content, extra = "", {"tool_calls": _calls(content, number), **extra}
-    for key in extra.keys() - _CALLS:
-        if (kind := media_in(extra[key])) is not None:
-            raise unread(f"{key!r} of turn {number}", kind)
     if content is None:
         if extra.get("function_call") and not extra.get("tool_calls"):
             extra["tool_calls"] = _calls(extra.pop("function_call"), number)
@@ -270,19 +254,6 @@ def _train(turn: Mapping[str, Any], number: int) -> bool | None:
     if len({bool(value) for value in stated.values()}) > 1:
         raise BadRecord("bad_turn", f"turn {number} has {cut(stated)}: they contradict each other")
     return next((bool(value) for value in stated.values()), None)
-
-
-def _refuse_unclear(key: str, value: Any, number: int, role: str) -> None:
-    """Raise a BadRecord if a loss flag of a message is ambiguous."""
-    is_flag = type(value) in (bool, int, float) and value in (0, 1)
-    if value in (None, "", [], {}) and not is_flag:
-        return
-    is_off = is_flag and not value and key.startswith(("ignore", "skip", "exclude"))
-    if is_off and key not in _UNCLEAR_KEYS:
-        return
-    if (role == "assistant" or not is_flag) and (is_flag or key != "label"):
-        text = f"{key!r} of turn {number} is {cut(value)}, and trainers differ in what it means"
-        raise BadRecord("bad_turn", f"{text}: say it as 'train', true or false, in a --transform")
 
 
 def _refuse_flags(record: Mapping[str, Any]) -> None:
@@ -359,9 +330,6 @@ def _part(part: Any, number: int, lists: MediaLists) -> Parts:
         return _split(text, lists) if text else (text,)
     if kind is not None:
         medium = medium_of(kind, part)
-        for key in _ELSEWHERE & part.keys() if medium.ref is None else ():
-            text = f"a part of turn {number} has {key!r}, which is not read: name its {kind} under"
-            raise BadRecord(UNUSED, f"{text} {kind!r} with a --transform")
         return (lists.next(kind) if medium.ref is None else lists.own(medium),)
     raise BadRecord("bad_turn", f"turn {number} has a content part {_unknown_part(part)}")
 

@@ -82,9 +82,8 @@ def question_turns(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     Raises:
         BadRecord: ``bad_turn``, a text is none.
     """
-    for question, addition, answer in _FORMS:
-        if record.get(question) is None or record.get(answer) is None:
-            continue
+    if (form := question_form(record)) is not None:
+        question, addition, answer = form
         if (turns := _trl(record[question], record[answer])) is not None:
             return turns
         texts = [record[question]] + ([record.get(addition)] if addition else [])
@@ -94,13 +93,24 @@ def question_turns(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         _refuse_others(record, asked, answer, said)
         _refuse_verdicts(record, answer, said)
         return _history(record.get("history")) + _pair(asked, said)
-    has_media = any(media_entries(record, kind)[1] for kind in LIST_KEYS)
-    for key in CAPTIONS:
-        if has_media and record.get(key) is not None:
-            said = _said(record[key], key)
-            _refuse_verdicts(record, key, said)
-            return _pair("", said)
+    if (key := caption_column(record)) is not None:
+        said = _said(record[key], key)
+        _refuse_verdicts(record, key, said)
+        return _pair("", said)
     return None
+
+
+def question_form(record: Mapping[str, Any]) -> tuple[str, str | None, str] | None:
+    """Return the columns of a record's question, of what stands beside it, and of its answer."""
+    has = (form for form in _FORMS if record.get(form[0]) is not None)
+    return next((form for form in has if record.get(form[2]) is not None), None)
+
+
+def caption_column(record: Mapping[str, Any]) -> str | None:
+    """Return the column of the caption of a record's media; None if it has no media."""
+    if not any(media_entries(record, kind)[1] for kind in LIST_KEYS):
+        return None
+    return next((key for key in CAPTIONS if record.get(key) is not None), None)
 
 
 def _pair(asked: str, said: str) -> list[dict[str, Any]]:

@@ -65,8 +65,14 @@ _NAMES = frozenset((*_BYTES, *_URLS, *_FILES))
 _MEDIA_COLUMNS = frozenset(
     (*(key for keys in LIST_KEYS.values() for key in keys), *_BYTES, *_FILES)
 )  # that say that a data set's records have media, even where one of them is empty
+MEDIA_COLUMNS = frozenset((*_BYTES, *_FILES))
+"""Columns of media, or of their files beside a table of metadata."""
+ORIGIN_COLUMNS = _URLS
+"""Columns that say where the medium of a caption is from."""
 _LISTED = ("media_files", "name")  # columns of the files of LoongForge's texts
 _KINDS = ("media_type", "media")
+COLUMNS_OF_TEXTS = frozenset(("texts", "text_list", "image_info", *_LISTED, *_KINDS))
+"""Columns of the dialects in `_DIALECTS`."""
 
 
 _PLACES = frozenset(
@@ -181,7 +187,8 @@ def _with_members(record: dict[str, Any], stated: frozenset[str] | None = None) 
     located = {name: value for name, value in record.items() if name != MEMBERS}
     if not isinstance(sample, Members):
         return located
-    find = _finder(sample)
+    found: set[str] = set()
+    find = _finder(sample, found)
     named = False
 
     def place(_: str, entry: Any, is_part: bool) -> Any:
@@ -191,17 +198,29 @@ def _with_members(record: dict[str, Any], stated: frozenset[str] | None = None) 
         return _located(entry, find)
 
     located = map_media(located, place)
-    return located if named or stated == frozenset() else _inferred(located, sample, stated)
+    if stated == frozenset():
+        return located
+    if not named:
+        return _inferred(located, sample, stated)
+    left = [name for name in sample.files.keys() - found if kind_of_name(name) is not None]
+    if left:
+        names = ",".join(sorted(name[len(sample.key) + 1 :] for name in left))
+        text = f"the record names other media than {names}: --ignore {names} leaves them out"
+        raise BadRecord(UNUSED, text)
+    return located
 
 
-def _finder(sample: Members) -> Find:
+def _finder(sample: Members, found: set[str]) -> Find:
+    """Return a sample's files by name; those that are asked for are added to `found`."""
+
     extensions = {name[len(sample.key) + 1 :].lower(): name for name in sample.files}
 
     def find(name: str) -> bytes | Extent | None:
-        content = sample.files.get(name)
-        if content is None and (full := extensions.get(name.lower())) is not None:
-            content = sample.files[full]
-        return content
+        full = name if name in sample.files else extensions.get(name.lower())
+        if full is None:
+            return None
+        found.add(full)
+        return sample.files[full]
 
     return find
 

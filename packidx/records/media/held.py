@@ -1,4 +1,4 @@
-"""What a value holds that a model could be shown: media, by names or first bytes, and turns.
+"""What a value holds that a model could be shown: media, by names or first bytes, and prose.
 
 Nobody has to know a data set for it: what a column is called says nothing here.
 """
@@ -6,11 +6,12 @@ Nobody has to know a data set for it: what a column is called says nothing here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
 
+from packidx.io.ranges import Extent
 from packidx.records.media.references import (
     BASE64,
     OBJECT,
@@ -78,12 +79,9 @@ _MAX_NAME = 2048
 _MAX_DEPTH = 8
 NUMBERS = frozenset((int, float, bool, type(None)))
 
-SPEAKERS = frozenset(("role", "from", "speaker", "sender", "author", "who"))
-"""Names of keys that say who speaks."""
-_SAID = frozenset(
-    ("question", "answer", "user", "assistant", "human", "gpt", "bot", "q", "a")
-    + ("prompt", "response", "instruction", "output", "query", "completion", "reply")
-)
+_ARTICLES = {"image": "an image", "video": "a video", "audio": "a sound"}
+_BETWEEN_WORDS = re.compile(r"[^\W\d]\S*\s+\S|\S\s+[^\W\d]")
+_LONG_WORD = 20
 
 
 def kind_of_name(name: str) -> str | None:
@@ -170,58 +168,26 @@ def texts_of(value: Any, depth: int = 0) -> list[str]:
     return [text for item in _items(value, depth) for text in texts_of(item, depth + 1)]
 
 
-def turns_in(value: Any, depth: int = 0) -> list[Any] | None:
-    """The turns of a talk, or its questions and answers, that a value holds; None where it holds
-    none. They are objects, or pairs of texts, and may be JSON in a text."""
+def content_in(value: Any, depth: int = 0) -> str | None:
+    """Return what a value holds that a model could be shown, in words: media, prose, objects; None
+    for numbers, ids, single words and the like."""
     if isinstance(value, str):
-        inner = _json(value)
-        return None if inner is None else turns_in(inner, depth + 1)
-    if isinstance(value, list | tuple) and value:
-        if all(isinstance(item, OBJECT) for item in value) and _are_turns(value):
-            return list(value)
-        if all(isinstance(item, list | tuple) and _are_texts(item) for item in value):
-            return list(value)
-    if isinstance(value, OBJECT):
-        lists = [item for item in value.values() if isinstance(item, list | tuple) and item]
-        if len(lists) == len(value) > 1 and len({*map(len, lists)}) == 1:  # as `datasets` had it
-            rows = [dict(zip(value, row, strict=True)) for row in zip(*lists, strict=True)]
-            if _are_turns(rows):
-                return rows
-    inside = (turns_in(item, depth + 1) for item in _items(value, depth))
-    return next((turns for turns in inside if turns), None)
+        kind = media_in(value, depth)
+        if kind is None:
+            return "text" if is_prose(value) else None
+        return _ARTICLES[kind]
+    if isinstance(value, bytes | Extent) or (isinstance(value, OBJECT) and value.get("bytes")):
+        return _ARTICLES.get(media_in(value) or "", "bytes")
+    if is_opened(value) or is_video(value) or is_sound(value):
+        return _ARTICLES[str(media_in(value))]
+    inside = (content_in(item, depth + 1) for item in _items(value, depth))
+    is_list = isinstance(value, list | tuple) and any(isinstance(item, OBJECT) for item in value)
+    return next(filter(None, inside), "objects" if is_list else None)
 
 
-def _are_texts(item: Sequence[Any]) -> bool:
-    return len(item) == 2 and all(isinstance(text, str) for text in item)
-
-
-def _are_turns(items: Sequence[Any]) -> bool:
-    """Return whether each of some objects says who speaks and what, or asks and answers."""
-    names = {name for name in items[0] if all(name in item for item in items)}
-    texts = {name for name in names if all(isinstance(item[name], str) for item in items)}
-    if len({name for name in texts if name.lower() in _SAID}) > 1:
-        return True
-    for role in texts:
-        words = [item[role] for item in items]
-        repeats = len(items) > 1 and len({*words}) <= max(2, min(5, len(items) - 1))
-        short = max(map(len, words)) <= 30 and not any(word.isdigit() for word in words)
-        others = [n for n in names - {role} if isinstance(items[0][n], str | list | tuple)]
-        if others and short and (role.lower() in SPEAKERS or (repeats and len(texts) > 1)):
-            return True
-    return False
-
-
-def said_in(turns: Sequence[Any]) -> list[str]:
-    """Return what turns say, without who says it: the texts of the key that has most of them."""
-    lengths: dict[str, int] = {}
-    for turn in turns:
-        for name, item in turn.items() if isinstance(turn, OBJECT) else ():
-            lengths[name] = lengths.get(name, 0) + sum(map(len, texts_of(item)))
-    told = {n for n, size in lengths.items() if size and n.lower() not in SPEAKERS}
-    asked = {name for name in told if name.lower() in _SAID}
-    keys = asked if len(asked) > 1 else {max(told, key=lambda name: lengths[name], default="")}
-    said = [
-        [item for name, item in turn.items() if name in keys] if isinstance(turn, OBJECT) else turn
-        for turn in turns
-    ]
-    return texts_of(said)
+def is_prose(text: str) -> bool:
+    """Return True for texts with white space between words, JSON, and long ones that are not ASCII:
+    Chinese has no spaces."""
+    if text.startswith(("{", "[{", '["')):
+        return len(text) > 2
+    return bool(_BETWEEN_WORDS.search(text)) or (len(text) > _LONG_WORD and not text.isascii())

@@ -50,6 +50,15 @@ _REQUESTS = {
     "audio": (*_CUTS, "audio_start", "audio_end", "offset"),
 }
 """Keys by which an object asks for other sides, other frames or a part of its medium."""
+_FACTS = (
+    *("height", "width", "n_tokens", "num_frames", "nframes", "total_frames", "fps", "sample_fps"),
+    *("frame_indices", "num_samples", "sampling_rate", "duration", "raw_fps"),
+)
+PART_KEYS = frozenset(
+    ("type", "text", "frames", "format", *REFERENCE_KEYS, *_FACTS)
+    + tuple(name for names in _REQUESTS.values() for name in names)
+)
+"""Keys of content parts and of entries of media lists that are read."""
 _MAX_PIXELS_PER_SIDE = 10_000_000  # far over any image; keeps products of sides within int64
 _MAX_FRAMES = 2**31 - 1
 _MAX_SAMPLES, _MAX_RATE = 2**40, 10_000_000
