@@ -26,7 +26,7 @@ from packidx.processor.folder import (
     Given,
     Stated,
     fetch,
-    has_own_code,
+    own_code,
     read_json,
     read_templates,
 )
@@ -66,11 +66,12 @@ def load_processor(
     # The first of these, for a processor that takes videos or sound alone.
     image = stated.of("images") or stated.of("videos") or stated.of("audio")
     image = image or own.get("audio_processor") or {}
-    trusts_code = trust_remote_code and has_own_code(folder, stated)
+    code = own_code(folder, stated)
+    trusts_code = trust_remote_code and code is not None
     templates = read_templates(folder, own)
     files = assemble(
         name=name,
-        loaded=_load_tokenizer(folder, bool(image), trusts_code),
+        loaded=_load_tokenizer(folder, bool(image), code, trusts_code),
         templates=templates,
         processor_class=stated.processor_class(read_json(folder / "tokenizer_config.json")),
         image_settings=image or None,
@@ -176,7 +177,7 @@ def _cut(processor: Any, limit: int) -> int | None:
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken", "tekken.json")
 
 
-def _load_tokenizer(folder: Path, takes_media: bool, trusts_code: bool) -> Loaded:
+def _load_tokenizer(folder: Path, takes_media: bool, code: str | None, trusts_code: bool) -> Loaded:
     """Load the tokenizer that training has.
 
     Raises:
@@ -185,6 +186,9 @@ def _load_tokenizer(folder: Path, takes_media: bool, trusts_code: bool) -> Loade
     """
     if not any(any(folder.glob(name)) for name in _VOCABULARIES):
         return Loaded(None)  # transformers would make up an empty one
+    doubt = None
+    if code is not None and not trusts_code:
+        doubt = f"{code} names code of its own (auto_map): run it with --trust-remote-code"
     made = None
     with quiet():
         if takes_media:  # torch may be missing for the processor, and not for its tokenizer
@@ -199,7 +203,7 @@ def _load_tokenizer(folder: Path, takes_media: bool, trusts_code: bool) -> Loade
         tokenizer = getattr(made, "tokenizer", made)
         splits = bool(getattr(tokenizer, "split_special_tokens", False))
         special = _special_tokens(tokenizer)
-        return Loaded(bare_tokenizer(made), special, _limit(made), splits)
+        return Loaded(bare_tokenizer(made), special, _limit(made), doubt, splits)
 
 
 def _video_settings(processor: Any, name: str) -> dict[str, Any] | None:

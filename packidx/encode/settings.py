@@ -16,6 +16,15 @@ from packidx.processor.folder import FILES, MEMBERS, OWN, Given, Stated, read_js
 
 _SIZES = ("size", "crop_size", "pad_size", "max_image_size")
 _MAY_BE_0 = ("num_additional_image_tokens", "initial_shift", "resample")
+_SAMPLING = ("fps", "num_frames", "min_frames", "max_frames", "max_duration", "initial_shift")
+_READ_WITH = dict.fromkeys(_SAMPLING, "do_sample_frames")
+_READ_WITH |= dict.fromkeys(("size", "resample", *EDGES.values()), "do_resize")
+_READ_WITH |= {"image_mean": "do_normalize", "image_std": "do_normalize", "pad_size": "do_pad"}
+_READ_WITH |= {"crop_size": "do_center_crop", "rescale_factor": "do_rescale"}
+_READ_WITH |= {"max_video_tokens": "cap_pixels_per_frame"}
+"""Settings, and the ones that switch them on."""
+_NEVER_READ = {"glm4v": ("num_frames",), "glm46v": ("num_frames", "fps", "max_duration")}
+"""Settings of videos that a family's class has but does not read."""
 _FRACTIONS = ("fps", "rescale_factor", "max_duration", "initial_shift")
 
 
@@ -29,8 +38,8 @@ def change_settings(
         (``{"images.max_pixels": 602112}``), and the keywords of each part's class.
 
     Raises:
-        OptionError: there is no such setting, it is of another type, or the processor is of no
-            family.
+        OptionError: there is no such setting, it is of another type, it has no effect, or the
+            processor is of no family.
         SourceError: a file of the folder is broken.
     """
     made = Stated(stated.folder, deepcopy(stated.files))
@@ -52,7 +61,29 @@ def change_settings(
         name, changed = _changed(part, path, value, own, known)
         own[name] = made.of(part)[name] = changed
         names[full] = value
+    for full in (full for full, value in names.items() if value is not None):
+        _check_effect(family, full, made)
     return made, names, keywords
+
+
+def _check_effect(family: Family, full: str, made: Stated) -> None:
+    """
+    Raises:
+        OptionError: the processor does not read the setting `full` under its other settings.
+    """
+    part, _, path = full.partition(".")
+    if part not in ("images", "videos"):
+        return
+    name, label = path.partition(".")[0], f"processor setting {full} has no effect"
+    if part == "videos" and name in _NEVER_READ.get(family.name, ()):
+        raise OptionError(f"{label}: processors of {family.name} do not read it")
+    if name in _SAMPLING and "video_sampling" in family.video_defaults:
+        return  # SmolVLM's processor samples without being told to
+    is_known = bool(family.video_defaults if part == "videos" else family.image_defaults)
+    switch, now = _READ_WITH.get(name, ""), _known(family, part, made)[1]
+    if switch and not now.get(switch, not is_known):
+        needed = f"{part}.{switch}=true"
+        raise OptionError(f"{label} without {needed}: add --processor-set {needed}")
 
 
 def _family_of(stated: Stated) -> Family | None:

@@ -107,7 +107,7 @@ def estimate_lengths(
             taken from the records' own counts or guessed, and the rows say so.
         processor_settings: in place of the folder's own, ``{"images.max_pixels": 602112}``; a name
             without ``images``, ``videos`` or ``audio`` is of the processor itself.
-        trust_remote_code: run the code in the processor's folder, as transformers does.
+        trust_remote_code: run the processor's own code; nothing of it is exact without that.
         encode: instead of a processor, the training's own encoder, callable(record) ->
             ``{"input_ids": …}``, media opened; or ``module:NAME`` of it. A ``count(record)`` wins.
         labels: which tokens are trained on (`LabelPolicy.parse`), with a processor.

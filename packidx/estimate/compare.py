@@ -82,7 +82,7 @@ class Comparer:
         self.compared = known or Compared()
         self.kinds: dict[str, str | None] = {}
         """Kind → None if the rules count it, else the first difference; of this task alone."""
-        self.reason: str | None = None
+        self.reason: str | None = files.doubt
         self._rules = ConversationCounter(files)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,8 +90,10 @@ class Comparer:
 
     @cached_property
     def real(self) -> Any:
-        """The real processor; None if it cannot be loaded."""
+        """The real processor; None if it cannot be loaded, or is not what training has."""
         files = self.files
+        if files.doubt is not None:
+            return None
         if isinstance(files.vision, ProbedMedia):
             return files.vision.processor
         name = "AutoTokenizer" if files.image_settings is None else "AutoProcessor"
@@ -122,7 +124,7 @@ class Comparer:
         files = self.files
         if not is_sure:
             return False
-        if kind in self.compared.built or self.kinds.get(kind):
+        if files.doubt is not None or kind in self.compared.built or self.kinds.get(kind):
             return False
         if files.builds_all:
             return False
@@ -132,7 +134,7 @@ class Comparer:
 
     def needs(self, kind: str) -> bool:
         """Return True if a record of this kind is to be compared or built."""
-        if kind in self.compared.computed:
+        if kind in self.compared.computed or self.files.doubt is not None:
             return False
         is_equal = kind in self.kinds and self.kinds[kind] is None
         return not is_equal and self.real is not None

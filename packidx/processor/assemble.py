@@ -28,6 +28,8 @@ class Loaded:
     """By their names in templates."""
     limit: int | None = None
     """Number of tokens at which the processor truncates samples."""
+    doubt: str | None = None
+    """Why training may have another tokenizer; None if it has this one."""
     splits_special: bool = False
     """See `ProcessorFiles`."""
 
@@ -61,6 +63,8 @@ class ProcessorFiles:
     policy: LabelPolicy = DEFAULT_POLICY
     limit: int | None = None
     """Number of tokens at which the real processor truncates samples."""
+    doubt: str | None = None
+    """Why training may make other tokens than these files say; None if it makes these."""
     trusts_code: bool = False
     """True if the folder has code of its own and it is run."""
     code: str | None = None
@@ -260,6 +264,7 @@ def assemble(
         eos_token=special_tokens.get("eos_token"),
         policy=policy,
         limit=loaded.limit,
+        doubt=loaded.doubt,
         splits_special=loaded.splits_special,
         folder=folder,
         trusts_code=trusts_code,

@@ -148,15 +148,15 @@ def _refuse_odd(path: Path, key: str, value: Any) -> None:
         raise SourceError(f"{path}: {key} is {value!r}, which is not valid Unicode")
 
 
-def has_own_code(folder: Path, stated: Stated) -> bool:
-    """Return True if a file of a folder names code of the folder's own for a processor's parts."""
-    beside = [read_json(folder / name) for name in ("tokenizer_config.json", "config.json")]
-    for content in (*beside, *stated.files.values()):
+def own_code(folder: Path, stated: Stated) -> str | None:
+    """Return the first of a folder's files that names code of its own; None if none does."""
+    beside = {name: read_json(folder / name) for name in ("tokenizer_config.json", "config.json")}
+    for name, content in (beside | stated.files).items():
         for part in (content, *content.values()):
             named = part.get("auto_map") if isinstance(part, Mapping) else None
             if isinstance(named, list) or any(f"Auto{kind}" in (named or ()) for kind in _CODE):
-                return True
-    return False
+                return name
+    return None
 
 
 def read_templates(folder: Path, nested: Mapping[str, Any]) -> dict[str, str]:

@@ -25,6 +25,11 @@ EITHER = (  # calls only where there is no content, tools only beside a system p
     "{% else %}{% for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments }})"
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
 )
+FIRST = (  # the first call alone
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
+    "{% if m.tool_calls %}{{ m.tool_calls[0].function | tojson }}{% endif %}<|im_end|>\n"
+    "{% endfor %}"
+)
 FIRST_SYSTEM = PLAIN.replace("%}<|", "%}{% if loop.first or m.role != 'system' %}<|", 1).replace(
     "\n{% endfor", "\n{% endif %}{% endfor"
 )
@@ -44,6 +49,7 @@ def tokenizer(whole_processors: Path, tmp_path: Path) -> Callable[[str], Path]:
             "plain": PLAIN,
             "first_system": FIRST_SYSTEM,
             "either": EITHER,
+            "first": FIRST,
         }.get(template)
         source = source or (TEMPLATES / f"{template}.jinja").read_text()
         (folder / "chat_template.jinja").write_text(source)
@@ -163,6 +169,8 @@ UNWRITTEN: list[tuple[str, dict[str, Any], str | None]] = [
     ("either", {**answered(**HI), "tools": TOOLS}, "tools"),
     ("plain", answered(**HI, tool_plan="I will look."), "tool_plan"),
     ("plain", answered(**HI, name="The Bot"), None),
+    ("first", answered(content="", tool_calls=OPENAI[:1]), None),
+    ("first", answered(content="", tool_calls=OPENAI), "tool_calls"),
     ("plain", answered(content=None, function_call=CALLS[0]), "tool_calls"),
     ("qwen3", answered(content=None, function_call=CALLS[0]), None),
     ("first_system", mid_system("Be terse."), "system"),
@@ -174,7 +182,7 @@ UNWRITTEN: list[tuple[str, dict[str, Any], str | None]] = [
 ]
 
 
-@pytest.mark.parametrize("template", ["plain", "first_system", "either", "qwen3"])
+@pytest.mark.parametrize("template", ["plain", "first_system", "either", "first", "qwen3"])
 def test_what_the_template_does_not_write_is_rejected(
     template: str, tokenizer: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -19,10 +19,11 @@ import jinja2.nodes
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template import environment, marks
 from packidx.processor.chat_template.marks import Lost, Span
-from packidx.processor.chat_template.messages import Form, Message, check_written, names_in
+from packidx.processor.chat_template.messages import Form, Message, names_in
 from packidx.processor.chat_template.placeholders import Documents, Placeholders, any_of
 from packidx.processor.chat_template.spans import Outline, SpanFinder, outline_of
 from packidx.processor.chat_template.turns import THINKING, TurnWords, find_spans, learn_words
+from packidx.processor.chat_template.unwritten import check_written
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation
 

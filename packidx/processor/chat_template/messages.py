@@ -1,11 +1,9 @@
-"""A conversation as the messages that a template gets, and what the template leaves out."""
+"""A conversation as the messages that a template gets."""
 
 from __future__ import annotations
 
 import operator
-import re
-from collections.abc import Callable, Set
-from dataclasses import replace
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -13,9 +11,7 @@ import jinja2.nodes
 
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.turns import REASONING
-from packidx.processor.labels import ROLE
-from packidx.records.conversation import SAID, Conversation, Turn, to_messages
-from packidx.records.media.held import texts_of
+from packidx.records.conversation import Conversation, Turn, to_messages
 
 Message = dict[str, Any]
 _AS_LISTS = "texts given as lists of parts"
@@ -151,68 +147,3 @@ def names_in(template: jinja2.nodes.Template) -> frozenset[str]:
     if names & set(REASONING):
         names |= set(REASONING)
     return frozenset(names)
-
-
-_PROSE = re.compile(r"[^\W\d]\W?\s+[^\W\d]")
-_FACTS = frozenset(
-    ("name", "model", "author", "speaker", "source", "label", "title", "topic", "category", "lang")
-    + ("language", "date", "time", "timestamp", "created_at", "meta", "metadata", "role", "content")
-)
-"""Keys of a message that describe it and are not part of the answer."""
-
-
-def check_written(
-    render: Callable[[Conversation], str], conversation: Conversation, text: str, names: Set[str]
-) -> None:
-    """Raise a BadRecord (``not_rendered``) if a template leaves out part of a record.
-
-    Tools, tool calls and reasoning are left out if the record without them has the same rendering.
-    So is prose under a key that the template has no name for.
-
-    Args:
-        render: a conversation as the template writes it.
-        conversation: the record.
-        text: its rendering.
-        names: the keys that the template may ask a message for.
-    """
-    turns = conversation.turns
-    for turn in turns[1:]:
-        if turn.role == "system" and any(part.strip() not in text for part in turn.texts):
-            what = "the chat template leaves out a system prompt behind the first turn"
-            raise BadRecord("not_rendered", f"{what}: a --transform puts it elsewhere")
-    extra = [(turn.role, *each) for turn in turns for each in turn.extra.items() if each[1]]
-    lost = {
-        key
-        for role, key, value in extra
-        if role == ROLE and key not in {*names, *_FACTS, *SAID}
-        if any(map(_PROSE.search, texts_of(value)))
-    }
-    for key in {key for _, key, _ in extra if key in SAID}:
-        if _is_written_alike(render, _without(conversation, key), text):
-            lost.add(key)
-    if conversation.tools and _is_written_alike(render, replace(conversation, tools=None), text):
-        lost.add("tools")
-    if lost:
-        what = f"the chat template does not write {' and '.join(sorted(lost))}"
-        cure = "name a processor whose template does"
-        if all(turn.parts for turn in turns):
-            cure += f", or give {' '.join(f'--ignore {name}' for name in sorted(lost))}"
-        raise BadRecord("not_rendered", f"{what} of the record: {cure}")
-
-
-def _without(conversation: Conversation, key: str) -> Conversation:
-    keys = REASONING if key in REASONING else (key,)
-    turns = (
-        replace(turn, extra={name: turn.extra[name] for name in turn.extra if name not in keys})
-        for turn in conversation.turns
-    )
-    return replace(conversation, turns=tuple(turns))
-
-
-def _is_written_alike(
-    render: Callable[[Conversation], str], conversation: Conversation, text: str
-) -> bool:
-    try:
-        return render(conversation) == text
-    except BadRecord:  # of a template that takes no empty message
-        return False
