@@ -182,12 +182,16 @@ def warn_of_rejected(sources: Sequence[Mapping[str, Any]], limit: str | None, pa
 
 def print_lengths(summary: LengthsSummary) -> None:
     """Facts of the table, and a line for each source."""
+    from packidx.lengths.parts import first_rejected, sources_without_media
+
     state = "unchanged" if summary.existed else f"written in {summary.seconds:.1f} s"
     facts = {"samples": with_parts(summary.num_samples, summary.methods)}
     facts["tokens"] = count(summary.num_tokens)
     facts["rejected"] = with_parts(summary.num_rejected, summary.rejected)
     if summary.num_rejected:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
+    if bare := sources_without_media(summary.path):
+        facts["no media"] = f"{', '.join(bare)}: no record has an image, video or sound"
     facts |= where_from(summary)
     facts |= verified_facts(summary.compared, summary.methods) if summary.methods else {}
     facts["table"] = f"{summary.path} ({state})"
@@ -195,8 +199,6 @@ def print_lengths(summary: LengthsSummary) -> None:
     if summary.resumed_parts:
         facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
     print_facts("Lengths", facts)
-    from packidx.lengths.parts import first_rejected
-
     kinds = [
         (source["name"], reason) for source in summary.sources for reason in source["rejected"]
     ]

@@ -3,7 +3,7 @@
 A column that the dialect does not consume is a leftover if it holds a medium (bytes, a file's name,
 base64), objects, or prose. So is every key of a message or a content part that nothing reads. Other
 values, such as numbers, ids and single words, are carried along. Names of columns mean nothing, but
-for a few that change what a record says (`QUESTION_REFUSES`).
+for the id of a medium in a record that has none: its image lies somewhere else.
 
 Example: of `{"question": "Why?", "answer": "So.", "cot": "It is so.", "split": "train"}` the column
 `cot` is a leftover, and `split` is carried.
@@ -114,6 +114,10 @@ class LeftoverCheck:
                 said = said or [raw[own] for own in consumed if own in raw]
                 if not _is_said(value, said):
                     yield name, what
+        for kind in LIST_KEYS:
+            name = f"{kind}_id"
+            if name in raw and not (_is_empty(raw[name]) or name in ignored or _has_media(record)):
+                yield name, f"the id of a medium ({kind}) that the record does not hold"
         seen = {*ignored}
         for key in _keys_of_messages(record):
             if key not in seen:
@@ -163,6 +167,16 @@ def _consumed(record: Record) -> frozenset[str] | None:
         return None if name is None else names | {name}
     system = "system" if not _is_empty(record.get("system")) else "system_prompt"
     return names | {"tools", system}
+
+
+def _has_media(record: Record) -> bool:
+    """Return True if a list of media, or a content part, of a record holds something."""
+    if any(media_entries(record, kind)[1] for kind in LIST_KEYS):
+        return True
+    turns = record.get(turn_key(record) or "")
+    contents = (content_of(turn)[1] for turn in turns or () if isinstance(turn, OBJECT))
+    listed = (part for content in contents if isinstance(content, list) for part in content)
+    return any(part_kind(part) not in (None, "text") for part in listed)
 
 
 def _is_empty(value: Any) -> bool:

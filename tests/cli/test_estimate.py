@@ -230,3 +230,17 @@ def test_settings_decide_lengths_and_are_in_the_options(
         assert main([*command, *settings]) == 1
         assert words in " ".join(capsys.readouterr().err.split())
     assert json.loads((output / "manifest.json").read_text()) == small
+
+
+def test_a_source_without_any_medium_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]
+    (tmp_path / "talk.jsonl").write_text(json.dumps({"messages": talk}) + "\n")
+    meta = {"images_meta": [[28, 28]]}
+    shown = [{"role": "user", "content": "<image>What?"}, talk[1]]
+    record = {"messages": shown, "images": ["a.png"], "mm_inputs_meta": meta}
+    (tmp_path / "seen.jsonl").write_text(json.dumps(record) + "\n")
+    assert main(["estimate", str(tmp_path), "-o", str(tmp_path / "l"), "--workers", "1"]) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "no record has" in line]
+    assert line.split(maxsplit=2)[2] == "talk: no record has an image, video or sound"

@@ -50,6 +50,7 @@ LEFT: dict[str, dict[str, Any]] = {
         for name in ("Complex_CoT", "thinking_process", "explanation", "solution", "subtitles")
     },
     **{name: {**ASKED, name: PROSE} for name in ("text", "content", "retrieved_docs")},
+    **{f"{kind}_id": {**ASKED, f"{kind}_id": 17} for kind in ("image", "video", "audio")},
     "long_caption": {**CAPTION, "long_caption": PROSE},
     "metadata": {"messages": TALK, "metadata": {"system_prompt": PROSE}},
     "info": {"messages": TALK, "info": {"tools": TOOL}},
@@ -107,6 +108,7 @@ CARRIED: dict[str, dict[str, Any]] = {
     "LLaVA": {"id": "a/b.jpg", "image": "c/a/b.jpg", "conversations": TALK},
     "the same text": {**CAPTION, "txt": "A cat."},
     "numbers": {**ASKED, "embedding": [0.1] * 64, "box": [[1, 2]], "ok": True, "type": "open"},
+    "ids beside media": {**CAPTION, "image_id": 17, "video_id": ""},
     "nothing in it": {**ASKED, "image_1": None, "context": "", "options": [], "tools": None},
     "BERT": {"input_ids": [1, 2], "attention_mask": [1, 1], "token_type_ids": [0, 0]},
     "keys of messages": {
