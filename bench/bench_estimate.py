@@ -149,6 +149,7 @@ def run_estimate(
 def write_long(corpus: Path, path: Path, count: int) -> None:
     """Records of 1,000 characters and more, made of the corpus's dialogues, sizes in metadata."""
     rng = random.Random(0)
+    image = next(path for path in sorted(corpus.rglob("*.*")) if path.suffix in (".jpg", ".png"))
     texts = []
     for line in lines_of([corpus / "dialogues.jsonl"]):
         record = json.loads(line)
@@ -164,7 +165,11 @@ def write_long(corpus: Path, path: Path, count: int) -> None:
                 turns.append({"role": role, "content": " ".join(words)})
             turns[0]["content"] = "<image>\n" + turns[0]["content"]
             size = [rng.randint(100, 1500), rng.randint(100, 1500)]
-            record = {"id": str(number), "messages": turns, "images": ["none.jpg"]}
+            record = {
+                "id": str(number),
+                "messages": turns,
+                "images": [str(image.relative_to(corpus))],
+            }
             record["mm_inputs_meta"] = {"images_meta": [size]}
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
