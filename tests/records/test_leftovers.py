@@ -215,6 +215,14 @@ def test_nothing_in_2000_random_tables_is_read_past() -> None:
     assert 200 < taken < 1500
 
 
+def test_a_long_word_costs_little() -> None:
+    begun = time.process_time()
+    assert uses({**ASKED, "blob": "a" * 4_000_000}) == {
+        "question": "used", "answer": "used", "blob": "carried"
+    }  # fmt: skip
+    assert time.process_time() - begun < 5  # quadratic: hours
+
+
 def test_sparse_columns_cost_little() -> None:
     def seconds(record: dict[str, Any]) -> float:
         check, begun = LeftoverCheck(DEFAULT, {}), time.process_time()

@@ -80,7 +80,7 @@ _MAX_DEPTH = 8
 NUMBERS = frozenset((int, float, bool, type(None)))
 
 _ARTICLES = {"image": "an image", "video": "a video", "audio": "a sound"}
-_BETWEEN_WORDS = re.compile(r"[^\W\d]\S*\s+\S|\S\s+[^\W\d]")
+_BETWEEN_WORDS, _LETTER = re.compile(r"\S\s+\S"), re.compile(r"[^\W\d]")
 _LONG_WORD = 20
 
 
@@ -190,4 +190,6 @@ def is_prose(text: str) -> bool:
     Chinese has no spaces."""
     if text.startswith(("{", "[{", '["')):
         return len(text) > 2
-    return bool(_BETWEEN_WORDS.search(text)) or (len(text) > _LONG_WORD and not text.isascii())
+    if _BETWEEN_WORDS.search(text) and _LETTER.search(text):
+        return True
+    return len(text) > _LONG_WORD and not text.isascii()
