@@ -28,7 +28,7 @@ ROUNDS = 2
 
 
 def bench_large(folder: Path, count: int) -> None:
-    heading(f"{count:,} log-normal lengths: packidx plan, in windows, as --memory-limit has it")
+    heading(f"{count:,} log-normal lengths: packidx plan, in windows")
     table, index = folder / "lengths.parquet", folder / "index"
     counts = write_lengths(table, count)
     try:

@@ -168,8 +168,9 @@ def test_large_images_are_counted_by_their_headers(store: Store, tmp_path: Path)
         summary = estimate_lengths(f"{url}/{kind}", tmp_path / f"{kind}-there", workers=1)
         assert (summary.num_samples, summary.num_rejected) == (images, 0)
         assert store.read() < 0.2 * size, kind
+        # Of a tar each sample is found, looked through for leftovers, and counted.
         most = 3 * images  # of a PNG one more than of a JPEG
-        assert len(store.requests) <= most + 12, kind  # 12: to find the shards and their ends
+        assert len(store.requests) <= most + 16, kind  # 16: to find the shards and their ends
         estimate_lengths(str(tmp_path / "data" / kind), tmp_path / f"{kind}-here", workers=1)
         assert tables(tmp_path / f"{kind}-there") == tables(tmp_path / f"{kind}-here")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 REPO = Path(__file__).parents[2]
 
-PLANNER = frozenset({"polars", "duckdb", "click", "rich", "typer"})
+PLANNER = frozenset({"polars", "duckdb", "click", "cloup", "rich", "typer"})
 """What planning needs and reading does not; typer, an optional part of transformers, brings two."""
 
 NETWORK = frozenset({"fsspec", "ruamel.yaml", "huggingface-hub", "braceexpand"})
