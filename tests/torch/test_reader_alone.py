@@ -192,7 +192,9 @@ def test_the_command_line_without_click_is_one_sentence(
 
 
 def test_a_command_without_its_package_is_one_sentence(tmp_path: Path, own_index: Path) -> None:
-    clicked = Environment(tmp_path / "env", (*READER, "click", "cloup"), ABSENT - {"click", "cloup"})
+    clicked = Environment(
+        tmp_path / "env", (*READER, "click", "cloup"), ABSENT - {"click", "cloup"}
+    )
     done = clicked.run("-m", "packidx_cli", "plan", "lengths", "-o", "index", "--capacity", "9")
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr == (
