@@ -127,7 +127,7 @@ def settings_option(what: str = "") -> Decorator:
 
 trust_option = flag(
     "--trust-remote-code",
-    "Run code that the processor's folder holds, as transformers does where it is told to.",
+    "Run code from the processor's folder, like the option of transformers.",
 )
 
 

@@ -292,7 +292,7 @@ def _find(ids: Int64s, wanted: Int64s) -> list[int]:
 
 
 _OURS = frozenset(("input_ids", "labels", "position_ids", "attention_mask"))
-"""What the sample has from us, or does not need: nothing is masked in one that is not padded."""
+"""Masks that packidx makes itself, or a sample without padding does not need."""
 _OF_TILES = {"PerceptionLMProcessor": ("pixel_values", "pixel_values_videos")}
 """What models look at as tiles, whichever medium they are of: as [tiles, 1, …], their numbers may
 differ from medium to medium, and from sample to sample."""

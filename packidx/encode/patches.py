@@ -69,7 +69,7 @@ def patches_of(part: Any, vision: FamilyMedia, form: str) -> ImagePatches | None
 
 
 def byte_part(part: Any, vision: FamilyMedia) -> BytePart | None:
-    """Return an image processor that gives bytes; None where it is not proven that they become its
+    """Return an image processor that gives bytes; None if it is not proven that they become its
     own floats."""
     if "image_grid_thw" in vision.model_inputs and not vision.pixels_in_order:
         return None  # patches

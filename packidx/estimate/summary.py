@@ -72,7 +72,7 @@ def over_limit(sources: Sequence[Source], limit: Fraction | None) -> list[Source
     """Return the sources of which more is rejected.
 
     Args:
-        limit: None stands for `_MASS`, and passes sources of which few records are rejected.
+        limit: None stands for `_MASS`, and passes sources with few rejected records.
     """
     return [
         source

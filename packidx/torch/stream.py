@@ -143,7 +143,7 @@ class StreamingPackedDataset(IterableDataset[Pack]):
 
     @property
     def events(self) -> Events:
-        """What has been left out of packs (`PackedDataset.events`)."""
+        """Samples that were left out of packs (`PackedDataset.events`)."""
         return (self._opened or self._open())[1].events
 
     @property

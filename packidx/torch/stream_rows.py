@@ -193,7 +193,7 @@ class StreamIndex(Index):
 
     @cached_property
     def _caps(self) -> dict[str, tuple[Int64s, int]]:
-        """What each record of a lengths table has of each cap, and the cap."""
+        """The quantity of each cap per record of a lengths table, and the cap."""
         assert self._lengths is not None
         ones = np.ones_like(self._lengths)
         caps = self.snapshot.options.caps

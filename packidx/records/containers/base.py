@@ -77,7 +77,7 @@ class Locator(NamedTuple):
     row: int
     """Its number."""
     offset: int | None = None
-    """Its first byte; None where the container is columnar or compressed."""
+    """Its first byte; None in a columnar or compressed container."""
     nbytes: int | None = None
 
 
@@ -90,7 +90,7 @@ class Record(NamedTuple):
     key: str | None = None
     """Its name in the shard, where the container has names beside the records."""
     members: Mapping[str, bytes | Extent] | None = None
-    """Files beside it, by their whole names; None where the container has none."""
+    """Files beside it, by their whole names; None in other containers."""
 
 
 class Container(ABC):

@@ -72,7 +72,7 @@ def json_kind(file: IO[bytes]) -> tuple[str | None, str]:
         return None, ""
     if text:
         raise BrokenFile(
-            f"{text!r} stands above its records, of which none would have it: write one record a "
+            f"{text!r} stands above its records and would reach none of them: write one record a "
             f"line, as `jq -c '.{lists[0]}[]'` does"
         )
     return "json", lists[0]

@@ -89,7 +89,7 @@ def kind_of(path: str) -> str | None:
     """Return the kind of a file by its name, and for ``.json`` by what it holds.
 
     Returns:
-        One of `KINDS`, or None where the name has no known ending, or a ``.json`` file holds one
+        One of `KINDS`, or None if the name has no known ending, or a ``.json`` file holds one
         object without a list of records (a mix, a configuration).
 
     Raises:

@@ -115,7 +115,7 @@ class Sample:
 
     @property
     def kind(self) -> int:
-        """What it is made of."""
+        """Its parts."""
         if any(media_in(f"x.{extension}") for extension in self.extensions):
             return _ORPHAN if {_RECORD, _TEXT}.isdisjoint(self.extensions) else _WHOLE
         return _CHAT if _RECORD in self.extensions else _CAPTION if _TEXT in self.extensions else 0

@@ -158,7 +158,7 @@ def record_key(record: Mapping[str, Any]) -> str | None:
 
 
 def key_of(record: Mapping[str, Any], layout: Layout) -> str | None:
-    """Return what a record, as it stands in its shard, calls itself; None where it has no name."""
+    """Return what a record, as it stands in its shard, calls itself; None if it has no name."""
     if layout.ignore:
         record = {name: value for name, value in record.items() if name not in layout.ignore}
     column = layout.columns.get("id")

@@ -1,4 +1,4 @@
-"""What a value holds that a model could be shown: media, by names or first bytes, and prose.
+"""Find media, by names or first bytes, and prose in a value.
 
 Nobody has to know a data set for it: what a column is called says nothing here.
 """
