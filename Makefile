@@ -44,7 +44,7 @@ LOWEST_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index cli/test_cli
                   estimate/test_estimate plan/test_continue inspect/test_verify lengths/test_survey \
                   format/test_schema plan/test_plan torch/sample/test_padding \
                   torch/test_sampler torch/test_dataset torch/test_collate \
-                  records/media/test_media records/media/test_video export/test_outputs export/test_wds \
+                  records/media/test_media records/media/test_video export/test_wds \
                   inspect/test_sql_locked inspect/test_sql_views cli/test_prompt))
 
 # Trainers that the tests of the adapters run, each in a folder of the same kind with what it imports
