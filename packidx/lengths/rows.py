@@ -213,6 +213,8 @@ def typed(column: pl.Series, uri: str) -> pl.Series:
         own = pl.Int32 if want.bit_width == 32 else pl.Int64
         if column.dtype == own and column.name not in _COUNTS:
             return column
+        if column.dtype == pl.Null:
+            return column.cast(own)
         limit = 1 << (want.bit_width - 1)
         for value in (column.min(), column.max()):
             if not isinstance(value, int):

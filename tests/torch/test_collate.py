@@ -228,7 +228,7 @@ def build_model(ids: dict[str, int]) -> Any:
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
     rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    text = {**sizes, **heads, "vocab_size": 30_000, "rope_parameters": rope}
+    text = {**sizes, **heads, "vocab_size": 30_000, "rope_scaling": rope}
     vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}
     vision |= {"out_hidden_size": 64, "fullatt_block_indexes": []}
     tokens = {f"{kind}_token_id": ids[kind] for kind in ("image", "video")}
