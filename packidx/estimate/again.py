@@ -1,8 +1,7 @@
 """Reuse of the lengths table that is there: as it is, or by the rows of tasks.
 
 The rows of a task are reused if the manifest has the task's key. A shard that has the URI, the
-size, the time of change and the sampled blocks (in a store: the version) of the manifest's is not
-scanned.
+size and the time of change (in a store: the version) of the manifest's is not scanned.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import DEFAULT, Layout
 from packidx.io.copies import StoredFile
 from packidx.records.containers.tar import TORN
-from packidx.records.shard_marks import is_unchanged
-from packidx.records.shards import InputFile, ScannedShard, ranges_of
+from packidx.records.shards import InputFile, ScannedShard, is_unchanged, marks_of, ranges_of
 from packidx.software import installed, software
 
 
@@ -85,7 +83,7 @@ class Earlier:
             return None
         if sum(part.num_records for part in ranges) != shard.rows:
             return None
-        if not is_unchanged(file.path, shard):
+        if not is_unchanged(shard, marks_of(file.path)):
             return None
         return ScannedShard(structs.replace(shard, source=file.source), ranges)
 

@@ -35,8 +35,7 @@ from packidx.io.own_files import remove_stale
 from packidx.lengths.parts import KIND, existing_manifest
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
-from packidx.records.shard_marks import check_unchanged
-from packidx.records.shards import none_known, scan_shards
+from packidx.records.shards import check_unchanged, none_known, scan_shards
 from packidx.records.sources.find_shards import find_shards
 from packidx.records.sources.folders import Told
 from packidx.records.sources.mixes import DataSet

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from packidx.digests import file_digest
-from packidx.errors import ChangedSource, OptionError, PackidxError
+from packidx.errors import OptionError, SourceError
 from packidx.format.index import IndexManifest
 from packidx.format.outputs import ExportedFile
 from packidx.index import Index, open_index
@@ -32,7 +32,7 @@ def open_exported(
 
     Raises:
         OptionError: it, or `output`, cannot be exported or written.
-        ChangedSource: a shard has other bytes than the one that was counted.
+        ChangedSource: a shard has another size than the one that was counted.
     """
     opened = open_index(index if isinstance(index, Index) else os.fspath(index), roots)
     _check_records(opened)
@@ -74,20 +74,15 @@ def _check_records(index: Index) -> None:
 
 
 def _check_shards(index: Index) -> None:
-    """Refuse to copy what was written since it was counted, as far as can be seen without reading.
-
-    Raises:
-        ChangedSource: a shard has other bytes than the one that was counted.
-    """
+    """Raise a ChangedSource for a shard of another size than the one that was counted; one that is
+    not there is an error where its samples are read."""
     fetcher = Fetcher(index)
 
-    def look(number: int) -> None:
-        with contextlib.suppress(PackidxError):  # told where its samples are read, if there are any
+    def check(number: int) -> None:
+        with contextlib.suppress(SourceError):
             fetcher.shard(number)
 
-    storage.overlapped(look, range(len(index.snapshot.shards)))
-    for change in fetcher.take_changes():
-        raise ChangedSource(change)
+    storage.overlapped(check, range(len(index.snapshot.shards)))
 
 
 def labels_of(index: Snapshot) -> LabelPolicy:

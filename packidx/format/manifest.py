@@ -114,7 +114,6 @@ class Shard(JsonObject, frozen=True, kw_only=True):
     source: str
     container: Container = "jsonl"
     mtime: Integer | None = None
-    sampled: Sha256 | None = None
     version: str | None = None
     ranges: tuple[tuple[Count, ...], ...] | None = None
     """What tasks read: start, end, first row, records and perhaps bytes of each."""

@@ -44,10 +44,10 @@ from packidx.lengths.table import Lengths, read_lengths
 from packidx.records.containers.base import Record, RecordRange, local_shard
 from packidx.records.conversation import MediaInfo
 from packidx.records.media.paths import check_folder, check_remote
-from packidx.records.shard_marks import check_unchanged
 from packidx.records.shards import (
     InputFile,
     ScannedShard,
+    check_unchanged,
     ranges_of,
     read_records,
     short_names,

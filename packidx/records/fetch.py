@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from packidx.errors import ChangedSource, PackidxError, SourceError
-from packidx.format.manifest import DEFAULT, Layout, Shard
+from packidx.format.manifest import DEFAULT, Layout
 from packidx.format.schema import Sample
-from packidx.io import cache, storage, urls
+from packidx.io import cache, urls
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
@@ -66,8 +64,6 @@ class Fetcher:
         }
         self._remote_media = {source.name: source.remote_media for source in sources}
         self._checked: set[int] = set()  # shards of the planned size
-        self._compared: set[int] = set()  # and those that were looked at more closely
-        self._changes: list[str] = []
 
     def read(self, sample: Sample, epoch: int = 0) -> dict[str, Any]:
         """The record of `sample` in its own dialect and the standard names, its media opened.
@@ -86,47 +82,15 @@ class Fetcher:
         located = self.record(sample, epoch)
         return open_media(located.record, located.root, self.index.resolve)
 
-    def read_together(self, samples: Sequence[Sample], epoch: int = 0) -> dict[int, dict[str, Any]]:
-        """The records, by number, of those of `samples` that wait for a store, asked for together.
-
-        Without those that `read` will do as quickly, or that cannot be read, as it will say.
-        """
-        waiting = [number for number, sample in enumerate(samples) if self.waits(sample)]
-        if len(waiting) < 2:
-            return {}
-        try:
-            for shard in {samples[number].shard for number in waiting} - {None}:
-                self.shard(int(shard or 0))  # once, and not in each thread
-        except PackidxError:
-            return {}
-
-        def attempt(number: int) -> dict[str, Any] | None:
-            try:
-                return self.read(samples[number], epoch)
-            except Exception:
-                return None
-
-        with warnings.catch_warnings():
-            # Filters belong to all threads: each would take away and bring back the others'.
-            warnings.simplefilter("ignore")
-            records = storage.overlapped(attempt, waiting)
-        pairs = zip(waiting, records, strict=True)
-        return {number: record for number, record in pairs if record is not None}
-
     def waits(self, sample: Sample) -> bool:
         """Return whether a sample's record or media are ranges or objects of a store."""
-        shard = self._shard_of(sample)
-        if shard is None or sample.offset is None:
+        shards, shard = self.index.snapshot.shards, sample.shard
+        if shard is None or shard >= len(shards) or sample.offset is None:
             return False  # what is read through a copy is not for several threads
         root = self._media_roots.get(sample.source or "")
         remote = self._remote_media.get(sample.source or "", ())
-        uri = self.index.snapshot.shards[shard].uri
-        return any(urls.is_url(self.index.resolve(u)) for u in (uri, root, *remote) if u)
-
-    def _shard_of(self, sample: Sample) -> int | None:
-        """Return which of the manifest's shards a sample is in; of a bare table there are none."""
-        number = sample.shard
-        return None if number is None or number >= len(self.index.snapshot.shards) else number
+        places = (shards[shard].uri, root, *remote)
+        return any(urls.is_url(self.index.resolve(place)) for place in places if place)
 
     def record(self, sample: Sample, epoch: int = 0) -> Located:
         """The record of `sample`, its media where they are.
@@ -141,24 +105,28 @@ class Fetcher:
         from packidx.records.containers.registry import container
         from packidx.records.shards import read_named_row
 
+        shards, shard = self.index.snapshot.shards, sample.shard
         located = sample.offset is not None and sample.nbytes is not None
-        shard = self._shard_of(sample)
-        if shard is None or (sample.row is None and not located):
+        if shard is None or shard >= len(shards) or (sample.row is None and not located):
             raise PackidxError(
                 f"snapshot {self.index.id} was planned from bare lengths and does not say where its"
                 " samples are; plan from a table that `packidx estimate` wrote to read packs"
             )
-        path = self.shard(shard)
-        kind = self.index.snapshot.shards[shard].container
-        layout = self.layout(sample.source)
-        row = -1 if sample.row is None else sample.row
+        path, transform = self.shard(shard), self._transform
+        kind = shards[shard].container
+        at = Locator(-1 if sample.row is None else sample.row, sample.offset, sample.nbytes)
+
+        def transformed(data: dict[str, Any], _: int) -> dict[str, Any]:
+            assert transform is not None
+            return transform.apply(data, sample.sample_id, epoch=epoch, copy=sample.copy or 0)
+
         try:
             record, key = read_named_row(
                 path,
-                Locator(row, sample.offset, sample.nbytes),
+                at,
                 kind=kind,
-                layout=layout,
-                change=self._change(sample, epoch),
+                layout=self.layout(sample.source),
+                change=None if transform is None else transformed,
             )
         except SourceError:
             self._checked.discard(shard)  # it may have changed since it was looked at
@@ -166,19 +134,8 @@ class Fetcher:
             raise
         check_key(path, sample, key)
         own_root = container(kind).media_root
-        given = own_root(self.index.snapshot.shards[shard].uri)
+        given = own_root(shards[shard].uri)
         return Located(record, self._root(sample.source or "", given, own_root(path)))
-
-    def _change(
-        self, sample: Sample, epoch: int
-    ) -> Callable[[dict[str, Any], int], dict[str, Any]] | None:
-        """The transform of one sample's record."""
-        transform = self._transform
-        if transform is None:
-            return None
-        return lambda record, _: transform.apply(
-            record, sample.sample_id, epoch=epoch, copy=sample.copy or 0
-        )
 
     def _root(self, source: str, given: str, own: str) -> MediaRoot:
         """Return where a record's media may lie: what was allowed when it was counted, where it is
@@ -208,61 +165,32 @@ class Fetcher:
     def shard(self, number: int) -> str:
         """Path or URL of a shard; its size is compared with the plan's once per process.
 
-        One of this size that has other bytes is one of `take_changes`.
-
         Raises:
             ChangedSource: the size is not the one that was counted.
             SourceError: it is not there.
         """
         shard = self.index.snapshot.shards[number]
         path = urls.local_path(self.index.resolve(shard.uri))
-        if number not in self._checked:
-            try:
-                size = _size(path)
-            except OSError as error:
-                unused = bool(self.index.roots) and path == shard.uri
-                given = f" (of {', '.join(self.index.roots)} none is its beginning)"
-                raise SourceError(
-                    f"shard {path}: {error.strerror} (seen from {os.getcwd()});"
-                    " say where it is now with roots={old: new} or --root OLD=NEW"
-                    f"{given if unused else ''}"
-                ) from error
-            if size != shard.bytes:
-                raise ChangedSource(
-                    f"shard {path} has {size} bytes, {shard.bytes} when it was planned;"
-                    " restore it, or estimate and plan again"
-                )
-            self._checked.add(number)
-            if number not in self._compared:
-                self._compared.add(number)
-                self._compare(path, shard)
-        return path
-
-    def _compare(self, path: str, shard: Shard) -> None:
-        """Note a shard of the planned size that is another one."""
-        from packidx.records.shard_marks import difference
-
+        if number in self._checked:
+            return path
+        cache.forget(path)
         try:
-            found = difference(path, shard)
-        except OSError:  # who reads it says so
-            return
-        if found is not None:
-            self._changes.append(
-                f"shard {path} {found}: run `packidx verify {self.index.path}@{self.index.id}`, "
-                "and restore the shard, or estimate and plan again"
+            size = cache.remembered_stat(path).nbytes
+        except OSError as error:
+            unused = bool(self.index.roots) and path == shard.uri
+            given = f" (of {', '.join(self.index.roots)} none is its beginning)"
+            raise SourceError(
+                f"shard {path}: {error.strerror} (seen from {os.getcwd()});"
+                " say where it is now with roots={old: new} or --root OLD=NEW"
+                f"{given if unused else ''}"
+            ) from error
+        if size != shard.bytes:
+            raise ChangedSource(
+                f"shard {path} has {size} bytes, {shard.bytes} when it was planned;"
+                " restore it, or estimate and plan again"
             )
-
-    def take_changes(self) -> list[str]:
-        """Shards that have changed, a sentence each, found since this was last asked."""
-        said, self._changes = self._changes, []
-        return said
-
-
-def _size(path: str) -> int:
-    if not urls.is_url(path):
-        return os.stat(path).st_size
-    cache.forget(path)
-    return cache.remembered_stat(path).nbytes
+        self._checked.add(number)
+        return path
 
 
 def check_key(path: str, sample: Sample, actual: str | None) -> None:

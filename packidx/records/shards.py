@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, SourceError
 from packidx.format.manifest import DEFAULT, Layout, Shard
-from packidx.io import storage, urls
+from packidx.io import cache, storage, urls
+from packidx.io.storage import reading
 from packidx.records.containers.base import (
     TASK_BYTES,
     Edge,
@@ -30,7 +31,6 @@ from packidx.records.containers.registry import container
 from packidx.records.dialects.standard import key_of, standard
 from packidx.records.leftovers import LeftoverCheck
 from packidx.records.members import MEMBERS, Members
-from packidx.records.shard_marks import marks_of
 
 if TYPE_CHECKING:
     from packidx.run.workers import Progress
@@ -216,6 +216,36 @@ def _marked(one: ScannedShard, other: ScannedShard) -> tuple[ScannedShard, Scann
         one._replace(ranges=(*one.ranges[:-1], end)),
         other._replace(ranges=(begin, *other.ranges[1:])),
     )
+
+
+def marks_of(path: str, stat: Callable[[str], storage.Stat] = cache.remembered_stat) -> Any:
+    """Return the members of a `Shard` by which an unchanged file is known without reading it: its
+    size, and its time of change or its version in a store.
+
+    Raises:
+        SourceError: there is no such file.
+    """
+    with reading(path):
+        if urls.is_url(path):
+            found = stat(path)
+            return {"bytes": found.nbytes, "version": found.version}
+        status = os.stat(path)
+    return {"bytes": status.st_size, "mtime": status.st_mtime_ns}
+
+
+def is_unchanged(shard: Shard, marks: Mapping[str, Any]) -> bool:
+    """Return True if a file with these marks is the one that was counted as `shard`."""
+    return all(getattr(shard, name) == value for name, value in marks.items())
+
+
+def check_unchanged(path: str, shard: Shard) -> None:
+    """Raise a SourceError if a file was written to, replaced or removed while it was counted."""
+    now = marks_of(path, storage.stat)
+    if not is_unchanged(shard, now):
+        raise SourceError(
+            f"{path} changed while it was counted ({shard.bytes} bytes before and {now['bytes']} "
+            "now); start again"
+        )
 
 
 def _scanned(file: InputFile) -> ScannedShard:

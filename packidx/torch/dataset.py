@@ -145,8 +145,8 @@ class PackedDataset(Dataset[Pack]):
         images = [each for each in media if each["kind"] == "image"]
         patches = sum((each["t"] or 0) * (each["h"] or 0) * (each["w"] or 0) for each in images)
         room = PackBuffer(patches)
-        with self._reader.together(planned.samples, epoch):
-            read = [self._reader.read(each, epoch, happened, room) for each in planned.samples]
+        self._reader.prefetch(planned.samples, epoch)
+        read = [self._reader.read(each, epoch, happened, room) for each in planned.samples]
         whole = {place: sample for place, sample in enumerate(read) if sample is not None}
         samples = whole if self._reader.room is None else self._fitting(planned, whole, happened)
         for each in happened:

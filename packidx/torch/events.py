@@ -32,10 +32,9 @@ def event(
 
     Args:
         kind: ``'mismatch'`` (the sample is not what was planned), ``'unreadable'``,
-            ``'changed'`` (its shard seems to be another one),
             ``'no_room'`` (it does not fit its pack, which was planned of other lengths) or
             ``'too_long'`` (of a stream that counts its records: no pack is so long).
-        done: ``'truncated'``, ``'fitted'``, ``'left_out'`` or ``'read'``.
+        done: ``'truncated'``, ``'fitted'`` or ``'left_out'``.
         sample: as planned.
         error: what happened.
         length: tokens that the sample was encoded to, None where it was not.

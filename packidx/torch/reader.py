@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from packidx.errors import (
     BadRecord,
-    ChangedSource,
     MismatchError,
     OptionError,
     PackidxError,
@@ -20,6 +18,7 @@ from packidx.errors import (
 from packidx.format.index import IndexManifest
 from packidx.format.manifest import built_kinds
 from packidx.index import Index, Sample
+from packidx.io import storage
 from packidx.records.fetch import Fetcher
 from packidx.torch.events import Happened, event
 from packidx.torch.joining import IGNORE, rules_of
@@ -135,18 +134,27 @@ class SampleReader:
             encode.build_kinds(built_kinds(index.snapshot.lengths.encoder))
         self._longest = options.planned_capacity // options.align * options.align
 
-    @contextmanager
-    def together(self, samples: Sequence[Sample], epoch: int) -> Iterator[None]:
-        """While it lasts, `read` has the records of `samples` that a store must be asked for."""
-        samples = [sample for sample in samples if self._fetcher.waits(sample)]
-        records = self._fetcher.read_together(samples, epoch)
-        ready = {(samples[n].pack_id, samples[n].position): read for n, read in records.items()}
-        self._ready |= ready
-        try:
-            yield
-        finally:
-            for slot in ready:
-                self._ready.pop(slot, None)
+    def prefetch(self, samples: Sequence[Sample], epoch: int) -> None:
+        """Read the records of a pack that are in a store side by side, for the next `read` of each.
+
+        A record that cannot be read is left to `read`, which raises the error.
+        """
+        waiting = [sample for sample in samples if self._fetcher.waits(sample)]
+        if len(waiting) < 2:
+            return
+
+        def attempt(sample: Sample) -> dict[str, Any] | None:
+            try:
+                return self._fetcher.read(sample, epoch)
+            except Exception:
+                return None
+
+        with warnings.catch_warnings():
+            # Filters belong to all threads: each would take away and bring back the others'.
+            warnings.simplefilter("ignore")
+            records = storage.overlapped(attempt, waiting)
+        pairs = zip(waiting, records, strict=True)
+        self._ready = {(one.pack_id, one.position): data for one, data in pairs if data is not None}
 
     def read(
         self, sample: Sample, epoch: int, events: Happened, room: PackBuffer
@@ -169,12 +177,10 @@ class SampleReader:
         try:
             encoded = self._encoded(sample, epoch, room)
         except Exception as error:
-            self._note_changes(sample, events)
             if self._on_bad == "error" or not is_of_the_sample(error):
                 raise _located(error, sample, self._index) from error.__cause__
             events.append(event("unreadable", "left_out", sample, error))
             return None
-        self._note_changes(sample, events)
         try:
             return self._fit(encoded, sample)
         except PlanMismatch as error:
@@ -186,12 +192,6 @@ class SampleReader:
             return None
         except MismatchError as error:
             raise _located(error, sample, self._index) from None
-
-    def _note_changes(self, sample: Sample, events: Happened) -> None:
-        """Warn of shards that have changed, of which `sample` is the first to be read."""
-        for change in self._fetcher.take_changes():
-            warnings.warn(change, stacklevel=4)
-            events.append(event("changed", "read", sample, ChangedSource(change)))
 
     def _encoded(self, sample: Sample, epoch: int, room: PackBuffer) -> Tensors:
         """The whole sample, as long as it may be."""

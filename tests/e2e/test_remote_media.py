@@ -98,7 +98,6 @@ def encode(opened: Any) -> dict[str, Any]:
     return {"input_ids": list(range(502))}
 
 
-@pytest.mark.filterwarnings("ignore:shard .* has as many bytes as were counted")
 def test_the_reader_goes_where_the_plan_was_allowed_to(store: Store, tmp_path: Path) -> None:
     ref = f"{IMAGES}/in/a.png"
     path = Path(write(tmp_path / "data" / "x.jsonl", ref))
@@ -122,7 +121,6 @@ def test_the_reader_goes_where_the_plan_was_allowed_to(store: Store, tmp_path: P
     assert store.requests == []
 
 
-@pytest.mark.filterwarnings("ignore:shard .* has as many bytes as were counted")
 def test_a_plan_that_was_allowed_nothing_reads_nothing(store: Store, tmp_path: Path) -> None:
     path = Path(write(tmp_path / "x.jsonl", "./././././././././././a.png"))
     Image.new("RGB", (40, 30)).save(tmp_path / "a.png")

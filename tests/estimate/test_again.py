@@ -295,17 +295,14 @@ def test_columns_that_only_some_parts_have(tmp_path: Path, processors: Path) -> 
         assert corpus.again().num_samples > 2 * PER_SHARD
 
 
-@pytest.mark.parametrize("word", ["same words", "words more"])
 def test_relative_sources_of_another_folder(
-    tmp_path: Path, processors: Path, monkeypatch: pytest.MonkeyPatch, word: str
+    tmp_path: Path, processors: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same paths, sizes and times; the images, or the records, are others."""
-    for name, size, text in (("here", 56, "same words"), ("there", 560, word)):
+    """The same paths, sizes and times; the images are others."""
+    for name, size in (("here", 56), ("there", 560)):
         (tmp_path / name).mkdir()
         Image.new("RGB", (size, size)).save(tmp_path / name / "0.png")
-        records = [seen(), chat(text), *[chat("more")] * (text == "same words")]
-        data = WRITERS["jsonl"](records).ljust(800, b"\n")
-        (tmp_path / name / "a.jsonl").write_bytes(data)
+        (tmp_path / name / "a.jsonl").write_bytes(WRITERS["jsonl"]([seen()]))
         os.utime(tmp_path / name / "a.jsonl", ns=(10**18, 10**18))
     given: dict[str, Any] = {"workers": 1, "processor": str(processors / "qwen2.5-vl")}
     tokens = []

@@ -36,7 +36,5 @@ def test_another_record_in_the_place(tmp_path: Path, kind: str) -> None:
     rewrite([3, 2, 1])
     fetcher = Fetcher(opened)
     assert fetcher.record(samples["r2"]).record["id"] == "r2"
-    (change,) = fetcher.take_changes()
-    assert "has as many bytes as were counted, but other ones" in change
     with pytest.raises(ChangedSource, match="has the record 'r3' where 'r1' was counted"):
         fetcher.record(samples["r1"])
