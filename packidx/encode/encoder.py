@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ from packidx.encode.loading import files_of, load_part, load_processor
 from packidx.encode.media import decoded_image, info_of, refuse_unsupported
 from packidx.encode.patches import (
     FORMS,
-    Allocate,
     BytePart,
     ImagePatches,
     byte_part,
@@ -165,21 +163,11 @@ class ProcessorEncoder:
             raise error
         return int(counts.length[0])
 
-    @property
-    def takes_allocate(self) -> bool:
-        """Whether `PackedDataset` gives it the memory of its pack: not one that does more."""
-        return type(self).__call__ is ProcessorEncoder.__call__
-
-    def __call__(
-        self,
-        record: Mapping[str, Any],
-        allocate: Allocate | None = None,
-    ) -> dict[str, torch.Tensor]:
+    def __call__(self, record: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """One sample's tensors.
 
         Args:
             record: a raw record of any dialect, images opened (`records.media.opener.open_media`).
-            allocate: gives the tensor that patches of images are written into.
 
         Returns:
             ``input_ids`` int64 ``[T]``; ``labels`` int64 ``[T]``, not shifted, -100 where not
@@ -207,9 +195,8 @@ class ProcessorEncoder:
         sample = {key: torch.from_numpy(value) for key, value in arrays.items()}
         if is_given:
             return sample
-        allocate = allocate or (lambda shape, dtype: torch.empty(shape, dtype=dtype))
-        patches = partial(self._image_patches, allocate)
-        made = media_tensors(self.files, conversation, media, self._pixel_part, patches)
+        parts = self._pixel_part, self._image_patches
+        made = media_tensors(self.files, conversation, media, *parts)
         if self.pixels != "float32":
             made = {name: self._rounded(name, value) for name, value in made.items()}
         sample |= made
@@ -341,10 +328,10 @@ class ProcessorEncoder:
         return self._tiles.get(kind) or part
 
     def _image_patches(
-        self, allocate: Allocate, images: Sequence[Any], grids: np.ndarray
+        self, images: Sequence[Any], grids: np.ndarray
     ) -> dict[str, torch.Tensor] | None:
         patches = self.image_patches()
-        return None if patches is None else patches(images, grids, allocate)
+        return None if patches is None else patches(images, grids)
 
     def _rounded(self, name: str, value: torch.Tensor) -> torch.Tensor:
         is_float = name.startswith("pixel_values") and value.is_floating_point()

@@ -21,8 +21,7 @@ from packidx.index.described import short_name, untrained
 from packidx.torch.dummies import dummy_sample
 from packidx.torch.events import Events, Happened, event
 from packidx.torch.joining import rules_of
-from packidx.torch.packs import NOTHING, Pack, Segment, emptied
-from packidx.torch.pixels import PackBuffer
+from packidx.torch.packs import NOTHING, Pack, Segment
 from packidx.torch.reader import Encode, SampleReader, encoder_of
 from packidx.torch.sample import PlanMismatch, Sample, length_of, media_of, up_to
 from packidx.words import number_of
@@ -112,7 +111,6 @@ class PackedDataset(Dataset[Pack]):
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
         self._reader = SampleReader(self.index, encode, checked, on_mismatch, on_bad)
         self._dummy_image = dummy_image
-        self._like = NOTHING  # per-token tensors of the last first sample, for packs that keep none
         if dummy_image and not self._options.reserve:
             _ = self._dummy_sample  # says how much the plan must reserve
 
@@ -141,12 +139,8 @@ class PackedDataset(Dataset[Pack]):
         """A pack as it was planned; it raises what ``dataset[k]`` raises."""
         epoch = planned.stats.get("epoch", 0)
         happened: Happened = []
-        media = [each for sample in planned.samples for each in sample.media or ()]
-        images = [each for each in media if each["kind"] == "image"]
-        patches = sum((each["t"] or 0) * (each["h"] or 0) * (each["w"] or 0) for each in images)
-        room = PackBuffer(patches)
         self._reader.prefetch(planned.samples, epoch)
-        read = [self._reader.read(each, epoch, happened, room) for each in planned.samples]
+        read = [self._reader.read(each, epoch, happened) for each in planned.samples]
         whole = {place: sample for place, sample in enumerate(read) if sample is not None}
         samples = whole if self._reader.room is None else self._fitting(planned, whole, happened)
         for each in happened:
@@ -204,11 +198,8 @@ class PackedDataset(Dataset[Pack]):
                 f"pack {planned.pack_id} of {self.index.path} has {padded} tokens, over its"
                 f" capacity of {self._options.capacity}: plan again"
             )
-        if samples:
-            self._like = emptied(samples[0], self._rules)
         if rest := padded - total:
-            like = NOTHING if samples else self._like
-            segments.append(Segment(like.copy(), rest, pad))
+            segments.append(Segment(NOTHING.copy(), rest, pad))
         return segments
 
     def _dummy(self, samples: list[Sample]) -> Sample | None:
@@ -231,7 +222,7 @@ class PackedDataset(Dataset[Pack]):
         return sample
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_like": NOTHING}
+        state = {**self.__dict__}
         state.pop("_dummy_sample", None)  # each worker encodes its own
         return state
 

@@ -15,7 +15,7 @@ from packidx.errors import MismatchError
 from packidx.torch.collate import collate as collate_packs
 from packidx.torch.dataset import PackedDataset
 from packidx.torch.packs import Pack
-from packidx.torch.prepare import unprepared, unwrap
+from packidx.torch.prepare import unwrap
 from packidx.torch.sample import TYPES
 
 # Largest difference that rounding makes, as a share of the largest logit: measured 2e-6 in float32
@@ -25,6 +25,12 @@ _COMPARED = 64  # tokens of a sample
 _SEARCHED = 1024  # packs
 # What stands in transformers' config where `collate` is asked for the name before it.
 _IMPLEMENTATIONS = {"sdpa": ("sdpa", "eager"), "flex": ("flex_attention",), "flash": ("flash",)}
+
+_CAUSES = (
+    "the model was not given to prepare_model; a cache is on (pass use_cache=False); the batch has"
+    " a 2-D attention_mask; its position_ids are missing or do not restart with each sample, in row"
+    " 0 of [4, B, T] for mRoPE models"
+)
 
 
 class IsolationError(MismatchError):
@@ -91,11 +97,11 @@ def check_isolation(
             if not difference <= allowed * largest:  # NaN is a difference
                 first = int((~(differences <= allowed * largest)).nonzero()[0])
                 token = int(compared[at][first])
-                where = f"from its token {token} on by up to {difference:.3g} (allowed:"
                 raise IsolationError(
-                    f"pack {pack.pack_id}, sample {int(sample.sample_ids)} at position"
-                    f" {at}: its logits in the pack differ from those of the sample alone, {where}"
-                    f" {allowed * largest:.3g}); likely because {_reason(inner, batch)}"
+                    f"pack {pack.pack_id}, sample {int(sample.sample_ids)} at position {at}: its"
+                    f" logits in the pack differ from those of the sample alone, from its token"
+                    f" {token} on by up to {difference:.3g} (allowed: {allowed * largest:.3g})."
+                    f" Usual causes: {_CAUSES}"
                 )
             worst = max(worst, difference)
     return worst
@@ -188,35 +194,6 @@ def _logits(
     logits: Tensor = getattr(output, "logits", output)
     logits = logits.reshape(-1, logits.shape[-1])
     return logits if few else logits[tokens]
-
-
-def _reason(model: Any, batch: Mapping[str, Any]) -> str:
-    """The first known mistake that this batch and model show."""
-    config = model.config
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    positions, mask = batch.get("position_ids"), batch.get("attention_mask")
-    rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
-    mrope = "mrope_section" in rope  # transformers 4 calls it rope_scaling
-    if isinstance(mask, Tensor) and mask.ndim == 2:
-        return "the batch has a 2-D attention_mask, which transformers reads as all one sample"
-    if unprepared(model):
-        return "the model's own masks are wrong for packs: call prepare_model on it first"
-    if batch.get("use_cache", getattr(text, "use_cache", False)):
-        return "a cache is on, with which transformers ignores where positions restart"
-    if positions is None:
-        return "the batch has no position_ids, which tell transformers where samples begin"
-    if mrope and (positions.ndim != 3 or positions.shape[0] != 4):
-        return (
-            f"position_ids are {list(positions.shape)} and this model needs [4, B, T]: a row of"
-            " restarting positions, then its three mRoPE rows"
-        )
-    rows = positions[0] if positions.ndim == 3 else positions
-    if int((rows[:, 1:] - rows[:, :-1] != 1).sum()) < 1:
-        return "position_ids do not restart where samples begin"
-    return (
-        "position_ids, token types or media are not those of the samples, or the model was not"
-        " given to packidx.torch.prepare_model"
-    )
 
 
 _TOKEN_NAMES = ("{}_token_id", "{}_token_index")  # where configs keep a medium's token

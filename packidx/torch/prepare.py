@@ -201,16 +201,6 @@ def _flash_towers(model: nn.Module, config: Any) -> Iterator[nn.Module]:
                 yield module
 
 
-def unprepared(model: Any) -> bool:
-    """Return whether a hook of `prepare_model` is missing on this transformers model."""
-    config = getattr(model, "config", None)
-    if not hasattr(config, "get_text_config"):
-        return False
-    return any(
-        hook not in module._forward_pre_hooks.values() for module, hook in _hooks(model, config)
-    )
-
-
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Arguments | None]
 

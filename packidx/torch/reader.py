@@ -1,4 +1,4 @@
-"""One sample of a pack: read, encoded, made to fit its plan; or left out, and told."""
+"""Read and encode the samples of packs, and compare each with its plan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from packidx.io import storage
 from packidx.records.fetch import Fetcher
 from packidx.torch.events import Happened, event
 from packidx.torch.joining import IGNORE, rules_of
-from packidx.torch.pixels import PackBuffer
 from packidx.torch.sample import (
     ADVICE,
     GUESSED,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("packidx.torch")
 
 Encode = Callable[..., Mapping[str, Any]]
-"""A raw record -> one sample's tensors; given a `PackBuffer`, too, if it ``takes_allocate``."""
+"""A raw record -> one sample's tensors."""
 
 
 def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
@@ -120,8 +119,7 @@ class SampleReader:
         self._on_mismatch, self._on_bad = on_mismatch, on_bad
         self.room = room_of(index.snapshot) if on_mismatch == "fit" else None
         self._index = index
-        self._encode: Any = encode
-        self._takes_room = bool(getattr(encode, "takes_allocate", False))
+        self._encode = encode
         self._rules = rules_of(encode)
         self._media_ids: Mapping[str, int] | None = getattr(encode, "media_token_ids", None)
         self._fetcher = Fetcher(index, transform)
@@ -156,9 +154,7 @@ class SampleReader:
         pairs = zip(waiting, records, strict=True)
         self._ready = {(one.pack_id, one.position): data for one, data in pairs if data is not None}
 
-    def read(
-        self, sample: Sample, epoch: int, events: Happened, room: PackBuffer
-    ) -> Tensors | None:
+    def read(self, sample: Sample, epoch: int, events: Happened) -> Tensors | None:
         """Read the piece of `sample` that its pack holds.
 
         It has exactly the planned length, or its own by ``on_mismatch="fit"``. None if it is
@@ -168,14 +164,13 @@ class SampleReader:
             sample: as planned.
             epoch: of its pack.
             events: what happens is added here.
-            room: of its pack, for the pixels of an encoder that ``takes_allocate``.
 
         Raises:
             MismatchError: shard or encoded sample differ from the plan.
             BadRecord, SourceError: record, media or shard cannot be read.
         """
         try:
-            encoded = self._encoded(sample, epoch, room)
+            encoded = self._encoded(sample, epoch)
         except Exception as error:
             if self._on_bad == "error" or not is_of_the_sample(error):
                 raise _located(error, sample, self._index) from error.__cause__
@@ -193,13 +188,12 @@ class SampleReader:
         except MismatchError as error:
             raise _located(error, sample, self._index) from None
 
-    def _encoded(self, sample: Sample, epoch: int, room: PackBuffer) -> Tensors:
+    def _encoded(self, sample: Sample, epoch: int) -> Tensors:
         """The whole sample, as long as it may be."""
         record = self._ready.pop((sample.pack_id, sample.position), None)
         if record is None:
             record = self._fetcher.read(sample, epoch)
-        given = [room] if self._takes_room else []
-        return normalise(self._encode(record, *given), self._rules)
+        return normalise(self._encode(record), self._rules)
 
     def _fit(self, encoded: Tensors, sample: Sample) -> Tensors:
         """`encoded` cut as planned, with exactly the planned length and media."""

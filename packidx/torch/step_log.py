@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
-import threading
 import time
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,8 +15,6 @@ from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
 from packidx.format.step_log import STEP_LOG, has_log, log_files, part_name
-from packidx.index import Index, open_index
-from packidx.index.order import Dealing, Epochs
 from packidx.io.files import atomic_file, make_folder
 from packidx.torch.joining import IGNORE
 from packidx.torch.loss import Batch, LossWeights, loss_targets, segment_numbers
@@ -28,19 +24,6 @@ _log = logging.getLogger("packidx.torch")
 
 _SUMS = ("length", "attention_cost", "vision_patches", "vision_cost")
 _SAMPLE = ("pack_id", "position", "sample_id", "label_tokens", "loss")
-_STOP = None
-
-
-class _Step(NamedTuple):
-    """What a rank's step was, on its way to the thread that writes."""
-
-    epoch: int
-    step: int
-    seconds: float | None
-    grad_norm: Tensor | float | None
-    batches: list[tuple[Tensor, Tensor]]
-    """Of each batch: pack, position and sample id, int64 [n, 3]; label tokens and loss, float64
-    [n, 2]."""
 
 
 class StepLog:
@@ -57,8 +40,8 @@ class StepLog:
     The batch's ``sample_table`` says which sample a loss belongs to.
 
     All ranks may write into one folder; a run that resumes goes on in it. Each run has a folder of
-    its own. Files are written by a thread, every `flush_steps` steps: a run that is killed loses
-    what came after. `packidx sql INDEX --log DIR` reads it.
+    its own. A file is written every `flush_steps` steps: a run that is killed loses what came
+    after. `packidx sql INDEX --log DIR` reads it.
 
     Args:
         folder: made if it is not there.
@@ -85,13 +68,8 @@ class StepLog:
         _check_run(self.folder, run)
         self._batches: list[tuple[Tensor, Tensor]] = []
         self._ended: float | None = None
-        self._steps: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
-        writer = _Writer(self.folder, sampler, run)
-        thread = threading.Thread(
-            target=writer.run, args=(self._steps, flush_steps), name="packidx-step-log", daemon=True
-        )
-        thread.start()
-        self._finish = weakref.finalize(self, _finish, self._steps, thread)
+        self._writer = _Writer(self.folder, sampler, run, flush_steps)
+        weakref.finalize(self, self._writer.flush)
 
     def add(self, batch: Batch, losses: Tensor) -> None:
         """Note the losses of a micro-step's label tokens; `packed_loss` does it with ``log=``.
@@ -136,26 +114,22 @@ class StepLog:
         Raises:
             OptionError: the epoch has no such step.
         """
-        if not 0 <= step < self.sampler.num_steps:
-            raise OptionError(f"step {step} is outside [0, {self.sampler.num_steps})")
+        sampler = self.sampler
+        packs = sampler.packs_of_step(step)[sampler.rank :: sampler.world_size]
         now = time.perf_counter()
         seconds = None if self._ended is None else now - self._ended
         self._ended = now
         if isinstance(grad_norm, Tensor):
-            # Of FSDP2 it is a part of the number, which all ranks join here and in no thread.
+            # Of FSDP2 it is a part of the number, which all ranks join here.
             whole = getattr(grad_norm, "full_tensor", None)
             grad_norm = (whole() if whole else grad_norm).detach()
-        self._steps.put(_Step(self.sampler.epoch, step, seconds, grad_norm, self._batches))
+        place = (sampler.epoch, step)
+        self._writer.add(place, seconds, grad_norm, packs, self._batches)
         self._batches = []
 
     def close(self) -> None:
         """Write what is not written yet."""
-        self._finish()
-
-
-def _finish(steps: queue.SimpleQueue[_Step | None], thread: threading.Thread) -> None:
-    steps.put(_STOP)
-    thread.join()
+        self._writer.flush()
 
 
 def _check_run(folder: str, run: dict[str, Any]) -> None:
@@ -173,61 +147,70 @@ def _check_run(folder: str, run: dict[str, Any]) -> None:
 
 
 class _Writer:
-    """Write the parts of a log, in a thread of its own."""
+    """Keep steps, and write every `flush_steps` of them as a file.
 
-    def __init__(self, folder: str, sampler: PackSampler, run: dict[str, Any]) -> None:
-        index = sampler.index
-        self._folder, self._run = folder, run
-        self._opened = (f"{index.path}@{index.id}", index.roots)
-        self._rank, self._world_size = sampler.rank, sampler.world_size
+    Losses stay on their device until then, so that no step waits for them.
+    """
+
+    def __init__(
+        self, folder: str, sampler: PackSampler, run: dict[str, Any], flush_steps: int
+    ) -> None:
+        self._folder, self._run, self._flush_steps = folder, run, flush_steps
+        self._index, self._rank, self._ranks = sampler.index, sampler.rank, sampler.world_size
         self._session, self._part, self._last = time.time_ns(), 0, (-1, -1)
+        self._rows: list[dict[str, Any]] = []
 
-    def run(self, steps: queue.SimpleQueue[_Step | None], flush_steps: int) -> None:
-        """Write what comes, until nothing comes any more."""
-        rows: list[dict[str, Any]] = []
-        try:
-            index = open_index(*self._opened)  # the reader's own: nothing of it is shared
-            while (step := steps.get()) is not None:
-                rows.append(self._row(index, step))
-                if len(rows) == flush_steps:
-                    self._write(rows)
-                    rows = []
-            self._write(rows)
-        except Exception as error:  # a full disk must not end the training
-            _log.error("no more steps are logged in %s: %s", self._folder, error)
-            while steps.get() is not _STOP:  # of what nobody takes memory runs full
-                pass
+    def add(
+        self,
+        place: tuple[int, int],
+        seconds: float | None,
+        grad_norm: Tensor | float | None,
+        packs: list[int],
+        batches: list[tuple[Tensor, Tensor]],
+    ) -> None:
+        """Keep a step.
 
-    def _row(self, index: Index, step: _Step) -> dict[str, Any]:
-        global_batch, epochs = self._run["global_batch"], Epochs.of(index.snapshot)
-        dealing = Dealing(epochs.order(index.id, self._run["seed"], step.epoch), global_batch)
-        first = step.step * global_batch
-        if (step.epoch, step.step) <= self._last:  # the run went back: what comes now holds
+        Args:
+            place: epoch and step.
+            packs: of the rank.
+            batches: of each, pack, position and sample id, int64 [n, 3]; label tokens and loss,
+                float64 [n, 2].
+        """
+        if place <= self._last:  # the run went back: the later row holds
+            self.flush()
             self._session = time.time_ns()
-        self._last = (step.epoch, step.step)
-        numbers = dealing.packs_of_rank(first, first + global_batch, self._rank, self._world_size)
-        packs = [index.pack(number).stats for number in sorted(numbers.tolist())]
-        sums = {name: [pack[name] for pack in packs] for name in _SUMS}
-        return {
-            **self._run,
-            "session": self._session,
-            "epoch": step.epoch,
-            "step": step.step,
-            "rank": self._rank,
-            "world_size": self._world_size,
-            "seconds": step.seconds,
-            "grad_norm": None if step.grad_norm is None else float(step.grad_norm),
-            **{name: None if None in each else sum(each) for name, each in sums.items()},
-            "samples": [row for batch in step.batches for row in _samples(*batch)],
-        }
+        self._last = place
+        known: dict[str, Any] = {"session": self._session, "epoch": place[0], "step": place[1]}
+        known |= {"rank": self._rank, "world_size": self._ranks, "seconds": seconds}
+        kept = {"grad_norm": grad_norm, "packs": packs, "samples": batches}
+        self._rows.append({**self._run, **known, **kept})
+        if len(self._rows) == self._flush_steps:
+            self.flush()
 
-    def _write(self, rows: list[dict[str, Any]]) -> None:
+    def flush(self) -> None:
+        """Write the steps that are not written yet."""
+        rows, self._rows = self._rows, []
         if not rows:
             return
-        path = os.path.join(self._folder, part_name(self._session, self._rank, self._part))
-        with atomic_file(path) as file, pq.ParquetWriter(file, STEP_LOG) as writer:
-            writer.write_table(pa.Table.from_pylist(rows, STEP_LOG))
+        try:
+            table = pa.Table.from_pylist(list(map(self._finished, rows)), STEP_LOG)
+            path = os.path.join(self._folder, part_name(self._session, self._rank, self._part))
+            with atomic_file(path) as file, pq.ParquetWriter(file, STEP_LOG) as writer:
+                writer.write_table(table)
+        except Exception as error:  # a full disk must not end the training
+            _log.error("%d steps are not logged in %s: %s", len(rows), self._folder, error)
         self._part += 1
+
+    def _finished(self, row: dict[str, Any]) -> dict[str, Any]:
+        packs = [self._index.stats(number) for number in sorted(row.pop("packs"))]
+        sums = {name: [pack[name] for pack in packs] for name in _SUMS}
+        norm = row["grad_norm"]
+        return {
+            **row,
+            **{name: None if None in each else sum(each) for name, each in sums.items()},
+            "grad_norm": None if norm is None else float(norm),
+            "samples": [each for batch in row["samples"] for each in _samples(*batch)],
+        }
 
 
 def _samples(named: Tensor, sums: Tensor) -> list[dict[str, Any]]:

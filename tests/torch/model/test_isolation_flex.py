@@ -79,7 +79,7 @@ def test_a_mask_over_all_shows_and_is_found(tmp_path: Path, family: str) -> None
 def test_sliding_windows_survive_the_block_mask(tmp_path: Path) -> None:
     (pack,) = packs_of(tmp_path, "qwen3")
     model = fresh("qwen3", "flex_attention", sliding_window=4)
-    with pytest.raises(IsolationError, match="call prepare_model on it first"):
+    with pytest.raises(IsolationError, match="was not given to prepare_model"):
         check_isolation(model, pack, attention="flex")
     assert check_isolation(prepare_model(model), pack, attention="flex") < 1e-5
 

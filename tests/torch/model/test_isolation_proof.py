@@ -200,7 +200,7 @@ def test_gemma3_needs_its_hook(tmp_path: Path) -> None:
     with torch.no_grad():
         logits = model(**collate(pack)).logits
     assert worst_difference(model, "gemma3", [pack], logits) > 1e-2
-    with pytest.raises(IsolationError, match="call prepare_model on it first"):
+    with pytest.raises(IsolationError, match="was not given to prepare_model"):
         check_isolation(model, pack)
     assert check_isolation(prepare_model(model), pack) < TOLERANCE
 
