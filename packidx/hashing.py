@@ -14,7 +14,8 @@ cryptographic hash: whoever chooses the strings can make two collide.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -82,6 +83,16 @@ def hash_strings(array: pa.Array | pa.ChunkedArray) -> Uint64s:
     if array.null_count:
         hashes[np.asarray(array.is_null())] = NULL_HASH
     return hashes
+
+
+def hash_numbered(names: Iterable[str]) -> Uint64s:
+    """The hash of each name and how many equal ones stand before it, uint64 [n]."""
+    before = Counter[str]()
+    texts = []
+    for name in names:
+        texts.append(f"{before[name]} {name}")
+        before[name] += 1
+    return hash_strings(pa.array(texts, pa.string()))
 
 
 def _hash_values(array: pa.Array) -> Uint64s:

@@ -18,7 +18,7 @@ from packidx.arrays import Bools, Int32s, Int64s, Ints, Uint64s
 from packidx.errors import FormatError
 from packidx.format.parquet import as_arrow
 from packidx.format.schema import LENGTHS, LENGTHS_WITH_SPANS, MEDIA_COUNTERS, METHODS
-from packidx.hashing import hash_strings
+from packidx.hashing import hash_numbered, hash_strings
 
 if TYPE_CHECKING:
     from packidx.format.manifest import Shard
@@ -285,12 +285,7 @@ class Places:
     @cached_property
     def _salts(self) -> Uint64s:
         """uint64 [shards], of each one's source and number in it."""
-        numbers: Counter[str] = Counter()
-        texts = []
-        for shard in self._shards:
-            texts.append(f"{numbers[shard.source]} {shard.source}")
-            numbers[shard.source] += 1
-        return hash_strings(pa.array(texts, pa.string()))
+        return hash_numbered([shard.source for shard in self._shards])
 
     def _rows_before(self, start: int, source: pl.Series) -> Int64s:
         """int64 [n]: how many rows before row `start` have the source of each row."""

@@ -57,7 +57,7 @@ def freeze_log(
             " and name that table with --lengths"
         )
     given = _given(log)
-    options = PlanOptions(**{**recipe["options"], "mix": tuple(recipe["options"]["mix"])})
+    options = PlanOptions(**recipe["options"])
     with tempfile.TemporaryDirectory() as scratch:
         index = open_index(plan_packs(table, scratch, options, progress=progress).path)
         progress("comparing packs")

@@ -6,11 +6,11 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 import torch.distributed as dist
@@ -18,12 +18,12 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError, MismatchError, OptionError, PackidxError
-from packidx.format import parquet
 from packidx.format.stream import LOG_COLUMNS, LOG_RECIPE
 from packidx.index import Pack as PlannedPack
 from packidx.index.order import check_rank, whole_number
 from packidx.io import files
 from packidx.pack.streams import WINDOW, check_lanes, least_lanes
+from packidx.plan.options import PlanOptions, mix_of
 from packidx.torch.collate import collate
 from packidx.torch.dataset import PackedDataset
 from packidx.torch.events import Events
@@ -36,6 +36,8 @@ from packidx.user_code import fingerprint_of
 _VERSION = 2
 _log = logging.getLogger("packidx.torch")
 _LOGGED = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in LOG_COLUMNS.items()])
+_CAPS = ("max_images", "max_vision_patches", "max_samples")
+_OPTIONS = ("margin", "align", "pad_pack_to", "reserve", *_CAPS)
 
 
 class StreamingPackedDataset(IterableDataset[Pack]):
@@ -60,8 +62,8 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         epoch: of that order; see `set_epoch`.
         rank, world_size: data-parallel ranks.
         micro_batch: packs that `collate` joins.
-        mix: source -> how often its samples come in an epoch, if not once.
-        options: further ones, as a plan has them: ``margin``, ``align``, ``pad_pack_to``,
+        mix: of `PlanOptions`; shares of tokens need a lengths table.
+        options: further ones of `PlanOptions`: ``margin``, ``align``, ``pad_pack_to``,
             ``reserve``, ``max_images``, ``max_vision_patches``, ``max_samples``.
         roots, transform, on_mismatch, on_bad, dummy_image: of `PackedDataset`.
 
@@ -92,59 +94,68 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         check_rank(rank, world_size)
         whole_number("seed", seed, 0)
         whole_number("epoch", epoch, 0)
-        for name, value in (("window", window), ("micro_batch", micro_batch), ("lanes", lanes)):
-            if value is not None:
-                whole_number(name, value, 1)
-        arguments = {"capacity": capacity, "strategy": strategy, "seed": seed}
-        if twice := sorted(arguments.keys() & (options or {}).keys()):
-            raise OptionError(f"options holds {twice[0]}, which is an argument of its own")
-        planned = {**(options or {}), **arguments, "weights": dict(mix or {})}
-        self._arguments = sources, encode, planned
-        self._window, self._roots, self._reading = window, dict(roots or {}), reading
+        whole_number("micro_batch", micro_batch, 1)
+        if unknown := sorted({*(options or {})}.difference(_OPTIONS)):
+            raise OptionError(
+                f"options has {unknown[0]!r}, and a stream takes {', '.join(_OPTIONS)} there"
+            )
+        self._sources, self._encode = sources, encode
+        self._options = PlanOptions(
+            capacity,
+            strategy=strategy,
+            seed=seed,
+            window=window,
+            lanes=lanes,
+            mix=mix_of(mix or ()),
+            **(options or {}),
+        )
+        self._roots, self._reading = dict(roots or {}), reading
         self.rank, self.world_size, self.micro_batch = rank, world_size, micro_batch
-        self._lanes, self._epoch = lanes, epoch
+        self._epoch = epoch
         self._opened: tuple[StreamIndex, PackedDataset] | None = None
         self._start, self._states = 0, dict[int, Sequence[int]]()
         if lanes is not None:
             self.settle(1)
 
-    def settle(self, workers: int) -> None:
+    def settle(self, workers: int, lanes: int | None = None) -> None:
         """Decide the number of lanes, if it is not decided yet, and open the sources.
 
         Args:
             workers: of the loader.
+            lanes: of a state.
 
         Raises:
             MismatchError: the lanes cannot be dealt to these ranks and workers.
         """
-        if self._lanes is None:
-            self._lanes = least_lanes(self.world_size * max(1, workers) * self.micro_batch)
-        check_lanes(self._lanes, self.world_size, workers, self.micro_batch)
-        if self._opened is None:
-            self._open()
+        if self._options.lanes is None:
+            least = least_lanes(self.world_size * max(1, workers) * self.micro_batch)
+            self._options = replace(self._options, lanes=lanes or least)
+        assert self._options.lanes is not None
+        check_lanes(self._options.lanes, self.world_size, workers, self.micro_batch)
+        _ = self.index
 
     def _open(self) -> tuple[StreamIndex, PackedDataset]:
-        sources, encode, options = self._arguments
-        if self._lanes is None:
-            raise OptionError("lanes are not decided yet: pass lanes=N, or read a StreamLoader")
-        index = StreamIndex(
-            sources, encode, options, self._lanes, self._window, self._epoch, self._roots
-        )
-        for text in index.left_out:
-            _log.warning("%s: %s", index.path, text)
-        index.start_at(self._start, self._states)
-        self._opened = index, PackedDataset(index, encode, **self._reading)
+        if self._opened is None:
+            if self._options.lanes is None:
+                raise OptionError("lanes are not decided: pass lanes=N, or read a StreamLoader")
+            index = StreamIndex(
+                self._sources, self._encode, self._options, self._epoch, self._roots
+            )
+            for text in index.left_out:
+                _log.warning("%s: %s", index.path, text)
+            index.start_at(self._start, self._states)
+            self._opened = index, PackedDataset(index, self._encode, **self._reading)
         return self._opened
 
     @property
     def index(self) -> StreamIndex:
         """The records of the current epoch, read like an index."""
-        return (self._opened or self._open())[0]
+        return self._open()[0]
 
     @property
     def events(self) -> Events:
         """Samples that were left out of packs (`PackedDataset.events`)."""
-        return (self._opened or self._open())[1].events
+        return self._open()[1].events
 
     @property
     def epoch(self) -> int:
@@ -162,7 +173,7 @@ class StreamingPackedDataset(IterableDataset[Pack]):
         worker = get_worker_info()
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         self.settle(workers)
-        index, packs = self._opened or self._open()
+        index, packs = self._open()
         place = self._start + (self.rank - self._start) % self.world_size
         turn = 0
         while True:
@@ -194,7 +205,7 @@ class StreamingPackedDataset(IterableDataset[Pack]):
             {
                 "version": _VERSION,
                 "recipe": index.recipe,
-                "encoder": fingerprint_of(self._arguments[1]),
+                "encoder": fingerprint_of(self._encode),
                 "epoch": index.epoch,
                 "place": place,
                 "num_lanes": index.lanes,
@@ -210,15 +221,13 @@ class StreamingPackedDataset(IterableDataset[Pack]):
             MismatchError: it is of other records, options, seed or lanes, or another encoder.
         """
         _check_state(state)
-        if self._lanes is None:
-            self._lanes = int(state["num_lanes"])
-            check_lanes(self._lanes, self.world_size, 1, self.micro_batch)
+        self.settle(1, state["num_lanes"])
         if state["recipe"] != self.index.recipe:
             raise MismatchError(
                 f"the state is of the stream {state['recipe'][:12]}, this one is"
                 f" {self.index.recipe[:12]}: its records, options, seed, window or lanes are others"
             )
-        mine = fingerprint_of(self._arguments[1])
+        mine = fingerprint_of(self._encode)
         if state["encoder"] != mine:
             raise MismatchError(
                 f"the state is of an encoder of fingerprint {state['encoder']}, this one has"
@@ -234,15 +243,12 @@ class StreamingPackedDataset(IterableDataset[Pack]):
 
 
 def _kept_of(planned: PlannedPack, index: StreamIndex) -> dict[str, Any]:
-    """Return what a loader keeps of a pack: its lane, the state of that, and what was planned."""
-    lane = planned.pack_id % index.lanes
-    names = ("position", "sample_id", "copy", "length")
+    """Return what a loader keeps of a pack: its lane, the state of that, and rows of the log."""
+    place, lane = planned.pack_id, planned.pack_id % index.lanes
+    names = [name for name in LOG_COLUMNS if name != "place"]
     rows = [{name: getattr(sample, name) for name in names} for sample in planned.samples]
-    return {
-        "place": planned.pack_id,
-        "lane": (lane, index.lane(lane).state),
-        "planned": [{"place": planned.pack_id, **row} for row in rows],
-    }
+    logged = [{"place": place, **row} for row in rows]
+    return {"place": place, "lane": (lane, index.lane(lane).state), "logged": logged}
 
 
 def _signed(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,15 +296,15 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return _signed({**own[0], "lanes": lanes})
 
 
-class _Told:
-    """Collates packs, and tells beside the batch what the loader keeps of them."""
+class _WithStates:
+    """Collate packs, and return what the loader keeps of them beside the batch."""
 
     def __init__(self, make: Callable[[list[Pack]], Any]) -> None:
         self._make = make
 
     def __call__(self, packs: list[Pack]) -> tuple[Any, list[dict[str, Any]]]:
-        told = [pack.stream or {} for pack in packs]
-        return self._make(packs), told
+        kept = [pack.stream or {} for pack in packs]
+        return self._make(packs), kept
 
 
 class StreamLoader(DataLoader[Any]):
@@ -307,9 +313,9 @@ class StreamLoader(DataLoader[Any]):
     Args:
         stream: what is read.
         collate_fn: a list of packs -> a batch; `collate` by default.
-        log: folder in which every pack that was given out is written down when a state is saved,
-            in a folder for each epoch, ``epoch-0``; ``packidx freeze`` makes an index of that. When
-            the stream starts, packs behind its place are removed. None writes nothing.
+        log: folder in which the packs that were given out are written down when a state is saved
+            and when an epoch ends, in a folder for each epoch, ``epoch-0``; ``packidx freeze``
+            makes an index of that. None writes nothing.
         more: of `DataLoader`, ``num_workers`` above all; not ``batch_size`` or ``shuffle``.
 
     Raises:
@@ -328,8 +334,8 @@ class StreamLoader(DataLoader[Any]):
             raise OptionError(
                 "persistent_workers=True is not supported: workers would keep the previous epoch"
             )
-        told = _Told(collate_fn or collate)
-        super().__init__(stream, batch_size=stream.micro_batch, collate_fn=told, **more)
+        with_states = _WithStates(collate_fn or collate)
+        super().__init__(stream, batch_size=stream.micro_batch, collate_fn=with_states, **more)
         self.stream = stream
         self._home = None if log is None else Path(log)
         if self._home is not None:
@@ -342,19 +348,18 @@ class StreamLoader(DataLoader[Any]):
     def __iter__(self) -> Any:
         stream = self.stream
         stream.settle(self.num_workers)
-        self._reading, self._ended = stream.index, False
-        index = stream.index
+        self._reading, self._ended = index, _ = stream.index, False
         self._place, self._lanes, self._rows = stream._start, dict(stream._states), []
         self._agree(index)
         batches = super().__iter__()
-        while (given := self._agreed(batches)) is not None:
-            batch, told = given
+        while (given := self._next(batches)) is not None:
+            batch, kept = given
             self._place += stream.world_size * stream.micro_batch
-            for pack in told:
+            for pack in kept:
                 number, state = pack["lane"]
                 self._lanes[number] = state
                 if self._home is not None:
-                    self._rows += pack["planned"]
+                    self._rows += pack["logged"]
             yield batch
         self._write_log()
         self._ended = True
@@ -362,7 +367,7 @@ class StreamLoader(DataLoader[Any]):
             stream.go_on_at(0, {})
 
     def _agree(self, index: StreamIndex) -> None:
-        """Cut the log back, and compare with all other ranks what is about to be read.
+        """Begin the log, and compare with all other ranks what is about to be read.
 
         Raises:
             MismatchError: something differs, or the log is of another stream; on every rank.
@@ -370,36 +375,27 @@ class StreamLoader(DataLoader[Any]):
         stream, fault = self.stream, ""
         try:
             if self._home is not None and stream.rank == 0:
-                self._cut_log(self._home, index)
+                self._begin_log(self._home / f"epoch-{index.epoch}", index)
         except (PackidxError, OSError, ValueError) as error:
             fault = str(error)
-        agree(
-            {
-                "recipe": index.recipe,
-                "epoch": index.epoch,
-                "position": self._place,
-                "micro_batch": stream.micro_batch,
-                "world_size": stream.world_size,
-                "encoder": fingerprint_of(stream._arguments[1]),
-                "rank": stream.rank,
-            },
-            fault,
-        )
+        facts = {"recipe": index.recipe, "epoch": index.epoch, "position": self._place}
+        facts |= {name: getattr(stream, name) for name in ("micro_batch", "world_size", "rank")}
+        agree({**facts, "encoder": fingerprint_of(stream._encode)}, fault)
 
-    def _agreed(self, batches: Iterator[Any]) -> tuple[Any, list[dict[str, Any]]] | None:
+    def _next(self, batches: Iterator[Any]) -> tuple[Any, list[dict[str, Any]]] | None:
         """Return the next batch if every rank has one: the order ends at the first place whose lane
         has ended."""
         stream = self.stream
-        batch, told = next(batches, (None, []))
+        batch, kept = next(batches, (None, []))
         first = self._place + (stream.rank - self._place) % stream.world_size
         wanted = [first + n * stream.world_size for n in range(stream.micro_batch)]
-        has_one = [pack["place"] for pack in told] == wanted
+        has_one = [pack["place"] for pack in kept] == wanted
         if stream.world_size > 1 and dist.is_available() and dist.is_initialized():
             device = "cuda" if dist.get_backend() == "nccl" else "cpu"
             everywhere = torch.tensor([has_one], dtype=torch.int32, device=device)
             dist.all_reduce(everywhere, dist.ReduceOp.MIN)
             has_one = bool(everywhere.item())
-        return (batch, told) if has_one else None
+        return (batch, kept) if has_one else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state behind the batches that were given out, to be merged with the other
@@ -420,66 +416,36 @@ class StreamLoader(DataLoader[Any]):
         self.stream.load_state_dict(state)
         self._reading = None
 
-    def _cut_log(self, home: Path, index: StreamIndex) -> None:
-        """Remove all packs from the log that come after the place where the stream starts.
+    def _begin_log(self, folder: Path, index: StreamIndex) -> None:
+        """Write down what the stream is.
 
         Raises:
             MismatchError: the log is of another stream.
         """
-        logs = {path.parent: json.loads(path.read_bytes()) for path in home.glob(f"*/{LOG_RECIPE}")}
-        for folder, stated in logs.items():
-            if stated["recipe"] != index.recipe:
-                raise MismatchError(
-                    f"{folder} is the log of the stream {stated['recipe'][:12]}, this one is"
-                    f" {index.recipe[:12]}: name another folder"
-                )
-        for folder, stated in logs.items():
-            if stated["epoch"] >= index.epoch:
-                cut_log(folder, self._place if stated["epoch"] == index.epoch else 0)
+        path = folder / LOG_RECIPE
+        if not path.exists():
+            folder.mkdir(exist_ok=True)
+            stated: dict[str, Any] = {"version": _VERSION, "recipe": index.recipe}
+            stated |= {"epoch": index.epoch, "options": asdict(index.asked)}
+            stated["lengths"] = index.path if index.is_counted else None
+            files.write_json(str(path), stated)
+        elif (recipe := json.loads(path.read_bytes())["recipe"]) != index.recipe:
+            raise MismatchError(
+                f"{folder} is the log of the stream {recipe[:12]}, this one is"
+                f" {index.recipe[:12]}: name another folder"
+            )
 
     def _write_log(self) -> None:
-        """Write down what was given out since this was last done."""
-        index, rank = self._reading, self.stream.rank
-        if self._home is None or index is None:
+        """Write down what was given out since this was last done.
+
+        Packs that a restarted run gives out once more are logged once more: they are the same.
+        """
+        if self._home is None or self._reading is None or not self._rows:
             return
-        folder = self._home / f"epoch-{index.epoch}"
-        folder.mkdir(parents=True, exist_ok=True)
-        if rank == 0 and not (folder / LOG_RECIPE).exists():
-            recipe = {
-                "version": _VERSION,
-                "recipe": index.recipe,
-                "lengths": index.path if index.is_counted else None,
-                "epoch": index.epoch,
-                "options": index.asked,
-            }
-            files.write_json(str(folder / LOG_RECIPE), recipe)
-        if self._rows:
-            first = self._rows[0]["place"]
-            rows = pa.Table.from_pylist(self._rows, schema=_LOGGED)
-            _write(folder / f"packs-{first:012d}-{self._place:012d}-{rank:05d}.parquet", rows)
-            self._rows = []
-
-
-def _write(path: Path, rows: pa.Table) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with files.naming(temporary), parquet.open_writer(str(temporary), rows.schema) as writer:
-        writer.write_table(rows)
-    os.replace(temporary, path)
-
-
-def _parts(folder: Path) -> list[tuple[Path, int]]:
-    """The files of a log, and the place behind the last one that each has packs of."""
-    return [(path, int(path.name.split("-")[2])) for path in sorted(folder.glob("packs-*.parquet"))]
-
-
-def cut_log(folder: Path, place: int) -> None:
-    """Take the packs at `place` and behind it out of a log: they are trained on anew."""
-    for path, end in _parts(folder):
-        if end <= place:
-            continue
-        rows = pq.read_table(path)
-        kept = rows.filter(pc.less(rows["place"], place))
-        if kept.num_rows:
-            first, _, rank = path.name.removeprefix("packs-").removesuffix(".parquet").split("-")
-            _write(folder / f"packs-{first}-{place:012d}-{rank}.parquet", kept)
-        path.unlink()
+        folder = self._home / f"epoch-{self._reading.epoch}"
+        folder.mkdir(exist_ok=True)
+        first, rank = self._rows[0]["place"], self.stream.rank
+        path = folder / f"packs-{first:012d}-{self._place:012d}-{rank:05d}.parquet"
+        with files.atomic_file(path) as file, pq.ParquetWriter(file, _LOGGED) as writer:
+            writer.write_table(pa.Table.from_pylist(self._rows, _LOGGED))
+        self._rows = []

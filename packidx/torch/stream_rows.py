@@ -14,31 +14,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from packidx.arrays import Bools, Int64s
+from packidx.arrays import Int64s
 from packidx.digests import canonical_json, digest
 from packidx.errors import BadRecord, OptionError, SourceError
-from packidx.format.index import CostModel, IndexManifest, LengthsOf, Options, Result, Source
+from packidx.format.index import IndexManifest, LengthsOf, Options, Result, Source
 from packidx.format.lengths import known_table
 from packidx.format.manifest import DEFAULT, Layout, as_planned
-from packidx.format.schema import LENGTHS, PLANNED_MEDIA, Sample
-from packidx.hashing import below, derive_key, hash_ints, hash_strings
+from packidx.format.schema import LENGTHS, METHODS, PLANNED_MEDIA, Sample
+from packidx.hashing import derive_key, hash_ints, hash_numbered
 from packidx.index import Index
 from packidx.index import Pack as PlannedPack
-from packidx.index.order import whole_number
 from packidx.io.copies import local_copies
 from packidx.pack.solve import Problem
-from packidx.pack.streams import WINDOW, LaneOrder, expected_copies, most_copies, pack_window
+from packidx.pack.streams import LaneOrder, expected_copies, most_copies, pack_window
+from packidx.plan.options import PlanOptions
+from packidx.plan.resolved import with_defaults
+from packidx.plan.select.mixture import SourceTotals, copies_of, weights_of
 from packidx.records.fetch import Fetcher
 from packidx.torch.events import Happened, event
 from packidx.torch.reader import Encode
 from packidx.torch.sample import length_of, normalise
 
-_FREE = CostModel(
-    llm_linear=0, llm_attention=0, llm_windowed=0, llm_window=0, vit_linear=0, vit_attention=0
-)
 _LOCATED = ("sample_id", "source", "key", "shard", "row", "offset", "nbytes")
 _COUNTED = ("length", "label_tokens", "num_images", "vision_patches", "vision_cost", "media")
-_CAPS_ASKED = ("max_images", "max_vision_patches", "max_samples")
 
 
 class StreamIndex(Index):
@@ -50,18 +48,15 @@ class StreamIndex(Index):
     Args:
         sources: folder of a lengths table; or files of records, as `estimate_lengths` takes them.
         encode: of `PackedDataset`.
-        options: of a plan, by name, those that are not the default.
-        lanes: number of lanes, V.
-        window: records of a lane that are packed together, N.
+        asked: options of the plan of this stream, `lanes` and a number as `window` among them.
         epoch: of the order in which records come.
 
     Attributes:
-        asked: the options of `PlanOptions` that make the same packs.
         left_out: a sentence for each reason why records are in no pack.
         recipe: digest of all that they depend on.
 
     Raises:
-        OptionError: an option that a stream has not, or that has no meaning for these records.
+        OptionError: an option has no meaning for these records.
         SourceError: the sources cannot be read.
     """
 
@@ -69,15 +64,14 @@ class StreamIndex(Index):
         self,
         sources: str | os.PathLike[str] | Sequence[str],
         encode: Encode,
-        options: Mapping[str, Any],
-        lanes: int,
-        window: int = WINDOW,
-        epoch: int = 0,
-        roots: Mapping[str, str] | None = None,
+        asked: PlanOptions,
+        epoch: int,
+        roots: Mapping[str, str],
     ) -> None:
-        self._arguments = sources, encode, dict(options), lanes, window, epoch, dict(roots or {})
-        self.roots = dict(roots or {})
-        self.epoch, self.lanes, self.window_size = epoch, lanes, window
+        self._arguments = sources, encode, asked, epoch, roots
+        self.asked, self.epoch, self.roots = asked, epoch, dict(roots)
+        assert asked.lanes is not None and asked.rows_of_window is not None
+        self.lanes, self.window_size = asked.lanes, asked.rows_of_window
         self.path = os.fspath(sources) if isinstance(sources, str | os.PathLike) else sources[0]
         self._encode = encode
         names = [self.path] if isinstance(sources, str | os.PathLike) else list(sources)
@@ -87,21 +81,21 @@ class StreamIndex(Index):
         if self.is_counted:
             self._rows, stated = _counted(self.path)
         else:
-            # As `estimate` does: who brings an encoder of their own reads the columns of their own.
+            # As `estimate` does: an encoder of the user's own may read columns that ours does not.
             is_ours = hasattr(encode, "fingerprint_parts")
             self._rows, stated = _scanned(names, is_ours, self.left_out)
         self._lengths = self._whole("length") if self.is_counted else None
-        asked = {name: value for name, value in options.items() if name != "weights"}
-        mix = options.get("weights", {})
-        own = _options(asked, self._is_exact(stated), _weights(mix, stated["sources"]))
+        own = with_defaults(
+            asked, max(stated["lengths"].methods, key=METHODS.index, default="exact")
+        )
         if not self.is_counted and (own.max_images or own.max_vision_patches):
             raise OptionError(
                 "a cap on images needs to know them before they are read: run `packidx estimate`"
                 " and stream from that"
             )
-        own = replace(own, lanes=lanes, window_samples=window)
-        said = [f"{name}={weight}" for name, weight in mix.items()]
-        self.asked = {**asked, "lanes": lanes, "window": window, "mix": said}
+        self._source = self._rows["source"].combine_chunks().to_numpy(zero_copy_only=False)
+        weights = self._weights(own, stated["sources"])
+        own = replace(own, weights=weights, window_samples=self.window_size, schedule="random")
         self.recipe = digest(canonical_json([stated["lengths"].fingerprint, own.to_json()]))
         self.id = self.recipe[:32]
         self.snapshot = IndexManifest(
@@ -113,14 +107,16 @@ class StreamIndex(Index):
             created="",
             **stated,
         )
-        copies = self._copies()
+        copies = self._copies(own)
         if not copies.any():
             raise SourceError(f"{self.path} holds no record that can be packed")
-        if lanes > (number := int(copies.sum())):
-            raise OptionError(f"{number} records cannot fill {lanes} lanes: pass a smaller `lanes`")
+        if self.lanes > (number := int(copies.sum())):
+            raise OptionError(
+                f"{number} records cannot fill {self.lanes} lanes: pass a smaller `lanes`"
+            )
         rows = {source.name: source.num_samples for source in stated["sources"]}
-        expected, most = expected_copies(rows, own.weights), most_copies(own.weights)
-        self._order = LaneOrder(copies, most, expected, lanes, window, own.seed, epoch)
+        amounts = expected_copies(rows, weights), self.lanes, self.window_size
+        self._order = LaneOrder(copies, most_copies(weights), *amounts, own.seed, epoch)
         self._running: dict[int, _Lane] = {}
         self._start = 0
 
@@ -128,8 +124,21 @@ class StreamIndex(Index):
         states = {number: lane.state for number, lane in self._running.items()}
         return _opened, (self._arguments, self._start, states)
 
-    def _is_exact(self, stated: Mapping[str, Any]) -> bool:
-        return not self.is_counted or set(stated["lengths"].methods) <= {"exact"}
+    def _weights(self, options: Options, sources: Sequence[Source]) -> dict[str, str]:
+        """Return how often samples of each source come, of those that do not come once."""
+        if not self.is_counted and any(text.endswith("%") for text in self.asked.mix):
+            raise OptionError(
+                "mix has shares of tokens, which nobody has counted: run `packidx estimate` and"
+                " stream from that, or give numbers of copies"
+            )
+        totals: dict[str | None, SourceTotals] = {}
+        for source in sources:
+            own = (
+                np.zeros(1) if self._lengths is None else self._lengths[self._source == source.name]
+            )
+            usable = own[(own > 0) & (own <= options.longest)]
+            totals[source.name] = SourceTotals(len(usable), int(usable.sum()))
+        return weights_of(self.asked.mix, totals, sources)
 
     def _whole(self, name: str) -> Int64s:
         """A counter of all rows, 0 where it is not known."""
@@ -138,36 +147,34 @@ class StreamIndex(Index):
         values: Int64s = self._rows[name].fill_null(0).to_numpy().astype(np.int64)
         return values
 
-    def _copies(self) -> Int64s:
+    def _copies(self, options: Options) -> Int64s:
         """How often each record comes in an epoch, int64 [n]; 0 of one that cannot be packed."""
-        options = self.snapshot.options
         copies = np.ones(self._rows.num_rows, np.int64)
         if "status" in self._rows.column_names:
             copies[self._rows["status"].to_numpy(zero_copy_only=False) != "ok"] = 0
         if options.weights:
-            draws = hash_ints(self._draws(), derive_key(options.seed, "mix"))
-            names = self._rows["source"].combine_chunks().to_numpy(zero_copy_only=False)
-            for name, text in options.weights.items():
-                own, weight = names == name, Fraction(text)
-                more = below(draws[own], weight - int(weight)).astype(np.int64)
-                copies[own] *= int(weight) + more
+            # FORMAT.md, "Draws"
+            salts = hash_numbered([shard.source for shard in self.snapshot.shards])
+            draws = salts[self._whole("shard")] ^ self._whole("row").astype(np.uint64)
+            draws = hash_ints(draws, derive_key(options.seed, "mix"))
+            for name, weight in options.weights.items():
+                own = self._source == name
+                copies[own] *= copies_of(Fraction(weight), draws[own])
         if self._lengths is None:
             return copies
         tokens = self._lengths
         usable = tokens > 0
-        self._leave_out(copies, ~usable, "rejected or without a token")
-        self._leave_out(copies, usable & (options.padded(tokens) > options.longest), "too long")
+        out = {"rejected or without a token": ~usable}
+        out["too long"] = usable & (options.padded(tokens) > options.longest)
         for name, most in options.caps.items():
             if name != "num_samples":
-                over = usable & (self._column(name) > most)
-                self._leave_out(copies, over, f"over the {most} {name} of a pack")
+                out[f"over the {most} {name} of a pack"] = usable & (self._column(name) > most)
+        for reason, which in out.items():
+            copies[which] = 0
+            if number := int(np.count_nonzero(which)):
+                words = f"{number:,} of {len(copies):,} records are {reason}: in no pack"
+                self.left_out.append(words)
         return copies
-
-    def _leave_out(self, copies: Int64s, which: Bools, reason: str) -> None:
-        """Let no copy of some records come, and tell how many there are."""
-        copies[which] = 0
-        if number := int(np.count_nonzero(which)):
-            self.left_out.append(f"{number:,} of {len(copies):,} records are {reason}: in no pack")
 
     def take_events(self) -> Happened:
         """Records that were left out as they came, since this was last asked."""
@@ -179,17 +186,6 @@ class StreamIndex(Index):
         if column is None or column.null_count:
             raise OptionError(f"{self.path} does not say the {name} of all its samples: no cap")
         return self._whole(name)
-
-    def _draws(self) -> Any:
-        """uint64 [n], the number that each record is drawn by (FORMAT.md, "Draws")."""
-        of_source: dict[str, int] = {}
-        salts = []
-        for shard in self.snapshot.shards:
-            number = of_source.get(shard.source, 0)
-            of_source[shard.source] = number + 1
-            salts.append(f"{number} {shard.source}")
-        hashed = hash_strings(pa.array(salts, pa.string()))
-        return hashed[self._whole("shard")] ^ self._whole("row").astype(np.uint64)
 
     @cached_property
     def _caps(self) -> dict[str, tuple[Int64s, int]]:
@@ -380,65 +376,6 @@ def _opened(
     return index
 
 
-def _options(asked: Mapping[str, Any], is_exact: bool, weights: Mapping[str, str]) -> Options:
-    """The options of a plan that a stream has."""
-    known = {"capacity", "strategy", "seed", "align", "pad_pack_to", "reserve", "margin"}
-    known |= set(_CAPS_ASKED)
-    if unknown := sorted(asked.keys() - known):
-        raise OptionError(f"a stream has no option {unknown[0]}: plan for that")
-    given = {"strategy": "auto", "seed": 0, "align": 1, "pad_pack_to": 1, "reserve": 0, **asked}
-    least = {"capacity": 1, "align": 1, "pad_pack_to": 1, "reserve": 0}
-    for name, value in given.items():
-        if value is not None and (name in least or name in _CAPS_ASKED):
-            whole_number(name, value, least.get(name, 1))
-    if given.get("margin") is None and not is_exact:
-        raise OptionError("not all of these lengths are exact: say how much a pack leaves free")
-    share = given.get("margin") or 0
-    if isinstance(share, str) or not 0 <= share < 1:
-        raise OptionError(f"margin is {share!r}: give a number from 0 to below 1")
-    margin = Fraction(str(share))
-    planned = int((1 - margin) * given["capacity"]) - given["reserve"]
-    planned = planned // given["pad_pack_to"] * given["pad_pack_to"]
-    if planned < max(given["align"], given["pad_pack_to"]):
-        raise OptionError(f"{planned} tokens are left of a pack: lower margin, reserve or padding")
-    none = [*_CAPS_ASKED, "group_by", "holdout", "global_batch", "window_shards"]
-    none += ["window_samples", "excluded"]
-    values: dict[str, Any] = {**dict.fromkeys(none), **given}
-    values |= {"margin": float(margin)}
-    return Options(
-        **values,
-        planned_capacity=planned,
-        on_long="drop",
-        side="train",
-        schedule="random",
-        micro_steps=1,
-        weights=weights,
-        cost_model=_FREE,
-        continues=None,
-    )
-
-
-def _weights(mix: Mapping[str, Any], sources: Sequence[Source]) -> dict[str, str]:
-    """How often samples of each source come in an epoch, of those that do not come once: as `mix`
-    says, else as their mix file does (`sample_ratio`).
-
-    Raises:
-        OptionError: `mix` names no source, or gives one no number from 0 on.
-    """
-    weights = {s.name: Fraction(str(s.layout.sample_ratio)) for s in sources if s.layout}
-    for name, weight in mix.items():
-        if name not in {source.name for source in sources}:
-            known = ", ".join(source.name for source in sources)
-            raise OptionError(f"mix names source {name!r}, and there is none: choose from {known}")
-        try:
-            weights[name] = Fraction(str(weight))
-        except ValueError:
-            weights[name] = Fraction(-1)
-        if weights[name] < 0:
-            raise OptionError(f"mix gives {name!r} the weight {weight!r}: give a number from 0 on")
-    return {name: str(weight) for name, weight in weights.items() if weight != 1}
-
-
 def _is_lengths(path: str) -> bool:
     try:
         return known_table(path).manifest is not None
@@ -489,7 +426,7 @@ def _scanned(
 
     files = find_shards(list(names))
     scans = scan_shards(files, os.cpu_count() or 1, lambda *_: None)
-    columns: dict[str, list[Any]] = {name: [] for name in (*_LOCATED, "status")}
+    rows: list[tuple[Any, ...]] = []
     refused: dict[str, list[str]] = {}
     counts: dict[str, int] = {}
     layouts: dict[str, Layout] = {}
@@ -503,14 +440,11 @@ def _scanned(
                     status = "rejected"
                     where = f"{file.uri}, row {raw.locator.row}: {raw.data.detail}"
                     refused.setdefault(raw.data.reason, []).append(where)
-                row = (len(columns["row"]), file.source, None, number)
-                values = (*row, *raw.locator, status)
-                for own, value in zip(columns.values(), values, strict=True):
-                    own.append(value)
+                rows.append((len(rows), file.source, None, number, *raw.locator, status))
         counts[file.source] = counts.get(file.source, 0) + scan.shard.rows
     for reason, places in sorted(refused.items()):
         left_out.append(f"{len(places):,} records are in no pack: {reason} ({places[0]})")
-    schema = pa.schema([LENGTHS.field(name) for name in columns])
+    schema = pa.schema([LENGTHS.field(name) for name in (*_LOCATED, "status")])
     shards = tuple(as_planned(scan.shard) for scan in scans)
     lengths = LengthsOf(
         uri=names[0],
@@ -530,4 +464,5 @@ def _scanned(
         for name, count in counts.items()
     )
     stated = {"lengths": lengths, "sources": sources, "shards": shards}
-    return pa.table(columns, schema=schema), stated
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    return pa.table(list(map(list, columns)), schema=schema), stated

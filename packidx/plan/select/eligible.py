@@ -19,7 +19,7 @@ from packidx.hashing import below, derive_key, hash_ints, hash_strings, splitmix
 from packidx.io.urls import absolute
 from packidx.lengths.rows import LengthsRows
 from packidx.plan.options import parse_share
-from packidx.plan.select.mixture import copies as copies_of
+from packidx.plan.select.mixture import copies_of
 
 _KEYED = derive_key("holdout", "key")
 _PLACED = derive_key("holdout", "place")

@@ -12,20 +12,47 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from packidx.arrays import Int64s, Uint64s
 from packidx.errors import FormatError, OptionError
-from packidx.format.lengths import LengthsManifest
 from packidx.hashing import below
-from packidx.plan.options import read_number, rounded
-
-if TYPE_CHECKING:
-    from packidx.lengths.survey import SourceTotals
+from packidx.plan.options import number_text, read_number, rounded
 
 MAX_REPEATS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTotals:
+    """Usable samples of one source, added up.
+
+    Attributes:
+        num_samples: samples that are not rejected and have a length.
+        num_tokens: Σ length.
+    """
+
+    num_samples: int = 0
+    num_tokens: int = 0
+
+
+def weights_of(
+    mix: Sequence[str], totals: Mapping[str | None, SourceTotals], sources: Sequence[Any]
+) -> dict[str, str]:
+    """Return how often samples of each source are seen per epoch, of sources not seen once.
+
+    Args:
+        mix: of `PlanOptions`.
+        totals: by source.
+        sources: of a manifest.
+
+    Raises:
+        OptionError, FormatError: as of `Mixture` and `sample_ratios`.
+    """
+    resolved = Mixture.parse(mix).resolve(totals, sample_ratios(sources))
+    named = {name: weight for name, weight in resolved.items() if name is not None}
+    return {name: number_text(named[name]) for name in sorted(named) if named[name] != 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +179,14 @@ def _check_repeats(source: str, weight: Fraction) -> None:
         )
 
 
-def sample_ratios(manifest: LengthsManifest | None) -> dict[str, Fraction]:
-    """The sample_ratio of each source of a lengths manifest that has another one than 1.
+def sample_ratios(sources: Sequence[Any]) -> dict[str, Fraction]:
+    """The sample_ratio of each source of a manifest that has another one than 1.
 
     Raises:
         FormatError: one is not a number from 0 on.
     """
     ratios = {}
-    for source in () if manifest is None else manifest.sources:
+    for source in sources:
         if source.layout is None or source.layout.sample_ratio == 1:
             continue
         ratio = source.layout.sample_ratio
@@ -174,7 +201,7 @@ def sample_ratios(manifest: LengthsManifest | None) -> dict[str, Fraction]:
     return ratios
 
 
-def copies(weight: Fraction, hashes: Uint64s) -> Int64s:
+def copies_of(weight: Fraction, hashes: Uint64s) -> Int64s:
     """⌊weight⌋, and one more where hash < the rest * 2^64: int64 [n]; `hashes` are of each sample's
     place and the seed, uint64 [n]."""
     floor = weight.numerator // weight.denominator

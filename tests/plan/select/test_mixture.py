@@ -15,9 +15,8 @@ from packidx.errors import FormatError, OptionError
 from packidx.format.lengths import Source
 from packidx.format.manifest import Unfit, decoded
 from packidx.hashing import below
-from packidx.lengths.survey import SourceTotals
 from packidx.plan.options import number_text, read_number
-from packidx.plan.select.mixture import MAX_REPEATS, Mixture, copies, sample_ratios
+from packidx.plan.select.mixture import MAX_REPEATS, Mixture, SourceTotals, copies_of, sample_ratios
 
 WEB = SourceTotals(num_samples=100, num_tokens=5000)
 CODE = SourceTotals(num_samples=50, num_tokens=20000)
@@ -113,7 +112,7 @@ def test_impossible_mixtures_are_refused(
 def test_sample_ratios_come_from_the_lengths() -> None:
     ratios = with_layouts(a={"sample_ratio": 0.1}, b={"tags": {}}, c=None, d={"sample_ratio": 2})
     assert sample_ratios(ratios) == {"a": Fraction(1, 10), "d": 2}
-    assert sample_ratios(None) == {}
+    assert sample_ratios(()) == {}
     with pytest.raises(FormatError, match="'a' has sample_ratio"):
         sample_ratios(with_layouts(a={"sample_ratio": 1e9}))
     for bad in (-1, float("nan"), "2", True):
@@ -138,7 +137,7 @@ def test_copies_are_the_weight_and_one_more_below_its_fraction(
 ) -> None:
     whole = weight.numerator // weight.denominator
     want = [whole + (Fraction(one, 1 << 64) < weight - whole) for one in hashes]
-    assert copies(weight, np.array(hashes, np.uint64)).tolist() == want
+    assert copies_of(weight, np.array(hashes, np.uint64)).tolist() == want
 
 
 def test_a_threshold_is_exact_to_the_last_bit() -> None:

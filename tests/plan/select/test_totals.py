@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from packidx.errors import FormatError
-from packidx.lengths.survey import SourceTotals, source_totals
 from packidx.lengths.table import read_lengths
+from packidx.plan.job import source_totals
+from packidx.plan.select.mixture import SourceTotals
 
 
 def some_rows(count: int = 3000, seed: int = 0) -> list[dict[str, Any]]:
