@@ -126,7 +126,7 @@ class ProcessorEncoder:
 
     @property
     def media_token_ids(self) -> dict[str, int]:
-        """Token id of each kind of medium, ``{"image": 151655}``: finds a cut sample's media."""
+        """Token id of each kind of medium, ``{"image": 151655}``."""
         return self.files.media_token_ids
 
     @property

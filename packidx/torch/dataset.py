@@ -45,9 +45,7 @@ class PackedDataset(Dataset[Pack]):
         encode: record, its images opened, -> one sample's tensors, ``input_ids`` [T] or [1, T] at
             least; or a processor's folder or name, of which a `ProcessorEncoder` is made, with the
             plan's label policy and settings. Labels default to the ids. With a ``fingerprint()`` it
-            is checked against the plan. An attribute ``media_token_ids`` (``{"image": id}``) tells
-            where the media of a sample are that the plan cuts; ``mm_token_type_ids`` among its
-            tensors do as well. An attribute ``pad_token_id`` (0 without) fills what is padded.
+            is checked against the plan. An attribute ``pad_token_id`` (0 without) fills padding.
             Whole numbers beside the tokens are joined by their name; for names of its own, an
             attribute ``join`` states how: ``{name: rule}``, a rule being ``'rows'`` (dimension 0),
             ``'last'`` (the last dimension), ``'tokens'`` (one number for each token) or
@@ -60,7 +58,7 @@ class PackedDataset(Dataset[Pack]):
             leaves it out; ``'fit'``, for plans on guessed lengths, takes
             every sample as long as it is, in order, as far as the capacity goes (less the plan's
             ``--reserve``). A pack is then padded to a multiple of the plan's ``--pad-pack-to``
-            alone. Of a plan with ``--on-long truncate`` a sample longer than a pack is cut.
+            alone.
         on_bad: about a sample that cannot be read: ``'error'``, or ``'skip'``, which leaves it
             out. The pack is padded as planned, with pad tokens for what was left out; one of which
             nothing is left is pad tokens alone. `events` tells of each. Ranks that read the same
@@ -139,8 +137,7 @@ class PackedDataset(Dataset[Pack]):
         """A pack as it was planned; it raises what ``dataset[k]`` raises."""
         epoch = planned.stats.get("epoch", 0)
         happened: Happened = []
-        self._reader.prefetch(planned.samples, epoch)
-        read = [self._reader.read(each, epoch, happened) for each in planned.samples]
+        read = self._reader.read_all(planned.samples, epoch, happened)
         whole = {place: sample for place, sample in enumerate(read) if sample is not None}
         samples = whole if self._reader.room is None else self._fitting(planned, whole, happened)
         for each in happened:

@@ -34,7 +34,7 @@ def event(
         kind: ``'mismatch'`` (the sample is not what was planned), ``'unreadable'``,
             ``'no_room'`` (it does not fit its pack, which was planned of other lengths) or
             ``'too_long'`` (of a stream that counts its records: no pack is so long).
-        done: ``'truncated'``, ``'fitted'`` or ``'left_out'``.
+        done: ``'fitted'`` or ``'left_out'``.
         sample: as planned.
         error: what happened.
         length: tokens that the sample was encoded to, None where it was not.

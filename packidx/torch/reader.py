@@ -21,7 +21,7 @@ from packidx.index import Index, Sample
 from packidx.io import storage
 from packidx.records.fetch import Fetcher
 from packidx.torch.events import Happened, event
-from packidx.torch.joining import IGNORE, rules_of
+from packidx.torch.joining import rules_of
 from packidx.torch.sample import (
     ADVICE,
     GUESSED,
@@ -66,15 +66,15 @@ def room_of(snapshot: IndexManifest) -> int:
     """Tokens that the samples of one pack may take by ``on_mismatch="fit"``, the margin included.
 
     Raises:
-        OptionError: the plan has pieces of samples at places that were guessed.
+        OptionError: the plan cuts samples whose lengths were guessed.
     """
     options, result = snapshot.options, snapshot.result
-    is_cut = result.num_pieces != result.num_samples or bool(options.weights)
-    if options.on_long == "split" and is_cut and not is_exact(snapshot):
+    is_split = result.num_pieces != result.num_samples or bool(options.weights)
+    is_cut = result.num_tokens_cut > 0 or (options.on_long == "split" and is_split)
+    if is_cut and not is_exact(snapshot):
         raise OptionError(
-            "on_mismatch 'fit' cannot read this plan: --on-long split has cut samples of lengths"
-            " that were not counted exactly, so nobody knows where their pieces really begin: plan"
-            " with --on-long drop or truncate"
+            f"on_mismatch 'fit' cannot read this plan: --on-long {options.on_long} has cut samples"
+            " of lengths that were not counted exactly: plan with --on-long drop"
         )
     return (options.capacity - options.reserve) // options.pad_pack_to * options.pad_pack_to
 
@@ -121,40 +121,48 @@ class SampleReader:
         self._index = index
         self._encode = encode
         self._rules = rules_of(encode)
-        self._media_ids: Mapping[str, int] | None = getattr(encode, "media_token_ids", None)
         self._fetcher = Fetcher(index, transform)
-        self._ready: dict[tuple[int, int], dict[str, Any]] = {}  # by pack and position
         options = index.snapshot.options
         self._cuts = options.on_long in ("split", "truncate")
         # Pieces of long samples have the longest length but for the last of a split one.
+        self._longest = options.longest
         self._is_exact = is_exact(index.snapshot)
         if hasattr(encode, "build_kinds"):
             encode.build_kinds(built_kinds(index.snapshot.lengths.encoder))
-        self._longest = options.planned_capacity // options.align * options.align
 
-    def prefetch(self, samples: Sequence[Sample], epoch: int) -> None:
-        """Read the records of a pack that are in a store side by side, for the next `read` of each.
+    def read_all(
+        self, samples: Sequence[Sample], epoch: int, events: Happened
+    ) -> list[Tensors | None]:
+        """Return what `read` makes of each sample; records in a store are read side by side."""
+        ready = self._prefetched(samples, epoch)
+        return [
+            self.read(sample, epoch, events, ready.pop(number, None))
+            for number, sample in enumerate(samples)
+        ]
+
+    def _prefetched(self, samples: Sequence[Sample], epoch: int) -> dict[int, Any]:
+        """Return the records of a pack that are in a store, by number.
 
         A record that cannot be read is left to `read`, which raises the error.
         """
-        waiting = [sample for sample in samples if self._fetcher.waits(sample)]
+        waiting = [number for number, sample in enumerate(samples) if self._fetcher.waits(sample)]
         if len(waiting) < 2:
-            return
+            return {}
 
-        def attempt(sample: Sample) -> dict[str, Any] | None:
+        def attempt(number: int) -> dict[str, Any] | None:
             try:
-                return self._fetcher.read(sample, epoch)
+                return self._fetcher.read(samples[number], epoch)
             except Exception:
                 return None
 
         with warnings.catch_warnings():
             # Filters belong to all threads: each would take away and bring back the others'.
             warnings.simplefilter("ignore")
-            records = storage.overlapped(attempt, waiting)
-        pairs = zip(waiting, records, strict=True)
-        self._ready = {(one.pack_id, one.position): data for one, data in pairs if data is not None}
+            return dict(zip(waiting, storage.overlapped(attempt, waiting), strict=True))
 
-    def read(self, sample: Sample, epoch: int, events: Happened) -> Tensors | None:
+    def read(
+        self, sample: Sample, epoch: int, events: Happened, record: Any = None
+    ) -> Tensors | None:
         """Read the piece of `sample` that its pack holds.
 
         It has exactly the planned length, or its own by ``on_mismatch="fit"``. None if it is
@@ -164,13 +172,16 @@ class SampleReader:
             sample: as planned.
             epoch: of its pack.
             events: what happens is added here.
+            record: the sample's, if it is read already.
 
         Raises:
             MismatchError: shard or encoded sample differ from the plan.
             BadRecord, SourceError: record, media or shard cannot be read.
         """
         try:
-            encoded = self._encoded(sample, epoch)
+            if record is None:
+                record = self._fetcher.read(sample, epoch)
+            encoded = normalise(self._encode(record), self._rules)
         except Exception as error:
             if self._on_bad == "error" or not is_of_the_sample(error):
                 raise _located(error, sample, self._index) from error.__cause__
@@ -182,18 +193,14 @@ class SampleReader:
             if self._on_mismatch == "error":
                 raise _located(error, sample, self._index) from None
             if self._on_mismatch == "fit":
-                return self._as_it_is(encoded, sample, error, events)
+                # Guessed lengths are hardly ever right: a warning for each would say nothing.
+                if self._is_exact:
+                    events.append(event("mismatch", "fitted", sample, error, length_of(encoded)))
+                return encoded if length_of(encoded) else None
             events.append(event("mismatch", "left_out", sample, error, length_of(encoded)))
             return None
         except MismatchError as error:
             raise _located(error, sample, self._index) from None
-
-    def _encoded(self, sample: Sample, epoch: int) -> Tensors:
-        """The whole sample, as long as it may be."""
-        record = self._ready.pop((sample.pack_id, sample.position), None)
-        if record is None:
-            record = self._fetcher.read(sample, epoch)
-        return normalise(self._encode(record), self._rules)
 
     def _fit(self, encoded: Tensors, sample: Sample) -> Tensors:
         """`encoded` cut as planned, with exactly the planned length and media."""
@@ -211,38 +218,9 @@ class SampleReader:
                     f"encoded to {length} tokens but planned as {sample.length}{begin};"
                     f" {ADVICE if is_exact(self._index.snapshot) else GUESSED}"
                 )
-            piece = self._cut(encoded, start, start + sample.length)
+            piece = cut_piece(encoded, start, stop, self._rules)
         check_media(piece, sample.media)
         return piece
-
-    def _cut(self, encoded: Tensors, start: int, stop: int) -> Tensors:
-        piece = cut_piece(encoded, start, stop, self._media_ids, self._rules)
-        piece["labels"][:1] = IGNORE  # its predictor is in another piece
-        return piece
-
-    def _as_it_is(
-        self, encoded: Tensors, sample: Sample, error: PlanMismatch, events: Happened
-    ) -> Tensors | None:
-        """Return a whole sample that is not what was planned; one longer than a pack is cut if the
-        plan truncates."""
-        length = length_of(encoded)
-        truncates = self._index.snapshot.options.on_long == "truncate"
-        most = self._longest if truncates else length
-        is_cut, fitted = length > most, encoded
-        done = "truncated" if is_cut else "fitted"
-        if sample.piece or sample.token_start or not min(length, most):
-            done = "left_out"
-        elif is_cut:
-            try:
-                fitted = self._cut(encoded, 0, most)
-            except PlanMismatch:  # a medium would be cut off
-                done = "left_out"
-            else:
-                done = done if (fitted["labels"] != IGNORE).any() else "left_out"
-        # Guessed lengths are hardly ever right: a warning for each would say nothing.
-        if done != "fitted" or self._is_exact:
-            events.append(event("mismatch", done, sample, error, length))
-        return None if done == "left_out" else fitted
 
 
 def _located(error: Exception, sample: Sample, index: Index) -> Exception:

@@ -212,48 +212,14 @@ def _words(grids: Sequence[Grid]) -> str:
     return ", ".join("x".join(map(str, grid)) for grid in grids) or "none"
 
 
-def cut_piece(
-    sample: Sample,
-    start: int,
-    stop: int,
-    media_ids: Mapping[str, int] | None,
-    rules: Rules | None = None,
-) -> Sample:
-    """Tokens [start, stop) of `sample`, which hold all of its media.
+def cut_piece(sample: Sample, start: int, stop: int, rules: Rules | None = None) -> Sample:
+    """Return tokens [start, stop) of `sample`, which hold all of its media.
 
-    Positions start again at the piece.
-
-    Args:
-        media_ids: token id of each kind of medium, ``{"image": 151655}``; not needed where the
-            sample has ``mm_token_type_ids``.
-
-    Raises:
-        PlanMismatch: a medium would be cut off.
-        MismatchError: where the media stand is unknown.
+    Positions start again at the piece, whose first label is never trained.
     """
     piece = between(sample, start, stop, rules)
     piece["labels"] = piece["labels"].clone()
+    piece["labels"][:1] = IGNORE  # its predictor is in another piece
     if stop > start:
         piece["position_ids"] = piece["position_ids"] - piece["position_ids"][..., :1].min()
-    media = media_of(sample, rules)
-    for kind in by_kind(media):
-        marked = _media_tokens(sample, kind, media_ids)
-        if marked[:start].any() or marked[stop:].any():
-            raise PlanMismatch(
-                f"the plan cuts this sample to tokens {start} to {stop}, and it has {kind}s outside"
-                f" of them; {ADVICE}"
-            )
-    return piece | media
-
-
-def _media_tokens(sample: Sample, kind: str, media_ids: Mapping[str, int] | None) -> Tensor:
-    """bool [T], True where a token stands for this kind of media."""
-    types = sample.get("mm_token_type_ids")
-    if types is not None:
-        return types == TYPES[kind]
-    if media_ids is not None and kind in media_ids:
-        return sample["input_ids"] == media_ids[kind]
-    raise MismatchError(
-        "the plan cuts this sample and encode does not say which tokens are media: let it return"
-        " mm_token_type_ids or have an attribute media_token_ids, or plan with --on-long drop"
-    )
+    return piece | media_of(sample, rules)

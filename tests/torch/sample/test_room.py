@@ -139,30 +139,11 @@ def test_a_pack_of_which_nothing_is_left_is_pad_tokens(tmp_path: Path) -> None:
         assert collate(packs, attention)["labels"].ne(-100).sum() == 19
 
 
-def test_truncating_plans_cut_what_is_longer_than_a_pack(tmp_path: Path) -> None:
-    records = [record(0, [150]), record(1, [50, (8, 8), 70]), record(2, [20, (8, 12), 5])]
-    records.append(record(3, [4, (4, 4), 90]))
-    index = guessed(
-        tmp_path, records, 0.4, capacity=60, margin=0, on_long="truncate", max_samples=1
-    )
-    dataset = PackedDataset(index, Own(), on_mismatch="fit")
-    read = {}
-    for pack in dataset:
-        for number, sample in zip(pack.sample_ids.tolist(), pack.samples, strict=True):
-            assert torch.equal(
-                sample["input_ids"], Own().whole(number, records)[: len(sample["input_ids"])]
-            )
-            read[number] = len(sample["input_ids"])
-    assert read == {0: 60, 2: length_of(records[2]["parts"]), 3: 60}
-    done = {event["sample_id"]: (event["done"], event["found"]) for event in dataset.events}
-    assert done[1] == ("left_out", length_of(records[1]["parts"]))  # its image would be cut off
-    assert done[3] == ("truncated", length_of(records[3]["parts"]))
-
-
-def test_split_plans_of_guesses_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_long", ["split", "truncate"])
+def test_plans_that_cut_guesses_are_refused(tmp_path: Path, on_long: str) -> None:
     records = [record(0, [150]), record(1, [9])]
-    index = guessed(tmp_path, records, 0.9, capacity=60, on_long="split")
-    with pytest.raises(OptionError, match="plan with --on-long drop or truncate"):
+    index = guessed(tmp_path, records, 0.9, capacity=60, on_long=on_long)
+    with pytest.raises(OptionError, match="plan with --on-long drop"):
         PackedDataset(index, Own(), on_mismatch="fit")
-    whole = guessed(tmp_path / "whole", records[1:], 0.9, capacity=60, on_long="split")
+    whole = guessed(tmp_path / "whole", records[1:], 0.9, capacity=60, on_long=on_long)
     assert len(PackedDataset(whole, Own(), on_mismatch="fit")[0].samples) == 1
