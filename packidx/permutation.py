@@ -69,27 +69,15 @@ def permute(values: Uint64s, size: int, keys: Uint64s | int) -> Uint64s:
     and Rogaway, Ciphers with Arbitrary Finite Domains, 2002), less than twice on average for
     sizes above 32.
     """
-    return _walked(values, size, keys)
-
-
-def unpermute(values: Uint64s, size: int, keys: Uint64s | int) -> Uint64s:
-    """Return what `permute` sends to each of `values`, under the same keys."""
-    return _walked(values, size, keys, back=True)
-
-
-def _walked(values: Uint64s, size: int, keys: Uint64s | int, back: bool = False) -> Uint64s:
-    """`values` sent through the rounds once, and again as long as they are outside [0, size)."""
     if size <= 1:
         return np.zeros_like(values)
     bits = _bits_of(size)
     multipliers, addends = _constants(np.asarray(keys, np.uint64).reshape(-1), bits)
-    rounds = _rounds_back if back else _rounds
-    multipliers = _inverses(multipliers) if back else multipliers
     result = values.astype(np.uint64)
     todo = np.arange(len(result))
     while len(todo):
         chosen = todo if multipliers.shape[1] > 1 else slice(1)
-        mixed = rounds(result[todo], bits, multipliers[:, chosen], addends[:, chosen])
+        mixed = _rounds(result[todo], bits, multipliers[:, chosen], addends[:, chosen])
         result[todo] = mixed
         todo = todo[mixed >= np.uint64(size)]
     return result

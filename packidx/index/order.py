@@ -26,7 +26,7 @@ from packidx.arrays import Int64s, Uint64s
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.format.index import IndexManifest
 from packidx.hashing import derive_key, splitmix64, splitmix64s
-from packidx.permutation import permute, unpermute
+from packidx.permutation import permute
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -76,34 +76,11 @@ class EpochOrder:
 
     def positions(self, packs: npt.NDArray[Any]) -> Int64s:
         """Order positions of `packs`, int64, the inverse of `packs`; -1 of those of no range."""
-        numbers = np.asarray(packs).astype(np.int64)
-        ascending = np.argsort(self._first)
-        nearest = np.searchsorted(self._first[ascending], numbers, side="right") - 1
-        part = ascending[np.maximum(nearest, 0)] if len(ascending) else np.zeros_like(numbers)
-        sizes = np.diff(self._starts)
-        mine = nearest >= 0
-        mine[mine] = (numbers[mine] - self._first[part[mine]]) < sizes[part[mine]]
-        planned = numbers[mine] - self._first[part[mine]] + self._starts[part[mine]]
-        self._exchange(planned)  # which undoes itself
-        places = planned.astype(np.uint64)
-        body = np.uint64(self.full * self.block)
-        inside = places < body
-        positions = np.full(len(numbers), -1, np.int64)
-        found = np.empty(len(places), np.uint64)
-        found[inside] = self._out_of_blocks(places[inside])
-        found[~inside] = body + unpermute(places[~inside] - body, self.tail, self._key(4))
-        positions[mine] = found
-        return positions
-
-    def _out_of_blocks(self, planned: Uint64s) -> Uint64s:
-        """The inverse of `_in_blocks`."""
-        chunk, per_block = np.uint64(self.chunk), self.block // self.chunk
-        slot, pack = planned // chunk, planned % chunk
-        number, inside = slot // np.uint64(per_block), slot % np.uint64(per_block)
-        pack = unpermute(pack, self.chunk, splitmix64s(slot ^ np.uint64(self._key(3))))
-        inside = unpermute(inside, per_block, splitmix64s(number ^ np.uint64(self._key(2))))
-        number = unpermute(number, self.full, self._key(1))
-        return number * np.uint64(self.block) + inside * chunk + pack
+        order = self.packs(np.arange(self.num_packs))
+        ascending = np.argsort(order)
+        nearest = np.searchsorted(order, packs, sorter=ascending)
+        found = ascending[np.minimum(nearest, self.num_packs - 1)]
+        return np.where(order[found] == packs, found, -1)
 
     def _in_blocks(self, where: Uint64s) -> Uint64s:
         """Return where in the plan positions of full blocks are, blocks, chunks and packs

@@ -6,7 +6,7 @@ import contextlib
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
 from operator import attrgetter
@@ -25,6 +25,8 @@ from packidx.io import storage, urls
 from packidx.io.copies import StoredFile, local_copies, local_copy
 from packidx.io.files import refuse_open_files
 from packidx.lengths.rows import LengthsRows, Places, strongest_first, typed
+
+_RUN = 1 << 22  # rows of a bare table that are digested at a time
 
 
 @dataclass(eq=False)
@@ -49,8 +51,6 @@ class Lengths:
     manifest: LengthsManifest | None
     is_pattern: bool = False
     _sorted: LengthsRows | None = None
-    _digests: dict[str, ColumnDigest] = field(default_factory=dict)
-    _digested: int = 0
 
     @classmethod
     def opened(cls, uri: str, table: KnownTable) -> Lengths:
@@ -114,27 +114,17 @@ class Lengths:
         return rows
 
     def fingerprint(self) -> str:
-        """Hex digest of the logical content, whatever order the rows were stored in.
-
-        Of a bare table it is known once `note` has seen all its rows.
-        """
+        """Hex digest of the logical content, whatever order the rows were stored in."""
         if self.manifest is not None:
             return self.manifest.fingerprint
-        while self._digested < self.num_samples:
-            stop = min(self.num_samples, self._digested + (1 << 22))
-            self.note(self.read(self._digested, stop))
-        parts = [[name, self._digests[name].hexdigest()] for name in self.columns]
+        digests: dict[str, ColumnDigest] = {}
+        for start in range(0, self.num_samples, _RUN):
+            rows = self.read(start, min(start + _RUN, self.num_samples))
+            for name in self.columns:
+                for column in rows.chunks(name):  # in the schema's type, whatever its writer chose
+                    digests.setdefault(name, ColumnDigest(str(column.type))).update(column)
+        parts = [[name, digests[name].hexdigest()] for name in self.columns]
         return digest(canonical_json(parts))
-
-    def note(self, rows: LengthsRows) -> None:
-        """Take the next rows into a bare table's fingerprint; others than the next are left out."""
-        if self.manifest is not None or rows.start != self._digested:
-            return
-        for name in self.columns:
-            for column in rows.chunks(name):  # in the schema's type, whatever its writer chose
-                kind = str(column.type)
-                self._digests.setdefault(name, ColumnDigest(kind)).update(column)
-        self._digested += rows.num_rows
 
     @cached_property
     def num_media(self) -> int:

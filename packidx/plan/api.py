@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packidx.errors import OptionError
 from packidx.format.index import IndexManifest
 from packidx.index.described import plan_line
 from packidx.index.reader import Index
@@ -103,7 +101,6 @@ def plan_packs(
     else:
         asked = PlanOptions(**changes)
     output = urls.local_path(str(output))
-    _check_earlier(output, resume)
     if urls.is_url(output):  # before the work is done
         check_index(output)
     at_a_time = 1 if engine == "local" and workers is None else workers
@@ -139,19 +136,3 @@ def preview_plan(
         progress("reading lengths")
         job = prepare(read_lengths(str(lengths)), "", options, None, progress)
         return try_plan(planners, job, progress)
-
-
-def _check_earlier(
-    output: str | Path,
-    resume: tuple[Index, dict[str, Any]] | None,
-) -> None:
-    if resume is not None and _location(output) != _location(resume[0].path):
-        raise OptionError(
-            f"output is {output}: what continues a plan goes into its index, {resume[0].path}, "
-            "where the next one will look for both"
-        )
-
-
-def _location(path: str | Path) -> str:
-    """One name for each folder, however it is written."""
-    return urls.absolute(str(path)) if urls.is_url(str(path)) else os.path.realpath(path)

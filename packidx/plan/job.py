@@ -1,10 +1,11 @@
-"""What decides one plan, all of it known before its first window is planned."""
+"""Job of one plan: its options, rules and windows, all known before the first window is planned."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,27 @@ from packidx.plan.select.consumed import continued
 from packidx.plan.select.eligible import Rules, read_exclusion
 from packidx.plan.select.mixture import SourceTotals, sample_ratios, weights_of
 from packidx.plan.stream import check_stream
-from packidx.plan.windows import WindowRange, shard_ends, windows_of
 
-_RUN = 1 << 22  # rows that are in memory at a time
+# Of a plan too large for the memory limit. A sample's part of the work grows with the window, as
+# arrays leave the cache, and a window's own part shrinks: 4 and 8 million cost the same, 16 more.
+_LARGE = 1 << 23
+
+# Measured peak of `packidx plan` per sample of a window, beyond what the modules take.
+_BYTES = {"length": 90, "key": 60, "media": 0}
+_OTHER_COLUMN = 12
+_MEDIUM = 120  # and per medium of a sample
+_FIXED = 400_000_000
+_RUN = 1 << 22  # rows that are in memory at a time, of those that are only added up
 _MEDIA = ("media", *(name for names in MEDIA_COUNTERS for name in names))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRange:
+    """Rows start .. stop - 1 of the lengths table."""
+
+    number: int
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +164,80 @@ def source_totals(
             known = totals.get(name, SourceTotals())
             totals[name] = SourceTotals(known.num_samples + number, known.num_tokens + added)
     return dict(sorted(totals.items(), key=lambda pair: (pair[0] is not None, pair[0] or "")))
+
+
+def sources_of_bare(table: Lengths) -> list[dict[str, Any]]:
+    """Add up the rows of each source of a table without a manifest, in the manifest's words."""
+    if "source" not in table.columns:
+        return []
+    labels = pl.lit(None, pl.Int64)
+    if "label_tokens" in table.columns:
+        labels = pl.col("label_tokens").cast(pl.Int64)
+    unknown = labels.is_null() & (pl.col("length") > 0)
+    sums: dict[str, list[int]] = {}
+    for start in range(0, table.num_samples, _RUN):
+        stop = min(start + _RUN, table.num_samples)
+        frame = table.read(start, stop, ["source", "label_tokens", "length"]).frame.lazy()
+        # Columns first: older releases of Polars sum up no literal.
+        columns = frame.select("source", labels.alias("sum"), unknown.alias("unknown"))
+        grouped = columns.group_by("source").agg(pl.len(), pl.col("sum", "unknown").sum())
+        for name, *more in grouped.collect().rows():
+            if name is not None:
+                before = sums.setdefault(name, [0, 0, 0])
+                sums[name] = [one + other for one, other in zip(before, more, strict=True)]
+    return [
+        {
+            "name": name,
+            "media_root": None,
+            "num_samples": samples,
+            "num_label_tokens": None if unknown else labels,
+        }
+        for name, (samples, labels, unknown) in sorted(sums.items())
+    ]
+
+
+def windows_of(lengths: Lengths, options: Options, memory: int | None) -> list[WindowRange]:
+    """Return the windows of a plan, sized to `memory` bytes unless `options` state their size."""
+    limit = options.window_samples if memory is None else _fitting(lengths, memory)
+    ends = shard_ends(lengths)
+    if options.window_shards is not None:
+        cuts = [*ends[options.window_shards - 1 :: options.window_shards], ends[-1]]
+    elif limit is None:
+        cuts = [lengths.num_samples]
+    elif ends:
+        cuts = _runs(ends, limit)
+    else:
+        cuts = [*range(limit, lengths.num_samples, limit), lengths.num_samples]
+    windows: list[WindowRange] = []
+    first = 0
+    for stop in dict.fromkeys(cuts):
+        if stop > first or not windows:
+            windows.append(WindowRange(len(windows), first, stop))
+            first = stop
+    return windows
+
+
+def _fitting(lengths: Lengths, memory: int) -> int | None:
+    """Samples of a window for the memory limit; None where all fit at once."""
+    each = sum(_BYTES.get(name, _OTHER_COLUMN) for name in lengths.columns)
+    each += -(-_MEDIUM * lengths.num_media // lengths.num_samples)
+    most = max(1 << 16, (memory - _FIXED) // each)
+    return None if lengths.num_samples <= most else min(_LARGE, most)
+
+
+def shard_ends(lengths: Lengths) -> list[int]:
+    """Return the row after each shard; empty if the table does not name the shards of all rows."""
+    ends = list(accumulate(shard.rows for shard in lengths.shards))
+    if not ends or ends[-1] != lengths.num_samples:
+        return []
+    return [end for end in ends if end]
+
+
+def _runs(ends: list[int], limit: int) -> list[int]:
+    """Ends of runs of whole shards of at most `limit` samples, at least one shard each."""
+    cuts, first = [], 0
+    for end, after in zip(ends, [*ends[1:], None], strict=True):
+        if after is None or after - first > limit:
+            cuts.append(end)
+            first = end
+    return cuts

@@ -21,11 +21,11 @@ from packidx.lengths.rows import LengthsRows
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import Slots, joined
 from packidx.pack.solve import Problem, Solution, solve
+from packidx.plan.job import WindowRange
 from packidx.plan.schedule import schedule
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import Items, make_items
 from packidx.plan.stream import ListedSolution, solve_stream
-from packidx.plan.windows import WindowRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,6 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
     """
     cuts = options.on_long in ("split", "truncate")
     rows = table.read(window.start, window.stop, _columns(table, cuts))
-    table.note(rows)
     items, dropped = make_items(rows, options, rules)
     names, groups = groups_of(items, options)
     keys = [derive_key(options.seed, "samples", window.number, 0, group.name) for group in groups]
@@ -317,7 +316,7 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
 
 
 def _columns(table: Lengths, cuts: bool) -> list[str]:
-    """Columns that a plan looks at; of a bare table all, for its fingerprint's sake.
+    """Return the columns that a plan looks at.
 
     Args:
         cuts: whether samples may be cut.
@@ -325,4 +324,4 @@ def _columns(table: Lengths, cuts: bool) -> list[str]:
     unused = {"text_tokens", "num_turns", "method"}.difference(SUMMED)
     if not cuts:
         unused.add("label_spans")
-    return [name for name in table.columns if table.manifest is None or name not in unused]
+    return [name for name in table.columns if name not in unused]
