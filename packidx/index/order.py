@@ -17,7 +17,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -178,16 +178,6 @@ class Epochs:
         return EpochOrder(self.ranges, self.block, self.chunk, order_key(snapshot_id, seed, epoch))
 
 
-class PackTurn(NamedTuple):
-    """The step and the rank that train on a pack."""
-
-    step: int
-    place: int
-    """Place in its step, 0 ≤ place < global batch."""
-    micro_step: int
-    rank: int
-
-
 def check_rank(rank: int, world_size: int) -> None:
     """Refuse a rank that there is not.
 
@@ -268,13 +258,8 @@ class Dealing:
         """
         return self.order.packs(np.arange(start + rank, stop, world_size, dtype=np.int64))
 
-    def turn(self, position: int, world_size: int = 1) -> PackTurn:
-        """Return the step and which of `world_size` ranks train on the pack at a position."""
-        step, place = divmod(position, self.global_batch)
-        return PackTurn(step, place, place // world_size, place % world_size)
-
     def turns(self, positions: Int64s, world_size: int = 1) -> tuple[Int64s, Int64s]:
-        """Step and micro-step of order positions, int64 each: `turn` of many at once."""
+        """Return the step and the micro-step of order positions, int64 each."""
         step, place = np.divmod(positions, self.global_batch)
         return step, place // world_size
 

@@ -66,9 +66,9 @@ def _of_run(index: Index, steps: Steps, options: RunOptions) -> Row:
 
 def _place(dealing: Dealing, at: int, world_size: int | None) -> Row:
     """Return the step, and the micro-step and rank if `world_size` is known, of a position."""
-    turn = dealing.turn(at, world_size or 1)
-    rank, micro_step = (None, None) if world_size is None else (turn.rank, turn.micro_step)
-    return {"step": turn.step, "micro_step": micro_step, "rank": rank}
+    step, place = divmod(at, dealing.global_batch)
+    micro_step, rank = (None, None) if world_size is None else divmod(place, world_size)
+    return {"step": step, "micro_step": micro_step, "rank": rank}
 
 
 def _shard_of(index: Index, shard: int | None) -> str | None:

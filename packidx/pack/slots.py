@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -18,23 +17,8 @@ _SORTED = 1 << 20  # items sorted at a time
 _CHUNK = 1 << 16  # slots dealt at a time: they stay in the processor's cache
 
 
-@dataclass(frozen=True, slots=True)
-class SlotChunk:
-    """Slots that follow one another, and int [n] of each."""
-
-    slots: slice
-    pack: Ints
-    """Provisional pack numbers."""
-    position: Ints
-    length: Ints | None
-    """Of the items as they were planned; None where this is not known without them."""
-
-
-class Dealt(NamedTuple):
-    """Runs of packs, and the length of each one's items, int64 [runs]."""
-
-    runs: PackRuns
-    length: Int64s
+SlotChunk = tuple[slice, Ints, Ints]
+"""Slots that follow one another; provisional pack number and position of each, int [n]."""
 
 
 class Slots:
@@ -51,7 +35,7 @@ class Slots:
         self,
         item: Int32s,
         num_packs: int,
-        slots: Dealt | tuple[Ints, Ints],
+        slots: PackRuns | tuple[Ints, Ints],
         sums: tuple[Int64s, Int64s, Int64s] | None = None,
     ) -> None:
         self.item, self.num_packs, self.sums = item, num_packs, sums
@@ -63,28 +47,28 @@ class Slots:
 
     def chunks(self) -> Iterator[SlotChunk]:
         """All slots in chunks that fit the cache."""
-        if isinstance(self._slots, Dealt):
-            yield from _chunks_of_slots(*self._slots)
+        if isinstance(self._slots, PackRuns):
+            yield from _chunks_of_slots(self._slots)
             return
         pack, position = self._slots
         for begin in range(0, len(self.item), _CHUNK):
             slots = slice(begin, begin + _CHUNK)
-            yield SlotChunk(slots, pack[slots], position[slots], None)
+            yield slots, pack[slots], position[slots]
 
     @cached_property
     def pack(self) -> Int32s:
         """int32 [n], provisional pack number of each slot."""
-        return self._of_chunks("pack")
+        return self._of_chunks(1)
 
     @cached_property
     def position(self) -> Int32s:
         """int32 [n], position of each slot in its pack."""
-        return self._of_chunks("position")
+        return self._of_chunks(2)
 
-    def _of_chunks(self, name: Literal["pack", "position"]) -> Int32s:
+    def _of_chunks(self, number: Literal[1, 2]) -> Int32s:
         values = np.empty(len(self.item), np.int32)
         for chunk in self.chunks():
-            values[chunk.slots] = getattr(chunk, name)
+            values[chunk[0]] = chunk[number]
         return values
 
 
@@ -134,10 +118,9 @@ def deal_into(runs: PackRuns, lengths: Ints, key: int) -> Slots:
     """Deal items of `lengths` [n], seeded by `key`, to the slots of `runs`."""
     item = deal_order(lengths, key)
     counts = runs.num_packs * runs.per_pack
-    of_run = lengths[item[np.cumsum(counts) - counts]].astype(np.int64)
-    packs, held = runs.content(of_run)
+    packs, held = runs.content(lengths[item[np.cumsum(counts) - counts]].astype(np.int64))
     sizes, tokens, squares = (np.repeat(values, packs) for values in held)
-    return Slots(item, runs.total_packs, Dealt(runs, of_run), (sizes, tokens, squares))
+    return Slots(item, runs.total_packs, runs, (sizes, tokens, squares))
 
 
 def in_chunks(sizes: Int64s, most: int) -> Iterator[tuple[slice, slice]]:
@@ -152,22 +135,21 @@ def in_chunks(sizes: Int64s, most: int) -> Iterator[tuple[slice, slice]]:
         first = last
 
 
-def _chunks_of_slots(runs: PackRuns, lengths: Int64s) -> Iterator[SlotChunk]:
-    """Chunks of slots of `runs`, whose items are of `lengths`, int64 [runs]."""
+def _chunks_of_slots(runs: PackRuns) -> Iterator[SlotChunk]:
     counts = runs.num_packs * runs.per_pack
     for chosen, slots in in_chunks(counts, _CHUNK):
         repeats, each = counts[chosen], runs.per_pack[chosen]
         starts = np.cumsum(repeats) - repeats
-        length, position = (np.repeat(of[chosen], repeats) for of in (lengths, runs.position))
+        position = np.repeat(runs.position[chosen], repeats)
         if (each == 1).all():
             pack = np.repeat(runs.first_pack[chosen] - starts, repeats)
             pack += np.arange(len(pack))
         else:
-            offset = np.arange(len(length)) - np.repeat(starts, repeats)
+            offset = np.arange(len(position)) - np.repeat(starts, repeats)
             pack, within = np.divmod(offset, np.repeat(each, repeats))
             pack += np.repeat(runs.first_pack[chosen], repeats)
             position += within
-        yield SlotChunk(slots, pack, position, length)
+        yield slots, pack, position
 
 
 def joined(groups: list[Slots]) -> Slots:

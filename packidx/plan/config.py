@@ -79,7 +79,9 @@ def read_config(path: str) -> tuple[dict[str, Any], list[str]]:
     given = {} if recipe[NEMO] == "none" else members(where, recipe[NEMO])
     given = {name: value for name, value in given.items() if value not in ("none", "null", "")}
     asked = section(where, given, PackedSequence)
-    _refuse(where, asked)
+    for name, (honoured, advice) in _REFUSED.items():
+        if (value := getattr(asked, name)) != honoured:
+            raise OptionError(f"{where}.{name} is {value!r}: {advice}")
     options = _options(where, asked)
     try:
         PlanOptions(**{"capacity": MAX_CAPACITY, **options})
@@ -89,33 +91,21 @@ def read_config(path: str) -> tuple[dict[str, Any], list[str]]:
     return options, notes
 
 
-def _refuse(where: str, asked: PackedSequence) -> None:
-    """Raise an OptionError if `asked` is what no plan can honour."""
-    if not asked.enabled:
-        raise OptionError(f"{where}.enabled is false: packing is off, so there is nothing to plan")
-    for name in ("split_across_pack", "prepacked"):
-        if getattr(asked, name):
-            raise OptionError(
-                f"{where}.{name} is true, which no plan can honour: plan the samples as they are "
-                "before they are packed; `--on-long split` cuts those that fit no pack"
-            )
-    if asked.max_packs is not None:
-        raise OptionError(
-            f"{where}.max_packs is {asked.max_packs}, and a plan keeps all packs: leave it out and "
-            "give the trainer max_steps"
-        )
-    if asked.post_tokenize_hook_fn is not None:
-        raise OptionError(
-            f"{where}.post_tokenize_hook_fn is {asked.post_tokenize_hook_fn!r}, which changes "
-            "tokens after they were counted: give it to `packidx estimate` as --transform or "
-            "--encode, and leave it out here"
-        )
-    size = asked.pack_size
-    if size is not None and asked.max_length is not None and asked.max_length < size:
-        raise OptionError(
-            f"{where}.max_length is {asked.max_length}, below pack_size {size}: a plan takes any "
-            "sample that fits a pack; name longer ones by --exclude, and leave max_length out"
-        )
+_KEEP = (
+    "plan the samples as they are before they are packed; --on-long split cuts those that fit none"
+)
+_REFUSED: dict[str, tuple[Any, str]] = {
+    "enabled": (True, "packing is off, so there is nothing to plan"),
+    "split_across_pack": (False, f"no plan can honour it: {_KEEP}"),
+    "prepacked": (False, f"no plan can honour it: {_KEEP}"),
+    "max_packs": (None, "a plan keeps all packs: leave it out and give the trainer max_steps"),
+    "post_tokenize_hook_fn": (
+        None,
+        "it changes tokens after they were counted: give it to `packidx estimate` as --transform or"
+        " --encode, and leave it out here",
+    ),
+}
+"""Key -> the value that a plan can honour, and what to do about another one."""
 
 
 def _options(where: str, asked: PackedSequence) -> dict[str, Any]:
@@ -123,13 +113,14 @@ def _options(where: str, asked: PackedSequence) -> dict[str, Any]:
     sizes = {asked.pack_size, asked.packed_sequence_size} - {None}
     if len(sizes) > 1:
         raise OptionError(f"{where}.packed_sequence_size contradicts pack_size: keep one")
-    if 0 in sizes:
+    size, ratio = next(iter(sizes), None), asked.packing_ratio
+    if size is not None and asked.max_length is not None and asked.max_length < size:
         raise OptionError(
-            f"{where}.pack_size is 0, which turns packing off: say how many tokens a pack has"
+            f"{where}.max_length is {asked.max_length}, below pack_size {size}: a plan takes any "
+            "sample that fits a pack; name longer ones by --exclude, and leave max_length out"
         )
-    ratio = asked.packing_ratio
     options = {
-        "capacity": next(iter(sizes), None),
+        "capacity": size,
         "margin": None if ratio is None else float(1 - Fraction(str(ratio))),
         "align": asked.pad_to_multiple_of,
         # Without it NeMo keeps what looks too long, as its lengths are guesses. A counted length is

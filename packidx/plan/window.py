@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packidx.arrays import Bools, Int32s, Int64s, Ints
+from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import OptionError
 from packidx.format.index import Options
 from packidx.format.schema import SUMMED
@@ -83,12 +83,6 @@ def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
             unknown = np.bincount(slots.pack[null[item]], minlength=slots.num_packs) > 0
         sums[name] = (total(values[item]), unknown)
     return Packs(sizes, sums, group)
-
-
-def with_length(item: Int32s, length: Ints) -> Int64s:
-    """Items and their lengths as one number each, int64 [n]: what is put at random slots is so
-    put once, and the lengths need not be looked up there."""
-    return length.astype(np.int64, copy=False) << 32 | item
 
 
 _MEDIA_TYPES = (
@@ -179,15 +173,6 @@ def _problem(items: Items, chosen: Int32s, options: Options) -> Problem:
 _SOURCES = 16  # the largest ones, whose shares the schedule looks at
 
 
-@dataclass(frozen=True, slots=True)
-class Ordered:
-    """A window's packs in their schedule's order."""
-
-    packs: Packs
-    ordered: Int64s
-    """[n], samples by pack and position, numbers in `Items`, as `with_length` has them."""
-
-
 @dataclass(frozen=True)
 class WindowPlan:
     """The plan of one window: its samples, packed.
@@ -222,20 +207,20 @@ class WindowPlan:
         packed[self.items.row] = True
         return int(packed.sum())
 
-    def ordered(self, block: int) -> Ordered:
-        """Compose the packs and put them in order, `block` to an optimizer step."""
+    def ordered(self, block: int) -> tuple[Packs, Int32s]:
+        """Compose the packs and put them in order, `block` to an optimizer step.
+
+        Returns:
+            The packs, and the numbers in `items` of their samples, by pack and position.
+        """
         slots, packs, order = self._scheduled(block)
-        items, packs = self.items, packs.select(order)
+        packs = packs.select(order)
         first = np.empty(len(order), np.int64)
         first[order] = np.cumsum(packs.sizes) - packs.sizes
-        ordered = np.empty(len(slots.item), np.int64)
-        plain = items.padded is items.length
-        for chunk in slots.chunks():
-            item = slots.item[chunk.slots]
-            known = chunk.length if plain else None
-            length = items.length[item] if known is None else known
-            ordered[first[chunk.pack] + chunk.position] = with_length(item, length)
-        return Ordered(packs, ordered)
+        ordered = np.empty(len(slots.item), np.int32)
+        for chosen, pack, position in slots.chunks():
+            ordered[first[pack] + position] = slots.item[chosen]
+        return packs, ordered
 
     @property
     def num_packs(self) -> int:

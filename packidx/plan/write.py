@@ -18,7 +18,7 @@ from packidx.format.schema import PLANNED_MEDIA, SAMPLES_OPTIONAL, STORED_PACKS,
 from packidx.index.window_files import WindowFiles
 from packidx.pack.slots import in_chunks
 from packidx.plan.select.items import Items
-from packidx.plan.window import Ordered, Packs, WindowPlan
+from packidx.plan.window import Packs, WindowPlan
 
 _CHUNK = 1 << 18  # rows of the samples table made at a time
 
@@ -36,13 +36,12 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
     num_packs = num_pieces = num_tokens = without_labels = 0
     try:
         if items.num_samples:
-            ordered = plan.ordered(block)
-            packs = ordered.packs
+            packs, ordered = plan.ordered(block)
             if files is not None:
                 files.write("packs", _packs_table(packs, plan.group_names))
-                for rows in _samples_chunks(items, ordered):
+                for rows in _samples_chunks(items, ordered, packs.sizes):
                     files.write("samples", rows)
-            num_packs, num_pieces = len(packs), len(ordered.ordered)
+            num_packs, num_pieces = len(packs), len(ordered)
             num_tokens = int(packs.sums["length"][0].sum())
             without_labels = _without_labels(packs)
         if files is not None and dropped.num_rows:
@@ -112,22 +111,21 @@ def _packs_table(packs: Packs, group_names: list[str]) -> pa.Table:
     return conform(pa.table(columns), STORED_PACKS)
 
 
-def _samples_chunks(items: Items, ordered: Ordered) -> Iterator[pa.Table]:
+def _samples_chunks(items: Items, ordered: Int32s, sizes: Int64s) -> Iterator[pa.Table]:
     """Rows of the samples table, ordered by pack and position (`STORED_SAMPLES`)."""
-    labels, sizes = items.column("label_tokens"), ordered.packs.sizes
+    labels = items.column("label_tokens")
     for packs, rows in in_chunks(sizes, _CHUNK):
-        yield _chunk(items, ordered.ordered[rows], sizes[packs], packs.start, labels)
+        yield _chunk(items, ordered[rows], sizes[packs], packs.start, labels)
 
 
 def _chunk(
     items: Items,
-    ordered: Int64s,
+    order: Int32s,
     sizes: Int64s,
     first_pack: int,
     labels: tuple[Int64s, Bools | None] | None,
 ) -> pa.Table:
-    order = (ordered & 0xFFFFFFFF).astype(np.int32)
-    length = (ordered >> 32).astype(np.int32)
+    length = items.length[order]
     rows = order if items.are_all_rows else items.row[order]
     padded = length if items.padded is items.length else items.padded[order]
     starts = np.cumsum(sizes) - sizes

@@ -144,16 +144,16 @@ def dealings(draw: st.DrawFn) -> tuple[Dealing, int]:
 def test_turns_are_what_ranks_and_steps_get(drawn: tuple[Dealing, int]) -> None:
     dealing, world_size = drawn
     everything = dealing.packs(0, dealing.order.num_packs).tolist()
-    turns = {pack: dealing.turn(at, world_size) for at, pack in enumerate(everything)}
+    turns = dealing.turns(np.arange(len(everything)), world_size)
+    of_pack = dict(zip(everything, np.stack(turns, 1).tolist(), strict=True))
     for rank in range(world_size):
         mine = dealing.packs_of_rank(0, dealing.end, rank, world_size).tolist()
         per_step = dealing.global_batch // world_size
         for number, pack in enumerate(mine):
-            turn = turns[pack]
-            assert (turn.step, turn.micro_step, turn.rank) == (*divmod(number, per_step), rank)
+            assert of_pack[pack] == [*divmod(number, per_step)]
     for step in range(dealing.num_steps):
-        for place, pack in enumerate(dealing.packs_of_step(step).tolist()):
-            assert (turns[pack].step, turns[pack].place) == (step, place)
+        for pack in dealing.packs_of_step(step).tolist():
+            assert of_pack[pack][0] == step
     dealt = [pack for step in range(dealing.num_steps) for pack in dealing.packs_of_step(step)]
     assert [*dealt, *dealing.left_out().tolist()] == everything
     assert len(dealing.left_out()) < dealing.global_batch

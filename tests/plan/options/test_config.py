@@ -160,7 +160,7 @@ def test_the_command_line_wins(
         ("packed_sequence: {pack-size: 8, pack_size: 8}", "gives a key twice, with - and _"),
         ("packed_sequence: {pack_size: 8, packed_sequence_size: 9}", "contradicts pack_size"),
         ("packed_sequence: {pack_size: 2048.5}", "Expected `int | null`, got `float` - at `pack_s"),
-        ("packed_sequence: {pack_size: 0}", "pack_size is 0, which turns packing off"),
+        ("packed_sequence: {pack_size: 0}", "capacity is 0: choose how many tokens"),
         ("packed_sequence: {pack_size: -8}", "capacity is -8: choose how many tokens"),
         ("packed_sequence: {packing_ratio: 1.5}", "Expected `float` <= 1.0 - at `packing_ratio`"),
         ("packed_sequence: {packing_ratio: much}", "got `str` - at `packing_ratio`"),
@@ -171,7 +171,7 @@ def test_the_command_line_wins(
             "a plan keeps all packs: leave it out and give the trainer max_steps",
         ),
         ("packed_sequence: {packing_format: bshd}", "Invalid enum value 'bshd' - at `packing_f"),
-        ("packed_sequence: {prepacked: true}", "prepacked is true, which no plan can honour"),
+        ("packed_sequence: {prepacked: true}", "prepacked is True: no plan can honour it"),
         ("packed_sequence: {enabled: false}", "packing is off, so there is nothing to plan"),
         (
             "packed_sequence: {pack_size: 4096, max_length: 1024}",
