@@ -40,7 +40,7 @@ def main() -> None:
         for mix in MIXES:
             draw = np.random.default_rng(0)
             lengths = np.clip(draw.lognormal(*mix, SAMPLES), 16, capacity).astype(np.int64)
-            whole = solve(Problem(lengths, capacity, {}), "auto", 0).num_packs
+            whole = solve(Problem(lengths, capacity, {}), "auto", 0).slots.num_packs
             for window in WINDOWS:
                 packs, seconds = streamed(lengths, capacity, window)
                 fill = 100 * lengths.sum() / packs / capacity

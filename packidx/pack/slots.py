@@ -154,6 +154,8 @@ def _chunks_of_slots(runs: PackRuns) -> Iterator[SlotChunk]:
 
 def joined(groups: list[Slots]) -> Slots:
     """Slots of several groups of items as one; the packs of each follow those before it."""
+    if len(groups) == 1:
+        return groups[0]
     firsts = np.cumsum([0, *(group.num_packs for group in groups)])
     none = np.empty(0, np.int32)
     sums = None

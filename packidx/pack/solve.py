@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
-from packidx.arrays import Bools, Int32s, Int64s, Ints
+from packidx.arrays import Bools, Int64s, Ints
 from packidx.errors import OptionError
 from packidx.hashing import derive_key
 from packidx.pack.bounds import joint_bound, lower_bound
@@ -63,74 +64,27 @@ class Problem:
         return Problem(self.lengths[items], self.capacity, caps, cost)
 
 
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """How one problem is packed: plain data, so that it can be kept and sent.
+class Solution(NamedTuple):
+    """The packs of one problem.
 
     Attributes:
         strategy: name of the rule.
         bound: packs that no plan can go below, and the name of the proof.
-        num_packs: packs of the composition that is solved.
-        runs: packs by length alone, to which items are dealt anew in each composition; None where
-            packs are the same in all.
-        pack: int32 [n], the pack of each item, in the composition `key` where there are `runs`.
-        is_even: vision costs are dealt out evenly.
+        slots: of all items.
     """
 
     strategy: str
     bound: tuple[int, str]
-    num_packs: int
-    runs: PackRuns | None = None
-    pack: Int32s | None = None
-    key: int = 0
-    is_even: bool = False
-
-    @classmethod
-    def of_items(cls, strategy: str, bound: tuple[int, str], pack: Int32s) -> Solution:
-        """The solution that puts each item into its `pack`."""
-        return cls(strategy, bound, int(pack.max(initial=-1)) + 1, pack=pack)
-
-    @classmethod
-    def of_counts(
-        cls, strategy: str, bound: tuple[int, str], runs: PackRuns, is_even: bool = False
-    ) -> Solution:
-        """The solution that deals items to `runs`."""
-        return cls(strategy, bound, runs.total_packs, runs, is_even=is_even)
-
-    def slots(self, problem: Problem, key: int) -> Slots:
-        """The items' slots; another key is another composition."""
-        if self.pack is not None and (self.runs is None or key == self.key):
-            return from_packs(self.pack, problem.lengths, key)
-        slots = self._dealt(problem, key)
-        pack = _keep_caps(problem, slots, key)
-        return slots if pack is None else from_packs(pack, problem.lengths, key)
-
-    def _dealt(self, problem: Problem, key: int) -> Slots:
-        """The composition `key` of `runs`, which need not keep caps."""
-        assert self.runs is not None
-        slots = deal_into(self.runs, problem.lengths, key)
-        if not self.is_even or problem.vision_cost is None:
-            return slots
-        cost = problem.vision_cost[slots.item]
-        length = problem.lengths[slots.item].astype(np.int64)
-        order = even_out(slots.pack.astype(np.int64), length, cost, derive_key(key, "even"))
-        return slots.with_items(slots.item[order])
-
-    def keeping_caps(self, problem: Problem, key: int) -> Solution:
-        """The same for `problem`, whose caps it may not keep yet in the composition `key`."""
-        pack, bound = _keep_caps(problem, self._dealt(problem, key), key), bound_of(problem)
-        if pack is None:
-            return replace(self, bound=bound)
-        num_packs = int(pack.max()) + 1
-        return replace(
-            self, strategy="capped", bound=bound, num_packs=num_packs, pack=pack, key=key
-        )
+    slots: Slots
 
 
 def solve(problem: Problem, strategy: str, key: int) -> Solution:
-    """Pack `problem` by a strategy, as `PlanOptions` names it; `key` is the first composition's.
+    """Pack `problem` by a strategy, as `PlanOptions` names it.
 
     Caps take a rule for several limits, whatever the strategy, but for those of other packers.
+
+    Args:
+        key: picks which of equal items go together.
 
     Raises:
         OptionError: there is no such strategy, or it finds no plan.
@@ -139,9 +93,23 @@ def solve(problem: Problem, strategy: str, key: int) -> Solution:
     if name in _BY_ITEM and (problem.caps or name != "knapsack"):
         sizes, limits, _ = problem.sizes()
         pack = _BY_ITEM[name](sizes, limits, int(number or 0)).astype(np.int32)
-        return Solution.of_items(strategy, bound_of(problem), pack)
-    solution = _on_counts(problem, name)
-    return solution.keeping_caps(problem, key) if problem.caps else solution
+        return Solution(strategy, bound_of(problem), from_packs(pack, problem.lengths, key))
+    taken, bound, runs = _on_counts(problem, name)
+    slots = deal_into(runs, problem.lengths, key)
+    if taken == "balanced" and problem.vision_cost is not None:
+        cost = problem.vision_cost[slots.item]
+        length = problem.lengths[slots.item].astype(np.int64)
+        order = even_out(slots.pack.astype(np.int64), length, cost, derive_key(key, "even"))
+        slots = slots.with_items(slots.item[order])
+    if not problem.caps:
+        return Solution(taken, bound, slots)
+    sizes, limits, _ = problem.sizes()
+    start = np.empty(len(slots.item), np.int64)
+    start[slots.item] = slots.pack
+    kept = capped(sizes, limits, key, start)
+    if kept is not None:
+        taken, slots = "capped", from_packs(kept.astype(np.int32), problem.lengths, key)
+    return Solution(taken, bound_of(problem), slots)
 
 
 def bound_of(problem: Problem) -> tuple[int, str]:
@@ -151,52 +119,39 @@ def bound_of(problem: Problem) -> tuple[int, str]:
     return lower_bound(Histogram.of(problem.lengths), problem.capacity)
 
 
-def _on_counts(problem: Problem, strategy: str) -> Solution:
-    """The solution for tokens alone."""
+Plan = tuple[str, tuple[int, str], PackRuns]
+"""Name of the rule, lower bound and the name of its proof, packs by length alone."""
+
+
+def _on_counts(problem: Problem, strategy: str) -> Plan:
+    """Return the plan for tokens alone."""
     histogram, capacity = Histogram.of(problem.lengths), problem.capacity
     bound = lower_bound(histogram, capacity)
     if strategy == "knapsack":
-        return Solution.of_counts(strategy, bound, worst_fit_decreasing(histogram, capacity))
+        return strategy, bound, worst_fit_decreasing(histogram, capacity)
     if strategy == "balanced":
-        runs = balanced(histogram, capacity)
-        if runs is None:
+        even = balanced(histogram, capacity)
+        if even is None:
             raise OptionError(f"strategy {strategy} found no plan: use auto")
-        return Solution.of_counts(strategy, bound, runs, is_even=True)
+        return strategy, bound, even
     if strategy == "lp":
         return _linear(histogram, capacity, bound)
     if strategy not in ("auto", "bfd"):
         raise OptionError(f"there is no strategy {strategy!r}")
     plain = best_fit_decreasing(histogram, capacity)
-    best_fit = Solution.of_counts("bfd", bound, plain)
-    return _better(histogram, capacity, best_fit, plain) if strategy == "auto" else best_fit
-
-
-def _better(histogram: Histogram, capacity: int, best_fit: Solution, plain: PackRuns) -> Solution:
-    """Return the solution that `auto` takes: best fit, or one that is better."""
-    solution = best_fit
-    if plain.total_packs - best_fit.bound[0] > max(1, LP_GAP * best_fit.bound[0]):
-        linear = _linear(histogram, capacity, best_fit.bound, plain.total_packs)
-        is_fewer = linear.num_packs < plain.total_packs
-        solution = linear if is_fewer else replace(best_fit, bound=linear.bound)
-    runs = balanced(histogram, capacity, solution.num_packs, plain)
-    if runs is None or runs is plain:
-        return solution
-    return Solution.of_counts("balanced", solution.bound, runs, is_even=True)
+    best: Plan = "bfd", bound, plain
+    if strategy == "bfd":
+        return best
+    if plain.total_packs - bound[0] > max(1, LP_GAP * bound[0]):
+        linear = _linear(histogram, capacity, bound, plain.total_packs)
+        is_fewer = linear[2].total_packs < plain.total_packs
+        best = linear if is_fewer else ("bfd", linear[1], plain)
+    even = balanced(histogram, capacity, best[2].total_packs, plain)
+    return best if even is None or even is plain else ("balanced", best[1], even)
 
 
 def _linear(
     histogram: Histogram, capacity: int, bound: tuple[int, str], target: int | None = None
-) -> Solution:
+) -> Plan:
     plan = linear_plan(histogram, capacity, target=target)
-    return Solution.of_counts("lp", max(bound, (plan.bound, "LP"), key=itemgetter(0)), plan.runs)
-
-
-def _keep_caps(problem: Problem, start: Slots, key: int) -> Int32s | None:
-    """The packs of the composition `key`, made to keep the caps; None: those of `start` do."""
-    if not problem.caps:
-        return None
-    sizes, limits, _ = problem.sizes()
-    packs = np.empty(len(sizes), np.int64)
-    packs[start.item] = start.pack
-    kept = capped(sizes, limits, key, packs)
-    return None if kept is None else kept.astype(np.int32)
+    return "lp", max(bound, (plan.bound, "LP"), key=itemgetter(0)), plan.runs

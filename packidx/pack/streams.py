@@ -104,7 +104,7 @@ def pack_window(problem: Problem, strategy: str, key: int) -> list[Int64s]:
     if not len(problem.lengths):
         return []
     problem = replace(problem, vision_cost=None)
-    slots = solve(problem, strategy, key).slots(problem, key)
+    slots = solve(problem, strategy, key).slots
     by_place = np.lexsort((slots.position, slots.pack))
     item, pack = slots.item[by_place].astype(np.int64), slots.pack[by_place]
     packs = np.split(item, np.flatnonzero(np.diff(pack)) + 1)

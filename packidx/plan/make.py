@@ -43,7 +43,7 @@ def make_plan(workers: Workers, job: PlanJob, progress: Progress) -> tuple[Index
         MismatchError: the lengths are others for a worker.
     """
     first = [_first_plan(job, progress)]
-    block = job.block(first[0].num_packs)
+    block = job.block(first[0].slots.num_packs)
 
     def uploaded(done: int, total: int) -> None:
         progress(f"publishing: {done} of {total} files are uploaded")
@@ -65,7 +65,7 @@ def try_plan(workers: Workers, job: PlanJob, progress: Progress) -> IndexManifes
         OptionError, SourceError, MismatchError: as of `make_plan`.
     """
     first = [_first_plan(job, progress)]
-    block = job.block(first[0].num_packs)
+    block = job.block(first[0].slots.num_packs)
     task = functools.partial(_write, block=block, staging=None)
     made = _made(workers, job, first, task, "packing samples", progress)
     return _manifest(job, block, [window for _, window in made])

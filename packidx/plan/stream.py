@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,38 +11,9 @@ from packidx.errors import OptionError
 from packidx.format.index import Options
 from packidx.lengths.table import Lengths
 from packidx.pack.slots import Slots
-from packidx.pack.solve import Problem, bound_of
+from packidx.pack.solve import Problem, Solution, bound_of
 from packidx.pack.streams import LaneOrder, expected_copies, most_copies, pack_window
 from packidx.plan.select.items import Items
-
-
-@dataclass(frozen=True, slots=True)
-class ListedSolution:
-    """Packs that are given one by one, the same whatever the key.
-
-    Attributes:
-        strategy: name of the rule.
-        bound: packs that no plan can go below, and the name of the proof.
-        item: int64 [n], pack after pack, by position.
-        sizes: int64 [packs], items of each.
-    """
-
-    strategy: str
-    bound: tuple[int, str]
-    item: Int64s
-    sizes: Int64s
-
-    @property
-    def num_packs(self) -> int:
-        """Number of packs."""
-        return len(self.sizes)
-
-    def slots(self, problem: Problem, key: int) -> Slots:
-        """Return the items' slots, whatever the key."""
-        pack = np.repeat(np.arange(len(self.sizes), dtype=np.int32), self.sizes)
-        first = np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
-        position = (np.arange(len(self.item)) - first).astype(np.int32)
-        return Slots(self.item.astype(np.int32), len(self.sizes), (pack, position))
 
 
 def check_stream(options: Options, table: Lengths) -> None:
@@ -68,7 +38,7 @@ def check_stream(options: Options, table: Lengths) -> None:
 
 def solve_stream(
     items: Items, problem: Problem, options: Options, sources: Mapping[str, int]
-) -> ListedSolution:
+) -> Solution:
     """Pack every window of every lane, and list the packs by place; lanes that have ended are
     passed over.
 
@@ -103,4 +73,7 @@ def solve_stream(
     by_place = np.lexsort((lane_of, turn)).tolist()
     sizes = np.array([len(packs[number]) for number in by_place], np.int64)
     item = np.concatenate([packs[number] for number in by_place])
-    return ListedSolution(options.strategy, bound_of(problem), item, sizes)
+    pack = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    position = (np.arange(len(item)) - np.repeat(np.cumsum(sizes) - sizes, sizes)).astype(np.int32)
+    slots = Slots(item.astype(np.int32), len(sizes), (pack, position))
+    return Solution(options.strategy, bound_of(problem), slots)

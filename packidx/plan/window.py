@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,7 @@ from packidx.plan.job import WindowRange
 from packidx.plan.schedule import schedule
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import Items, make_items
-from packidx.plan.stream import ListedSolution, solve_stream
+from packidx.plan.stream import solve_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,41 +90,6 @@ _MEDIA_TYPES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Items of a window that may share packs: their numbers, and the problem of packing them.
-
-    Attributes:
-        code: number in the window's names of groups; 0 where there are none.
-        name: empty where all items are one group.
-        items: int32 [n].
-    """
-
-    code: int
-    name: str
-    items: Int32s
-    problem: Problem
-
-
-def groups_of(items: Items, options: Options) -> tuple[list[str], list[Group]]:
-    """Names of all groups, none where all items are one; and the groups that have items.
-
-    Raises:
-        OptionError: the lengths lack the column that groups are told apart by.
-    """
-    names, codes = _codes_of(items, options.group_by)
-    groups = []
-    for code, name in enumerate(names or [""]):
-        chosen = (
-            np.arange(items.num_samples, dtype=np.int32)
-            if codes is None
-            else np.flatnonzero(codes == code).astype(np.int32)
-        )
-        if len(chosen):
-            groups.append(Group(code, name, chosen, _problem(items, chosen, options)))
-    return names, groups
-
-
 def column_codes(rows: LengthsRows, name: str) -> tuple[Int32s, list[str]]:
     """A column of text as numbers into its sorted distinct values, int32 [n]; null is empty."""
     column = rows.frame.get_column(name).fill_null("")
@@ -181,8 +145,10 @@ class WindowPlan:
         items: what is packed.
         dropped: table of what is not.
         group_names: empty where all items are one group.
-        groups: those that have items.
-        solutions: how each of them is packed.
+        group: int32 [packs], the group of each pack.
+        slots: of all items.
+        strategies: the rules that were taken, sorted.
+        bounds: of each group, packs that no plan can go below, and the name of the proof.
     """
 
     window: WindowRange
@@ -190,13 +156,10 @@ class WindowPlan:
     items: Items
     dropped: pa.Table
     group_names: list[str]
-    groups: list[Group]
-    solutions: Sequence[Solution | ListedSolution]
-
-    @property
-    def strategies(self) -> list[str]:
-        """The rules that were taken."""
-        return sorted({solution.strategy for solution in self.solutions})
+    group: Int32s
+    slots: Slots
+    strategies: tuple[str, ...]
+    bounds: list[tuple[int, str]]
 
     @property
     def num_samples(self) -> int:
@@ -213,7 +176,9 @@ class WindowPlan:
         Returns:
             The packs, and the numbers in `items` of their samples, by pack and position.
         """
-        slots, packs, order = self._scheduled(block)
+        slots = self.slots
+        packs = sum_up(self.items, slots, self.group, self.options.pad_pack_to)
+        order = self._schedule(packs, block)
         packs = packs.select(order)
         first = np.empty(len(order), np.int64)
         first[order] = np.cumsum(packs.sizes) - packs.sizes
@@ -222,43 +187,21 @@ class WindowPlan:
             ordered[first[pack] + position] = slots.item[chosen]
         return packs, ordered
 
-    @property
-    def num_packs(self) -> int:
-        """Packs of the window."""
-        return sum(solution.num_packs for solution in self.solutions)
-
-    def _scheduled(self, block: int) -> tuple[Slots, Packs, Int64s]:
-        """Every item's slot in the packs, these, and the order in which they stand."""
-        slots, group = self._compose()
-        packs = sum_up(self.items, slots, group, self.options.pad_pack_to)
-        sums = {name: values for name, (values, _) in packs.sums.items()}
+    def _schedule(self, packs: Packs, block: int) -> Int64s:
+        """Return the order of packs."""
         if self.options.lanes is not None:
-            return slots, packs, np.arange(len(packs))
+            return np.arange(len(packs))
+        sums = {name: values for name, (values, _) in packs.sums.items()}
         llm, vit = pack_cost(self.options.cost_model, sums)
-        order = schedule(
+        return schedule(
             self.options.schedule,
             llm,
             vit,
             global_batch=block,
             micro_steps=self.options.micro_steps,
             key=derive_key(self.options.seed, "packs", self.window.number, 0),
-            shares=self._shares(slots, sums),
+            shares=self._shares(self.slots, sums),
         )
-        return slots, packs, order
-
-    def _compose(self) -> tuple[Slots, Int32s]:
-        """Every item's slot, packs numbered group by group, and the group of each pack."""
-        composed, codes = [], []
-        for group, solution in zip(self.groups, self.solutions, strict=True):
-            key = derive_key(self.options.seed, "samples", self.window.number, 0, group.name)
-            slots = solution.slots(group.problem, key)
-            if len(self.groups) > 1:
-                slots = slots.with_items(group.items[slots.item])
-            composed.append(slots)
-            codes.append(np.full(slots.num_packs, group.code, np.int32))
-        slots = composed[0] if len(composed) == 1 else joined(composed)
-        code = np.concatenate([*codes, np.empty(0, np.int32)])
-        return slots, code
 
     def _shares(self, slots: Slots, sums: dict[str, Int64s]) -> list[Int64s]:
         """Tokens of each pack whose share of a step is to vary little: visual, and by source."""
@@ -286,18 +229,32 @@ def plan_window(table: Lengths, window: WindowRange, options: Options, rules: Ru
     cuts = options.on_long in ("split", "truncate")
     rows = table.read(window.start, window.stop, _columns(table, cuts))
     items, dropped = make_items(rows, options, rules)
-    names, groups = groups_of(items, options)
-    keys = [derive_key(options.seed, "samples", window.number, 0, group.name) for group in groups]
-    solutions: list[Solution | ListedSolution]
-    if options.lanes is not None and table.manifest is not None:
-        sources = {source.name: source.num_samples for source in table.manifest.sources}
-        solutions = [solve_stream(items, g.problem, options, sources) for g in groups]
-    else:
-        solutions = [
-            solve(group.problem, options.strategy, key)
-            for group, key in zip(groups, keys, strict=True)
-        ]
-    return WindowPlan(window, options, items, dropped, names, groups, solutions)
+    names, codes = _codes_of(items, options.group_by)
+    solutions: list[Solution] = []
+    group = [np.empty(0, np.int32)]
+    for code, name in enumerate(names or [""]):
+        chosen = np.arange(items.num_samples, dtype=np.int32)
+        if codes is not None:
+            chosen = chosen[codes == code]
+        if not len(chosen):
+            continue
+        problem = _problem(items, chosen, options)
+        key = derive_key(options.seed, "samples", window.number, 0, name)
+        if options.lanes is not None and table.manifest is not None:
+            sources = {source.name: source.num_samples for source in table.manifest.sources}
+            solution = solve_stream(items, problem, options, sources)
+        else:
+            solution = solve(problem, options.strategy, key)
+        if codes is not None:
+            slots = solution.slots
+            solution = solution._replace(slots=slots.with_items(chosen[slots.item]))
+        solutions.append(solution)
+        group.append(np.full(solution.slots.num_packs, code, np.int32))
+    slots = joined([solution.slots for solution in solutions])
+    strategies = tuple(sorted({solution.strategy for solution in solutions}))
+    bounds = [solution.bound for solution in solutions]
+    numbers = np.concatenate(group)
+    return WindowPlan(window, options, items, dropped, names, numbers, slots, strategies, bounds)
 
 
 def _columns(table: Lengths, cuts: bool) -> list[str]:

@@ -51,7 +51,6 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
         if files is not None:
             files.abandon()
         raise
-    bounds = [each.bound for each in plan.solutions] if num_packs else []
     lengths = dropped["length"].fill_null(0).to_numpy()
     return Window(
         folder=folder_name([file.sha256 for file in written]),
@@ -69,9 +68,9 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
         num_tokens_lost=items.num_lost,
         dropped=_frequencies(dropped, "reason"),
         dropped_of=_frequencies(dropped, "source"),
-        strategies=tuple(plan.strategies),
-        lower_bound=sum(bound for bound, _ in bounds),
-        bounds=tuple(dict.fromkeys(name for _, name in bounds)),
+        strategies=plan.strategies,
+        lower_bound=sum(bound for bound, _ in plan.bounds),
+        bounds=tuple(dict.fromkeys(name for _, name in plan.bounds)),
         files=written,
     )
 

@@ -216,7 +216,16 @@ def cut_piece(sample: Sample, start: int, stop: int, rules: Rules | None = None)
     """Return tokens [start, stop) of `sample`, which hold all of its media.
 
     Positions start again at the piece, whose first label is never trained.
+
+    Raises:
+        PlanMismatch: by ``mm_token_type_ids`` a medium would be cut off.
     """
+    types = sample.get("mm_token_type_ids")
+    if types is not None and types.count_nonzero() != types[start:stop].count_nonzero():
+        raise PlanMismatch(
+            f"the plan cuts this sample to tokens {start} to {stop}, and it has media outside of"
+            f" them; {ADVICE}"
+        )
     piece = between(sample, start, stop, rules)
     piece["labels"] = piece["labels"].clone()
     piece["labels"][:1] = IGNORE  # its predictor is in another piece

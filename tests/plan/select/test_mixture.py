@@ -111,10 +111,10 @@ def test_impossible_mixtures_are_refused(
 
 def test_sample_ratios_come_from_the_lengths() -> None:
     ratios = with_layouts(a={"sample_ratio": 0.1}, b={"tags": {}}, c=None, d={"sample_ratio": 2})
-    assert sample_ratios(ratios) == {"a": Fraction(1, 10), "d": 2}
+    assert sample_ratios(ratios.sources) == {"a": Fraction(1, 10), "d": 2}
     assert sample_ratios(()) == {}
     with pytest.raises(FormatError, match="'a' has sample_ratio"):
-        sample_ratios(with_layouts(a={"sample_ratio": 1e9}))
+        sample_ratios(with_layouts(a={"sample_ratio": 1e9}).sources)
     for bad in (-1, float("nan"), "2", True):
         with pytest.raises(Unfit, match="sample_ratio"):
             with_layouts(a={"sample_ratio": bad})

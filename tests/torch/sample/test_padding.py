@@ -232,6 +232,6 @@ def test_a_cut_sample_whose_image_moved_is_told(tmp_path: Path) -> None:
         def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
             return super().__call__({**record, "parts": [20, (4, 4), 13]})
 
-    with pytest.raises(MismatchError, match="has images outside of them"):
+    with pytest.raises(MismatchError, match="has media outside of them"):
         PackedDataset(index, Moved())[0]
     assert len(PackedDataset(index, SyntheticEncode())[0].joined()["input_ids"]) == 24
