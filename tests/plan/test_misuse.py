@@ -17,7 +17,7 @@ from packidx_cli.main import main
 from training import Training
 
 from packidx import open_index, plan_packs
-from packidx.errors import FormatError, OptionError, PackidxError
+from packidx.errors import FormatError, PackidxError
 from packidx.format.schema import MEDIA
 from packidx.index import Index
 
@@ -114,15 +114,6 @@ def test_a_full_disk_is_told_in_one_sentence(tmp_path: Path) -> None:
     [said] = done.stderr.splitlines()
     assert said.startswith("packidx: ") and said.endswith("parquet: File too large")
     assert list((tmp_path / "i" / "windows").iterdir()) == []
-
-
-# -- going on from another plan --------------------------------------------------------------------
-
-
-def test_what_continues_a_plan_goes_into_its_index(tmp_path: Path, index: Index) -> None:
-    state = Training(index, global_batch=8).state_at(2)
-    with pytest.raises(OptionError, match="goes into its index"):
-        plan_packs(tmp_path / "l.parquet", tmp_path / "other", resume=(index, state))
 
 
 def test_commands_that_contradict_themselves(
