@@ -124,9 +124,8 @@ record_options = together(_columns, _tags, _ignore, _delimiter, _media_root, _re
 
 
 def where_from(summary: LengthsSummary | PrecomputeSummary) -> dict[str, str]:
-    """Return what of the sources is not read, and where the Hub's data sets are read from."""
-    notes = {"not read": summary.not_read, "taken from": summary.taken_from}
-    return {name: "; ".join(said) for name, said in notes.items() if said}
+    """Return where the Hub's data sets are read from."""
+    return {"taken from": "; ".join(summary.taken_from)} if summary.taken_from else {}
 
 
 def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> None:

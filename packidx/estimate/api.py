@@ -155,7 +155,6 @@ def estimate_lengths(
     if isinstance(sources, Mapping):
         sources = [f"{name}={place}" for name, place in sources.items()]
     shards = find_shards(sources, layout, besides)
-    left_out, mistakes = besides.not_read(shards)
 
     if hasattr(processor, "save_pretrained"):
         kind = type(processor).__name__
@@ -190,8 +189,7 @@ def estimate_lengths(
             summary = _make(job, output, counting, earlier, wrong, fresh, progress, begun)
     summary = replace(
         summary,
-        not_read=left_out,
-        warnings=[*mistakes, *dated(job.encoder)],
+        warnings=[*besides.warnings, *dated(job.encoder)],
         taken_from=besides.taken_from,
     )
     if limit is not None:

@@ -192,10 +192,7 @@ def shards_check(index: Index, quick: bool = False) -> Check:
         listed += " of the sizes that were counted"
     else:
         numbers["bytes_hashed"], listed = hashed, f"{listed}, {hashed:,} bytes hashed"
-        if in_part:
-            numbers["bytes"] = sum(shard.bytes for shard in shards)
-            listed += f" of {numbers['bytes']:,} (of tars all but media)"
-        listed += ": as they were counted"
+        listed += f"{' (of tars all but media)' if in_part else ''}: as they were counted"
     wrong = [f"{why}{_MOVED if why.endswith(_MISSING) else ''}" for why in faults.values()]
     return Check("shards", not wrong, few(wrong) or listed, numbers)
 
@@ -245,7 +242,7 @@ def _scanned(path: str, kind: str) -> Content | SourceError:
         scanned = scan(path, kind=kind)
     except SourceError as error:
         return error
-    return Content(scanned.num_hashed or 0, scanned.sha256)
+    return Content(scanned.nbytes, scanned.sha256)
 
 
 def check_fingerprint(index: Index, encoder: Any) -> Check:

@@ -105,17 +105,13 @@ def _tar(records: Records, folder: Path | None = None) -> bytes:
 
 
 def tar_digest(path: Path | str) -> str:
-    """SHA-256 of a tar without padding behind contents, and without contents but records'."""
-    data = Path(path).read_bytes()
-    hasher, end = hashlib.sha256(), 0
+    """SHA-256 of the names and sizes of a tar's members, and of its records."""
+    hasher = hashlib.sha256()
     with tarfile.open(path) as archive:
         for member in archive:
-            hasher.update(data[member.offset : member.offset_data])
-            stop = member.offset_data + member.size
+            hasher.update(f"{member.name}\0{member.size}\0".encode())
             if member.name.lower().partition(".")[2] == "json":
-                hasher.update(data[member.offset_data : stop])
-            end = -(-stop // 512) * 512
-    hasher.update(data[end:])
+                hasher.update(archive.extractfile(member).read())  # type: ignore[union-attr]
     return hasher.hexdigest()
 
 

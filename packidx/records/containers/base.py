@@ -57,8 +57,6 @@ class ShardScan:
     """Good and bad ones; what is blank is none."""
     ranges: tuple[RecordRange, ...]
     """The shard cut every `TASK_BYTES` or so where the container allows it; none is empty."""
-    num_hashed: int | None = None
-    """Bytes that the digest is of, where it is not of all."""
     edges: tuple[Edge, Edge] | None = None
     """First and last record, where a record may go on in the next shard."""
 
@@ -231,6 +229,17 @@ def read_bytes(path: str, at: Locator) -> bytes:
 
 
 @contextlib.contextmanager
+def naming(copy: str, path: str) -> Iterator[None]:
+    """Errors in the block name `path`, and not the copy of it that is read."""
+    try:
+        yield
+    except SourceError as error:
+        raise SourceError(str(error).replace(copy, path)) from error
+    except BadRecord as error:
+        raise BadRecord(error.reason, error.detail.replace(copy, path)) from error
+
+
+@contextlib.contextmanager
 def local_shard(path: str, *, check: bool = False) -> Iterator[str]:
     """A file of this machine with the content of `path`, which errors in the block name.
 
@@ -242,9 +251,5 @@ def local_shard(path: str, *, check: bool = False) -> Iterator[str]:
         return
     with reading(path):
         copy = cache.local(path, check=check)
-    try:
+    with naming(copy, path):
         yield copy
-    except SourceError as error:
-        raise SourceError(str(error).replace(copy, path)) from error
-    except BadRecord as error:
-        raise BadRecord(error.reason, error.detail.replace(copy, path)) from error

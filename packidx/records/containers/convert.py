@@ -1,23 +1,19 @@
-"""JSON, CSV, TSV and compressed text: converted once into JSON Lines.
+"""JSON, CSV, TSV and compressed text: converted once into an Arrow file of JSON texts.
 
 The copy is in the local cache (`packidx.io.cache`), for all processes of this machine: a record a
-line, a record that cannot be understood as a list of its reason and detail, and behind the lines
-where each begins. A row of such a shard has no byte range: whoever reads one finds it in the copy.
+row, a record that cannot be understood as a list of its reason and detail. A row of such a shard
+has no byte range: it is read from the copy.
 """
 
 from __future__ import annotations
 
 import functools
-import gzip
 import io
 import os
-import zlib
-from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -27,10 +23,8 @@ from packidx.io.copies import content_of
 from packidx.io.files import refuse_open_files
 from packidx.records.containers.base import (
     TASK_BYTES,
-    TASK_RECORDS,
     BrokenFile,
     Container,
-    Cuts,
     Locator,
     Record,
     RecordRange,
@@ -39,19 +33,21 @@ from packidx.records.containers.base import (
     file_version,
     local_shard,
     named,
-    too_few,
+    naming,
 )
 from packidx.records.containers.cells import cell_records
 from packidx.records.containers.json_list import json_kind, list_records
 from packidx.records.containers.lines import as_object, decode, skip_bom
+from packidx.records.containers.tables import ARROW
 
-CODECS = {"gz": "gzip", "zst": "Zstandard"}
-"""Endings of compressed text, and how that is called."""
-_WIDTH = array("q").itemsize
+CODECS = {"gz": "gzip", "zst": "zstd"}
+"""Endings of compressed text, and what Arrow calls the codec."""
+_SCHEMA = pa.schema({"record": pa.binary()})
+_BATCH_BYTES, _BATCH_ROWS = 1 << 20, 1024
 
 
 class Converted(Container):
-    """Shards of a kind that is read through a copy in JSON Lines.
+    """Shards of a kind that is read through a copy.
 
     Args:
         kind: with its codec, as ``csv.gz``.
@@ -65,34 +61,23 @@ class Converted(Container):
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         with local_shard(path, check=True) as here, storage.reading(here):
             content = content_of(here)
-        starts = _starts(self._copy(path, check=True))
-        cuts, number = Cuts(task_bytes, TASK_RECORDS), len(starts) - 1
-        for row, start in enumerate(map(int, starts)):
-            cuts.at(row, row, start)
-        ranges = cuts.ranges(number, number, int(starts[-1]))
-        return ShardScan(content.nbytes, content.sha256, number, ranges)
+        found = ARROW.scan(self._copy(path, check=True), task_bytes)
+        return ShardScan(content.nbytes, content.sha256, found.num_records, found.ranges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
-        row, end = record_range.first_row, record_range.first_row + record_range.num_records
         copy = self._copy(path)
-        starts = _starts(copy)
-        if end >= len(starts):
-            raise too_few(path, len(starts) - 1)
-        with open(copy, "rb") as file:
-            file.seek(int(starts[row]))
-            for number in range(row, end):
-                yield Record(attempted(_decode, file.readline()), Locator(number))
+        with naming(copy, path):
+            for raw in ARROW.read(copy, record_range):
+                yield raw._replace(data=attempted(_decode, raw))
 
     def read_one(self, path: str, at: Locator) -> Record:
-        copy, row = self._copy(path), at.row
-        starts = _starts(copy)
-        if not 0 <= row < len(starts) - 1:
-            raise too_few(path, row)
-        start, end = map(int, starts[row : row + 2])
-        return Record(_decode(storage.read_range(copy, start, end - start)), at)
+        copy = self._copy(path)
+        with naming(copy, path):
+            raw = ARROW.read_one(copy, at)
+        return raw._replace(data=_decode(raw))
 
     def _copy(self, path: str, check: bool = False) -> str:
-        """Return the path of the shard as JSON Lines.
+        """Return the path of the copy of a shard.
 
         Raises:
             SourceError: the file cannot be read or is damaged, or the copy cannot be kept.
@@ -102,8 +87,7 @@ class Converted(Container):
         if not urls.is_url(path):
             source = os.path.abspath(path)
             version = f"{version} {os.stat(path).st_ctime_ns}"  # no copy has another file's
-        form = f"{self._text}.{self._codec} {self._delimiter}"
-        key = f"{nbytes} {version} {form} JSON Lines, 4"
+        key = f"{nbytes} {version} {self._text}.{self._codec} {self._delimiter} Arrow, 5"
         try:
             with named(path):
                 return cache.made(source, key, functools.partial(self._convert, path), check=check)
@@ -115,15 +99,17 @@ class Converted(Container):
             ) from error
 
     def _convert(self, path: str, target: str) -> None:
-        """Write a shard's records as lines, and behind them where each begins."""
-        starts = array("q", [0])
-        with local_shard(path) as here, open(target, "wb") as out:
+        """Write the records of a shard as batches of JSON texts."""
+        texts: list[bytes] = []
+        nbytes = 0
+        with local_shard(path) as here, pa.ipc.new_stream(target, _SCHEMA) as out:
             for record in self._records(here):
-                line = _line(record)
-                out.write(line + b"\n")
-                starts.append(starts[-1] + len(line) + 1)
-            starts.append(len(starts))
-            starts.tofile(out)
+                texts.append(_encode(record))
+                nbytes += len(texts[-1])
+                if nbytes >= _BATCH_BYTES or len(texts) == _BATCH_ROWS:
+                    out.write_batch(pa.record_batch([texts], schema=_SCHEMA))
+                    texts, nbytes = [], 0
+            out.write_batch(pa.record_batch([texts], schema=_SCHEMA))
 
     def _records(self, path: str) -> Iterator[Any]:
         holder = ""
@@ -147,8 +133,8 @@ class Converted(Container):
                 yield from cell_records(file, delimiter, is_quoted)
 
 
-def _line(record: Any) -> bytes:
-    """A record, or why there is none, as a line of the copy."""
+def _encode(record: Any) -> bytes:
+    """A record, or why there is none, as JSON."""
     try:
         if not isinstance(record, BadRecord):
             return orjson.dumps(as_object(record))
@@ -160,23 +146,17 @@ def _line(record: Any) -> bytes:
     return orjson.dumps([record.reason, record.detail])
 
 
-def _decode(line: bytes) -> dict[str, Any]:
-    """The record of a line of the copy.
+def _decode(raw: Record) -> dict[str, Any]:
+    """The record in a row of the copy.
 
     Raises:
         BadRecord: there is none.
     """
-    record = orjson.loads(line)
+    assert isinstance(raw.data, dict)
+    record = orjson.loads(raw.data["record"])
     if isinstance(record, list):
         raise BadRecord(*record)
     return dict(record)
-
-
-def _starts(copy: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return where each line of a copy begins, and the last one ends."""
-    end = os.stat(copy).st_size - _WIDTH
-    number = array("q", storage.read_range(copy, end, _WIDTH))[0]
-    return np.memmap(copy, np.int64, "r", end - number * _WIDTH, (number,))
 
 
 @contextmanager
@@ -195,17 +175,10 @@ def open_text(path: str, codec: str) -> Iterator[IO[bytes]]:
         if not os.fstat(packed.fileno()).st_size:
             raise BrokenFile(f"the {what} stream is cut: the file is empty")
         try:
-            yield _OPENERS[codec](packed)
-        except (EOFError, zlib.error, pa.ArrowException, OSError) as error:
+            text: Any = pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), what)
+            yield io.BufferedReader(text)
+        except (EOFError, pa.ArrowException, OSError) as error:
             if getattr(error, "errno", None) is not None:  # of the disk
                 raise
             text = f"the {what} stream is broken or cut ({error}): restore the file"
             raise BrokenFile(text) from None
-
-
-_OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
-    "gz": lambda file: gzip.GzipFile(fileobj=file),
-    "zst": lambda file: io.BufferedReader(
-        pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
-    ),
-}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO, Any
 
+import orjson
+
 from packidx.format.terms import COLUMNS
 from packidx.records.containers.base import BrokenFile
 from packidx.records.containers.lines import skip_bom
@@ -50,29 +52,30 @@ def json_kind(file: IO[bytes]) -> tuple[str | None, str]:
     Raises:
         BrokenFile: beside the list stands a text.
     """
-    import ijson
-
     skip_bom(file)
-    lists: list[str] = []
-    depth, key, text = 0, "", ""
+    while (first := file.read(1)).isspace():
+        pass
+    if first == b"[":
+        return "json", ""
+    line = first + file.readline()
     try:
-        for event, value in ijson.basic_parse(file, buf_size=1 << 16):
-            if event == "start_array" and depth < 2:
-                if not depth:
-                    return "json", ""
-                lists.append(key)
-            elif event == "map_key" and depth == 1:
-                key = value
-            elif event == "string" and depth == 1 and value and (" " in value or key in _OWN):
-                text = key
-            depth += event.startswith("start_") - event.startswith("end_")
-    except (ijson.JSONError, UnicodeDecodeError):  # several objects, as a rule
-        return ("json", key) if depth and key in _HOLDERS else ("jsonl", "")
+        orjson.loads(line)
+        if any(not other.isspace() for other in file):
+            return "jsonl", ""
+    except ValueError:  # an object over several lines
+        line += file.read()
+    try:
+        value = orjson.loads(line)
+    except ValueError:
+        return "jsonl", ""
+    members: dict[str, Any] = value if isinstance(value, dict) else {}
+    lists = [key for key, member in members.items() if isinstance(member, list)]
     if len(lists) != 1 or lists[0] not in _HOLDERS:
         return None, ""
-    if text:
-        raise BrokenFile(
-            f"{text!r} stands above its records and would reach none of them: write one record a "
-            f"line, as `jq -c '.{lists[0]}[]'` does"
-        )
+    for key, text in members.items():
+        if isinstance(text, str) and text and (" " in text or key in _OWN):
+            raise BrokenFile(
+                f"{key!r} stands above its records and would reach none of them: write one record "
+                f"a line, as `jq -c '.{lists[0]}[]'` does"
+            )
     return "json", lists[0]

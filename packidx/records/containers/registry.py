@@ -14,7 +14,7 @@ from packidx.records.containers.convert import CODECS, Converted, open_text
 from packidx.records.containers.json_list import json_kind
 from packidx.records.containers.lines import Lines
 from packidx.records.containers.tables import ARROW, PARQUET
-from packidx.records.containers.tar import COMPRESSED, Tar
+from packidx.records.containers.tar import Tar
 
 DEFAULT = "jsonl"
 """The kind of a shard whose manifest does not say."""
@@ -73,16 +73,18 @@ def required_kind(uri: str, path: str) -> str:
     """
     if not urls.is_url(path) and not os.path.isfile(path):  # `find_shards` says what it is
         return DEFAULT
-    refuse_compressed(uri)
     kind = kind_of(path)
     if kind is not None:
         return kind
     if path.endswith(JSON):
         raise SourceError(
-            f"{uri} holds one object that is neither a record nor a mix: write an array of "
-            "records, one record a line, or a mix of data sets with file_name"
+            f"{uri} holds one object that is no record: write an array of records, or one record a "
+            "line; a mix of data sets is named mix.json, *.mix.json, meta.json or dataset_info.json"
         )
-    raise SourceError(f"{uri} is of an unknown kind: known endings are {KNOWN}, and .yaml, .yml")
+    raise SourceError(
+        f"{uri} is of an unknown kind: known endings are {KNOWN}, and .yaml, .yml; unpack "
+        "compressed tars"
+    )
 
 
 def kind_of(path: str) -> str | None:
@@ -102,12 +104,3 @@ def kind_of(path: str) -> str | None:
     with local_shard(path) as copy, named(path), open_text(copy, codec) as file:
         text, _ = json_kind(file)
     return None if text is None else text + dot + codec
-
-
-def refuse_compressed(uri: str) -> None:
-    """Raise a SourceError if `uri` is the name of a compressed tar."""
-    if uri.endswith(COMPRESSED):
-        raise SourceError(
-            f"{uri} is a compressed tar, which has no byte ranges: to read one sample, all before "
-            "it would have to be unpacked; unpack it and name the plain .tar"
-        )

@@ -20,6 +20,7 @@ from packidx.io.copies import content_of
 from packidx.recent import Recent
 from packidx.records.containers.base import (
     TASK_BYTES,
+    TASK_RECORDS,
     BrokenFile,
     Container,
     Cuts,
@@ -37,9 +38,8 @@ _BATCH_BYTES = 4 << 20
 _CACHE_BYTES = 32 << 20
 _MAX_BATCH = 1024  # rows
 _ERRORS = (pa.ArrowException, OSError, ValueError, BrokenFile)  # ValueError: names not in UTF-8
-_MAGIC = b"ARROW1"  # of an Arrow file, at both ends of it; between them is a stream
-_STREAM = 8  # where that begins
-_END = b"\xff\xff\xff\xff\0\0\0\0"
+_MAGIC = b"ARROW1"  # of an Arrow file
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _ROWS = 256  # made into Python objects at once
 
 
@@ -59,16 +59,6 @@ class TableFile(ABC):
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """The rows of a group, some at a time."""
 
-    def group_of(self, row: int) -> int:
-        """Return which group a row is in.
-
-        Raises:
-            SourceError: there is no such row.
-        """
-        if not 0 <= row < self.starts[-1]:
-            raise too_few(self.path, row)
-        return bisect.bisect_right(self.starts, row) - 1
-
     def record(self, row: int) -> dict[str, Any] | BadRecord:
         """The record in one row; the batches last read for rows one by one are kept.
 
@@ -78,7 +68,9 @@ class TableFile(ABC):
         for start, batch in reversed(self._kept.items()):
             if start <= row < start + batch.num_rows:
                 return record_at(batch, row - start)
-        number = self.group_of(row)
+        if not 0 <= row < self.starts[-1]:
+            raise too_few(self.path, row)
+        number = bisect.bisect_right(self.starts, row) - 1
         at, batches = self._coming
         if not self.starts[number] < at <= row:
             at, batches = self.starts[number], self.batches(number)
@@ -112,7 +104,7 @@ class Table(Container):
         with local_shard(path, check=True) as here, storage.reading(here):
             content = content_of(here)
             file = self._open(here, True)
-        cuts, work = Cuts(task_bytes), 0
+        cuts, work = Cuts(task_bytes, TASK_RECORDS), 0
         for group, nbytes in enumerate(file.nbytes):
             cuts.at(group, file.starts[group], work)
             work += nbytes
@@ -226,8 +218,7 @@ class _Parquet(TableFile):
 
 
 class _Arrow(TableFile):
-    """Where the batches of an Arrow stream or file are. It is mapped for each of them anew: pages
-    that were read do not stay in memory.
+    """The batches of an Arrow stream or file, which are mapped and not read.
 
     Args:
         checked: look at each batch, whether its buffers hold what they say: reading it could crash
@@ -239,66 +230,30 @@ class _Arrow(TableFile):
 
     def __init__(self, path: str, checked: bool) -> None:
         super().__init__(path)
-        self._offsets: list[int] = []
         try:
             file = pa.memory_map(path)
-            number = _seek_stream(file)
-            reader = pa.ipc.open_stream(file)
-            self._schema = reader.schema
-            check_names(reader.schema)
-            for field in reader.schema:
-                kind = str(field.type)
-                if "dictionary<" in kind or "run_end_encoded<" in kind:
-                    text = f"its column {field.name!r} is dictionary-encoded: write it plain"
-                    raise BrokenFile(text)
-            offset = file.tell()
-            for batch in reader:
-                if checked:
-                    batch.validate(full=True)
-                self._offsets.append(offset)
-                self.nbytes.append(batch.nbytes)
-                self.starts.append(self.starts[-1] + batch.num_rows)
-                offset = file.tell()
-            if number not in (None, len(self._offsets)):
-                raise BrokenFile(f"it has {len(self._offsets)} batches of {number}")
+            if file.read(len(_MAGIC)) == _MAGIC:
+                table = pa.ipc.open_file(file)
+                self._batches = [table.get_batch(n) for n in range(table.num_record_batches)]
+            else:
+                file.seek(max(0, file.size() - len(_END)))
+                if file.read() != _END:
+                    raise BrokenFile("it has no end-of-stream mark, so it is cut")
+                file.seek(0)
+                table = pa.ipc.open_stream(file)
+                self._batches = list(table)
+            check_names(table.schema)
+            for batch in self._batches if checked else ():
+                batch.validate(full=True)
         except _ERRORS as error:
             raise broken(path, "no Arrow file that can be read", error) from None
-
-    def record(self, row: int) -> dict[str, Any] | BadRecord:
-        number = self.group_of(row)
-        return record_at(self._batch(number), row - self.starts[number])
+        self.nbytes = [batch.nbytes for batch in self._batches]
+        self.starts = [0, *itertools.accumulate(batch.num_rows for batch in self._batches)]
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
-        batch = self._batch(number)
+        batch = self._batches[number]
         for start in range(0, batch.num_rows, _ROWS):
             yield batch.slice(start, _ROWS)
-
-    def _batch(self, number: int) -> pa.RecordBatch:
-        try:
-            file = pa.memory_map(self.path)
-            file.seek(self._offsets[number])
-            return pa.ipc.read_record_batch(pa.ipc.read_message(file), self._schema)
-        except _ERRORS as error:
-            raise broken(self.path, "an Arrow file that is damaged", error) from None
-
-
-def _seek_stream(file: pa.MemoryMappedFile) -> int | None:
-    """Go to the beginning of the stream in an Arrow file, which is told to be cut.
-
-    Returns:
-        How many batches it says it has; None of a stream.
-    """
-    if file.size() < _STREAM:
-        raise BrokenFile("it is too short")
-    if file.read(len(_MAGIC)) == _MAGIC:
-        number = int(pa.ipc.open_file(file).num_record_batches)
-        file.seek(_STREAM)
-        return number
-    file.seek(file.size() - len(_END))
-    if file.read() != _END:
-        raise BrokenFile("it has no end-of-stream mark, so it is cut")
-    file.seek(0)
-    return None
 
 
 PARQUET = Table(_Parquet, most=4)

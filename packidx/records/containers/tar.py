@@ -7,8 +7,8 @@ locator of a sample is the byte range of all its members, headers included, so t
 without opening the tar.
 
 A scan reads headers and records, and passes over everything else: a corpus of images is counted
-by some percent of its bytes. So the digest is of what was read (FORMAT.md), and whoever reads
-records in order gets media as `Extent`s; a reader of one sample gets their bytes, by one request.
+by some percent of its bytes. So the digest is of these (FORMAT.md), and records that are read in
+order have their media as `Extent`s; one sample is read with all its bytes, by one request.
 
 Python's `tarfile` decodes the headers. It stops without a word at a damaged one and at a missing
 end, and here both are errors: samples must not vanish because a shard was cut.
@@ -20,11 +20,9 @@ import hashlib
 import io
 import re
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import IO, Any
-
-import numpy as np
+from typing import IO, Any, NamedTuple
 
 from packidx.errors import BadRecord, SourceError
 from packidx.io import ranges, urls
@@ -62,46 +60,22 @@ _RECORD, _TEXT = "json", "txt"  # extensions
 _ORPHAN, _CAPTION, _CHAT, _WHOLE = 1, 2, 3, 4  # media alone, text alone, a record, text and media
 _NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__($|/)")
-_BLOCK = 512  # bytes of a header, and what content is padded to
+_BLOCK = 512  # bytes of a header
 _GLANCE = 4096  # bytes of a medium that are counted as work: most that is looked at is a header
 _SCAN_BLOCK, _MOST = 1 << 14, 1 << 20  # bytes of a request to a store
 _SMALL = 1 << 18  # bytes of a sample that is read through rather than jumped over
 _ADVICE = "; restore the shard"
 
 
-class _Hashing:
-    """Digest and size of the bytes that were read."""
-
-    def __init__(self) -> None:
-        self._hasher, self.nbytes = hashlib.sha256(), 0
-
-    def add(self, block: bytes) -> None:
-        self._hasher.update(block)
-        self.nbytes += len(block)
-
-    @property
-    def sha256(self) -> str:
-        return self._hasher.hexdigest()
-
-
-@dataclass(slots=True)
-class Member:
-    """A file in an archive, or what should have been one."""
+class Member(NamedTuple):
+    """A file of a sample; a link or a device is an empty one."""
 
     name: str
-    """Not UTF-8 where it has surrogates, as `os.fsdecode` makes them."""
-    start: int
-    """First byte of its first header."""
-    end: int
-    """One past its content's padding."""
-    data: bytes | None
-    """Its content, where that was asked for."""
     offset: int
     """First byte of its content."""
     nbytes: int
-    """Of its content."""
-    is_file: bool
-    """True if it is neither a link nor a device."""
+    data: bytes | None
+    """Its content, if it was read."""
 
 
 @dataclass(slots=True)
@@ -111,25 +85,23 @@ class Sample:
     key: str
     start: int
     end: int
-    extensions: dict[str, Member] = field(default_factory=dict)
+    files: dict[str, Member] = field(default_factory=dict)
+    """By extension."""
 
     @property
     def kind(self) -> int:
         """Its parts."""
-        if any(media_in(f"x.{extension}") for extension in self.extensions):
-            return _ORPHAN if {_RECORD, _TEXT}.isdisjoint(self.extensions) else _WHOLE
-        return _CHAT if _RECORD in self.extensions else _CAPTION if _TEXT in self.extensions else 0
+        if any(media_in(f"x.{extension}") for extension in self.files):
+            return _ORPHAN if {_RECORD, _TEXT}.isdisjoint(self.files) else _WHOLE
+        return _CHAT if _RECORD in self.files else _CAPTION if _TEXT in self.files else 0
 
     @property
     def work(self) -> int:
         """Bytes that are read to count it, and not those of its media: an hour of counting is then
         thousands of parts, whatever the images weigh."""
-        return sum(
-            member.offset
-            - member.start
-            + (member.nbytes if extension == _RECORD else min(member.nbytes, _GLANCE))
-            for extension, member in self.extensions.items()
-        )
+        most = {_RECORD: self.end}
+        sizes = (min(file.nbytes, most.get(end, _GLANCE)) for end, file in self.files.items())
+        return sum(_BLOCK + size for size in sizes)
 
 
 class Tar(Container):
@@ -142,34 +114,36 @@ class Tar(Container):
         return path
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
-        hashing, cuts = _Hashing(), Cuts(task_bytes)
-        kinds, names, work = bytearray(), bytearray(), 0  # names: digests of base names
-        first: Sample | None = None
-        last: Sample | None = None
-        nbytes = file_version(path)[0]
-        file = Extent(path, 0, nbytes, blocks=_scanned_blocks(path, nbytes)).open()
+        hasher, cuts, work, nbytes = hashlib.sha256(), Cuts(task_bytes), 0, file_version(path)[0]
+        seen: list[tuple[int, str]] = []
+        keys: list[str] = []
+        end, blocks = 0, None
+        if urls.is_url(path):
+            is_dense = ranges.read_source(path, 0, _SMALL).count(b"ustar") > 4
+            blocks = ranges.blocks_of(path, nbytes, _MOST if is_dense else _SCAN_BLOCK)
+        file = Extent(path, 0, nbytes, blocks=blocks).open()
         try:
-            run = members(file, 0, nbytes, content=is_record, is_archive=True, taken=hashing.add)
-            for last in samples_of(run):
-                first = first or last
-                cuts.at(last.start, len(kinds), work)
-                work += last.work
-                kinds.append(last.kind)
-                name = last.key.rpartition("/")[2].encode("utf-8", "surrogateescape")
-                names += hashlib.blake2b(name, digest_size=8).digest()
+            for sample in samples_of(file, 0, nbytes, is_record, is_archive=True):
+                cuts.at(sample.start, len(seen), work)
+                work, end = work + sample.work, sample.end
+                keys = [*keys[:1], sample.key]
+                seen.append((sample.kind, sample.key.rpartition("/")[2]))
+                for each in sample.files.values():
+                    hasher.update(f"{each.name}\0{each.nbytes}\0".encode())
+                    hasher.update(each.data or b"")
         except BrokenFile as error:
-            behind = "no sample is whole" if last is None else f"sample {last.key!r} is whole"
+            behind = f"sample {keys[-1]!r} is whole" if keys else "no sample is whole"
             text = f"{path}: {error}; {behind}: restore the shard or write it again"
             raise SourceError(text) from None
-        if first is None or last is None:
-            return ShardScan(nbytes, hashing.sha256, 0, (), num_hashed=hashing.nbytes)
-        torn = _torn(kinds, names)
+        if not seen:
+            return ShardScan(nbytes, hasher.hexdigest(), 0, ())
+        torn = _torn(seen)
         parts = tuple(
             replace(part, torn=tuple(n for n in torn if 0 <= n - part.first_row < part.num_records))
-            for part in cuts.ranges(last.end, len(kinds), work)
+            for part in cuts.ranges(end, len(seen), work)
         )
-        edges = Edge(first.key, kinds[0] == _ORPHAN), Edge(last.key, kinds[-1] == _ORPHAN)
-        return ShardScan(nbytes, hashing.sha256, len(kinds), parts, hashing.nbytes, edges)
+        first, last = Edge(keys[0], seen[0][0] == _ORPHAN), Edge(keys[-1], seen[-1][0] == _ORPHAN)
+        return ShardScan(nbytes, hasher.hexdigest(), len(seen), parts, (first, last))
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[Record]:
         start, end = record_range.start, record_range.end
@@ -179,8 +153,7 @@ class Tar(Container):
             blocks = ranges.blocks_of(path, end, _MOST if is_dense else ranges.BLOCK)
         file = Extent(path, 0, end, blocks=blocks).open()
         with named(path, _ADVICE):
-            run = members(file, start, end, content=is_record, is_archive=False)
-            for sample in samples_of(run):
+            for sample in samples_of(file, start, end, is_record):
                 at = Locator(row, sample.start, sample.end - sample.start)
                 data = _lonely(sample) if row in record_range.torn else attempted(_data_of, sample)
                 yield _record_of(sample, data, at, path, blocks)
@@ -191,8 +164,7 @@ class Tar(Container):
     def read_one(self, path: str, at: Locator) -> Record:
         data = read_bytes(path, at)
         with named(f"{path}, from byte {at.offset} on", _ADVICE):
-            run = members(io.BytesIO(data), 0, len(data), content=None, is_archive=False)
-            samples = list(samples_of(run))
+            samples = list(samples_of(io.BytesIO(data), 0, len(data), lambda _: True))
         if len(samples) != 1:
             raise SourceError(
                 f"{path} has {len(samples)} samples in {at.nbytes} bytes from byte {at.offset} on, "
@@ -201,58 +173,47 @@ class Tar(Container):
         return _record_of(samples[0], _data_of(samples[0]), at)
 
 
-def _scanned_blocks(path: str, nbytes: int) -> Any:
-    """Return blocks of a store's shard for a scan: large ones if its first members are small."""
-    if not urls.is_url(path):
-        return None
-    is_dense = nbytes < _MOST or ranges.read_source(path, 0, _SMALL).count(b"ustar") > 4
-    return ranges.blocks_of(path, nbytes, _MOST if is_dense else _SCAN_BLOCK)
-
-
-def _torn(kinds: bytearray, names: bytearray) -> list[int]:
+def _torn(samples: Sequence[tuple[int, str]]) -> list[int]:
     """Return the rows of records whose media stand elsewhere in the shard, or are missing.
 
     A record lacks media that stand without a record under its base name, in whatever folder. A text
     without a record lacks an image if most samples of the shard have one.
+
+    Args:
+        samples: kind and base name of each.
     """
-    kind, name = np.frombuffer(kinds, np.uint8), np.frombuffer(names, "<u8")
-    torn = (kind > _ORPHAN) & np.isin(name, name[kind == _ORPHAN])
-    if np.count_nonzero(kind == _WHOLE) > np.count_nonzero(kind == _CAPTION):
-        torn |= kind == _CAPTION
-    return [int(row) for row in np.flatnonzero(torn)]
+    apart = {name for kind, name in samples if kind == _ORPHAN}
+    kinds = [kind for kind, _ in samples]
+    lacks_image = {_CAPTION} if kinds.count(_WHOLE) > kinds.count(_CAPTION) else {}
+    return [
+        row
+        for row, (kind, name) in enumerate(samples)
+        if kind in lacks_image or (kind > _ORPHAN and name in apart)
+    ]
 
 
-def members(
+def samples_of(
     file: IO[bytes],
     start: int,
     end: int,
+    reads: Callable[[str], bool],
     *,
-    content: Callable[[str], bool] | None,
-    is_archive: bool,
-    taken: Callable[[bytes], object] | None = None,
-) -> Iterator[Member]:
-    """Yield the files of an archive, in order; links and devices that have a place in it, too.
+    is_archive: bool = False,
+) -> Iterator[Sample]:
+    """Yield members grouped by key; one that its sample has already begins another of that key.
 
     Args:
         file: can seek.
         start, end: the first byte of a header, and one past the last member or the archive.
-        content: says of which, by their names, to take what is in them; None takes all.
+        reads: True for the extensions of members whose content is read.
         is_archive: the file is an archive to its end; otherwise a run of whole members.
-        taken: called with all bytes of headers, and of contents that are taken, in order.
 
     Raises:
         BrokenFile: it is cut, or a header is none.
     """
-
-    def read(at: int, nbytes: int) -> bytes:
-        file.seek(at)
-        data = file.read(nbytes)
-        if taken is not None:
-            taken(data)
-        return data
-
     at = file.seek(start)
     archive: tarfile.TarFile | None = None
+    sample: Sample | None = None
     while True:
         try:
             if archive is None:
@@ -269,44 +230,33 @@ def members(
                 f"the tar is cut inside member {info.name!r}, of which {info.size} bytes and their "
                 f"padding should be there from byte {info.offset_data} on"
             )
-        if taken is not None:
-            read(at, info.offset_data - at)
-        is_file = info.isreg() and not info.issparse()
-        data: bytes | None = None
-        if is_file and (content is None or content(info.name)):
-            data = read(info.offset_data, info.size)
         at = archive.offset
-        if info.isreg() or info.islnk() or info.issym() or info.isdev():
-            nbytes = info.size if is_file else 0
-            yield Member(info.name, info.offset, at, data, info.offset_data, nbytes, is_file)
+        if info.isdir() or (split := _split_name(info.name)) is None:
+            continue
+        key, extension = split
+        if sample is None or sample.key != key or extension in sample.files:
+            if sample is not None:
+                yield sample
+            sample = Sample(key, info.offset, at)
+        nbytes = info.size if info.isreg() and not info.issparse() else 0
+        data: bytes | None = None
+        if reads(extension):
+            file.seek(info.offset_data)
+            data = file.read(nbytes)
+        sample.files[extension] = Member(info.name, info.offset_data, nbytes, data)
+        sample.end = at
+    if sample is not None:
+        yield sample
     if is_archive:
-        size = 0
-        while block := read(at + size, _MOST):
-            size += len(block)
-            if block.count(0) != len(block):
-                text = f"there is neither a header of a tar's member at byte {at} nor its empty end"
-                raise BrokenFile(f"{text}: it is damaged, or two tars are joined")
-        if size < _BLOCK or size % _BLOCK:
+        file.seek(at)
+        rest = file.read(_MOST + 1)
+        if any(rest) or len(rest) > _MOST:
+            text = f"there is neither a header of a tar's member at byte {at} nor its empty end"
+            raise BrokenFile(f"{text}: it is damaged, or two tars are joined")
+        if len(rest) < _BLOCK or len(rest) % _BLOCK:
             raise BrokenFile(f"the tar is cut: it stops at byte {at} without an empty block")
     elif at != end:
         raise BrokenFile(f"there is no header of a tar's member at byte {at}")
-
-
-def samples_of(members: Iterator[Member]) -> Iterator[Sample]:
-    """Yield members grouped by key; one that its sample has already begins another of that key."""
-    sample: Sample | None = None
-    for member in members:
-        if (split := _split_name(member.name)) is None:
-            continue
-        key, extension = split
-        if sample is None or sample.key != key or extension in sample.extensions:
-            if sample is not None:
-                yield sample
-            sample = Sample(key, member.start, member.end)
-        sample.extensions[extension] = member
-        sample.end = member.end
-    if sample is not None:
-        yield sample
 
 
 def _split_name(name: str) -> tuple[str, str] | None:
@@ -316,10 +266,9 @@ def _split_name(name: str) -> tuple[str, str] | None:
     return None if parts is None else (parts[1], parts[2].lower())
 
 
-def is_record(name: str) -> bool:
+def is_record(extension: str) -> bool:
     """Return True if a member is its sample's record, or a text beside it."""
-    split = _split_name(name)
-    return split is not None and split[1] in (_RECORD, _TEXT)
+    return extension in (_RECORD, _TEXT)
 
 
 def _record_of(
@@ -331,10 +280,10 @@ def _record_of(
 ) -> Record:
     """A sample as a record; its media are `Extent`s of `path` unless they were read."""
     files: dict[str, bytes | Extent] = {}
-    for extension, file in sample.extensions.items():
+    for extension, file in sample.files.items():
         if file.data is None:
             files[file.name] = Extent(path, file.offset, file.nbytes, file.name, blocks)
-        elif extension not in (_RECORD, _TEXT):
+        elif not is_record(extension):
             files[file.name] = file.data
     return Record(data, at, sample.key, files)
 
@@ -343,14 +292,11 @@ def _data_of(sample: Sample) -> dict[str, Any]:
     """Return the record of a sample.
 
     Raises:
-        BadRecord: it has none, or one that cannot be decoded, or a member is not a file.
+        BadRecord: it has none, or one that cannot be decoded.
     """
-    if wrong := next((file for file in sample.extensions.values() if not file.is_file), None):
-        text = "is a link, a device or a sparse file: write the file itself into the tar"
-        raise BadRecord("bad_member", f"member {wrong.name!r} {text}")
-    member, text_file = map(sample.extensions.get, (_RECORD, _TEXT))
+    member, text_file = map(sample.files.get, (_RECORD, _TEXT))
     if member is None and text_file is None:
-        has = ", ".join(sample.extensions)[:200]
+        has = ", ".join(sample.files)[:200]
         text = f"has no json or txt member, only {has}: a record is one of these"
         raise BadRecord("bad_record", f"sample {sample.key!r} {text}")
     record: dict[str, Any] = {}
@@ -372,7 +318,7 @@ def _data_of(sample: Sample) -> dict[str, Any]:
 
 
 def _lonely(sample: Sample) -> BadRecord:
-    names = ", ".join(member.name for member in sample.extensions.values())
+    names = ", ".join(file.name for file in sample.files.values())
     return BadRecord(
         TORN,
         f"sample {sample.key!r} has only {names[:200]}: other members are elsewhere in the shard, "

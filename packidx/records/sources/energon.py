@@ -30,26 +30,31 @@ NOWHERE = f"in no split ({_AGAIN} if they belong to it)"
 """Why a tar of a prepared folder is not read that its description does not place."""
 
 
-def listed(
-    folder: str, split: str | None, there: Sequence[str]
-) -> tuple[list[str], dict[str, str]]:
-    """The tars of a split, and why others are left out.
+def listed(folder: str, split: str | None, there: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The tars of a split, in the order in which the info lists them, and those of no split.
 
     Args:
         split: its name; None is `TRAIN`, or all shards where the folder has no splits.
         there: tars that lie in the folder.
 
     Returns:
-        Paths below the folder, in the order in which the info lists them; and of any other tar why
-        it is not among these.
+        Paths below the folder.
 
     Raises:
         SourceError: the description cannot be read or understood, has no such split, names shards
             that it does not list, or leaves single samples out.
     """
-    info, every = _shards(folder)
+    info, value = _loaded(folder, _INFOS)
+    every = value.get("shard_counts") if isinstance(value, dict) else None
+    if not isinstance(every, dict):
+        raise SourceError(
+            f"{info} has no shard_counts: run `energon prepare`, or name FOLDER/*.tar"
+        )
+    for name in map(str, every):
+        if os.path.isabs(name) or ".." in name.split("/"):
+            raise SourceError(f"{info} lists {name!r}, which is not a file of its folder")
     path, splits = _loaded(folder, _SPLITS)
-    parts: dict[str, list[str]] = {TRAIN: every} if split is None else {}
+    parts: dict[str, list[str]] = {TRAIN: list(every)} if split is None else {}
     excluded: list[str] = []
     if splits is not None:
         stated = splits.get("split_parts") if isinstance(splits, dict) else None
@@ -79,60 +84,31 @@ def listed(
         raise SourceError(
             f"the {split} split of {folder} has no shard that is not excluded: check {path}"
         )
-    reasons = {
-        tar: f"of its {name} split ({folder}#{name} reads it)"
-        for name in reversed(parts)
-        for tar in parts[name]
-    }
-    reasons |= dict.fromkeys(excluded, f"excluded by {path}")
-    tars = dict.fromkeys((*every, *sorted(there), *excluded))
-    others = {tar: reasons.get(tar, NOWHERE) for tar in tars if tar not in wanted}
-    return [tar for tar in every if tar in wanted], others
-
-
-def _shards(folder: str) -> tuple[str, list[str]]:
-    """The path of a folder's list of shards, and the shards."""
-    path, info = _loaded(folder, _INFOS)
-    if info is None:
-        raise SourceError(
-            f"{urls.join(folder, FOLDER)} has no .info.json: run `energon prepare` on the "
-            "folder, or name its tars, FOLDER/*.tar"
-        )
-    counts = info.get("shard_counts") if isinstance(info, dict) else None
-    if not isinstance(counts, dict) or not all(isinstance(name, str) for name in counts):
-        raise SourceError(f"{path} has no shard_counts: {_AGAIN}")
-    for name in counts:
-        if os.path.isabs(name) or ".." in name.split("/"):
-            raise SourceError(f"{path} lists {name!r}, which is not a file of its folder")
-    return path, list(counts)
+    placed = {*excluded, *(tar for tars in parts.values() for tar in tars)}
+    astray = dict.fromkeys(tar for tar in (*every, *sorted(there)) if tar not in placed)
+    return [tar for tar in every if tar in wanted], list(astray)
 
 
 def _names(path: str, patterns: Any) -> list[str]:
     """The names that the brace patterns of a list stand for."""
-    patterns = [] if patterns is None else patterns
-    if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
-        raise SourceError(f"{path} has {patterns!r:.100} where a list of shards must be")
-    names: list[str] = []
-    for pattern in patterns:
-        try:
-            names += braceexpand.braceexpand(pattern)
-        except ValueError as error:
-            raise SourceError(f"{path} has {pattern!r:.100}: {error}; write it again") from None
-    return names
+    try:
+        return [name for each in patterns or () for name in braceexpand.braceexpand(each)]
+    except (TypeError, ValueError) as error:
+        raise SourceError(f"{path} has {patterns!r:.100} as shards: {error}; {_AGAIN}") from None
 
 
 def _loaded(folder: str, names: tuple[str, ...]) -> tuple[str, Any]:
-    """The path and content of the first file of these that is there; ("", None) without one."""
+    """The path and content of the first file of these that is there, or of none."""
+    path = ""
     for name in names:
         path = urls.join(urls.join(folder, FOLDER), name)
         try:
             refuse_outside(path, folder)
-            data = storage.read(path)
-            return path, load_document(name, data)
+            return path, load_document(name, storage.read(path))
         except FileNotFoundError:
             continue
         except OSError as error:
             raise unreadable(path, error) from None
         except ValueError as error:
             raise SourceError(f"{path} cannot be understood ({error}): write it again") from None
-    return "", None
+    return path, None

@@ -7,7 +7,6 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,8 +17,8 @@ from packidx.io.storage import unreadable
 from packidx.records.containers.registry import KNOWN, container, required_kind
 from packidx.records.media.paths import refuse_outside
 from packidx.records.shards import InputFile
-from packidx.records.sources import MIX, hub, mixes
-from packidx.records.sources.folders import Told, in_folder, refuse_folder, source_name
+from packidx.records.sources import hub, mixes
+from packidx.records.sources.folders import Told, in_folder, source_name
 from packidx.records.sources.mixes import DataSet
 
 Source = str | os.PathLike[str] | DataSet
@@ -37,15 +36,15 @@ def find_shards(
 
     A source's name is the one stated (by the argument, or in a mix), else the file's stem without a
     trailing shard number (``train-00003-of-00010`` → ``train``); for a folder, the path below it
-    (``sub/train``), and for one that `datasets` saved, the folder's. A mix is one by its
-    name, or ``mix:FILE``; ``mix.json#a,b`` takes two of its data sets. Mixes are not looked for in
-    folders, nor are files and folders whose names begin with a dot, nor what lies elsewhere, links
-    resolved. Of a folder that lists its splits, the train split is taken, or ``folder#val,test``.
+    (``sub/train``), and for one that `datasets` saved, the folder's. A mix is one by its name;
+    ``mix.json#a,b`` takes two of its data sets. Mixes are not looked for in folders, nor are files
+    and folders whose names begin with a dot, nor what lies elsewhere, links resolved. Of a folder
+    that lists its splits, the train split is taken, or ``folder#val,test``.
 
     Args:
         args: of a data set, its own name and layout hold, as they do in a mix.
         layout: what the options state. In a mix it holds for what a data set does not state itself.
-        told: is given what is not read, and where the rest is from.
+        told: gets warnings of what is not read, and where data sets of the Hub are.
 
     Raises:
         OptionError: `layout` and a mix both state columns, tags or a delimiter of a data set.
@@ -93,12 +92,6 @@ def _expanded(arg: Source, layout: Layout, told: Told) -> list[InputFile]:
 
 def _named(arg: str, layout: Layout, told: Told) -> list[InputFile]:
     """The shards of an argument, which may begin with a name for their source."""
-    if arg.startswith(MIX):
-        file, hash_, names = _strip_scheme(arg.removeprefix(MIX)).partition("#")
-        mix = mixes.mix_in_file(file)
-        if mix is None:
-            raise SourceError(f"{file} is not a mix: docs/data.md says how one is written")
-        return _in_mix(file, mix, names if hash_ else None, layout, told)
     if shards := _find(arg, layout, told):
         return shards
     if named := _NAMED.fullmatch(arg):
@@ -107,19 +100,18 @@ def _named(arg: str, layout: Layout, told: Told) -> list[InputFile]:
             return [dataclasses.replace(shard, source=named[1]) for shard in shards]
     missing = "no such file"
     if storage.is_folder(_strip_scheme(arg)):
-        refuse_folder(arg, _strip_scheme(arg))
-        missing = "no data file in it"
+        missing = "no data file in it (images need a metadata.jsonl beside them, docs/data.md)"
     elif urls.is_url(arg):
         missing = "no such file or folder, or its bucket may not be listed"
     raise SourceError(f"{arg}: {missing}; a source is a file ({KNOWN}), a mix, a glob or a folder")
 
 
-def _find(arg: str, layout: Layout, told: Told) -> list[InputFile]:
+def _find(arg: str, layout: Layout, told: Told, in_mix: bool = False) -> list[InputFile]:
     """The shards of what lies somewhere, or else of a data set of the Hub that has that name."""
     path = _strip_scheme(arg)
     name = hub.named(path)
     is_of_hub = name is not None and urls.is_url(path)
-    shards = [] if is_of_hub else _find_at(arg, path, layout, told)
+    shards = [] if is_of_hub else _find_at(arg, path, layout, told, in_mix)
     if shards or name is None or os.path.lexists(path):
         return shards
     if not is_of_hub and os.path.isdir(os.path.dirname(path)):
@@ -127,7 +119,7 @@ def _find(arg: str, layout: Layout, told: Told) -> list[InputFile]:
     data_set = hub.downloaded(arg, name)
     folder = data_set.folder
     for source, place in data_set.places:
-        found = _find_at(place, place, layout, told)
+        found = _find_at(place, place, layout, told, in_mix)
         for shard in found:
             refuse_outside(shard.path, folder)
         shards += [dataclasses.replace(shard, source=source or shard.source) for shard in found]
@@ -138,69 +130,42 @@ def _find(arg: str, layout: Layout, told: Told) -> list[InputFile]:
             url = f"{hub.SCHEME}{name.repo}@{os.path.basename(folder)}"
             raise SourceError(str(error).replace(folder, url)) from None
     if not shards:
-        refuse_folder(arg, folder)
         raise SourceError(f"{arg} has no data file: known endings are {KNOWN}")
     where = f"{name.repo} at {os.path.basename(folder)}"
     told.taken_from.append(f"{where}: {len(shards):,} file(s) of the hub cache, {folder}")
     return shards
 
 
-def _find_at(arg: str, path: str, layout: Layout, told: Told) -> list[InputFile]:
+def _find_at(
+    arg: str, path: str, layout: Layout, told: Told, in_mix: bool = False
+) -> list[InputFile]:
     """The shards of a folder, a file, a part of one of these (``#``), or of all that match."""
     if storage.is_folder(path):
         return in_folder(arg, path, layout, told)
-    if storage.is_file(path) or os.path.lexists(path):
-        return _single(arg, path, layout, told)
     file, hash_, names = path.rpartition("#")
-    if hash_ and storage.is_folder(file):
-        wanted = [name.strip() for name in names.split(",")]
+    wanted = [name.strip() for name in names.split(",")] if hash_ else []
+    if storage.is_file(path) or os.path.lexists(path):
+        files, wanted = [path], []
+    elif hash_ and storage.is_folder(file):
         return in_folder(arg[: len(arg) - len(names) - 1], file, layout, told, wanted)
-    if hash_ and storage.is_file(file) and (mix := _mix_of(file)) is not None:
-        return _in_mix(file, mix, names, layout, told)
+    elif hash_ and storage.is_file(file):
+        files = [file]
+    else:
+        files, wanted = storage.glob(path), []
     prefix = "" if urls.is_url(path) else arg[: len(arg) - len(path)]
-    matches = storage.glob(path)
-    return [shard for name in matches for shard in _single(prefix + name, name, layout, told)]
-
-
-def _single(uri: str, path: str, layout: Layout, told: Told) -> list[InputFile]:
-    """The shard that a file is, or the shards of the mix that it is."""
-    if (mix := _mix_of(path)) is not None:
-        return _in_mix(path, mix, None, layout, told)
-    parent = os.path.basename(os.path.dirname(urls.absolute(path))) or "data"
-    name = source_name(os.path.basename(path), parent)
-    return [InputFile(uri, path, name, required_kind(uri, path), layout)]
-
-
-def _mix_of(path: str) -> Any:
-    """The mix that a file is by its name; None where it is none.
-
-    Raises:
-        SourceError: it has what a mix has, and not the name.
-    """
-    if not path.endswith((".json", *mixes.SUFFIXES)) or not storage.is_file(path):
-        return None
-    mix = mixes.mix_in_file(path)
-    if mix is not None and not mixes.is_named(path):
-        raise SourceError(
-            f"{path} names data sets, and may be a mix: if you trust it, say so by "
-            f"the source mix:{path}, or name it mix.json or *.mix.json"
-        )
-    return mix
-
-
-def _in_mix(path: str, mix: Any, names: str | None, layout: Layout, told: Told) -> list[InputFile]:
-    """The shards of a mix, or of some of its data sets."""
-    wanted = [] if names is None else [name.strip() for name in names.split(",")]
-    if told.in_mix is not None:
-        raise SourceError(
-            f"{told.in_mix}: {path} is a mix itself: name its data sets here, or give it as a "
-            "source"
-        )
-    told.in_mix = path
-    try:
-        return _of_data_sets(path, mixes.data_sets(path, mix, wanted), layout, told)
-    finally:
-        told.in_mix = None
+    shards: list[InputFile] = []
+    for name in files:
+        if (mix := mixes.mix_in_file(name)) is None:
+            if wanted:
+                return []
+            parent = os.path.basename(os.path.dirname(urls.absolute(name))) or "data"
+            source, uri = source_name(os.path.basename(name), parent), prefix + name
+            shards.append(InputFile(uri, name, source, required_kind(uri, name), layout))
+        elif in_mix:
+            raise SourceError(f"{name} is a mix itself: name its data sets in the mix that has it")
+        else:
+            shards += _of_data_sets(name, mixes.data_sets(name, mix, wanted), layout, told)
+    return shards
 
 
 _OPTIONS = {
@@ -246,7 +211,7 @@ def _of_data_sets(
     for data_set in given:
         own = _completed(data_set.layout, layout, f"{path}, data set {data_set.name!r}")
         for location in data_set.locations:
-            found = _find(location, own, told)
+            found = _find(location, own, told, in_mix=True)
             if not found:
                 raise SourceError(f"{path}: {location} is not there, or has no data file in it")
             shards += [dataclasses.replace(shard, source=data_set.name) for shard in found]

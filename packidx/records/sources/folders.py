@@ -1,8 +1,8 @@
 """Data files below a folder, those that Hugging Face's `datasets` has saved among them.
 
 A folder has much that is not data (media, a README, indexes of tars, descriptions): that is passed
-over. What is packed or compressed, or is a table of another kind, may be half of a corpus: it is
-told, so that none is missed.
+over. What is packed or compressed, or is a table of another kind, may be half of a corpus, and so
+may what lies behind a link: these are warned of, so that none is missed.
 """
 
 from __future__ import annotations
@@ -20,32 +20,21 @@ from packidx.format.schema import LENGTHS_FORMAT
 from packidx.io import storage, urls
 from packidx.io.own_files import read_json_object
 from packidx.io.storage import unreadable
-from packidx.records.containers.registry import (
-    JSON,
-    SUFFIXES,
-    ending_of,
-    kind_of,
-    refuse_compressed,
-    required_kind,
-)
-from packidx.records.containers.tar import COMPRESSED
-from packidx.records.media.held import kind_of_name
+from packidx.records.containers.registry import JSON, SUFFIXES, ending_of, kind_of, required_kind
 from packidx.records.media.paths import is_inside, reach, refuse_outside
 from packidx.records.shards import InputFile
 from packidx.records.sources import energon
-from packidx.records.sources.mixes import mix_in_file
 
 _SHARD_NUMBER = re.compile(r"(^|[-_.])(\d+[-_]of[-_]\d+|0\d+|\d{5,})$")  # no year, no version
 _STATE = "state.json"  # in every folder of a data set that `datasets` saved
 _SPLITS = "dataset_dict.json"  # in a folder of several
 _DATA = (
-    *(*COMPRESSED, *SUFFIXES, ".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".rar"),
+    *(*SUFFIXES, ".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".rar"),
+    *(".tgz", ".tzst", ".txz", ".tbz2", ".tbz"),
     *(".tfrecord", ".tfrecords", ".mds", ".avro", ".orc", ".feather", ".msgpack", ".xlsx"),
 )
 _FORM = "in a form that packidx does not read (unpack them, or move them out of the folder)"
 _OUTSIDE = "behind a link out of it (name them as a source, or by a glob, if they belong to it)"
-_OBJECT = "one JSON object and no records"
-_MISTAKES = (_FORM, _OUTSIDE, energon.NOWHERE)  # reasons that are warned of
 _NAMED = 3  # files that a sentence names before it counts
 _SPLIT = re.compile(
     r"(?<![a-z])(?:(?P<train>train|training)|(?P<validation>validation|valid|val|dev)"
@@ -56,46 +45,13 @@ _SPLIT = re.compile(
 
 
 class Told:
-    """What there is to say of sources besides their files."""
+    """Messages about sources besides their files."""
 
     def __init__(self) -> None:
         self.taken_from: list[str] = []
-        """Of what is on the Hub: its revision, and where it is read from."""
-        self.in_mix: str | None = None
-        """The mix whose data sets are being looked for."""
-        self._beside: dict[str, tuple[str, str, str]] = {}
-
-    def add(self, folder: str, path: str, beside: Sequence[tuple[str, str]]) -> None:
-        """Note files that look like data and are not read.
-
-        Args:
-            folder: as given.
-            path: where it is.
-            beside: why, and the files' paths below it.
-        """
-        for why, name in beside:
-            place = urls.absolute(os.path.join(path, name))
-            self._beside.setdefault(place, (folder, why, name))
-
-    def not_read(self, files: Sequence[InputFile]) -> tuple[list[str], list[str]]:
-        """Return what is not among `files`, a sentence for each folder and reason: what is so on
-        purpose, and what may be a mistake."""
-        read = {urls.absolute(file.path) for file in files}
-        groups: dict[tuple[str, str], list[str]] = {}
-        for place, (folder, why, name) in self._beside.items():
-            if place not in read:
-                groups.setdefault((folder, why), []).append(name)
-        notes: list[str] = []
-        warnings: list[str] = []
-        for (folder, why), names in groups.items():
-            (warnings if why in _MISTAKES else notes).append(_unread(folder, why, names))
-        return notes, warnings
-
-
-def _unread(folder: str, why: str, names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    files = ", ".join(map(repr, sorted(names)[:_NAMED])) + more
-    return f"{len(names):,} file(s) of {folder} not read, {why}: {files}"
+        """Revision and place of each data set of the Hub."""
+        self.warnings: list[str] = []
+        """Files that look like data and are not read: a sentence for each folder and reason."""
 
 
 class _File(NamedTuple):
@@ -107,7 +63,7 @@ class _File(NamedTuple):
     """Its path below the folder."""
     source: str
     is_listed: bool = False
-    """Whether it is a tar that Energon's description lists."""
+    """True for a tar that Energon's description lists."""
     split: str = ""
     """The split that it is of, where `datasets` saved it as one of several."""
 
@@ -118,61 +74,57 @@ def in_folder(
     """The data files of a folder, of its train split where a description in it lists splits.
 
     Args:
-        told: is given what is not read.
+        told: gets a warning of what is not read.
         splits: the splits to take; None takes `energon.TRAIN`, and what is of none.
 
     Raises:
-        SourceError: there is no such split, a description in it cannot be understood, or `datasets`
-            would put its files into different splits.
+        SourceError: there is no such split, a description in it cannot be understood, `datasets`
+            would put its files into different splits, or all files are of forms that are not read.
     """
     beside: list[tuple[str, str]] = []
     found = list(_files_below(path, splits, beside))
     _refuse_several_splits(arg, [each.name for each in found if not (each.split or each.is_listed)])
     files: list[InputFile] = []
-    for file in _of_splits(arg, found, splits, beside):
+    for file in _of_splits(arg, found, splits):
         inner = os.path.join(path, file.name)
-        if inner.endswith(JSON):
-            mix = inner.endswith(".json") and mix_in_file(inner) is not None
-            if mix or kind_of(inner) is None:
-                beside.append((_OBJECT, file.name))  # a mix or a configuration beside the data
-                continue
+        if inner.endswith(JSON) and kind_of(inner) is None:
+            continue  # a mix or a configuration beside the data
         uri = os.path.join(arg, file.name)
         files.append(InputFile(uri, inner, file.source, required_kind(uri, inner), layout))
-    outside = [name for why, name in beside if why == _OUTSIDE]
-    if outside and not files:
-        raise SourceError(_unread(arg, _OUTSIDE, outside))
-    told.add(arg, path, beside)
+    warnings = [
+        _unread(arg, reason, [name for why, name in beside if why == reason])
+        for reason in dict.fromkeys(why for why, _ in beside)
+    ]
+    if warnings and not files:
+        raise SourceError(warnings[0])
+    told.warnings += [text for text in warnings if text not in told.warnings]
     return files
 
 
-def _of_splits(
-    arg: str, files: list[_File], wanted: Sequence[str] | None, beside: list[tuple[str, str]]
-) -> list[_File]:
-    """The files of the splits that are wanted; `beside` is given those of other splits."""
+def _unread(folder: str, why: str, names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    files = ", ".join(map(repr, sorted(names)[:_NAMED])) + more
+    return f"{len(names):,} file(s) of {folder} not read, {why}: {files}"
+
+
+def _of_splits(arg: str, files: list[_File], wanted: Sequence[str] | None) -> list[_File]:
+    """The files of the splits that are wanted."""
     there = {file.split for file in files if not file.is_listed}
-    files = sorted(files)
-    if not there:
-        return files
-    if wanted is None and there == {""}:
-        return files
     taken = {energon.TRAIN, ""} if wanted is None else {*wanted}
-    if absent := taken - there - {""}:
-        known = ", ".join(sorted(there - {""})) or "none"
-        raise SourceError(
-            f"{arg} has no split {min(absent)!r}, there are: {known}; name one, FOLDER#SPLIT"
-        )
-    beside += [
-        (f"of its {file.split} split ({arg}#{file.split} reads it)", file.name)
-        for file in files
-        if file.split and file.split not in taken
-    ]
-    return [file for file in files if file.split in taken or file.is_listed]
+    if there and not (wanted is None and there == {""}):
+        if absent := taken - there - {""}:
+            known = ", ".join(sorted(there - {""})) or "none"
+            raise SourceError(
+                f"{arg} has no split {min(absent)!r}, there are: {known}; name one, FOLDER#SPLIT"
+            )
+        files = [file for file in files if file.split in taken or file.is_listed]
+    return sorted(files)
 
 
 def _files_below(
     folder: str, splits: Sequence[str] | None, beside: list[tuple[str, str]]
 ) -> Iterator[_File]:
-    """Every data file; `beside` is given why others that look like data are not read."""
+    """Every data file; `beside` gets why others that look like data are not read."""
     top = os.path.basename(urls.absolute(folder)) or "data"
     of_dictionary: dict[str, str] = {}
     for here, folders, files in walked(folder, beside):
@@ -187,9 +139,9 @@ def _files_below(
                     yield file._replace(order=os.path.join(below, f"{place:03d}-{file.order}"))
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        split = of_dictionary.get(below, "")
         if _STATE in files:
             folders.clear()
-            split = of_dictionary.get(below, "")
             for name in _saved_files(here):
                 refuse_outside(os.path.join(here, name), folder)
                 path = os.path.join(below, name)
@@ -198,13 +150,12 @@ def _files_below(
         if _SPLITS in files:
             of_dictionary = {os.path.join(below, name): name for name in folders}
         for name in files:
-            path, lower = os.path.join(below, name), name.lower()
+            path = os.path.join(below, name)
             if name.startswith(".") or name == _SPLITS:
                 continue
             if name.endswith(SUFFIXES):
-                split = of_dictionary.get(below, "")
                 yield _File(path, path, source_name(path, top), split=split)
-            elif lower.endswith(_DATA):  # .JSONL is not read either
+            elif name.lower().endswith(_DATA):  # .JSONL is not read either
                 beside.append((_FORM, path))
 
 
@@ -224,9 +175,9 @@ def _prepared(
     for inner, folders, files in walked(here):
         folders[:] = [name for name in folders if not name.startswith(".")]
         tars += [os.path.join(_below(inner, here), name) for name in files if name.endswith(".tar")]
-    names, others = energon.listed(here, split, tars)
+    names, astray = energon.listed(here, split, tars)
     source = source if split in (None, energon.TRAIN) else f"{source}/{split}"
-    beside += [(why, os.path.join(below, tar)) for tar, why in others.items()]
+    beside += [(energon.NOWHERE, os.path.join(below, tar)) for tar in astray]
     for number, tar in enumerate(names):
         refuse_outside(os.path.join(here, tar), here)
         yield _File(f"{number:09d}", os.path.join(below, tar), source, is_listed=True)
@@ -236,7 +187,7 @@ def walked(
     folder: str, beside: list[tuple[str, str]] | None = None
 ) -> Iterator[tuple[str, list[str], list[str]]]:
     """`storage.walk`, into each folder once, though a symbolic link may lead back up; what leads
-    out of `folder` by a link is told to `beside`, and nothing else is done with it."""
+    out of `folder` by a link is added to `beside`, and nothing else is done with it."""
     seen = set()
     for here, folders, files in storage.walk(folder):
         if not urls.is_url(here):
@@ -253,25 +204,6 @@ def walked(
                     if beside is not None:
                         beside.append((_OUTSIDE, _below(path, folder)))
         yield here, folders, files
-
-
-def refuse_folder(arg: str, folder: str) -> None:
-    """Say what a folder without a data file has instead, if that is known.
-
-    Raises:
-        SourceError: it has compressed tars, or images, videos or sounds, as those of classes.
-    """
-    for here, _, files in walked(folder):
-        for name in sorted(files):
-            shown = _below(os.path.join(here, name), folder)
-            refuse_compressed(os.path.join(arg, shown))
-            if kind_of_name(name) is not None:
-                raise SourceError(
-                    f"{arg} has media ({shown}) and no file of records: put a metadata.jsonl "
-                    "beside them, with file_name and text (or question and answer); captions, "
-                    "0001.txt beside 0001.jpg, are read in tars: `tar --sort=name -cf captions.tar "
-                    f"-C {shlex.quote(folder)} .`"
-                )
 
 
 def _below(path: str, folder: str) -> str:
@@ -313,7 +245,7 @@ def _saved_files(folder: str) -> list[str]:
     path = urls.join(folder, _STATE)
     try:
         state = json.loads(storage.read(path))
-        names = [entry["filename"] for entry in state["_data_files"]]
+        names = [os.fspath(entry["filename"]) for entry in state["_data_files"]]
     except OSError as error:
         raise unreadable(path, error) from None
     except (ValueError, KeyError, TypeError):
@@ -323,6 +255,6 @@ def _saved_files(folder: str) -> list[str]:
     if state.get("_indices_data_files"):
         raise SourceError(f"{folder} holds a selection: run flatten_indices() and save it again")
     for name in names:
-        if not isinstance(name, str) or os.path.basename(name) != name:
+        if os.path.basename(name) != name:
             raise SourceError(f"{path} lists {name!r}, which is not a file of its folder")
     return names

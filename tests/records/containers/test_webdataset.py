@@ -133,7 +133,7 @@ def test_keys_are_those_of_webdataset_whatever_the_headers(tmp_path: Path, form:
         ODD_NAMES[name][0] for name in used
     ]
     found = dict(outcomes(path))
-    assert found.pop("link") == "bad_member"  # which webdataset passes over in silence
+    assert found.pop("link") == "bad_json"  # which webdataset passes over in silence
     assert found == {
         ODD_NAMES[name][0]: None if ODD_NAMES[name][1] == "json" else "bad_record" for name in used
     }
