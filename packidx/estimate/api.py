@@ -35,7 +35,7 @@ from packidx.io.own_files import remove_stale
 from packidx.lengths.parts import KIND, existing_manifest
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
-from packidx.records.shards import check_unchanged, none_known, scan_shards
+from packidx.records.shards import check_unchanged, scan_shards
 from packidx.records.sources.find_shards import find_shards
 from packidx.records.sources.folders import Told
 from packidx.records.sources.mixes import DataSet
@@ -97,8 +97,7 @@ def estimate_lengths(
 
     Args:
         sources: files, globs or folders, each possibly as ``NAME=…``, or URLs of any of these, or a
-            dict of these by name;
-            ``mix:FILE`` is a mix whatever its name is; a `DataSet` has a layout of its own.
+            dict of these by name; a `DataSet` has a layout of its own.
         output: the table's folder, or a URL of one. A lengths table there is replaced, whole; rows
             of unchanged shards are reused if it was made with the same options by the same
             software. Their media are not looked at.
@@ -170,7 +169,7 @@ def estimate_lengths(
     with open_workers(engine, workers) as counting:
         counter = RecordCounter(settings, settings.load())
         earlier = None if existing is None or fresh else Earlier(output, existing)
-        known = none_known if earlier is None else earlier.known_scan
+        known = None if earlier is None else earlier.known_scan
         scans = scan_shards(shards, num_processes, progress, known)
         own = job_shards(shards, scans, settings, counter, root, remote)
         job = EstimateJob(own, settings, counter, root, remote)

@@ -233,16 +233,7 @@ class _Collector(MediaOpener):
         self.files: dict[Any, tuple[str, bytes]] = {}
         """What stands in the record → the medium's own name, and its bytes."""
 
-    def image(self, ref: Any) -> Any:
-        return self._taken(ref)
-
-    def video(self, ref: Any) -> Any:
-        return self._taken(ref)
-
-    def sound(self, ref: Any) -> Any:
-        return self._taken(ref)
-
-    def _taken(self, ref: Any) -> str:
+    def medium(self, kind: str, ref: Any) -> str:
         if not isinstance(ref, str | bytes | Extent):
             raise BadRecord("bad_media", f"a medium is given as {type(ref).__name__}")
         located = self.located_at(ref)

@@ -40,7 +40,7 @@ from packidx.records.dialects.parse import parse
 from packidx.records.layout import KNOWN
 from packidx.records.leftovers import CARRIED
 from packidx.records.media.held import media_in
-from packidx.records.media.images import open_image, read_image
+from packidx.records.media.images import label_of, open_image, read_image
 from packidx.records.media.opener import MediaOpener
 from packidx.records.media.paths import MediaRoot, check_folder, check_remote
 from packidx.records.media.references import refs_of
@@ -282,9 +282,10 @@ class _Images(MediaOpener):
             return located if isinstance(medium.ref, list | tuple) else located[0]
         if medium.requests:
             raise BadRecord("unsupported_media_option", "the image has options of its own")
-        source, label = self._located(medium.ref)
+        source = self.located_at(medium.ref)
         if source is None:
             raise BadRecord("bad_media", "an image without a path or bytes")
+        label = label_of(medium.ref) if isinstance(medium.ref, str) else None
         self.names.append(self._written(read_image(source, label), label))
         return self.names[-1]
 

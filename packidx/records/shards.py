@@ -164,32 +164,27 @@ class ScannedShard(NamedTuple):
     """As of `ShardScan`, if it was scanned now."""
 
 
-def is_large(files: Sequence[InputFile]) -> bool:
-    """Return whether there is work for several processes."""
-    return sum(file_version(file.path)[0] for file in files) > 2 * TASK_BYTES
-
-
-def none_known(file: InputFile) -> None:
-    """`known` of `scan_shards` where every file is to be read."""
-
-
 def scan_shards(
     files: Sequence[InputFile],
     workers: int,
     progress: Progress,
-    known: Callable[[InputFile], ScannedShard | None] = none_known,
+    known: Callable[[InputFile], ScannedShard | None] | None = None,
 ) -> list[ScannedShard]:
-    """All shards, scanned; hashing lets go of the interpreter, and so does waiting for a store.
+    """Scan all shards, by threads: hashing releases the interpreter, and so does a store's answer.
 
     Args:
-        known: the shard of a file that need not be read again, None of any other.
+        known: returns the shard of a file that need not be read again; None of any other.
     """
+
+    def scanned_or_known(file: InputFile) -> ScannedShard:
+        return (None if known is None else known(file)) or _scanned(file)
+
     total = sum(file_version(file.path)[0] for file in files)
     done = 0
     scans = []
     threads = storage.THREADS if any(urls.is_url(file.path) for file in files) else workers
     with ThreadPoolExecutor(min(threads, len(files), storage.THREADS)) as pool:
-        for scanned in pool.map(lambda file: known(file) or _scanned(file), files):
+        for scanned in pool.map(scanned_or_known, files):
             scans.append(scanned)
             done += scanned.shard.bytes
             progress("scan", done, total)

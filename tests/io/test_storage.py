@@ -12,7 +12,7 @@ from object_store import URL, Store
 from packidx.errors import SourceError
 from packidx.io import cache, storage
 from packidx.io import urls as urls_module
-from packidx.records.media.images import image_size
+from packidx.records.media.images import image_info
 
 CONTENT = bytes(range(256)) * 1000
 
@@ -159,7 +159,7 @@ def test_a_refusal_is_not_the_end_of_a_file(store: Store, refusal: tuple[int, st
     storage.write(f"{URL}/refused/a.png", CONTENT)
     store.refusals.append(("GET", "refused/a.png", *refusal))
     try:
-        for call in (storage.read, lambda path: storage.read_range(path, 0, 10), image_size):
+        for call in (storage.read, lambda path: storage.read_range(path, 0, 10), image_info):
             with pytest.raises((OSError, SourceError)) as caught:
                 call(f"{URL}/refused/a.png")
             assert refusal[2] in str(caught.value)

@@ -50,11 +50,6 @@ KEY = "__key__"
 """Column of a sample's key, as in a WebDataset."""
 TORN = "torn_sample"
 """Reason of a sample whose members do not lie together."""
-COMPRESSED = (
-    *(".tgz", ".tzst", ".txz", ".tbz2", ".tbz"),
-    *(f".tar.{codec}" for codec in ("gz", "zst", "xz", "bz2", "lz4")),
-)
-"""Endings of tars of which no byte range can be read."""
 
 _RECORD, _TEXT = "json", "txt"  # extensions
 _ORPHAN, _CAPTION, _CHAT, _WHOLE = 1, 2, 3, 4  # media alone, text alone, a record, text and media

@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.errors import BadRecord
-from packidx.records.conversation import MediaInfo
+from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.images import Source, is_cut_riff, label_of, open_file
 from packidx.records.media.video import local, opened
 
 Samples = NDArray[np.float32]
 
-_FLAC_PER_BYTE = 1 << 13  # samples of silence: frames of 65,535 in a dozen bytes
 _UNKNOWN_SIZE = b"\xff" * 4  # of a WAV that was written to a pipe
 _PIECE = 1 << 16
 _LOUDEST = {"u8": 1 << 7, "s16": 1 << 15, "s32": 1 << 31, "s64": 1 << 63}
@@ -65,7 +64,7 @@ class Audio:
 
         Raises:
             BadRecord: ``broken_media``: it cannot be decoded, or not as its header says.
-            MissingExtraError: PyAV is not installed, or too old a release.
+            MissingExtraError: PyAV is not installed.
         """
         samples, rate = self._decoded
         if (len(samples), rate) != (self.info.num_samples, self.info.sampling_rate):
@@ -91,12 +90,19 @@ def resampled_length(num_samples: int, rate: int, wanted: int) -> int:
     return -(-num_samples * wanted // rate)
 
 
-def audio_info(source: Source, *, label: str | None = None) -> MediaInfo:
+def stated_audio(media: Media) -> MediaInfo | None:
+    """Return what a record states of a sound, if that is everything."""
+    if media.num_samples is None or media.sampling_rate is None:
+        return None
+    return MediaInfo(0, 0, num_samples=media.num_samples, sampling_rate=media.sampling_rate)
+
+
+def audio_info(source: Source, label: str | None = None) -> MediaInfo:
     """Return how many samples a file of sound has in each channel, and its rate.
 
     Raises:
         BadRecord: ``missing_media`` or ``broken_media``.
-        MissingExtraError: PyAV, which decodes all but WAV and FLAC, is not installed or too old.
+        MissingExtraError: PyAV, which decodes all but WAV and FLAC, is not installed.
     """
     label = label or label_of(source, "a sound")
     stated = _stated_by_header(source, label)
@@ -130,8 +136,6 @@ def _stated_by_header(source: Source, label: str) -> MediaInfo | None:
         is_counted = stream.time_base == Fraction(1, rate or 1) and num_samples > 0
         if container.format.name == "wav" and not stream.codec_context.name.startswith("pcm_"):
             return None
-    if is_counted and num_samples > nbytes * _FLAC_PER_BYTE:
-        raise BadRecord("broken_media", f"{label} claims {num_samples} samples in {nbytes} bytes")
     return _info(num_samples, rate, label) if is_counted else None
 
 

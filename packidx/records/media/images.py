@@ -1,6 +1,6 @@
 """Image files, wherever they are: their bytes, their sizes, and the opened image.
 
-Sizes come from headers alone. `image_size` and `open_image` apply the EXIF orientation alike, so
+Sizes come from headers alone. `image_info` and `open_image` apply the EXIF orientation alike, so
 that a planned size is the size that training sees. Of an image in an object store, or inside a tar,
 a block from its beginning is read, and its end; it is opened from one request for all of it.
 """
@@ -24,7 +24,7 @@ from packidx.io import ranges, storage, urls
 from packidx.io.files import refuse_open_files
 from packidx.io.ranges import Extent
 from packidx.io.storage import unreadable
-from packidx.records.conversation import MediaInfo
+from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.paths import shortened
 from packidx.records.media.references import is_opened
 
@@ -32,8 +32,6 @@ MAX_PIXELS = 178_956_970  # Pillow's default limit for a decompression bomb: an 
 _SWAPPED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 _ORIENTATION = 0x0112
 _TAIL = 64  # bytes from the end in which a JPEG has its mark: fetched with what follows in a tar
-_PNG_TAIL = 1 << 13  # bytes from the end in which a PNG may have an orientation
-_LATE = (b"eXIf", b"XML:com.adobe.xmp", b"Raw profile type")
 
 # Pixels only: Pillow also "opens" stubs whose size is made up, and PostScript.
 _FORMATS = (
@@ -83,7 +81,12 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
         file = io.BytesIO(source.peek(0, source.nbytes)) if small else source.open()
         nbytes = source.nbytes
     elif urls.is_url(source):
-        file, nbytes = _open_url(source, label)
+        with asked(source, label):
+            head = storage.read_range(source, 0, ranges.BLOCK)
+            nbytes = storage.stat(source).nbytes if len(head) == ranges.BLOCK else len(head)
+        blocks = ranges.blocks_of(source, nbytes, head=head)
+        whole = nbytes < ranges.BLOCK
+        file = io.BytesIO(head) if whole else Extent(source, 0, nbytes, blocks=blocks).open()
     else:
         try:
             file = open(source, "rb", opener=storage.open_regular)  # noqa: SIM115, the caller's
@@ -98,16 +101,6 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
         file.close()
         raise BadRecord("broken_media", f"{label} is empty")
     return file, nbytes
-
-
-def _open_url(url: str, label: str) -> tuple[IO[bytes], int]:
-    """An object by its first block; its size is asked for where that is not all of it."""
-    with asked(url, label):
-        head = storage.read_range(url, 0, ranges.BLOCK)
-        if len(head) < ranges.BLOCK:
-            return io.BytesIO(head), len(head)
-        nbytes = storage.stat(url).nbytes
-    return Extent(url, 0, nbytes, blocks=ranges.blocks_of(url, nbytes, head=head)).open(), nbytes
 
 
 @contextlib.contextmanager
@@ -131,8 +124,22 @@ def label_of(source: Source, medium: str = "an image") -> str:
     return repr(shortened(source)) if isinstance(source, str) else f"{medium} in the record"
 
 
-def image_size(source: Source, label: str | None = None) -> tuple[int, int]:
-    """(height, width) in pixels of an image file or its bytes, EXIF orientation applied.
+def stated_image(media: Media) -> MediaInfo | None:
+    """Return the size that a record states of an image; None if it does not.
+
+    Raises:
+        BadRecord: ``media_too_large``.
+    """
+    if media.height is None or media.width is None:
+        return None
+    if media.height * media.width > MAX_PIXELS:
+        size = f"{media.height} x {media.width}"
+        raise BadRecord("media_too_large", f"an image is stated to have {size} pixels")
+    return MediaInfo(media.height, media.width)
+
+
+def image_info(source: Source, label: str | None = None) -> MediaInfo:
+    """Size in pixels of an image file or its bytes, EXIF orientation applied.
 
     Only the header is read, unless the end of the file looks cut off: such an image is decoded
     once, to tell a truncated one from one that is merely unusual.
@@ -145,24 +152,14 @@ def image_size(source: Source, label: str | None = None) -> tuple[int, int]:
     """
     label = label or label_of(source)
     file, nbytes = open_file(source, label)
-    with file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        image = _identify(file, label)
-        try:
-            _load_if_cut(image, file, nbytes)
-            width, height = image.size
-            # That of a TIFF has its orientation applied already.
-            swapped = image.format != "TIFF" and _orientation(image) in _SWAPPED
-        except Exception as error:
-            raise _broken(label, error) from None
+    with file, _broken_media(label):
+        image = _identified(file, nbytes, label)
+        width, height = image.size
+        # That of a TIFF has its orientation applied already.
+        swapped = image.format != "TIFF" and _orientation(image) in _SWAPPED
     if width < 1 or height < 1:
         raise BadRecord("broken_media", f"{label} has {height} x {width} pixels")
-    return (width, height) if swapped else (height, width)
-
-
-def image_info(source: Source, label: str | None = None) -> MediaInfo:
-    """`image_size` as what is known of a medium."""
-    return MediaInfo(*image_size(source, label))
+    return MediaInfo(width, height) if swapped else MediaInfo(height, width)
 
 
 def open_image(source: Any, label: str | None = None) -> Image.Image:
@@ -176,52 +173,52 @@ def open_image(source: Any, label: str | None = None) -> Image.Image:
         SourceError: an object store cannot be read.
     """
     label = label or ("an image" if is_opened(source) else label_of(source))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            image = source if is_opened(source) else _opened_file(source, label)
-            if _orientation(image) in range(2, 9):
-                image = ImageOps.exif_transpose(image)
-    except Exception as error:
-        raise _broken(label, error) from None
+    with _broken_media(label):
+        image: Image.Image = source
+        if not is_opened(source):
+            # From memory: an image that waits to be decoded must not hold a file open.
+            data = read_image(source, label)
+            image = _identified(io.BytesIO(data), len(data), label)
+        if _orientation(image) in range(2, 9):
+            image = ImageOps.exif_transpose(image)
     return image
 
 
-def _opened_file(source: Source, label: str) -> Image.Image:
-    # From memory: an image that waits to be decoded must not hold a file open.
-    data = read_image(source, label)
-    file = io.BytesIO(data)
-    image = _identify(file, label)
-    _load_if_cut(image, file, len(data))
-    return image
-
-
-def _identify(file: IO[bytes], label: str) -> Image.Image:
+@contextlib.contextmanager
+def _broken_media(label: str) -> Iterator[None]:
+    """Silence Pillow's warnings in the block; its errors become a `BadRecord`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return Image.open(file, formats=_formats())
+            yield
+    except PackidxError:
+        raise
     except Image.DecompressionBombError:
         text = f"{label} has more pixels than Pillow opens (Image.MAX_IMAGE_PIXELS)"
         raise BadRecord("media_too_large", text) from None
     except UnidentifiedImageError:
         raise BadRecord("broken_media", f"{label} is not an image of a known format") from None
-    except Exception as error:
-        raise _broken(label, error) from None
+    except Exception as error:  # Pillow's decoders raise many kinds
+        refuse_open_files(error)
+        text = re.sub(r"<[^>]* at 0x[0-9a-f]+>", "file", str(error)) or type(error).__name__
+        raise BadRecord("broken_media", f"{label} cannot be decoded: {shortened(text)}") from None
+
+
+def _identified(file: IO[bytes], nbytes: int, label: str) -> Image.Image:
+    """An image by its header; decoded if its end looks cut off."""
+    image = Image.open(file, formats=_formats())
+    at = file.tell()
+    ends_well = _ends_well(image.format, file, nbytes)
+    file.seek(at)
+    if not ends_well:
+        image.load()
+    return image
 
 
 @functools.cache
 def _formats() -> tuple[str, ...]:
     Image.init()
     return tuple(name for name in _FORMATS if name in Image.OPEN)
-
-
-def _broken(label: str, error: Exception) -> PackidxError:
-    if isinstance(error, PackidxError):
-        return error
-    refuse_open_files(error)
-    text = re.sub(r"<[^>]* at 0x[0-9a-f]+>", "file", str(error)) or type(error).__name__
-    return BadRecord("broken_media", f"{label} cannot be decoded: {shortened(text)}")
 
 
 def _orientation(image: Image.Image) -> int:
@@ -234,32 +231,16 @@ def _orientation(image: Image.Image) -> int:
     return value if isinstance(value, int) else 1
 
 
-def _load_if_cut(image: Image.Image, file: IO[bytes], nbytes: int) -> None:
-    """Decode an image whose end looks cut off, or whose orientation may stand after its pixels."""
-    at = file.tell()
-    ends_well = _ends_well(image.format, file, nbytes)
-    file.seek(at)
-    if not ends_well:
-        image.load()
-
-
 def _ends_well(form: str | None, file: IO[bytes], nbytes: int) -> bool:
-    """Return whether a file certainly has all its pixels, and no orientation after them.
-
-    It is left anywhere. Kinds that have no mark at their end are rare, or quick to decode.
-    """
+    """Return True if a file has the end of its kind, or its kind has none. It is left anywhere."""
     if form == "WEBP":
         file.seek(0)
         return not is_cut_riff(file.read(8), nbytes)
-    size = _PNG_TAIL if form == "PNG" else _TAIL
-    file.seek(max(0, nbytes - size))
-    tail = file.read(size)
+    file.seek(max(0, nbytes - _TAIL))
+    tail = file.read(_TAIL)
     if form in ("JPEG", "MPO", "JPEG2000"):
         return tail.rstrip(b"\0\r\n").endswith(b"\xff\xd9")
-    if form == "PNG":
-        behind = tail.rpartition(b"IDAT")[2]
-        return b"IEND" in tail[-12:] and not any(word in behind for word in _LATE)
-    return False
+    return form != "PNG" or b"IEND" in tail[-12:]
 
 
 def is_cut_riff(head: bytes, nbytes: int) -> bool:

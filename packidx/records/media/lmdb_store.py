@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from typing import Any
 
 from packidx.errors import BadRecord, MissingExtraError, SourceError
@@ -15,7 +14,6 @@ from packidx.io.files import refuse_open_files
 
 _REFERENCE = re.compile(r"(.*?\.l?mdb)::(.*)", re.DOTALL | re.IGNORECASE)
 
-_lock = threading.Lock()
 _databases: dict[tuple[int, int], Any] = {}  # of this process, by device and file
 
 
@@ -65,27 +63,17 @@ def read_value(file: str, key: str, label: str) -> bytes:
 
 def _database(lmdb: Any, file: str) -> Any:
     status = os.stat(file)
-    identity = (status.st_dev, status.st_ino)
-    with _lock:  # a process must not open a database twice, by whatever name
-        if identity not in _databases:
-            options = {"subdir": False, "readonly": True, "lock": False, "create": False}
-            _databases[identity] = lmdb.open(file, readahead=False, max_spare_txns=1, **options)
-        return _databases[identity]
+    identity = (status.st_dev, status.st_ino)  # a process must not open a database twice
+    if identity not in _databases:
+        options = {"subdir": False, "readonly": True, "lock": False, "create": False}
+        _databases[identity] = lmdb.open(file, readahead=False, max_spare_txns=1, **options)
+    return _databases[identity]
 
 
 def forget_databases() -> None:
     """Close this process's databases: they may have been exchanged since."""
-    with _lock:
-        for database in _databases.values():
-            database.close()
-        _databases.clear()
+    while _databases:
+        _databases.popitem()[1].close()
 
 
-def _after_fork() -> None:
-    """In a forked process: an environment must not be used across a fork, nor opened twice."""
-    global _lock
-    _lock = threading.Lock()
-    forget_databases()  # this process's copies: without locks nothing is shared but the file
-
-
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=forget_databases)  # an environment must not cross a fork

@@ -9,16 +9,15 @@ import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from PIL import Image
-
 from packidx.errors import BadRecord
 from packidx.io import storage, urls
 from packidx.io.ranges import Extent
 from packidx.io.storage import reading
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.media.audio import Audio, audio_info
+from packidx.records.media.audio import Audio
 from packidx.records.media.held import kind_of_name
-from packidx.records.media.images import MAX_PIXELS, image_info, label_of, open_image
+from packidx.records.media.images import label_of
+from packidx.records.media.kinds import KINDS
 from packidx.records.media.lmdb_store import forget_databases
 from packidx.records.media.paths import MediaRoot, forget_paths, resolve, shortened
 from packidx.records.media.references import (
@@ -30,24 +29,13 @@ from packidx.records.media.references import (
     refs_of,
     requests_of,
 )
-from packidx.records.media.video import Video, frames_info, video_info, with_stated
+from packidx.records.media.video import Video, frames_info, with_stated
 
 Moved = Callable[[str], str]
 """(source, how errors name it) → an image, as `open_image`."""
 
 _REPLACED_KEYS = frozenset(REFERENCE_KEYS) - LIST_KEYS.keys()
-
-_READ: dict[str, Callable[..., MediaInfo]] = {
-    "image": image_info,
-    "video": video_info,
-    "audio": audio_info,
-}
 _NUMBER = re.compile(r"\d{1,18}")
-_NOWHERE = {
-    "image": "an image without a path, bytes or stated size",
-    "video": "a video without a path, bytes, frames or stated size",
-    "audio": "a sound without a path, bytes or stated number of samples",
-}
 
 
 def media_info(media: Media, root: MediaRoot) -> MediaInfo:
@@ -58,9 +46,9 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
     Raises:
         BadRecord: as `resolve` and what reads a medium of its kind; ``bad_media`` where there is
             nothing to look at, or where the record asks for a frame that is not there.
-        MissingExtraError: PyAV is not installed, or too old a release.
+        MissingExtraError: PyAV is not installed.
     """
-    info = _stated(media)
+    info = KINDS[media.kind].stated(media)
     if info is None:
         info = _looked_at(media, root)
     else:
@@ -68,56 +56,34 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
     return with_stated(info, media) if media.kind == "video" else info
 
 
-def _stated(media: Media) -> MediaInfo | None:
-    """Return what the record states, where that is everything and no file need be looked at."""
-    if media.kind == "audio":
-        num_samples, rate = media.num_samples, media.sampling_rate
-        if num_samples is None or rate is None:
-            return None
-        return MediaInfo(0, 0, num_samples=num_samples, sampling_rate=rate)
-    if media.height is None or media.width is None:
-        return None
-    if media.kind == "image":
-        if media.height * media.width > MAX_PIXELS:
-            size = f"{media.height} x {media.width}"
-            raise BadRecord("media_too_large", f"an image is stated to have {size} pixels")
-        return MediaInfo(media.height, media.width)
-    extracted = isinstance(media.ref, list | tuple)
-    num_frames = len(media.ref) if extracted else media.num_frames
-    if num_frames is None or isinstance(media.ref, Video):
-        return None
-    if media.fps is None and not extracted:
-        return None
-    return MediaInfo(media.height, media.width, num_frames, extracted=extracted)
-
-
 def _looked_at(media: Media, root: MediaRoot) -> MediaInfo:
-    ref, read = media.ref, _READ[media.kind]
+    ref = media.ref
     if isinstance(ref, Video | Audio):
         return ref.info
     if isinstance(ref, bytes | Extent):
-        return read(ref)
+        return KINDS[media.kind].info(ref)
     if isinstance(ref, list | tuple):
         return frames_info([resolve(r, root) if isinstance(r, str) else r for r in ref])
     if not isinstance(ref, str):
-        raise BadRecord("bad_media", _NOWHERE[media.kind])
+        text = f"a medium ({media.kind}) without a path, bytes or all that stands for them"
+        raise BadRecord("bad_media", text)
     if ref.startswith("data:"):  # not remembered: it may be large
-        return read(resolve(ref, root), label="a data: URI")
-    answer = _answer(read, ref, root)
+        return KINDS[media.kind].info(resolve(ref, root), label="a data: URI")
+    answer = _answer(media.kind, ref, root)
     if isinstance(answer, BadRecord):
         raise BadRecord(answer.reason, answer.detail)
     return answer
 
 
 @functools.lru_cache(maxsize=1 << 17)
-def _answer(read: Callable[..., MediaInfo], ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
-    """Return what `read` says of a reference; that it is refused is remembered, too."""
+def _answer(kind: str, ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
+    """Return what the header of a file says; that it is refused is remembered, too."""
     try:
-        frames = frames_in(ref, root) if read is video_info else None
+        frames = frames_in(ref, root) if kind == "video" else None
         if frames is not None:
             return frames_info([resolve(frame, root) for frame in frames])
         # The reference, not the path, goes into the detail: it is the same on every machine.
-        return read(resolve(ref, root), label=repr(shortened(ref)))
+        return KINDS[kind].info(resolve(ref, root), label=repr(shortened(ref)))
     except BadRecord as error:
         return error.with_traceback(None)
 
@@ -227,15 +193,15 @@ class MediaOpener:
             return images if key is None else {**entry, key: images}
         ref = reference_of(entry)
         if kind == "video" and (frames := frames_in(self._placed(ref), self._root)) is not None:
-            images = [self.image(frame) for frame in frames]
+            images = [self.medium("image", frame) for frame in frames]
             stated = entry.items() if isinstance(entry, Mapping) else ()
             kept = {name: value for name, value in stated if name not in REFERENCE_KEYS}
             return {**kept, "frames": images}
         if kind == "image" and not is_part and requests_of(kind, entry) is None:
-            return self.image(ref)
+            return self.medium(kind, ref)
         if ref is None:
             return entry
-        opened = {"image": self.image, "video": self.video, "audio": self.sound}[kind](ref)
+        opened = self.medium(kind, ref)
         if opened is ref and kind != "image":
             return entry
         if not isinstance(entry, Mapping):
@@ -246,21 +212,14 @@ class MediaOpener:
             return {**kept, "type": kind, kind: opened}
         return {**kept, (kind if kind in kept else "path"): opened}
 
-    def image(self, ref: Any) -> Image.Image:
-        return open_image(*self._located(ref))
-
-    def video(self, ref: Any) -> Any:
-        """A `Video`, which decodes when it is asked to; an opened one as it is."""
-        return Video(*self._located(ref)) if isinstance(ref, str | bytes | Extent) else ref
-
-    def sound(self, ref: Any) -> Any:
-        """An `Audio`, which decodes when it is asked to; an opened one as it is."""
-        return Audio(*self._located(ref)) if isinstance(ref, str | bytes | Extent) else ref
-
-    def _located(self, ref: Any) -> tuple[Any, str | None]:
-        """Return what a reference leads to, and how errors name it."""
-        located = self.located_at(ref)
-        return located, label_of(ref) if isinstance(ref, str) else None
+    def medium(self, kind: str, ref: Any) -> Any:
+        """A medium of a kind; a video or a sound decodes when it is asked to. One that is opened
+        stays as it is, an image upright."""
+        if kind != "image" and not isinstance(ref, str | bytes | Extent):
+            return ref
+        return KINDS[kind].open(
+            self.located_at(ref), label_of(ref) if isinstance(ref, str) else None
+        )
 
     def located_at(self, ref: Any) -> Any:
         """Return where a reference leads, through `moved` if it is absolute; anything else as it

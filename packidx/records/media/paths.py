@@ -18,7 +18,7 @@ from packidx.records.media.lmdb_store import data_file, read_value, split_refere
 _SNAPSHOT = re.compile(r"(.*/(?:datasets|models|spaces)--[^/]+)/snapshots/[^/]+(?:/|$)", re.DOTALL)
 _WEB = ("http", "https", "ftp")  # of which media are downloaded first
 
-_LONGEST = 4096  # bytes: PATH_MAX of Linux; keys in S3 have 1,024
+_LONGEST = 4096  # PATH_MAX of Linux; keys in S3 have 1,024 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +54,16 @@ def resolve(ref: str, root: MediaRoot) -> str | bytes:
     """
     if ref[:5].lower() == "data:":
         return data_uri(ref)
-    path, key = place_of(ref, root)
-    return path if key is None else read_value(path, key, repr(shortened(ref)))
-
-
-def place_of(ref: str, root: MediaRoot) -> tuple[str, str | None]:
-    """Return the path or URL of a reference's file, and the key in it where it is a database.
-
-    Raises:
-        BadRecord: as `resolve`.
-    """
-    if ref[:7].lower() == "file://":
-        ref = _path_of_url(ref)
-    path, key = split_reference(ref)
-    _check_name(path)
+    path, key = split_reference(urls.local_path(ref))
+    if not path or "\0" in path or len(path) > _LONGEST:  # looked up, it would cost or raise
+        raise BadRecord("missing_media", f"{shortened(ref)!r} is not a path")
     path = urls.join(root.folder, path)
     if not urls.is_url(path):
         file = path if key is None else data_file(path)
         real = _real_path(file)
         places = (root.folder, *root.elsewhere)
         if any(is_inside(real, reach(place)) for place in places if not urls.is_url(place)):
-            return file, key
+            return file if key is None else read_value(file, key, repr(shortened(ref)))
         raise BadRecord("media_outside_root", _outside(ref, file, root))
     is_own = not urls.is_url(ref)
     try:
@@ -89,17 +78,7 @@ def place_of(ref: str, root: MediaRoot) -> tuple[str, str | None]:
     if key is not None:
         text = f"{shortened(ref)!r} is in a database in a store: copy the database to a disk"
         raise BadRecord("media_remote", text)
-    return url, None
-
-
-def _check_name(ref: str) -> None:
-    """Refuse what can name no file: it would be looked up at some cost, or end in an error."""
-    try:
-        is_name = bool(ref) and "\0" not in ref and len(os.fsencode(ref)) <= _LONGEST
-    except UnicodeEncodeError:
-        is_name = False
-    if not is_name:
-        raise BadRecord("missing_media", f"{shortened(ref)!r} is not a path")
+    return url
 
 
 def _outside(ref: str, path: str, root: MediaRoot) -> str:
@@ -153,8 +132,8 @@ def refuse_outside(path: str, folder: str) -> None:
 
 def forget_paths() -> None:
     """Resolve links anew from now on."""
-    for remembered in (reach, _real_folder, _absolute_folder):
-        remembered.cache_clear()
+    reach.cache_clear()
+    _real_folder.cache_clear()
 
 
 def _not_allowed(url: str) -> str:
@@ -169,7 +148,7 @@ def _not_allowed(url: str) -> str:
 
 
 def _is_below(url: str, above: str) -> bool:
-    return urls.is_url(above) and f"{url}/".startswith(_absolute_folder(above).rstrip("/") + "/")
+    return urls.is_url(above) and f"{url}/".startswith(urls.absolute(above).rstrip("/") + "/")
 
 
 def data_uri(ref: str) -> bytes:
@@ -188,25 +167,6 @@ def data_uri(ref: str) -> bytes:
     except ValueError:  # of base64, or of text that no bytes stand for
         what = "base64" if is_base64 else "content"
         raise BadRecord("broken_media", f"a data: URI whose {what} is broken") from None
-
-
-def _path_of_url(ref: str) -> str:
-    """The path of a ``file://`` URL."""
-    try:
-        url = urllib.parse.urlsplit(ref)
-        machine, path = url.netloc, urllib.parse.unquote(url.path)
-    except ValueError:  # of an odd name of a machine
-        machine, path = "another", ""
-    if machine not in ("", "localhost"):
-        raise BadRecord(
-            "media_remote", f"{shortened(ref)!r} names another machine: download it first"
-        )
-    return path
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _absolute_folder(folder: str) -> str:
-    return urls.absolute(folder)
 
 
 def shortened(text: str, limit: int = 200) -> str:

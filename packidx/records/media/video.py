@@ -26,7 +26,7 @@ from packidx.records.media.images import (
     MAX_PIXELS,
     Source,
     asked,
-    image_size,
+    image_info,
     label_of,
     open_file,
     open_image,
@@ -85,7 +85,7 @@ class Video:
 
         Raises:
             BadRecord: ``broken_media``: it cannot be decoded, or not as its header says.
-            MissingExtraError: PyAV is not installed, or too old a release.
+            MissingExtraError: PyAV is not installed.
         """
         numbers = np.asarray(indices, np.int64).reshape(-1)
         indices_of: dict[int, list[int]] = {}
@@ -113,12 +113,23 @@ class Video:
                 yield number, _pixels(self.source[number])
 
 
+def stated_video(media: Media) -> MediaInfo | None:
+    """Return what a record states of a video, if that is everything."""
+    if media.height is None or media.width is None or isinstance(media.ref, Video):
+        return None
+    extracted = isinstance(media.ref, list | tuple)
+    num_frames = len(media.ref) if extracted else media.num_frames
+    if num_frames is None or (media.fps is None and not extracted):
+        return None
+    return MediaInfo(media.height, media.width, num_frames, extracted=extracted)
+
+
 def with_stated(info: MediaInfo, media: Media) -> MediaInfo:
     """What is known of a video, with what its record states in place of what its headers say.
 
     Raises:
-        BadRecord: ``bad_media`` or ``broken_media``: the record asks for a frame that is not there,
-            or there are none. ``unsupported_media_option``: the file's header says otherwise.
+        BadRecord: ``bad_media``: the record asks for a frame that is not there.
+            ``unsupported_media_option``: the file's header says otherwise.
     """
     stated = {"height": media.height, "width": media.width, "fps": media.fps}
     if not info.extracted:
@@ -127,33 +138,18 @@ def with_stated(info: MediaInfo, media: Media) -> MediaInfo:
         stated["fps"] = rate_of(media.requests, "bad_media")
     known: dict[str, Any] = {k: fact for k, fact in stated.items() if fact is not None}
     found, info = info, replace(info, frame_indices=media.frame_indices, **known)
-    _check(info)
     for name in known if not info.extracted and len(known) < len(stated) else ():
         if name != "fps" and known[name] != (value := getattr(found, name)):
             raise unsupported_option("video", name, known[name], f"has {value}")
+    num, indices = info.num_frames, info.frame_indices
+    if indices is not None and info.extracted and len(indices) != num:
+        text = f"frame_indices names {len(indices)} frames, the video has {num}"
+        raise BadRecord("bad_media", text)
+    for number in indices if indices is not None and not info.extracted else ():
+        if not 0 <= number < num:
+            text = f"frame {number} is asked for of a video of {num} frames"
+            raise BadRecord("bad_media", text)
     return info
-
-
-def _check(info: MediaInfo) -> None:
-    if info.height < 1 or info.width < 1 or info.num_frames < 1:
-        text = f"a video of {info.num_frames} frames of {info.width}x{info.height} pixels"
-        raise BadRecord("broken_media", text)
-    if info.fps is not None and not 0 < info.fps < float("inf"):
-        raise BadRecord("bad_media", f"a video of {info.fps} frames per second")
-    indices = info.frame_indices
-    if indices is None:
-        return
-    if info.extracted:
-        if len(indices) != info.num_frames:
-            text = f"frame_indices names {len(indices)} frames, the video has {info.num_frames}"
-            raise BadRecord("bad_media", text)
-        return
-    if not indices:
-        raise BadRecord("bad_media", "frame_indices names no frame")
-    for number in indices:
-        if not 0 <= number < info.num_frames:
-            text = f"frame {number} is asked for of a video of {info.num_frames} frames"
-            raise BadRecord("bad_media", text)
 
 
 def _decode(
@@ -187,7 +183,7 @@ def _pixels(frame: Any) -> NDArray[np.uint8]:
 # -- headers ---------------------------------------------------------------------------------------
 
 
-def video_info(source: Source, *, label: str | None = None) -> MediaInfo:
+def video_info(source: Source, label: str | None = None) -> MediaInfo:
     """Size, number of frames and frame rate of a video file or its bytes.
 
     From the container's header: the number of frames less those that its edit list hides, and the
@@ -198,7 +194,7 @@ def video_info(source: Source, *, label: str | None = None) -> MediaInfo:
 
     Raises:
         BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
-        MissingExtraError: PyAV is not installed, or too old a release.
+        MissingExtraError: PyAV is not installed.
     """
     label = label or label_of(source, "a video")
     with opened(source, label) as (container, stream):
@@ -222,27 +218,27 @@ def frames_info(frames: Sequence[Any]) -> MediaInfo:
     """Size and number of frames that were extracted; their headers alone are read.
 
     Raises:
-        BadRecord: ``broken_media``: there is none, or they differ in size; else as `image_size`.
+        BadRecord: ``broken_media``: there is none, or they differ in size; else as `image_info`.
     """
     if not frames:
         raise BadRecord("broken_media", "a video of no frames")
-    sizes = [_frame_size(frame) for frame in frames]
+    sizes = []
+    for frame in frames:
+        is_file = isinstance(frame, str | bytes | Extent)
+        image = image_info(frame) if is_file else open_image(frame)
+        sizes.append((image.height, image.width))
     for number, (height, width) in enumerate(sizes):
         if (height, width) != sizes[0]:
-            text = (
+            raise BadRecord(
+                "broken_media",
                 f"frame 0 of a video has {sizes[0][1]}x{sizes[0][0]} pixels, frame {number} has "
-                f"{width}x{height}: all must agree"
+                f"{width}x{height}: all must agree",
             )
-            raise BadRecord("broken_media", text)
     return MediaInfo(*sizes[0], num_frames=len(frames), extracted=True)
 
 
 def _check_whole(container: Any, stream: Any, label: str) -> None:
-    """Refuse a file that ends before the frames that its index names, as a cut download does, or
-    that cannot hold so many of them."""
-    if len(stream.index_entries) > container.size:
-        text = f"{label} claims {len(stream.index_entries)} frames in {container.size} bytes"
-        raise BadRecord("broken_media", text)
+    """Refuse a file that ends before the frames that its index names, as a cut download does."""
     end = max((entry.pos + entry.size for entry in stream.index_entries), default=0)
     if end > container.size:
         text = f"{label} is truncated: its frames reach to byte {end}, it has {container.size}"
@@ -318,16 +314,4 @@ def _import_av() -> Any:
             f"reading videos and compressed audio needs PyAV ({error}): "
             'run pip install "packidx[video]"'
         ) from error
-    if not hasattr(av.VideoStream, "index_entries"):
-        raise MissingExtraError(
-            f"PyAV {av.__version__} does not tell what a file's index names, as 17 and later do: "
-            'run pip install "packidx[video]"'
-        )
     return av
-
-
-def _frame_size(frame: Any) -> tuple[int, int]:
-    if isinstance(frame, str | bytes | Extent):
-        return image_size(frame)
-    image = open_image(frame)
-    return image.height, image.width

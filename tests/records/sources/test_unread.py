@@ -33,7 +33,6 @@ def test_data_in_a_form_that_is_not_read_is_told(tmp_path: Path, name: str) -> N
     folder = folder_with(tmp_path / "set", name)
     summary = estimate_lengths(f"mine={folder}", tmp_path / "out", workers=1)
     assert summary.num_samples == 1
-    assert summary.not_read == []
     assert summary.warnings == [
         f"1 file(s) of {folder} not read, in a form that packidx does not read (unpack them, or "
         f"move them out of the folder): {name!r}"
@@ -51,15 +50,11 @@ def test_many_such_files_are_counted_and_some_are_named(tmp_path: Path) -> None:
     assert (again.existed, again.warnings) == (True, summary.warnings)
 
 
-def test_what_lies_beside_data_on_purpose_is_not_told(tmp_path: Path) -> None:
+def test_what_lies_beside_data_on_purpose_is_passed_over(tmp_path: Path) -> None:
     beside = ["README", "README.md", "LICENSE.txt", "a.jpg", "a.png", "a.mp4", "a.idx", "a.tar.idx"]
     beside += [".hidden.tar.gz", ".cache/a.zip", "mix.yaml", "notes.pdf"]
     folder = folder_with(tmp_path / "set", *beside)
-    summary = estimate_lengths(str(folder), tmp_path / "out", workers=1)
-    assert (summary.num_samples, summary.not_read, summary.warnings) == (1, [], [])
     for name in ("info.json", "meta.json"):  # a configuration and a mix
         (folder / name).write_text('{\n"a": {"file_name": "a.tar"}\n}')
-    told = (
-        f"2 file(s) of {folder} not read, one JSON object and no records: 'info.json', 'meta.json'"
-    )
-    assert estimate_lengths(str(folder), tmp_path / "new", workers=1).not_read == [told]
+    summary = estimate_lengths(str(folder), tmp_path / "out", workers=1)
+    assert (summary.num_samples, summary.warnings) == (1, [])
