@@ -17,7 +17,6 @@ from .show.console import print_facts, print_rows, say, warn, with_parts
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary
     from packidx.estimate.again import Reused
-    from packidx.precompute import PrecomputeSummary
 
 
 _Examples = Mapping[tuple[str, str], tuple[str, str]]
@@ -123,11 +122,6 @@ record_options = together(_columns, _tags, _ignore, _delimiter, _media_root, _re
 """What the records of all sources look like."""
 
 
-def where_from(summary: LengthsSummary | PrecomputeSummary) -> dict[str, str]:
-    """Return where the Hub's data sets are read from."""
-    return {"taken from": "; ".join(summary.taken_from)} if summary.taken_from else {}
-
-
 def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> None:
     """Per source what is usable and what is not, by reason, commonest first.
 
@@ -191,7 +185,6 @@ def print_lengths(summary: LengthsSummary) -> None:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
     if bare := sources_without_media(summary.path):
         facts["no media"] = f"{', '.join(bare)}: no record has an image, video or sound"
-    facts |= where_from(summary)
     facts |= verified_facts(summary.compared, summary.methods) if summary.methods else {}
     facts["table"] = f"{summary.path} ({state})"
     facts |= reused_facts(summary.reused)

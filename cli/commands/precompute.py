@@ -25,7 +25,6 @@ from ..sources import (
     processor_option,
     record_options,
     sources_argument,
-    where_from,
 )
 
 if TYPE_CHECKING:
@@ -122,5 +121,4 @@ def _print(summary: PrecomputeSummary) -> None:
     }
     if summary.num_rejected:
         facts["rejected"] += ": left as they were"
-    facts |= where_from(summary)
     print_facts("Precomputed", facts)

@@ -37,7 +37,6 @@ from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shards import check_unchanged, scan_shards
 from packidx.records.sources.find_shards import find_shards
-from packidx.records.sources.folders import Told
 from packidx.records.sources.mixes import DataSet
 from packidx.run import open_workers
 from packidx.run.workers import Progress, Workers, num_workers, silent
@@ -150,10 +149,10 @@ def estimate_lengths(
     existing, wrong = existing_manifest(output)
     ignored = (ignore,) if isinstance(ignore, str) else tuple(ignore)
     layout = Layout(columns or {}, tags or {}, delimiter=delimiter, pair=pair, ignore=ignored)
-    besides = Told()
+    unread: list[str] = []
     if isinstance(sources, Mapping):
         sources = [f"{name}={place}" for name, place in sources.items()]
-    shards = find_shards(sources, layout, besides)
+    shards = find_shards(sources, layout, unread)
 
     if hasattr(processor, "save_pretrained"):
         kind = type(processor).__name__
@@ -186,11 +185,7 @@ def estimate_lengths(
                 job, backend=found.engine, compared=found.compared, is_random=found.is_random
             )
             summary = _make(job, output, counting, earlier, wrong, fresh, progress, begun)
-    summary = replace(
-        summary,
-        warnings=[*besides.warnings, *dated(job.encoder)],
-        taken_from=besides.taken_from,
-    )
+    summary = replace(summary, warnings=[*unread, *dated(job.encoder)])
     if limit is not None:
         check_rejected(summary.sources, limit, output)
     return summary

@@ -37,8 +37,6 @@ class CountSummary:
     sources: list[dict[str, Any]]
     """Per source: ``name``, ``num_samples``, ``num_rejected``, ``rejected`` (records by reason)."""
     seconds: float
-    taken_from: list[str] = field(default_factory=list)
-    """Which revision of what is on the Hub was read, and from where, a sentence each."""
     warnings: list[str] = field(default_factory=list)
     """What may be a mistake, a sentence each."""
 

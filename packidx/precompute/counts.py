@@ -190,7 +190,6 @@ def precompute(
         sources=[{"name": name, **_told(own)} for name, own in of_sources.items()],
         encoder={} if manifest.encoder is None else manifest.encoder.to_json(),
         seconds=time.monotonic() - begun,
-        taken_from=counted.taken_from,
         warnings=counted.warnings,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -155,6 +156,9 @@ class SampleReader:
             except Exception:
                 return None
 
+        with contextlib.suppress(PackidxError):
+            for shard in {sample.shard or 0 for sample in waiting}:
+                self._fetcher.shard(shard)  # once, and not in each thread
         with warnings.catch_warnings():
             # Filters belong to all threads: each would take away and bring back the others'.
             warnings.simplefilter("ignore")

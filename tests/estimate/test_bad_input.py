@@ -121,8 +121,7 @@ IMAGES = [
     Case("no image", image(b"not an image"), "broken_media", "not an image of a known format"),
     Case("truncated PNG", image(half(WHOLE)), "broken_media", "truncated"),
     Case("truncated JPEG", image(half(saved(pixels("RGB"), "JPEG"))), "broken_media", "truncated"),
-    *[Case(f"truncated {kind}", image(half(saved(pixels("RGB"), kind))), "broken_media", "cannot be decoded")
-      for kind in ("WEBP", "GIF", "TIFF", "BMP")],
+    Case("truncated WEBP", image(half(saved(pixels("RGB"), "WEBP"))), "broken_media", "cannot be decoded"),
     Case("header alone", image(WHOLE[:33]), "broken_media", "not an image of a known format"),
     Case("zero-sized image", image(claims(0, 5)), "broken_media", "not an image of a known format"),
     Case("bomb", image(claims(60_000, 60_000)), "media_too_large", "more pixels"),

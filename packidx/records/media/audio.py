@@ -9,9 +9,9 @@ as were counted. Sound is mixed down, and its length after resampling rounded up
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ Samples = NDArray[np.float32]
 
 _UNKNOWN_SIZE = b"\xff" * 4  # of a WAV that was written to a pipe
 _PIECE = 1 << 16
-_LOUDEST = {"u8": 1 << 7, "s16": 1 << 15, "s32": 1 << 31, "s64": 1 << 63}
 
 
 class Audio:
@@ -144,27 +143,13 @@ def _stated_by_header(source: Source, label: str) -> MediaInfo | None:
 
 def _decode(source: Source, label: str) -> Iterator[tuple[Samples, int]]:
     """Pieces ``[channels, n]`` with their rate, which is the same for all."""
-    first = None
     with opened(local(source, label), label, "audio") as (container, stream):
-        for frame in container.decode(stream):
-            shape = frame.sample_rate, frame.layout.nb_channels
-            first = first or shape
-            if shape != first:
-                text = f"{label} changes its rate or channels, from {first} to {shape}"
-                raise BadRecord("broken_media", text)
-            yield _scaled(frame), int(frame.sample_rate)
+        import av
 
-
-def _scaled(frame: Any) -> Samples:
-    values = frame.to_ndarray()
-    if not frame.format.is_planar:
-        values = values.reshape(-1, frame.layout.nb_channels).T
-    loudest = _LOUDEST.get(frame.format.name.removesuffix("p"))
-    if loudest is None:
-        return np.asarray(values, np.float32)
-    middle = loudest if values.dtype.kind == "u" else 0
-    scaled: Samples = ((values.astype(np.float64) - middle) / loudest).astype(np.float32)
-    return scaled
+        as_floats = av.AudioResampler(format="fltp")  # and an error where rate or channels change
+        for frame in itertools.chain(container.decode(stream), [None]):
+            for piece in as_floats.resample(frame):
+                yield np.asarray(piece.to_ndarray(), np.float32), int(piece.sample_rate)
 
 
 def _resampled(samples: Samples, rate: int, wanted: int) -> Samples:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from packidx.errors import OptionError, SourceError
+from packidx.errors import SourceError
 from packidx.format.manifest import DEFAULT, Layout
 from packidx.io import cache, storage, urls
 from packidx.io.storage import unreadable
@@ -18,7 +18,7 @@ from packidx.records.containers.registry import KNOWN, container, required_kind
 from packidx.records.media.paths import refuse_outside
 from packidx.records.shards import InputFile
 from packidx.records.sources import hub, mixes
-from packidx.records.sources.folders import Told, in_folder, source_name
+from packidx.records.sources.folders import in_folder, source_name
 from packidx.records.sources.mixes import DataSet
 
 Source = str | os.PathLike[str] | DataSet
@@ -27,7 +27,7 @@ _NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
 
 
 def find_shards(
-    args: Sequence[Source] | Source, layout: Layout = DEFAULT, told: Told | None = None
+    args: Sequence[Source] | Source, layout: Layout = DEFAULT, warnings: list[str] | None = None
 ) -> list[InputFile]:
     """The shards that files, globs, folders, mixes and ``NAME=`` any of these stand for, in order.
 
@@ -39,24 +39,24 @@ def find_shards(
     (``sub/train``), and for one that `datasets` saved, the folder's. A mix is one by its name;
     ``mix.json#a,b`` takes two of its data sets. Mixes are not looked for in folders, nor are files
     and folders whose names begin with a dot, nor what lies elsewhere, links resolved. Of a folder
-    that lists its splits, the train split is taken, or ``folder#val,test``.
+    that Energon has prepared, the train split is taken, or ``folder#val,test``.
 
     Args:
         args: of a data set, its own name and layout hold, as they do in a mix.
         layout: what the options state. In a mix it holds for what a data set does not state itself.
-        told: gets warnings of what is not read, and where data sets of the Hub are.
+        warnings: gets warnings of files that look like data and are not read.
 
     Raises:
-        OptionError: `layout` and a mix both state columns, tags or a delimiter of a data set.
+        OptionError: a delimiter cannot be.
         SourceError: nothing found, a file of an unknown kind, a file named twice, a mix that cannot
             be understood, a URL of a scheme that nobody knows or with a password in it, or a store
             that does not answer.
     """
     cache.forget()
-    told = Told() if told is None else told
+    warnings = [] if warnings is None else warnings
     if isinstance(args, str | os.PathLike | DataSet):
         args = [args]
-    shards = [shard for arg in args for shard in _expanded(arg, layout, told)]
+    shards = [shard for arg in args for shard in _expanded(arg, layout, warnings)]
     if not shards:
         raise SourceError("no source given: name a file of records, a mix, a glob or a folder")
     seen: dict[str, str] = {}
@@ -75,12 +75,12 @@ def find_shards(
     return shards
 
 
-def _expanded(arg: Source, layout: Layout, told: Told) -> list[InputFile]:
+def _expanded(arg: Source, layout: Layout, warnings: list[str]) -> list[InputFile]:
     try:
         if isinstance(arg, DataSet):
-            shards = _of_data_sets(f"source {arg.name!r}", [arg], layout, told)
+            shards = _of_data_sets(f"source {arg.name!r}", [arg], layout, warnings)
         else:
-            shards = _named(os.fspath(arg), layout, told)
+            shards = _named(os.fspath(arg), layout, warnings)
         storage.overlapped(_check, [shard for shard in shards if urls.is_url(shard.path)])
     except OSError as error:  # of a store: files of this machine are looked for quietly
         place = arg.locations[0] if isinstance(arg, DataSet) else os.fspath(arg)
@@ -90,13 +90,13 @@ def _expanded(arg: Source, layout: Layout, told: Told) -> list[InputFile]:
     return shards
 
 
-def _named(arg: str, layout: Layout, told: Told) -> list[InputFile]:
+def _named(arg: str, layout: Layout, warnings: list[str]) -> list[InputFile]:
     """The shards of an argument, which may begin with a name for their source."""
-    if shards := _find(arg, layout, told):
+    if shards := _find(arg, layout, warnings):
         return shards
     if named := _NAMED.fullmatch(arg):
         arg = named[2]
-        if shards := _find(arg, layout, told):
+        if shards := _find(arg, layout, warnings):
             return [dataclasses.replace(shard, source=named[1]) for shard in shards]
     missing = "no such file"
     if storage.is_folder(_strip_scheme(arg)):
@@ -106,48 +106,45 @@ def _named(arg: str, layout: Layout, told: Told) -> list[InputFile]:
     raise SourceError(f"{arg}: {missing}; a source is a file ({KNOWN}), a mix, a glob or a folder")
 
 
-def _find(arg: str, layout: Layout, told: Told, in_mix: bool = False) -> list[InputFile]:
+def _find(arg: str, layout: Layout, warnings: list[str], in_mix: bool = False) -> list[InputFile]:
     """The shards of what lies somewhere, or else of a data set of the Hub that has that name."""
     path = _strip_scheme(arg)
     name = hub.named(path)
     is_of_hub = name is not None and urls.is_url(path)
-    shards = [] if is_of_hub else _find_at(arg, path, layout, told, in_mix)
+    shards = [] if is_of_hub else _find_at(arg, path, layout, warnings, in_mix)
     if shards or name is None or os.path.lexists(path):
         return shards
     if not is_of_hub and os.path.isdir(os.path.dirname(path)):
         return []  # a path of this machine
-    data_set = hub.downloaded(arg, name)
-    folder = data_set.folder
-    for source, place in data_set.places:
-        found = _find_at(place, place, layout, told, in_mix)
+    folder, places = hub.downloaded(arg, name)
+    for source, place in places:
+        found = _find_at(place, place, layout, warnings, in_mix)
         for shard in found:
             refuse_outside(shard.path, folder)
         shards += [dataclasses.replace(shard, source=source or shard.source) for shard in found]
-    if not data_set.places:
+    if not places:
         try:
-            shards = in_folder(folder, folder, layout, told, name.splits or None)
+            shards = in_folder(folder, folder, layout, warnings, name.splits or None)
         except SourceError as error:
             url = f"{hub.SCHEME}{name.repo}@{os.path.basename(folder)}"
             raise SourceError(str(error).replace(folder, url)) from None
     if not shards:
         raise SourceError(f"{arg} has no data file: known endings are {KNOWN}")
-    where = f"{name.repo} at {os.path.basename(folder)}"
-    told.taken_from.append(f"{where}: {len(shards):,} file(s) of the hub cache, {folder}")
     return shards
 
 
 def _find_at(
-    arg: str, path: str, layout: Layout, told: Told, in_mix: bool = False
+    arg: str, path: str, layout: Layout, warnings: list[str], in_mix: bool = False
 ) -> list[InputFile]:
     """The shards of a folder, a file, a part of one of these (``#``), or of all that match."""
     if storage.is_folder(path):
-        return in_folder(arg, path, layout, told)
+        return in_folder(arg, path, layout, warnings)
     file, hash_, names = path.rpartition("#")
     wanted = [name.strip() for name in names.split(",")] if hash_ else []
     if storage.is_file(path) or os.path.lexists(path):
         files, wanted = [path], []
     elif hash_ and storage.is_folder(file):
-        return in_folder(arg[: len(arg) - len(names) - 1], file, layout, told, wanted)
+        return in_folder(arg[: len(arg) - len(names) - 1], file, layout, warnings, wanted)
     elif hash_ and storage.is_file(file):
         files = [file]
     else:
@@ -164,54 +161,25 @@ def _find_at(
         elif in_mix:
             raise SourceError(f"{name} is a mix itself: name its data sets in the mix that has it")
         else:
-            shards += _of_data_sets(name, mixes.data_sets(name, mix, wanted), layout, told)
+            shards += _of_data_sets(name, mixes.data_sets(name, mix, wanted), layout, warnings)
     return shards
 
 
-_OPTIONS = {
-    "columns": "--column",
-    "tags": "--tag",
-    "delimiter": "--delimiter",
-    "pair": "--pair",
-    "ignore": "--ignore",
-}
-
-
-def _completed(own: Layout, options: Layout, where: str) -> Layout:
-    """The layout of a data set with what the options say of all data sets.
-
-    Args:
-        options: of the command line; its media root and ratio are not part of this.
-
-    Raises:
-        OptionError: both say something of columns, of tags, of the delimiter or of pairs.
-    """
-    stated = {}
-    for name, option in _OPTIONS.items():
-        given = getattr(options, name)
-        if not given:
-            continue
-        if getattr(own, name):
-            raise OptionError(
-                f"{where} states {name} of its own, and {option} states them too: leave one out"
-            )
-        stated[name] = given
-    return replace(own, **stated)
-
-
 def _of_data_sets(
-    path: str, given: Sequence[DataSet], layout: Layout, told: Told
+    path: str, given: Sequence[DataSet], layout: Layout, warnings: list[str]
 ) -> list[InputFile]:
     """The shards of data sets, in order.
 
     Args:
         path: of the mix that names them, for errors.
+        layout: holds for what a data set does not state itself.
     """
     shards = []
     for data_set in given:
-        own = _completed(data_set.layout, layout, f"{path}, data set {data_set.name!r}")
+        own, names = data_set.layout, ("columns", "tags", "delimiter", "pair", "ignore")
+        own = replace(own, **{n: getattr(layout, n) for n in names if not getattr(own, n)})
         for location in data_set.locations:
-            found = _find(location, own, told, in_mix=True)
+            found = _find(location, own, warnings, in_mix=True)
             if not found:
                 raise SourceError(f"{path}: {location} is not there, or has no data file in it")
             shards += [dataclasses.replace(shard, source=data_set.name) for shard in found]

@@ -27,7 +27,7 @@ from packidx.records.sources import energon
 
 _SHARD_NUMBER = re.compile(r"(^|[-_.])(\d+[-_]of[-_]\d+|0\d+|\d{5,})$")  # no year, no version
 _STATE = "state.json"  # in every folder of a data set that `datasets` saved
-_SPLITS = "dataset_dict.json"  # in a folder of several
+_SPLITS = "dataset_dict.json"  # in a folder of several, which lists their names
 _DATA = (
     *(*SUFFIXES, ".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".rar"),
     *(".tgz", ".tzst", ".txz", ".tbz2", ".tbz"),
@@ -44,16 +44,6 @@ _SPLIT = re.compile(
 """Words of a path by which `datasets` tells splits apart (``SPLIT_KEYWORDS`` of its data_files)."""
 
 
-class Told:
-    """Messages about sources besides their files."""
-
-    def __init__(self) -> None:
-        self.taken_from: list[str] = []
-        """Revision and place of each data set of the Hub."""
-        self.warnings: list[str] = []
-        """Files that look like data and are not read: a sentence for each folder and reason."""
-
-
 class _File(NamedTuple):
     """A data file of a folder."""
 
@@ -64,40 +54,44 @@ class _File(NamedTuple):
     source: str
     is_listed: bool = False
     """True for a tar that Energon's description lists."""
-    split: str = ""
-    """The split that it is of, where `datasets` saved it as one of several."""
 
 
 def in_folder(
-    arg: str, path: str, layout: Layout, told: Told, splits: Sequence[str] | None = None
+    arg: str,
+    path: str,
+    layout: Layout,
+    warnings: list[str],
+    splits: Sequence[str] | None = None,
 ) -> list[InputFile]:
-    """The data files of a folder, of its train split where a description in it lists splits.
+    """The data files of a folder; of one that Energon has prepared, those of its train split.
 
     Args:
-        told: gets a warning of what is not read.
-        splits: the splits to take; None takes `energon.TRAIN`, and what is of none.
+        warnings: gets a warning of files that look like data and are not read.
+        splits: of Energon's, in place of `energon.TRAIN`.
 
     Raises:
         SourceError: there is no such split, a description in it cannot be understood, `datasets`
             would put its files into different splits, or all files are of forms that are not read.
     """
     beside: list[tuple[str, str]] = []
-    found = list(_files_below(path, splits, beside))
-    _refuse_several_splits(arg, [each.name for each in found if not (each.split or each.is_listed)])
+    found = sorted(_files_below(path, splits, beside))
+    if splits and not any(file.is_listed for file in found):
+        raise SourceError(f"{arg} has no split {splits[0]!r}: name its files, or a folder in it")
+    _refuse_several_splits(arg, [file.name for file in found if not file.is_listed])
     files: list[InputFile] = []
-    for file in _of_splits(arg, found, splits):
+    for file in found:
         inner = os.path.join(path, file.name)
         if inner.endswith(JSON) and kind_of(inner) is None:
             continue  # a mix or a configuration beside the data
         uri = os.path.join(arg, file.name)
         files.append(InputFile(uri, inner, file.source, required_kind(uri, inner), layout))
-    warnings = [
+    unread = [
         _unread(arg, reason, [name for why, name in beside if why == reason])
         for reason in dict.fromkeys(why for why, _ in beside)
     ]
-    if warnings and not files:
-        raise SourceError(warnings[0])
-    told.warnings += [text for text in warnings if text not in told.warnings]
+    if unread and not files:
+        raise SourceError(unread[0])
+    warnings += [text for text in unread if text not in warnings]
     return files
 
 
@@ -107,56 +101,36 @@ def _unread(folder: str, why: str, names: Sequence[str]) -> str:
     return f"{len(names):,} file(s) of {folder} not read, {why}: {files}"
 
 
-def _of_splits(arg: str, files: list[_File], wanted: Sequence[str] | None) -> list[_File]:
-    """The files of the splits that are wanted."""
-    there = {file.split for file in files if not file.is_listed}
-    taken = {energon.TRAIN, ""} if wanted is None else {*wanted}
-    if there and not (wanted is None and there == {""}):
-        if absent := taken - there - {""}:
-            known = ", ".join(sorted(there - {""})) or "none"
-            raise SourceError(
-                f"{arg} has no split {min(absent)!r}, there are: {known}; name one, FOLDER#SPLIT"
-            )
-        files = [file for file in files if file.split in taken or file.is_listed]
-    return sorted(files)
-
-
 def _files_below(
     folder: str, splits: Sequence[str] | None, beside: list[tuple[str, str]]
 ) -> Iterator[_File]:
     """Every data file; `beside` gets why others that look like data are not read."""
     top = os.path.basename(urls.absolute(folder)) or "data"
-    of_dictionary: dict[str, str] = {}
     for here, folders, files in walked(folder, beside):
         below = _below(here, folder)
         if _is_output(here, folders, files):
             folders.clear()
-            continue
-        if energon.FOLDER in folders:
+        elif energon.FOLDER in folders:
             folders.clear()
             for place, split in enumerate((splits if not below else None) or (None,)):
                 for file in _prepared(here, below, split, below or top, beside):
                     yield file._replace(order=os.path.join(below, f"{place:03d}-{file.order}"))
-            continue
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        split = of_dictionary.get(below, "")
-        if _STATE in files:
+        elif _STATE in files:
             folders.clear()
             for name in _saved_files(here):
                 refuse_outside(os.path.join(here, name), folder)
                 path = os.path.join(below, name)
-                yield _File(path, path, below or top, split=split)
-            continue
-        if _SPLITS in files:
-            of_dictionary = {os.path.join(below, name): name for name in folders}
-        for name in files:
-            path = os.path.join(below, name)
-            if name.startswith(".") or name == _SPLITS:
-                continue
-            if name.endswith(SUFFIXES):
-                yield _File(path, path, source_name(path, top), split=split)
-            elif name.lower().endswith(_DATA):  # .JSONL is not read either
-                beside.append((_FORM, path))
+                yield _File(path, path, below or top)
+        else:
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for name in files:
+                path = os.path.join(below, name)
+                if name.startswith(".") or name == _SPLITS:
+                    continue
+                if name.endswith(SUFFIXES):
+                    yield _File(path, path, source_name(path, top))
+                elif name.lower().endswith(_DATA):  # .JSONL is not read either
+                    beside.append((_FORM, path))
 
 
 def _is_output(folder: str, folders: Sequence[str], files: Sequence[str]) -> bool:

@@ -44,16 +44,6 @@ class Name:
     """A path or glob in it, of an URL."""
 
 
-@dataclass(frozen=True)
-class Downloaded:
-    """A data set on this machine."""
-
-    folder: str
-    """Of one commit, which is its last name."""
-    places: list[tuple[str, str]]
-    """Of its splits, (name of a source, path or glob); none where the folder tells them."""
-
-
 def named(arg: str) -> Name | None:
     """The data set of the Hub that `arg` may be the name of; None where it is no such name."""
     match = _NAME.fullmatch(arg)
@@ -65,19 +55,22 @@ def named(arg: str) -> Name | None:
     return Name(repo, revision and urllib.parse.unquote(revision), config, wanted, below)
 
 
-def downloaded(arg: str, name: Name) -> Downloaded:
+def downloaded(arg: str, name: Name) -> tuple[str, list[tuple[str, str]]]:
     """Get what is named into the hub cache: files of splits that the README lists, or all of it.
+
+    Returns:
+        The folder of one commit, which is its last name; and of the splits that the README lists
+        (name of a source, path or glob).
 
     Raises:
         SourceError: it cannot be had, has no such config or split, or its README states more than
             which files these are.
     """
-    folder = _snapshot(arg, name, _CARDS if name.below is None else _patterns([name.below]))
+    folder = _snapshot(arg, name, _CARDS if name.below is None else [name.below])
     name = replace(name, revision=os.path.basename(folder))  # wherever a branch goes meanwhile
-    top = name.repo.rpartition("/")[2] + (f"/{name.config}" if name.config else "")
-    if name.below is not None:
-        places = [("", name.below)]
-    else:
+    places = [("", name.below or "")]
+    if name.below is None:
+        top = name.repo.rpartition("/")[2] + (f"/{name.config}" if name.config else "")
         splits = _splits_of_card(arg, folder, name.config)
         wanted = name.splits or ("train",)
         if splits and (absent := [split for split in wanted if split not in splits]):
@@ -88,30 +81,25 @@ def downloaded(arg: str, name: Name) -> Downloaded:
             for split in wanted
             for path in splits.get(split, ())
         ]
-        paths = [path for _, path in places]
-        folder = _snapshot(arg, name, _patterns(paths) if paths else None)
+        folder = _snapshot(arg, name, [path for _, path in places] or None)
     places = [(source, urls.join(folder, path)) for source, path in places]
     files = [file for _, path in places for file in storage.glob(path)]
     if places and not (files and all(file.endswith(_WITH_MEDIA) for file in files)):
         _snapshot(arg, name, None)  # with the media that a text may name
-    return Downloaded(folder, places)
+    return folder, places
 
 
-def _patterns(paths: Sequence[str]) -> list[str]:
-    return [pattern for path in paths for pattern in (path, f"{path.rstrip('/')}/*")]
-
-
-def _snapshot(arg: str, name: Name, patterns: Sequence[str] | None) -> str:
-    """The hub cache's folder of a data set, with all files that match."""
+def _snapshot(arg: str, name: Name, paths: Sequence[str] | None) -> str:
+    """The hub cache's folder of a data set, with the files, globs and folders at `paths`."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    wanted = None if patterns is None else [*patterns]
+    patterns = [each for path in paths or () for each in (path, f"{path.rstrip('/')}/*")]
     try:
         return snapshot_download(
-            name.repo, repo_type="dataset", revision=name.revision, allow_patterns=wanted
+            name.repo, repo_type="dataset", revision=name.revision, allow_patterns=patterns or None
         )
     except Exception as error:  # of its HTTP library, which changes with its version
         here = "" if urls.is_url(arg) else "no such file or folder is here, and "

@@ -111,25 +111,20 @@ def test_a_saved_data_set(tmp_path: Path, data: datasets.Dataset) -> None:
     assert named == "mine"
 
 
-def test_of_a_saved_dictionary_the_train_split_is_taken(
-    tmp_path: Path, data: datasets.Dataset
-) -> None:
+def test_splits_of_a_saved_dictionary_are_folders(tmp_path: Path, data: datasets.Dataset) -> None:
     split = datasets.DatasetDict(
         {"train": data.select(range(40)), "test": data.select(range(40, 50))}
     )
     split.save_to_disk(tmp_path / "chats")
-    (train,) = find_shards([str(tmp_path / "chats")])
-    test, both = find_shards([f"{tmp_path / 'chats'}#test, train"])
-    assert [train.source, test.source, both.path] == ["train", "test", train.path]
-    check(rows_of(train))
+    with pytest.raises(SourceError, match=f"several splits.*train: {tmp_path}/chats/train"):
+        find_shards([str(tmp_path / "chats")])
+    (test,) = find_shards([str(tmp_path / "chats" / "test")])
+    assert test.source == "test"
     check(rows_of(test), 40)
-    (only,) = find_shards([str(tmp_path / "chats" / "train")])
-    assert only.source == "train"
     meta = {"taken": {"file_name": "chats", "split": "test"}}
     (tmp_path / "meta.json").write_text(json.dumps(meta))
     (taken,) = find_shards([str(tmp_path / "meta.json")])
-    assert taken.source == "taken"
-    assert "/test/" in taken.path
+    assert (taken.source, taken.path) == ("taken", test.path)
 
 
 def test_a_selection_is_written_out(tmp_path: Path, data: datasets.Dataset) -> None:

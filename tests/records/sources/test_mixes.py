@@ -12,7 +12,7 @@ import pytest
 import yaml
 from record_files import chats, write
 
-from packidx.errors import OptionError, SourceError
+from packidx.errors import SourceError
 from packidx.format.manifest import Layout
 from packidx.records.dialects.parse import parse
 from packidx.records.shards import InputFile, read_records, scan
@@ -243,7 +243,6 @@ def test_a_folder_is_searched_for_data_and_not_for_mixes(folder: Path) -> None:
 
 
 def test_what_the_options_state_is_for_what_a_mix_does_not(folder: Path) -> None:
-    layout = Layout({"messages": "chat"}, delimiter=";")
     own = {"file_name": "b/data.jsonl", "tags": {"user_tag": "U"}, "media_dir": "media"}
     path = mix(folder / "meta.json", {"own": own, "none": {"file_name": "a/data.json"}})
     shards = find_shards([f"{path}#none", "mix/a/data.jsonl"], Layout({"messages": "chat"}))
@@ -251,12 +250,5 @@ def test_what_the_options_state_is_for_what_a_mix_does_not(folder: Path) -> None
     (first,) = find_shards([f"{path}#own"], Layout({"messages": "chat"}))
     assert (first.layout.columns, first.layout.tags) == ({"messages": "chat"}, {"user_tag": "U"})
     assert Path(str(first.layout.media_root)).samefile(folder / "media")
-    with pytest.raises(OptionError) as caught:
-        find_shards([path], Layout(tags={"user_tag": "V"}))
-    words = "meta.json, data set 'own' states tags of its own, and --tag states them too"
-    assert words in str(caught.value)
-    (folder / "c.csv").write_text("prompt;response\na;b\n")
-    with pytest.raises(OptionError, match=r"'c' states delimiter of its own, and --delimiter"):
-        find_shards(
-            [mix(folder / "train.yaml", {"c": {"file_name": "c.csv", "delimiter": ";"}})], layout
-        )
+    (own, _) = find_shards([path], Layout(tags={"user_tag": "V"}))
+    assert own.layout.tags == {"user_tag": "U"}

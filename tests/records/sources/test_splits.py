@@ -61,20 +61,10 @@ def test_all_of_a_folder_of_one_split_is_read(tmp_path: Path, names: str) -> Non
     assert len(names_in(folder_of(tmp_path / "set", *given))) == len(given)
 
 
-def test_a_split_that_no_description_lists_is_an_error(tmp_path: Path) -> None:
+def test_a_split_of_a_folder_that_energon_has_not_prepared_is_an_error(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "set", "train.jsonl")
-    with pytest.raises(SourceError, match=r"no split 'train', there are: none"):
+    with pytest.raises(SourceError, match="no split 'train': name its files"):
         find_shards([f"{folder}#train"])
-
-
-def test_splits_of_a_dictionary_have_any_name(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "set", "train/a.jsonl", "holdout/b.jsonl", "test_sft/c.jsonl")
-    (tmp_path / "set" / "dataset_dict.json").write_text('{"splits": ["train", "holdout"]}')
-    assert names_in(folder) == ["a.jsonl"]
-    assert names_in(f"{folder}#holdout") == ["b.jsonl"]
-    assert sorted(names_in(f"{folder}#test_sft, train")) == ["a.jsonl", "c.jsonl"]
-    with pytest.raises(SourceError, match=r"no split 'dev', there are: holdout, test_sft, train;"):
-        find_shards([f"{folder}#dev"])
 
 
 def test_a_mix_is_one_by_its_name(tmp_path: Path) -> None:
