@@ -20,8 +20,9 @@ from packidx.estimate.tasks import PartPlan, plan_parts
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import DEFAULT, Layout
 from packidx.io.copies import StoredFile
+from packidx.records.containers.base import file_version
 from packidx.records.containers.tar import TORN
-from packidx.records.shards import InputFile, ScannedShard, is_unchanged, marks_of, ranges_of
+from packidx.records.shards import InputFile, ScannedShard, ranges_of
 from packidx.software import installed, software
 
 
@@ -83,7 +84,7 @@ class Earlier:
             return None
         if sum(part.num_records for part in ranges) != shard.rows:
             return None
-        if not is_unchanged(shard, marks_of(file.path)):
+        if (shard.bytes, shard.version) != file_version(file.path):
             return None
         return ScannedShard(structs.replace(shard, source=file.source), ranges)
 
@@ -130,7 +131,7 @@ def _stated(manifest: LengthsManifest) -> list[Any]:
         *(manifest.options, manifest.transform, manifest.software),
         manifest.encoder and structs.replace(manifest.encoder, compared=None),
         manifest.text_engine,
-        [structs.replace(shard, mtime=None, version=None) for shard in manifest.shards],
+        [structs.replace(shard, version=None) for shard in manifest.shards],
         [(each.name, each.media_root, each.remote_media, each.layout) for each in manifest.sources],
     ]
 

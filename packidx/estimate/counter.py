@@ -28,7 +28,6 @@ from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import record_key
 from packidx.records.media.opener import (
-    check_exists,
     check_reference,
     is_remote,
     media_info,
@@ -369,7 +368,7 @@ def _info(medium: Media, shard: ShardContext) -> MediaInfo | None:
     if shard.sized or (medium.kind == "image" and medium.tokens is None):
         return media_info(medium, shard.root)
     is_stated = medium.tokens is not None or None not in (medium.height, medium.width)
-    (check_reference if is_stated else check_exists)(medium, shard.root)
+    check_reference(medium, shard.root, exists=not is_stated)
     return None
 
 

@@ -208,7 +208,7 @@ def list_tasks(job: EstimateJob) -> Iterator[Task]:
         places = [urls.absolute(place) for place in (context.path, root.folder, *root.elsewhere)]
         content = [stated.container, stated.fingerprint, stated.rows]
         if not container(stated.container).hashes_all:
-            content += [stated.bytes, stated.mtime, stated.version]
+            content += [stated.bytes, stated.version]
         shared = digest(canonical_json([head, places, layout.to_json(), content]))
         for part in ranges:
             drawn = None if job.transform is None else first_id  # it draws by sample ids

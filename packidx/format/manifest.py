@@ -113,8 +113,8 @@ class Shard(JsonObject, frozen=True, kw_only=True):
     fingerprint: Sha256
     source: str
     container: Container = "jsonl"
-    mtime: Integer | None = None
     version: str | None = None
+    """Time of change in nanoseconds; in a store, what the store has for a version."""
     ranges: tuple[tuple[Count, ...], ...] | None = None
     """What tasks read: start, end, first row, records and perhaps bytes of each."""
 

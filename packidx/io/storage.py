@@ -38,7 +38,7 @@ class Stat(NamedTuple):
 
     nbytes: int
     version: str
-    """Another one whenever the content is: an ETag where there is one."""
+    """Another one whenever the content is: an ETag where there is one, a file's time of change."""
 
 
 def overlapped(call: Callable[[S], T], items: Iterable[S], threads: int = THREADS) -> list[T]:
@@ -57,7 +57,7 @@ def stat(path: str) -> Stat:
     """Return it for a file; an OSError where there is none."""
     if not is_url(path):
         status = os.stat(path)
-        return Stat(status.st_size, f"{status.st_mtime_ns} {status.st_ino}")
+        return Stat(status.st_size, str(status.st_mtime_ns))
     info = call_store(path, "info")
     if info.get("type") == "directory":
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packidx.errors import BadRecord, SourceError
 from packidx.format.manifest import DEFAULT, Layout, Shard
-from packidx.io import cache, storage, urls
+from packidx.io import storage, urls
 from packidx.io.storage import reading
 from packidx.records.containers.base import (
     TASK_BYTES,
@@ -213,49 +213,31 @@ def _marked(one: ScannedShard, other: ScannedShard) -> tuple[ScannedShard, Scann
     )
 
 
-def marks_of(path: str, stat: Callable[[str], storage.Stat] = cache.remembered_stat) -> Any:
-    """Return the members of a `Shard` by which an unchanged file is known without reading it: its
-    size, and its time of change or its version in a store.
-
-    Raises:
-        SourceError: there is no such file.
-    """
-    with reading(path):
-        if urls.is_url(path):
-            found = stat(path)
-            return {"bytes": found.nbytes, "version": found.version}
-        status = os.stat(path)
-    return {"bytes": status.st_size, "mtime": status.st_mtime_ns}
-
-
-def is_unchanged(shard: Shard, marks: Mapping[str, Any]) -> bool:
-    """Return True if a file with these marks is the one that was counted as `shard`."""
-    return all(getattr(shard, name) == value for name, value in marks.items())
-
-
 def check_unchanged(path: str, shard: Shard) -> None:
     """Raise a SourceError if a file was written to, replaced or removed while it was counted."""
-    now = marks_of(path, storage.stat)
-    if not is_unchanged(shard, now):
+    with reading(path):
+        now = storage.stat(path)
+    if (now.nbytes, now.version) != (shard.bytes, shard.version):
         raise SourceError(
-            f"{path} changed while it was counted ({shard.bytes} bytes before and {now['bytes']} "
+            f"{path} changed while it was counted ({shard.bytes} bytes before and {now.nbytes} "
             "now); start again"
         )
 
 
 def _scanned(file: InputFile) -> ScannedShard:
-    marks = marks_of(file.path)  # before, so that a change while it is read is seen later
+    nbytes, version = file_version(file.path)  # before, so that a change while it is read is seen
     found = scan(file.path, file.container, file.layout)
-    stated = marks | {
-        "uri": file.uri,
-        "bytes": found.nbytes,
-        "rows": found.num_records,
-        "fingerprint": found.sha256,
-        "source": file.source,
-        "container": file.container,
-        "ranges": tuple(map(stored_range, found.ranges)),
-    }
-    return ScannedShard(Shard(**stated), found.ranges, found.edges)
+    shard = Shard(
+        uri=file.uri,
+        bytes=nbytes,
+        rows=found.num_records,
+        fingerprint=found.sha256,
+        source=file.source,
+        container=file.container,  # type: ignore[arg-type]  # a kind of the registry's
+        version=version,
+        ranges=tuple(map(stored_range, found.ranges)),
+    )
+    return ScannedShard(shard, found.ranges, found.edges)
 
 
 def stored_range(part: RecordRange) -> tuple[int, ...]:

@@ -105,7 +105,7 @@ def without_times(folder: Path) -> dict[str, Any]:
     files: dict[str, Any] = contents(folder)
     manifest = json.loads(files["manifest.json"])
     for shard in manifest["shards"]:
-        del shard["mtime"]
+        del shard["version"]
     return files | {"manifest.json": manifest | {"digest": ""}}
 
 

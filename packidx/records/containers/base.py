@@ -148,8 +148,6 @@ def attempted(make: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str,
         return make(*arguments)
     except BadRecord as error:
         return error.with_traceback(None)
-    except (MemoryError, RecursionError) as error:
-        return BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
 
 
 def broken(path: str, what: str, error: object) -> SourceError:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.media.images import Source, is_cut_riff, label_of, open_file
+from packidx.records.media.images import Source, label_of
 from packidx.records.media.video import local, opened
 
 Samples = NDArray[np.float32]
@@ -122,20 +122,13 @@ def _info(num_samples: int, rate: int, label: str) -> MediaInfo:
 def _stated_by_header(source: Source, label: str) -> MediaInfo | None:
     """Return what the header of a WAV or a FLAC counts; None of any other file, or where it does
     not."""
-    file, nbytes = open_file(source, label)
-    with file:
-        head = file.read(12)
-    is_wave = head[:4] == b"RIFF" and head[8:] == b"WAVE"
-    if not is_wave and head[:4] != b"fLaC":
-        return None
-    if is_wave and head[4:8] != _UNKNOWN_SIZE and is_cut_riff(head, nbytes):
-        raise BadRecord("broken_media", f"{label} is truncated: restore the file")
     with opened(source, label, "audio") as (container, stream):
         rate, num_samples = int(stream.rate), int(stream.duration or 0)
+        is_pcm = container.format.name == "wav" and stream.codec_context.name.startswith("pcm_")
         is_counted = stream.time_base == Fraction(1, rate or 1) and num_samples > 0
-        if container.format.name == "wav" and not stream.codec_context.name.startswith("pcm_"):
+        if not is_counted or not (is_pcm or container.format.name == "flac"):
             return None
-    return _info(num_samples, rate, label) if is_counted else None
+    return _info(num_samples, rate, label)
 
 
 # -- samples ---------------------------------------------------------------------------------------

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
@@ -108,33 +107,22 @@ def frames_in(ref: Any, root: MediaRoot) -> list[str] | None:
     return [urls.join(ref, name) for name in names]
 
 
-def _files_of(media: Media, root: MediaRoot) -> Sequence[Any]:
-    """Return what a medium was given as, in place of a folder its frames."""
-    frames = frames_in(media.ref, root) if media.kind == "video" else None
-    return refs_of(media) if frames is None else frames
+def check_reference(media: Media, root: MediaRoot, *, exists: bool = False) -> None:
+    """Refuse a reference that the reader will refuse, without looking into the file.
 
-
-def check_exists(media: Media, root: MediaRoot) -> None:
-    """Refuse a medium whose file is not there, without looking into it.
+    Args:
+        exists: refuse one whose file is not there, too.
 
     Raises:
-        BadRecord: ``missing_media``, or as `resolve`.
+        BadRecord: as `resolve`; ``missing_media``.
     """
-    for ref in _files_of(media, root):
-        located = resolve(ref, root) if isinstance(ref, str) else None
-        if isinstance(located, str) and not _exists(located):
+    frames = frames_in(media.ref, root) if exists and media.kind == "video" else None
+    for ref in refs_of(media) if frames is None else frames:
+        if not isinstance(ref, str) or (media.kind == "image" and ref.startswith("data:")):
+            continue
+        located = resolve(ref, root)
+        if exists and isinstance(located, str) and not _exists(located):
             raise BadRecord("missing_media", f"{shortened(ref)!r} does not exist")
-
-
-def check_reference(media: Media, root: MediaRoot) -> None:
-    """Refuse a reference that the reader will refuse, without looking at the file.
-
-    Raises:
-        BadRecord: as `resolve`.
-    """
-    for ref in refs_of(media):
-        if isinstance(ref, str) and not (media.kind == "image" and ref.startswith("data:")):
-            resolve(ref, root)
 
 
 def forget_media() -> None:
@@ -230,7 +218,7 @@ class MediaOpener:
         """A reference through `moved`, if it is an absolute one."""
         if not isinstance(ref, str):
             return ref
-        path = urllib.parse.unquote(ref[7:]) if ref.startswith("file:///") else ref
+        path = urls.local_path(ref)
         return self._moved(path) if os.path.isabs(path) or urls.is_url(path) else ref
 
 

@@ -188,18 +188,12 @@ def _of_data_sets(
 
 def _check(shard: InputFile) -> None:
     try:
-        shard.uri.encode()
         if urls.is_url(shard.path):
             cache.remembered_stat(shard.path)  # it is there
-            mode = stat.S_IFREG
-        else:
-            mode = os.stat(shard.path).st_mode
-    except UnicodeEncodeError:
-        raise SourceError(f"the name of {shard.uri!r} is not UTF-8: rename the file") from None
+        elif not stat.S_ISREG(os.stat(shard.path).st_mode):
+            raise SourceError(f"{shard.uri} is not a regular file: write its records to one")
     except OSError as error:
         raise unreadable(shard.uri, error) from None
-    if not stat.S_ISREG(mode):
-        raise SourceError(f"{shard.uri} is not a regular file: write its records to one")
     container(shard.container, shard.layout.delimiter)
 
 

@@ -220,14 +220,14 @@ def _saved_files(folder: str) -> list[str]:
     try:
         state = json.loads(storage.read(path))
         names = [os.fspath(entry["filename"]) for entry in state["_data_files"]]
+        if state.get("_indices_data_files"):
+            raise SourceError(f"{folder} is a selection: run flatten_indices() and save it again")
     except OSError as error:
         raise unreadable(path, error) from None
     except (ValueError, KeyError, TypeError):
         raise SourceError(
             f"{path} is not what `datasets` writes: save the data set again"
         ) from None
-    if state.get("_indices_data_files"):
-        raise SourceError(f"{folder} holds a selection: run flatten_indices() and save it again")
     for name in names:
         if os.path.basename(name) != name:
             raise SourceError(f"{path} lists {name!r}, which is not a file of its folder")

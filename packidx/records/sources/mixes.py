@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import orjson
@@ -23,7 +23,6 @@ from packidx.io.storage import reading
 from packidx.records.sources import hub
 
 HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
-_PREFERENCES = ("chosen", "rejected", "kto_tag")
 _ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
 _NAMED = re.compile(r"(.*[-_.])?(mix|meta|dataset_info)\d*([-_.].*)?\.json|.*\.ya?ml", re.DOTALL)
 _MAX_BYTES = 16 << 20
@@ -51,9 +50,8 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     delimiter: str | None = None
     pair: str | None = None
     split: str | None = None
-    formatting: str | None = None
+    formatting: Literal["alpaca", "sharegpt", "openai"] | None = None
     ranking: bool = False
-    num_samples: int | None = None
     subset: Any = None
     folder: Any = None
     hf_hub_url: Any = None
@@ -91,6 +89,8 @@ def mix_in_file(path: str) -> Any:
         except ValueError:  # lines, or cut
             return None
     try:
+        if len(data) > _MAX_BYTES:
+            raise ValueError(f"it has over {_MAX_BYTES >> 20} MiB: data does not belong in YAML")
         value = load_document(name, data)
     except ValueError as error:
         raise SourceError(f"{path} is no valid mix: {error}") from None
@@ -166,16 +166,6 @@ def _refuse_others(path: str, entry: _Entry, stated: Mapping[str, Any]) -> None:
         if key == "hf_hub_url":
             wrong += f", or give 'hf://datasets/{stated[key]}' as file_name"
         raise OptionError(f"{wrong}, or name the data sets to take, {path}#NAME,NAME")
-    for key in _PREFERENCES:
-        if key in entry.columns and (key == "kto_tag" or entry.pair is None):
-            cure = "leave it out" if key == "kto_tag" else 'give "pair", too: "chosen", say'
-            raise OptionError(f"{key} is for preference data: {cure}")
-    if entry.ranking and entry.pair is None:
-        raise OptionError('ranking is for preference data: give "pair", too: "chosen", say')
-    if entry.num_samples:
-        raise OptionError("num_samples is not supported: give a sample_ratio")
-    if entry.formatting not in (None, "alpaca", "sharegpt", "openai"):
-        raise OptionError(f"formatting is {entry.formatting!r}, not alpaca, sharegpt or openai")
 
 
 def _place(folder: str, given: str, split: str | None) -> str:

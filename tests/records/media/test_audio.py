@@ -68,14 +68,11 @@ def corrupted(data: bytes, at: int, new: bytes) -> bytes:
 
 
 def test_what_is_broken_is_named(tmp_path: Path) -> None:
-    wav = write_sound(tmp_path / "a.wav", samples=4000).read_bytes()
     clip = write_clip(tmp_path / "silent.mp4", frames=3).read_bytes()
     for data, words in [
         (b"", "empty"),
         (b"nothing at all, and certainly no sound", "cannot be read as audio"),
-        (wav[:-100], "truncated: restore"),
         (clip, "no audio stream"),
-        (wav[:100], "truncated"),
     ]:
         with pytest.raises(BadRecord, match=words) as caught:
             audio_info(data)

@@ -164,10 +164,9 @@ BAD: list[tuple[str, Any, str]] = [
         "Expected `float`, got `str` - at `sample_ratio`",
     ),
     ("x.mix.json", {"d": {"file_name": "a", "media_dir": 5}}, "got `int` - at `media_dir`"),
-    ("x.mix.json", {"d": {"file_name": "a", "ranking": True}}, "preference data"),
-    ("x.mix.json", {"d": {"file_name": "a", "columns": {"chosen": "x"}}}, "preference data"),
-    ("x.mix.json", {"d": {"file_name": "a", "num_samples": 5}}, "give a sample_ratio"),
-    ("x.mix.json", {"d": {"file_name": "a", "formatting": "xml"}}, "formatting is 'xml'"),
+    ("x.mix.json", {"d": {"file_name": "a", "columns": {"kto_tag": "x"}}}, "no column 'kto_tag'"),
+    ("x.mix.json", {"d": {"file_name": "a", "num_samples": 5}}, "unknown field `num_samples`"),
+    ("x.mix.json", {"d": {"file_name": "a", "formatting": "xml"}}, "Invalid enum value 'xml'"),
     ("x.mix.json", {"d": {"file_name": "nowhere://b/x.jsonl"}}, "Protocol not known"),
 ]
 
