@@ -31,7 +31,7 @@ from packidx.records.media.references import (
 from packidx.records.media.video import Video, frames_info, with_stated
 
 Moved = Callable[[str], str]
-"""(source, how errors name it) → an image, as `open_image`."""
+"""Absolute path or URL when it was counted → where it is now."""
 
 _REPLACED_KEYS = frozenset(REFERENCE_KEYS) - LIST_KEYS.keys()
 _NUMBER = re.compile(r"\d{1,18}")
