@@ -157,7 +157,7 @@ class SampleReader:
                 return None
 
         with contextlib.suppress(PackidxError):
-            for shard in {sample.shard or 0 for sample in waiting}:
+            for shard in {samples[number].shard or 0 for number in waiting}:
                 self._fetcher.shard(shard)  # once, and not in each thread
         with warnings.catch_warnings():
             # Filters belong to all threads: each would take away and bring back the others'.
