@@ -259,12 +259,11 @@ def _planners(workers: str | None) -> dict[str, Any]:
 def _configured(path: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return options from the file at `path` where none are given."""
     from packidx.plan.config import read_config
-    from packidx.plan.resolved import changed
 
     options, notes = read_config(path)
     for note in notes:
         say(f"note: {note}", err=True)
-    return changed(options, given)
+    return {**options, **given}
 
 
 def _earlier(output: str | None, resume: str | None) -> dict[str, Any]:

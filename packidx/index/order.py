@@ -15,16 +15,18 @@ step is position S·G + m·W + r. The positions after the last whole step are le
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, SupportsIndex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, SupportsIndex
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from packidx.arrays import Int64s, Uint64s
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.format.index import IndexManifest
+from packidx.format.manifest import Count, JsonObject, Positive, written
 from packidx.hashing import derive_key, splitmix64, splitmix64s
 from packidx.permutation import permute
 
@@ -264,7 +266,6 @@ class Dealing:
         return step, place // world_size
 
 
-STATE_VERSION = 1
 SEEDS = 1 << 63  # seeds and epochs are below
 
 
@@ -293,16 +294,19 @@ def whole_number(name: str, value: SupportsIndex, least: int = 0) -> int:
     return number
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """A `PackSampler.state_dict()`: what training has consumed of an epoch."""
+class State(JsonObject, frozen=True, kw_only=True):
+    """A `PackSampler.state_dict()`: what training has consumed of an epoch.
 
+    Attributes:
+        position: packs consumed in this epoch, over all ranks.
+    """
+
+    version: Literal[1] = written(1)
     snapshot_id: str
-    seed: int
-    epoch: int
-    global_batch: int
-    position: int
-    """Packs consumed in this epoch, over all ranks."""
+    seed: Count
+    epoch: Count
+    global_batch: Positive
+    position: Count
 
     @classmethod
     def read(cls, state: Any) -> State:
@@ -311,29 +315,10 @@ class State:
         Raises:
             FormatError: it is not a state of this version.
         """
-        if not isinstance(state, Mapping):
-            raise FormatError(
-                f"sampler state is {type(state).__name__}, not what state_dict() gave"
-            )
-        names = [field.name for field in fields(cls)]
-        missing = sorted({"version", *names} - state.keys())
-        if missing:
-            raise FormatError(f"sampler state lacks {', '.join(missing)}; is it a PackSampler's?")
-        if state["version"] != STATE_VERSION:
-            raise FormatError(
-                f"sampler state has version {state['version']}; this packidx knows {STATE_VERSION}"
-            )
-        for name in names[1:]:
-            value, least = state[name], int(name == "global_batch")
-            if type(value) is not int or not least <= value < SEEDS:
-                raise FormatError(
-                    f"sampler state has {name} {value!r}, no whole number from {least}"
-                )
-        return cls(**{name: state[name] for name in names})
-
-    def to_json(self) -> dict[str, Any]:
-        """The inverse of `read`."""
-        return {"version": STATE_VERSION, **asdict(self)}
+        try:
+            return msgspec.convert(state, cls)
+        except msgspec.ValidationError as error:
+            raise FormatError(f"this is not the state of a PackSampler: {error}") from None
 
     def check_position(self, num_packs: int) -> None:
         """Refuse a position behind the last whole step of an epoch of `num_packs` packs.

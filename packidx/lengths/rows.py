@@ -69,23 +69,6 @@ class LengthsRows:
                 "make them unique"
             )
 
-    def check_media(self, usable: Bools) -> None:
-        """Raise a FormatError if a medium of a usable row does not lie within its sample."""
-        media = self._stated_media()
-        if media is None:
-            return
-        row, at, tokens = media
-        length = self.length[row]
-        bad = (at < 0) | (tokens < 0) | (at >= length) | (at + tokens > length)
-        wrong = np.flatnonzero(bad & usable[row])
-        if len(wrong):
-            first = wrong[0]
-            size = f" of {tokens[first]}" if tokens[first] else ""
-            raise FormatError(
-                f"{self.uri}: sample {self.sample_id[row[first]]} has {length[first]} tokens and a "
-                f"medium{size} from token {at[first]} ({len(wrong)} such media): correct `media`"
-            )
-
     def may_hold_media(self, rows: Int64s) -> Bools:
         """bool [n]: True unless each of `rows` is known to hold no medium.
 
@@ -117,25 +100,6 @@ class LengthsRows:
         if rows is not None:
             column = column.gather(pl.Series(rows.astype(np.uint32, copy=False)))
         return column.to_arrow(compat_level=pl.CompatLevel.newest())
-
-    def _stated_media(self) -> tuple[Int64s, Int64s, Int64s] | None:
-        """Return row, first token and tokens (0 if unknown) of all media whose first token is
-        stated."""
-        lists = self.lists("media")
-        if lists is None:
-            return None
-        values = lists.flatten()  # of null lists, none
-        stated = values.field("at")
-        sizes = lists.value_lengths().fill_null(0).to_numpy()
-        row = np.repeat(np.arange(self.num_rows), sizes)
-        at, tokens = (
-            column.cast(pa.int64()).fill_null(0).to_numpy()
-            for column in (stated, values.field("tokens"))
-        )
-        if stated.null_count:
-            is_stated = stated.is_valid().to_numpy(zero_copy_only=False)
-            row, at, tokens = row[is_stated], at[is_stated], tokens[is_stated]
-        return row, at, tokens
 
     def is_ok(self) -> Bools:
         """bool [n]: the row was not rejected."""

@@ -16,7 +16,7 @@ from packidx.lengths.table import read_lengths
 from packidx.plan.job import prepare
 from packidx.plan.make import Progress, make_plan, try_plan
 from packidx.plan.options import PlanOptions, mix_of
-from packidx.plan.resolved import changed, inherited, merged
+from packidx.plan.resolved import inherited
 from packidx.run import open_workers
 
 
@@ -96,8 +96,9 @@ def plan_packs(
         before = inherited(earlier.snapshot.options)
         mix = changes.get("mix", ())
         if not any(weight.endswith("%") for weight in mix):  # those that are not named stay, too
-            changes["mix"] = merged(before["mix"], mix)
-        asked = PlanOptions(**changed(before, changes))
+            named = {weight.rpartition("=")[0]: weight for weight in (*before["mix"], *mix)}
+            changes["mix"] = tuple(named.values())
+        asked = PlanOptions(**{**before, **changes})
     else:
         asked = PlanOptions(**changes)
     output = urls.local_path(str(output))

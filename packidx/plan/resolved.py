@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -21,9 +20,6 @@ DEFAULT_MARGINS = {
     "precomputed": Fraction(2, 100),
     "heuristic": Fraction(1, 10),
 }
-
-# Options of which a plan takes one.
-_RIVALS = ({"holdout", "holdout_only"},)
 
 
 def with_defaults(asked: PlanOptions, weakest_method: str) -> Options:
@@ -87,16 +83,3 @@ def unusual(options: Options) -> dict[str, Any]:
         for name, value in values.items()
         if name == "capacity" or value not in (DEFAULTS[name], None, ())
     }
-
-
-def changed(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`options` under `changes`, which win, also over other ways to say the same."""
-    said = {name for name, value in changes.items() if value is not None}
-    ousted = {name for rivals in _RIVALS if rivals & said for name in rivals}
-    return {name: value for name, value in options.items() if name not in ousted} | dict(changes)
-
-
-def merged(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
-    """Weights of two mixes, ``'source=weight'``; the second one's hold where both have one."""
-    named = {weight.rpartition("=")[0]: weight for weight in (*before, *after)}
-    return tuple(named.values())

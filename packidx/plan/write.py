@@ -61,7 +61,7 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
         num_samples=plan.num_samples,
         num_pieces=num_pieces,
         num_tokens=num_tokens,
-        num_tokens_cut=int(items.left_out[1].sum()),
+        num_tokens_cut=items.num_cut,
         num_dropped=dropped.num_rows,
         num_tokens_dropped=int(lengths.clip(0).sum()),
         num_tokens_eligible=items.num_eligible,

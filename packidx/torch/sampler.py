@@ -139,7 +139,13 @@ class PackSampler(Sampler[int]):
         return self._state(step * self.global_batch)
 
     def _state(self, position: int) -> dict[str, Any]:
-        state = State(self.index.id, self.seed, self.epoch, self.global_batch, position)
+        state = State(
+            snapshot_id=self.index.id,
+            seed=self.seed,
+            epoch=self.epoch,
+            global_batch=self.global_batch,
+            position=position,
+        )
         return state.to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

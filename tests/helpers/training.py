@@ -29,7 +29,13 @@ class Training:
     def state_at(self, step: int) -> dict[str, Any]:
         """The sampler's state once `step` steps are done."""
         position = step * self.global_batch
-        state = State(self.index.id, self.seed, self.epoch, self.global_batch, position)
+        state = State(
+            snapshot_id=self.index.id,
+            seed=self.seed,
+            epoch=self.epoch,
+            global_batch=self.global_batch,
+            position=position,
+        )
         return state.to_json()
 
     def packs_of_step(self, step: int) -> list[int]:

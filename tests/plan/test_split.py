@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training import Training
 
-from packidx.errors import FormatError, OptionError, SourceError
-from packidx.format.schema import LABEL_SPANS, LENGTHS_WITH_SPANS
+from packidx.errors import OptionError, SourceError
+from packidx.format.schema import LENGTHS_WITH_SPANS
 from packidx.index import Index, open_index
 from packidx.plan import plan_packs
 
@@ -232,22 +232,3 @@ def test_every_token_of_what_is_left_is_in_a_pack_or_counted_as_lost(
     left = ((n, row) for n, row in enumerate(rows) if n not in had)
     lost = sum(row.length - len(held.get(n, ())) for n, row in left)
     assert index.manifest["result"]["num_tokens_lost"] == lost
-
-
-@pytest.mark.parametrize(
-    "spans",
-    [
-        [(0, 5)],  # nothing predicts the first token
-        [(3, 3), (4, 9)],
-        [(3, 6), (5, 7)],
-        [(6, 8), (1, 4)],
-        [(20, 26)],
-        [(1, 5)],  # not as many as label_tokens
-    ],
-)
-def test_spans_that_cannot_be_are_refused(tmp_path: Path, spans: list[tuple[int, int]]) -> None:
-    stated = [[{"start": a, "stop": b} for a, b in spans]]
-    columns = {"length": [25], "label_tokens": [5], "label_spans": pa.array(stated, LABEL_SPANS)}
-    pq.write_table(pa.table(columns), tmp_path / "l.parquet")
-    with pytest.raises(FormatError, match="label_spans of sample 0"):
-        plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10, on_long="split")

@@ -34,15 +34,11 @@ def continued(
         OptionError: the state is of an epoch that has not begun.
     """
     packs = consumed_packs(index.snapshot, state)  # refuses a state of another snapshot
-    before = index.snapshot.options.continues
     if not state["position"]:
-        instead = "plan without --continue"
-        if before:
-            instead = f"--continue with the state of {index.path}@{before.snapshot_id[:12]}"
         raise OptionError(
             f"the state says that 0 packs of epoch {state['epoch']} of {index.path}@{index.id[:12]}"
             " are trained, so there is nothing to continue: give what sampler.state_at(step)"
-            f" returned after the last finished step, or, if that epoch has not begun, {instead}"
+            " returned after the last finished step, or plan without --continue"
         )
     planned, given = index.snapshot.lengths.fingerprint, table.fingerprint()
     if planned != given:

@@ -40,8 +40,8 @@ class Items:
         num_whole: number of samples, the first ones, that are whole; pieces follow.
         labels: label tokens of the pieces, and where they are unknown; each other counter of a
             piece is its sample's.
-        left_out: rows of packed samples of which no piece has some tokens, int64, ascending, and
-            how many, int64, of every copy: behind a truncation, and pieces without a label token.
+        num_cut: tokens of packed samples that no piece has, of every copy: behind a truncation, and
+            pieces without a label token.
         num_eligible: tokens of all eligible samples (`packidx.format.terms`), each counted once.
         num_lost: eligible tokens that are in no pack, each counted once.
     """
@@ -55,7 +55,7 @@ class Items:
     token_start: Int32s | None = None
     num_whole: int = 0
     labels: tuple[Int64s, Bools] = (_NONE, np.empty(0, bool))
-    left_out: tuple[Int64s, Int64s] = (_NONE, _NONE)
+    num_cut: int = 0
     num_eligible: int = 0
     num_lost: int = 0
 
@@ -96,14 +96,11 @@ class Items:
         kept = {name: values[keep] for name, values in columns.items() if values is not None}
         pieces = keep[self.num_whole :]
         labels, unknown = self.labels
-        rows, tokens = self.left_out
-        is_packed = np.isin(rows, self.row[keep])
         return replace(
             self,
             **kept,
             num_whole=int(keep[: self.num_whole].sum()),
             labels=(labels[pieces], unknown[pieces]),
-            left_out=(rows[is_packed], tokens[is_packed]),
         )
 
 
@@ -118,7 +115,6 @@ def make_items(rows: LengthsRows, options: Options, rules: Rules) -> tuple[Items
     verdicts, number = judge(rows, weight, options, rules)
     usable = verdicts.usable()
     _check_labels(rows, usable)
-    rows.check_media(usable)
     long = usable & (weight > options.longest)
     fits = usable & ~long
     fitting = np.arange(len(fits), dtype=np.int32)
@@ -180,26 +176,10 @@ def _with_pieces(
     pieces, uncut = cut_into_pieces(items.rows, row, copies, options.longest, only_first=truncate)
     if not len(pieces.row):
         return items, uncut
-    return _joined(items, pieces, options, _left_out(items.rows, row, pieces)), uncut
+    return _joined(items, pieces, options), uncut
 
 
-def _left_out(rows: LengthsRows, row: Int64s, pieces: Pieces) -> tuple[Int64s, Int64s]:
-    """Return rows that have pieces, but not of all tokens of their copies, and those tokens.
-
-    Args:
-        row: every copy of the rows that were to be cut.
-    """
-    packed = np.unique(pieces.row)
-    asked = row[np.isin(row, packed)]
-    tokens = np.zeros(len(packed), np.int64)
-    np.add.at(tokens, np.searchsorted(packed, asked), rows.length[asked])
-    np.subtract.at(tokens, np.searchsorted(packed, pieces.row), pieces.length)
-    return packed[tokens > 0], tokens[tokens > 0]
-
-
-def _joined(
-    items: Items, pieces: Pieces, options: Options, left_out: tuple[Int64s, Int64s]
-) -> Items:
+def _joined(items: Items, pieces: Pieces, options: Options) -> Items:
     zeros = np.zeros(items.num_samples, np.int32)
 
     def join(before: Int32s | None, after: Ints) -> Int32s:
@@ -216,7 +196,6 @@ def _joined(
         join(None, pieces.token_start),
         items.num_samples,
         (pieces.label_tokens, pieces.labels_unknown),
-        left_out,
     )
 
 
@@ -245,13 +224,17 @@ def _within_caps(items: Items, options: Options, verdicts: Verdicts) -> Items:
 
 
 def _count_lost(items: Items, verdicts: Verdicts, weight: Int32s, number: Int64s | None) -> None:
-    """Set in `items` how many tokens are eligible and how many of them are lost."""
+    """Set in `items` how many tokens are eligible, and how many are cut off or lost."""
     left_out, whole = verdicts.of(NOT_ELIGIBLE), verdicts.of(LOST)
     tokens = np.maximum(weight, 0).astype(np.int64)
     items.num_eligible = int(tokens.sum() - tokens[left_out].sum())
-    rows, cut = items.left_out
-    per_copy = cut if number is None else cut // number[rows]
-    items.num_lost = int(tokens[whole].sum() + per_copy.sum())
+    items.num_lost = int(tokens[whole].sum())
+    if items.num_whole < items.num_samples:
+        packed = np.bincount(items.row, items.length, len(tokens)).astype(np.int64)
+        copies = np.ones_like(tokens) if number is None else np.maximum(number, 1)
+        cut = np.where(packed > 0, tokens * copies - packed, 0)
+        items.num_cut = int(cut.sum())
+        items.num_lost += int((cut // copies).sum())
 
 
 def _complain(rows: LengthsRows, long: Int64s, weight: Ints, options: Options) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from packidx.arrays import Bools, Int64s
-from packidx.errors import FormatError
 from packidx.lengths.rows import LengthsRows
 
 
@@ -158,7 +157,6 @@ def _spans(rows: LengthsRows, numbers: Int64s) -> tuple[Int64s, Int64s, Int64s, 
         lists.flatten().field(name).cast(pa.int64()).fill_null(-1).to_numpy()
         for name in ("start", "stop")
     )
-    _check(rows, numbers, has_list & is_stated, labels, (listed, begin, end))
     added = ~known[listed]
     owner, start, stop = (
         np.concatenate(values)
@@ -166,26 +164,3 @@ def _spans(rows: LengthsRows, numbers: Int64s) -> tuple[Int64s, Int64s, Int64s, 
     )
     order = np.lexsort((start, owner))
     return owner[order], start[order], stop[order], known | has_list
-
-
-def _check(
-    rows: LengthsRows,
-    numbers: Int64s,
-    is_known: Bools,
-    labels: Int64s,
-    spans: tuple[Int64s, Int64s, Int64s],
-) -> None:
-    """Raise a FormatError unless the spans of every row ascend within it and sum up to `labels`."""
-    owner, start, stop = spans
-    before = np.append(0, stop[:-1])[: len(stop)]
-    before[np.append(True, owner[1:] != owner[:-1])[: len(stop)]] = 1  # nothing predicts token 0
-    bad = (start < before) | (stop <= start) | (stop > rows.length[numbers[owner]])
-    sums = np.zeros(len(numbers), np.int64)
-    np.add.at(sums, owner, stop - start)
-    wrong = np.union1d(owner[bad], np.flatnonzero(is_known & (sums != labels)))
-    if len(wrong):
-        raise FormatError(
-            f"{rows.uri}: the label_spans of sample {rows.sample_id[numbers[wrong[0]]]} do not lie "
-            "in it one behind the other, or are not its label_tokens in number "
-            f"({len(wrong)} such samples): correct them"
-        )
