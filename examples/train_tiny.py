@@ -83,9 +83,10 @@ def train(index: Index, processor: str, steps: int, workers: int) -> list[float]
     for step, batch in zip(range(min(steps, sampler.num_steps)), loader, strict=False):
         tokens, images = batch["input_ids"].numel(), len(batch.get("image_grid_thw", ()))
         loss, count = loss_of(model, batch)
-        planned = sampler.denominator(step)
+        [pack] = sampler.packs_of_step(step)
+        planned = sampler.index.stats(pack)["label_tokens"]
         if planned not in (None, count):
-            raise SystemExit(f"step {step}: {count} label tokens, but the plan says {planned:g}")
+            raise SystemExit(f"step {step}: {count} label tokens, but the plan says {planned}")
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

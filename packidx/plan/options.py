@@ -234,20 +234,39 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mix", mix_of(self.mix))
-        self._check_types()
-        steps = self.micro_steps
-        if steps is None:
-            steps = micro_steps_of(self.global_batch)
+        for name, declared in TYPES.items():
+            value, kinds = getattr(self, name), get_args(declared) or (declared,)
+            taken = (*kinds, int) if float in kinds else kinds
+            if name != "mix" and not isinstance(value, taken):
+                raise OptionError(f"{dashed(name)} is {value!r}, which is not {_KINDS[kinds[0]]}")
+        steps = micro_steps_of(self.global_batch) if self.micro_steps is None else self.micro_steps
         object.__setattr__(self, "micro_steps", steps)
-        _within(
-            "capacity", self.capacity, 1, MAX_CAPACITY, "choose how many tokens a pack may hold"
-        )
-        window = re.fullmatch(r"window:([1-9]\d{0,9})", self.strategy)
-        if self.strategy == "window:N" or not window:
-            _one_of("strategy", self.strategy, STRATEGIES, self.strategy != "window:N")
-        self._check_choices_and_counts()
-        self._check_margin()
-        self._check_padding()
+        choose = ": choose how many tokens a pack may hold,"
+        _within("capacity", self.capacity, 1, MAX_CAPACITY, choose)
+        if self.strategy not in STRATEGIES[:-1] and not re.fullmatch(
+            r"window:[1-9]\d{0,9}", self.strategy
+        ):
+            raise OptionError(
+                f"strategy is {self.strategy!r}: choose one of {', '.join(STRATEGIES)}"
+            )
+        for name, said in OPTIONS.items():
+            value = getattr(self, name)
+            if value is None and DEFAULTS[name] is None:
+                continue
+            if said.choices and value not in said.choices:
+                choices = ", ".join(said.choices)
+                raise OptionError(f"{dashed(name)} is {value!r}: choose one of {choices}")
+            if said.minimum is not None:
+                _within(dashed(name), value, said.minimum, MAX_CAPACITY)
+        if self.margin is not None and not 0 <= self.margin < 1:
+            raise OptionError(f"margin is {self.margin}: it must be at least 0 and below 1")
+        for name in ("align", "pad_pack_to"):
+            value = getattr(self, name)
+            _within(dashed(name), value, 1, self.capacity)
+            if self.reserve % value:
+                raise OptionError(
+                    f"reserve {self.reserve} is not a multiple of {dashed(name)} {value}: raise it"
+                )
         if not -(1 << 63) <= self.seed < 1 << 63:
             raise OptionError(f"seed is {self.seed}: it must fit 64 bits")
         if self.global_batch is not None and self.global_batch % steps:
@@ -263,40 +282,6 @@ class PlanOptions:
                 parse_share(str(share))
         if self.rows_of_window is None:
             self.memory_bytes()
-
-    def _check_types(self) -> None:
-        for name, declared in TYPES.items():
-            value, kinds = getattr(self, name), get_args(declared) or (declared,)
-            taken = (*kinds, int) if float in kinds else kinds
-            if name != "mix" and not isinstance(value, taken):
-                raise OptionError(f"{dashed(name)} is {value!r}, which is not {_KINDS[kinds[0]]}")
-
-    def _check_choices_and_counts(self) -> None:
-        for name, said in OPTIONS.items():
-            value = getattr(self, name)
-            if value is None and DEFAULTS[name] is None:
-                continue
-            if said.choices:
-                _one_of(dashed(name), value, said.choices)
-            if said.minimum is not None:
-                _within(dashed(name), value, said.minimum, MAX_CAPACITY)
-
-    def _check_margin(self) -> None:
-        if self.margin is not None and not 0 <= self.margin < 1:
-            raise OptionError(f"margin is {self.margin}: it must be at least 0 and below 1")
-
-    def _check_padding(self) -> None:
-        for name in ("align", "pad_pack_to"):
-            value = getattr(self, name)
-            if value > self.capacity:
-                raise OptionError(
-                    f"{dashed(name)} is {value}, more than the {self.capacity} tokens of a pack: "
-                    "lower it"
-                )
-            if self.reserve % value:
-                raise OptionError(
-                    f"reserve {self.reserve} is not a multiple of {dashed(name)} {value}: raise it"
-                )
 
     @property
     def rows_of_window(self) -> int | None:
@@ -340,17 +325,11 @@ def micro_steps_of(global_batch: int | None) -> int:
     return max(n for n in range(1, MICRO_STEPS + 1) if size % n == 0)
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...], plain: bool = True) -> None:
-    if value not in allowed or not plain:
-        raise OptionError(f"{name} is {value!r}: choose one of {', '.join(allowed)}")
-
-
-def _within(name: str, value: int, low: int, high: int, what: str = "it must be") -> None:
+def _within(name: str, value: int, low: int, high: int, what: str = ": it must be") -> None:
     if type(value) is not int:
         raise OptionError(f"{name} is {value!r}, which is not an integer")
     if not low <= value <= high:
-        joint = "" if what == "it must be" else ","
-        raise OptionError(f"{name} is {value}: {what}{joint} {low} to {high}")
+        raise OptionError(f"{name} is {value}{what} {low} to {high}")
 
 
 GROUPS: dict[str, tuple[str, ...]] = {

@@ -9,8 +9,7 @@ share of the sum over D, gradients add up to those of L, and neither how many pa
 which samples share a pack changes them.
 
 `seen_denominator` is D of the step's batches, collected before the first forward pass: right also
-if a sample was skipped or is longer than planned. `PackSampler.denominator(step, weight)` reads it
-from the plan, for loops that skip nothing and know all lengths.
+if a sample was skipped or is longer than planned.
 """
 
 from __future__ import annotations
@@ -182,13 +181,11 @@ def segment_numbers(batch: Batch) -> Tensor:
 
 
 def _check_denominator(denominator: float | None) -> None:
-    if denominator is None:
+    if denominator is None or not denominator >= 0:
         raise OptionError(
-            "the loss has no denominator: the plan does not know this step's label tokens, so take"
+            f"the loss's denominator is {denominator}, not a number from 0 on: take"
             " packidx.torch.loss.seen_denominator of the step's batches"
         )
-    if not denominator >= 0:
-        raise OptionError(f"the loss's denominator is {denominator}: it must be at least 0")
 
 
 def batch_weight(batch: Batch, weights: LossWeights) -> float:

@@ -21,7 +21,6 @@ from packidx.index.order import (
     packs_per_step,
     whole_number,
 )
-from packidx.torch.loss import LossWeights
 
 _CHUNK = 4096  # order positions computed at a time: a fraction of a millisecond, 32 KiB
 
@@ -67,7 +66,7 @@ class PackSampler(Sampler[int]):
         self.rank, self.world_size = integer("rank", rank), integer("world_size", world_size)
         check_rank(self.rank, self.world_size)
         if global_batch is None:
-            global_batch = _planned_step(self.index, self.world_size)
+            global_batch = _planned_step(self.index)
         self.global_batch = integer("global_batch", global_batch)
         self.seed, self.epoch = whole_number("seed", seed), whole_number("epoch", epoch)
         self._epochs = Epochs.of(self.index.snapshot)
@@ -175,42 +174,18 @@ class PackSampler(Sampler[int]):
         result: list[int] = self._dealing.packs_of_step(integer("step", step)).tolist()
         return result
 
-    def denominator(self, step: int, weight: str = "token") -> float | None:
-        """Return what the loss of `step` is divided by, for a `LossWeights` of that name.
 
-        Σ n · w(n) over the samples (or pieces) of the global batch, n being a sample's label
-        tokens. It reads those packs' rows of the index, nothing else. None where a count is
-        unknown: guessed lengths, or those that do not say where a sample's label tokens are that
-        the plan cuts. `seen_denominator` is right also where samples are skipped.
-        """
-        # In order of their numbers: each row group is then decoded once.
-        packs = map(self.index.pack, sorted(self.packs_of_step(step)))
-        counts = [sample.label_tokens for pack in packs for sample in pack.samples]
-        known = [count for count in counts if count is not None]
-        return LossWeights(weight).total(known) if len(known) == len(counts) else None
-
-
-def _planned_step(index: Index, world_size: int) -> int:
+def _planned_step(index: Index) -> int:
     """Return the packs of a step that `index` was planned for.
 
     Raises:
-        OptionError: it has no steps, or `world_size` ranks cannot share one.
+        OptionError: it has no steps.
     """
-    size, name = packs_per_step(index.snapshot), f"{index.path}@{index.id[:12]}"
+    size = packs_per_step(index.snapshot)
     if size is None:
         raise OptionError(
-            f"{name} is in random order and has no steps of its own: pass global_batch=N, the packs"
-            " of an optimizer step over all ranks and accumulation"
-        )
-    if size % world_size:
-        raise OptionError(
-            f"world_size is {world_size}, which does not divide the {size} packs of a step of"
-            f" {name}: pass global_batch=N, a multiple of {world_size}"
-        )
-    if size > (packs := Epochs.of(index.snapshot).num_packs):
-        raise OptionError(
-            f"an epoch of {name} has {packs} packs, fewer than the {size} of a planned step: pass"
-            " global_batch=N, or plan more data"
+            f"{index.path}@{index.id[:12]} is in random order and has no steps of its own: pass"
+            " global_batch=N, the packs of an optimizer step over all ranks and accumulation"
         )
     return size
 

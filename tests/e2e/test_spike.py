@@ -13,7 +13,7 @@ import pytest
 import torch
 from packidx_cli.main import main
 from torch.utils.data import DataLoader
-from trained_packs import VOCABULARY, tiny_model
+from trained_packs import VOCABULARY, planned_denominator, tiny_model
 
 from packidx.index import open_index
 from packidx.torch import PackedDataset, PackSampler, StepLog, collate
@@ -58,7 +58,7 @@ def train(index: str, log: Path, steps: int, seed: int = 0) -> dict[str, Any]:
         outside = ("labels", "sample_table")
         inputs = {name: value for name, value in batch.items() if name not in outside}
         logits = model(**inputs, logits_to_keep=kept).logits
-        planned = sampler.denominator(step) or 1.0
+        planned = planned_denominator(sampler, step) or 1.0
         packed_loss(logits, batch, LossWeights(), planned, kept=kept, log=kept_log.add).backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -21,7 +21,8 @@ from torch_packs import VOCABULARY, SyntheticEncode
 
 from packidx.index import Index, open_index
 from packidx.plan import plan_packs
-from packidx.torch import Pack, PackedDataset
+from packidx.torch import Pack, PackedDataset, PackSampler
+from packidx.torch.loss import LossWeights
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
@@ -39,6 +40,12 @@ class Encode(SyntheticEncode):
         labels = encoded["input_ids"].clone()
         labels[: len(labels) - record["trained"]] = -100
         return {**encoded, "labels": labels}
+
+
+def planned_denominator(sampler: PackSampler, step: int, name: str = "token") -> float:
+    """Σ n · w(n) over the samples of a step, of the n label tokens that the plan has for each."""
+    packs = map(sampler.index.pack, sampler.packs_of_step(step))
+    return LossWeights(name).total([s.label_tokens or 0 for pack in packs for s in pack.samples])
 
 
 def text(seed: int, length: int, trained: int) -> dict[str, Any]:

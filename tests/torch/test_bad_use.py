@@ -131,7 +131,6 @@ def model_of(attention: str) -> Any:
         (lambda i: PackSampler(i, rank=0.5), OptionError, "must be an integer"),
         (load_foreign_state, MismatchError, r"snapshot_id ffff.*open the index at the"),
         (lambda i: PackSampler(i, global_batch=1).state_at(-1), OptionError, "step -1 is outside"),
-        (lambda i: PackSampler(i, global_batch=1).denominator(1.5), OptionError, "step is 1.5"),
         (lambda i: PackSampler(f"{i.path}@zz"), NotFoundInIndex, "no snapshot 'zz'"),
         (lambda i: collate(read(i), attention="spda"), OptionError, "'spda' is not one of flash, "),
         (lambda i: collate([]), OptionError, "collate got no pack"),

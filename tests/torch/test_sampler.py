@@ -14,13 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_packs import bare_index, make_index, record
-from torch_packs import SyntheticEncode
 from training import Training
 
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.index import Index
 from packidx.index.order import EpochOrder, consumed_packs
-from packidx.torch import PackedDataset, PackSampler
+from packidx.torch import PackSampler
 
 
 class StandIn(Index):
@@ -177,8 +176,8 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"global_batch": 0}, "global_batch 0 is not a positive multiple"),
     ({"global_batch": 21}, "global_batch 21 exceeds the 20 packs"),
     ({"world_size": 21, "global_batch": 21}, "global_batch 21 exceeds the 20 packs"),
-    ({"world_size": 3}, "world_size is 3, .* divide the 1024 packs .* pass global_batch=N"),
-    ({"world_size": 2}, "has 20 packs, fewer than the 1024 of a planned step: pass global_batch"),
+    ({"world_size": 3}, "global_batch 1024 is not a positive multiple of world_size 3"),
+    ({"world_size": 2}, "global_batch 1024 exceeds the 20 packs of an epoch"),
     ({"seed": -1, "global_batch": 2}, "seed is -1"),
     ({"epoch": -1, "global_batch": 2}, "epoch is -1"),
     ({"rank": 0.5}, r"rank is 0.5 \(float\): it must be an integer"),
@@ -228,24 +227,15 @@ def test_bad_states(change: dict[str, Any], error: type[Exception], message: str
 def test_the_default_step_is_the_plan_s(
     tmp_path: Path, planned: dict[str, Any], step: int | None
 ) -> None:
-    """What is divided by is what the ranks accumulate in that step, read as training reads it."""
     records = [record(n, [9 + n % 37]) for n in range(200)]
     index = make_index(tmp_path, {"all": records}, capacity=120, **planned)
     if step is None:
         with pytest.raises(OptionError, match="random order .* pass global_batch=N"):
             PackSampler(index)
         return
-    dataset = PackedDataset(index, SyntheticEncode())
-    labels = [int((pack.joined()["labels"] != -100).sum()) for pack in dataset]
     for world_size in (size for size in (1, 2, 3, 4) if step % size == 0):
         samplers = ranks(index, world_size)
         assert samplers[0].global_batch == step and samplers[0].num_steps > 2
-        trained = [list(sampler) for sampler in samplers]
-        for number in range(samplers[0].num_steps):
-            mine = slice(number * step // world_size, (number + 1) * step // world_size)
-            packs = [pack for one in trained for pack in one[mine]]
-            total = sum(labels[pack] for pack in packs)
-            assert [one.denominator(number) for one in samplers] == [total] * world_size
 
 
 @given(layouts(), st.integers(0, 5), st.integers(0, 3), st.data())

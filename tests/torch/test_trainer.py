@@ -18,6 +18,7 @@ from trained_packs import (
     gradients,
     largest_difference,
     launch,
+    planned_denominator,
     tiny_model,
     trained_index,
 )
@@ -120,8 +121,7 @@ def alone(path: str, name: str) -> tuple[dict[str, torch.Tensor], float]:
     packs = sampler.packs_of_step(0)
     labels = [sampler.index.pack(k).stats["label_tokens"] for k in packs]
     assert max(labels) >= 100 * min(labels)
-    denominator, total = sampler.denominator(0, name), 0.0
-    assert denominator is not None
+    denominator, total = planned_denominator(sampler, 0, name), 0.0
     for number in packs:
         batch = collate(dataset[number])
         inputs = {key: value for key, value in batch.items() if key != "labels"}
