@@ -53,9 +53,13 @@ def parse_cost(word: str) -> CostModel:
     base, *items = word.split(",")
     if "=" in base:
         base, items = "", [base, *items]
-    pairs = [_pair(item) for item in items]
-    weights = {name: _number(name, value) for name, value in pairs}
-    if len(weights) < len(pairs):
+    weights = {}
+    for item in items:
+        name, equals, value = map(str.strip, item.partition("="))
+        if not equals:
+            raise OptionError(f"cost has {item!r}, which is not a weight (NAME=NUMBER): {_ADVICE}")
+        weights[name] = _number(name, value)
+    if len(weights) < len(items):
         raise OptionError(f"cost {word!r} gives a weight twice: {_ADVICE}")
     if base and base not in PRESETS:
         raise OptionError(f"cost {word!r} is not a preset: {_ADVICE}")
@@ -67,13 +71,6 @@ def parse_cost(word: str) -> CostModel:
     if not (model.llm_linear or model.llm_attention or model.llm_windowed):
         raise OptionError("a pack costs nothing in the language model: give llm_linear")
     return model
-
-
-def _pair(item: str) -> tuple[str, str]:
-    name, equals, value = item.partition("=")
-    if not equals:
-        raise OptionError(f"cost has {item!r}, which is not a weight (NAME=NUMBER): {_ADVICE}")
-    return name.strip(), value.strip()
 
 
 def _number(name: str, value: str) -> float:

@@ -70,7 +70,8 @@ def collate(
             f"attention {attention!r} is not one of {', '.join(_LAYOUTS)}: give the one that the"
             " model was loaded with ('sdpa' serves eager too)"
         )
-    packs = _as_packs(packs)
+    given: Sequence[Any] = [packs] if isinstance(packs, Pack) else packs
+    packs = [row["pack"] if isinstance(row, Mapping) and "pack" in row else row for row in given]
     _check(packs)
     if attention in _ONE_ROW:
         rows = [[segment for pack in packs for segment in pack.segments]]
@@ -87,11 +88,6 @@ def collate(
         batch["sample_table"] = _sample_table(packs, width)
     batch["use_cache"] = False
     return batch
-
-
-def _as_packs(given: Pack | Sequence[Any]) -> list[Pack]:
-    rows: Sequence[Any] = [given] if isinstance(given, Pack) else given
-    return [row["pack"] if isinstance(row, Mapping) and "pack" in row else row for row in rows]
 
 
 def _check(packs: Sequence[Pack]) -> None:
@@ -124,10 +120,6 @@ def _equally_long(
 
 
 Rows = Sequence[Sequence[Segment]]
-
-
-def _sdpa(rows: Rows, positions: Tensor) -> dict[str, Any]:
-    return {}  # positions say it
 
 
 def _flash(rows: Rows, positions: Tensor) -> dict[str, Any]:
@@ -163,7 +155,7 @@ def _thd(rows: Rows, positions: Tensor) -> dict[str, Any]:
 
 _LAYOUTS: dict[str, Callable[[Rows, Tensor], dict[str, Any]]] = {
     "flash": _flash,
-    "sdpa": _sdpa,
+    "sdpa": lambda rows, positions: {},  # positions say it
     "flex": _flex,
     "indexed": _indexed,
     "thd": _thd,

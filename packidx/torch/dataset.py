@@ -184,7 +184,8 @@ class PackedDataset(Dataset[Pack]):
         if self._reader.room is not None:
             slots = [up_to(length_of(sample), align) for sample in samples]
         segments = [Segment(*each, pad) for each in zip(samples, slots, strict=True)]
-        if (dummy := self._dummy(samples)) is not None:
+        if self._dummy_image and not any(media_of(sample, self._rules) for sample in samples):
+            dummy = {key: value.clone() for key, value in self._dummy_sample.items()}
             segments.append(Segment(dummy, up_to(length_of(dummy), align), pad))
         total = sum(segment.slot for segment in segments)
         padded = up_to(max(total, align), self._options.pad_pack_to)
@@ -198,12 +199,6 @@ class PackedDataset(Dataset[Pack]):
         if rest := padded - total:
             segments.append(Segment(NOTHING.copy(), rest, pad))
         return segments
-
-    def _dummy(self, samples: list[Sample]) -> Sample | None:
-        """The image that a pack of these samples needs besides; None where it needs none."""
-        if not self._dummy_image or any(media_of(sample, self._rules) for sample in samples):
-            return None
-        return {key: value.clone() for key, value in self._dummy_sample.items()}
 
     @cached_property
     def _dummy_sample(self) -> Sample:

@@ -82,12 +82,6 @@ _OF_TOKENS_AND_MEDIA = {
 }
 
 
-def _is_integer(value: Tensor) -> bool:
-    """Return whether `value` may hold indices: whole numbers, but no bytes, which are pixels."""
-    is_other = value.dtype in (torch.bool, torch.uint8)
-    return not (is_other or value.is_floating_point() or value.is_complex())
-
-
 def rule_of(key: str, value: Tensor, names: Iterable[str], rules: Rules | None) -> str:
     """Return the rule by which tensors named `key` are joined.
 
@@ -110,7 +104,7 @@ def rule_of(key: str, value: Tensor, names: Iterable[str], rules: Rules | None) 
         )
     if key in _KNOWN:
         return _KNOWN[key]
-    if not _is_integer(value):
+    if value.dtype in (torch.bool, torch.uint8) or value.is_floating_point() or value.is_complex():
         return "rows"
     raise MismatchError(
         f"encode returned {key} {list(value.shape)} of whole numbers, and packidx does not know how"

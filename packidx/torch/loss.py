@@ -109,7 +109,11 @@ def packed_loss(
         OptionError: `denominator` is None or below 0, that is to say no denominator.
         MismatchError: `logits` are not of this batch, or not of these positions.
     """
-    _check_denominator(denominator)
+    if denominator is None or not denominator >= 0:
+        raise OptionError(
+            f"the loss's denominator is {denominator}, not a number from 0 on: take"
+            " packidx.torch.loss.seen_denominator of the step's batches"
+        )
     targets, per_token = loss_targets(batch, weights)
     chosen = targets != IGNORE
     rows = chosen_rows(logits, chosen, kept).float()
@@ -178,14 +182,6 @@ def segment_numbers(batch: Batch) -> Tensor:
     starts[..., 0] = True
     numbers: Tensor = starts.flatten().cumsum(0) - 1
     return numbers.view_as(labels)
-
-
-def _check_denominator(denominator: float | None) -> None:
-    if denominator is None or not denominator >= 0:
-        raise OptionError(
-            f"the loss's denominator is {denominator}, not a number from 0 on: take"
-            " packidx.torch.loss.seen_denominator of the step's batches"
-        )
 
 
 def batch_weight(batch: Batch, weights: LossWeights) -> float:

@@ -58,7 +58,12 @@ def prepare_model(model: Model, *, attention: str | None = None) -> Model:
         )
     name = type(inner).__name__
     if attention is not None:
-        _set_attention(config, attention)
+        if attention not in _SET:
+            raise OptionError(
+                f"attention {attention!r} is not one of {', '.join(_SET)}: load the model with"
+                " another attn_implementation"
+            )
+        config.get_text_config()._attn_implementation = attention
     _check(name, inner, config)
     for each in _configs(config):
         if hasattr(each, "use_cache"):
@@ -86,15 +91,6 @@ def _configs(config: Any) -> Iterator[Any]:
     for each in list(vars(config).values()):
         if hasattr(each, "model_type") and hasattr(each, "to_dict"):
             yield from _configs(each)
-
-
-def _set_attention(config: Any, attention: str) -> None:
-    if attention not in _SET:
-        raise OptionError(
-            f"attention {attention!r} is not one of {', '.join(_SET)}: load the model with another"
-            " attn_implementation"
-        )
-    config.get_text_config()._attn_implementation = attention
 
 
 def _check(name: str, model: nn.Module, config: Any) -> None:

@@ -24,15 +24,8 @@ Sample = dict[str, Tensor]
 Planned = Sequence[Mapping[str, Any]]
 """`Sample.media` of the index: ``kind``, ``t``, ``h``, ``w`` (0 or None: unknown), ``at``."""
 
-Grid = tuple[int, int, int]
-"""Patches of one medium: time or tiles, rows, columns."""
-
 TYPES = {"image": 1, "video": 2, "audio": 3}
 """Values of transformers' ``mm_token_type_ids``."""
-
-_AUDIO: tuple[str, ...] = ("audio_", "input_features", "feature_attention_mask", "input_values")
-_AUDIO += ("chunk_sample_lengths",)
-"""How names of an audio's tensors begin, in transformers' models."""
 
 OF_A_PACK = frozenset(
     ("cu_seqlens", "max_seqlen", "lengths", "pack_id", "sample_ids", "source_ids")
@@ -156,60 +149,30 @@ def up_to(length: int, multiple: int) -> int:
     return -(-length // multiple) * multiple
 
 
-def by_kind(media: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of images, those of videos and those of audio, as far as there are any."""
-    tensors: dict[str, dict[str, Tensor]] = {kind: {} for kind in TYPES}
-    for key, value in media.items():
-        tensors[_kind_of(key)][key] = value
-    return {kind: given for kind, given in tensors.items() if given}
-
-
-def _kind_of(key: str) -> str:
-    if "video" in key or key == "second_per_grid_ts":
-        return "video"
-    return "audio" if key.startswith(_AUDIO) else "image"
-
-
-def planned_grid(medium: Mapping[str, Any]) -> Grid | None:
-    """The planned (t, h, w), None where it is unknown."""
-    sides = (medium["t"] or 0, medium["h"] or 0, medium["w"] or 0)
-    return sides if all(side > 0 for side in sides) else None
-
-
-def grids_in(media: Mapping[str, Tensor], kind: str) -> list[Grid] | None:
-    """(t, h, w) of each medium of a kind; None where no tensor says it."""
-    grid = media.get(f"{kind}_grid_thw")
-    return None if grid is None else [(t, h, w) for t, h, w in grid.tolist()]
-
-
-def _each_frame(grids: Sequence[Grid]) -> list[Grid]:
-    """Each video's grid as one row per frame, as some models want it."""
-    return [(1, h, w) for t, h, w in grids for _ in range(t)]
-
-
 def check_media(media: Mapping[str, Tensor], planned: Planned | None) -> None:
     """Compare the grids among `media` with the planned ones, as far as both are known.
+
+    A video's grid may be one row, or one for each frame.
 
     Raises:
         PlanMismatch: they differ.
     """
-    if planned is None:
-        return
-    for kind in TYPES:
-        grids = grids_in(media, kind)
-        stated = [planned_grid(medium) for medium in planned if medium["kind"] == kind]
-        wanted = [grid for grid in stated if grid is not None]
-        if grids is None or len(wanted) < len(stated) or grids == wanted:
+    for kind in TYPES if planned is not None else ():
+        found = media.get(f"{kind}_grid_thw")
+        stated = [
+            [one[side] or 0 for side in "thw"] for one in planned or () if one["kind"] == kind
+        ]
+        if found is None or not all(map(all, stated)):
             continue
-        if kind != "video" or grids != _each_frame(wanted):
-            raise PlanMismatch(
-                f"encoded to {kind}s of {_words(grids)} patches (t x h x w) but planned as"
-                f" {_words(wanted)}; {ADVICE}"
+        frames = [[1, h, w] for t, h, w in stated for _ in range(t)]
+        if found.tolist() != stated and (kind != "video" or found.tolist() != frames):
+            here, wanted = (
+                ", ".join("x".join(map(str, grid)) for grid in grids) or "none"
+                for grids in (found.tolist(), stated)
             )
-
-
-def _words(grids: Sequence[Grid]) -> str:
-    return ", ".join("x".join(map(str, grid)) for grid in grids) or "none"
+            raise PlanMismatch(
+                f"encoded to {kind}s of {here} patches (t x h x w) but planned as {wanted}; {ADVICE}"
+            )
 
 
 def cut_piece(sample: Sample, start: int, stop: int, rules: Rules | None = None) -> Sample:

@@ -290,6 +290,7 @@ class StreamIndex(Index):
         values: dict[str, Any]
         values = {name: self._rows[name][row].as_py() for name in self._rows.column_names}
         known = values.get("length") if length is None else length
+        media = values.get("media")
         places = ("pack_id", "position", "piece", "token_start", "start", "padded_length")
         placed: dict[str, Any] = dict.fromkeys(places, 0)
         located: dict[str, Any] = {name: values.get(name) for name in _LOCATED}
@@ -297,7 +298,7 @@ class StreamIndex(Index):
             copy=copy,
             length=known or 0,
             label_tokens=values.get("label_tokens"),
-            media=_planned_media(values.get("media")),
+            media=media and [{name: one[name] for name in _PLANNED} for one in media],
             **placed,
             **located,
         )
@@ -361,13 +362,6 @@ class _Lane:
 _PLANNED = [field.name for field in PLANNED_MEDIA.value_type]
 
 
-def _planned_media(media: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """The media of a sample as an index has them."""
-    if media is None:
-        return None
-    return [{name: medium[name] for name in _PLANNED} for medium in media]
-
-
 def _opened(
     arguments: tuple[Any, ...], place: int, states: Mapping[int, Sequence[int]]
 ) -> StreamIndex:
@@ -402,13 +396,13 @@ def _counted(path: str) -> tuple[pa.Table, dict[str, Any]]:
         methods=manifest.methods,
         transform=manifest.transform,
     )
-    sources = [Source(**_members_of(source), num_dropped=0) for source in manifest.sources]
+    names = [name for name in Source.__struct_fields__ if name != "num_dropped"]
+    sources = [
+        Source(**{name: getattr(source, name) for name in names}, num_dropped=0)
+        for source in manifest.sources
+    ]
     shards = tuple(map(as_planned, manifest.shards))
     return rows, {"lengths": lengths, "sources": tuple(sources), "shards": shards}
-
-
-def _members_of(source: Any) -> dict[str, Any]:
-    return {n: getattr(source, n) for n in source.__struct_fields__ if n != "num_dropped"}
 
 
 def _scanned(

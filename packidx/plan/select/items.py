@@ -254,15 +254,8 @@ def _dropped(rows: LengthsRows, verdicts: Verdicts, weight: Int32s, options: Opt
         return DROPPED.empty_table()
     reasons = verdicts.reasons(numbers)
     details = _details(rows, numbers, np.array(reasons.to_pylist(), object), weight, options)
-    return _table(rows, numbers, reasons, details)
-
-
-def _table(
-    rows: LengthsRows, numbers: Ints, reasons: pa.Array, details: list[str | None]
-) -> pa.Table:
     columns = {name: rows.take(name, numbers) for name in ("sample_id", "source", "key", "length")}
-    columns["reason"] = reasons
-    columns["detail"] = pa.array(details, pa.string())
+    columns |= {"reason": reasons, "detail": pa.array(details, pa.string())}
     return conform(pa.table(columns), DROPPED)
 
 
