@@ -13,6 +13,8 @@ from packidx.format.schema import LENGTHS_FORMAT
 from packidx.index.reader import Index
 from packidx.io import storage, urls
 
+_BAD_HEAD = "{0} has no HEAD of a snapshot ({1!s:.50}): run `packidx plan LENGTHS -o {0}` again"
+
 
 def snapshot_ids(folder: str | Path, beginning: str = "") -> list[str]:
     """Ids of all complete snapshots of an index, or of those that begin so, sorted.
@@ -70,13 +72,15 @@ def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None)
         return Index(folder, _the_one(folder, known, wanted), roots)
     head = read_head(folder)
     if head is None or not is_snapshot_id(head):
-        raise _without_head(folder, head) if storage.is_folder(snapshots) else _no_index(folder)
+        if not storage.is_folder(snapshots):
+            raise _no_index(folder)
+        raise NotFoundInIndex(_BAD_HEAD.format(folder, head))
     try:
         return Index(folder, head, roots)
     except FormatError:
         if head in snapshot_ids(folder, head):
             raise
-        raise _without_head(folder, head) from None
+        raise NotFoundInIndex(_BAD_HEAD.format(folder, head)) from None
 
 
 def _no_index(folder: str) -> NotFoundInIndex:
@@ -100,12 +104,6 @@ def _is_lengths(folder: str) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(stated, dict) and stated.get("format") == LENGTHS_FORMAT
-
-
-def _without_head(folder: str, head: str | None) -> NotFoundInIndex:
-    at = f"HEAD at {head!r:.50}, which is not there"
-    state = "has no HEAD yet" if head is None else f"has {at}"
-    return NotFoundInIndex(f"{folder} {state}: run `packidx plan LENGTHS -o {folder}` again")
 
 
 def _the_one(folder: str, known: list[str], wanted: str) -> str:

@@ -217,7 +217,8 @@ class Places:
         """uint64 [n], the number that each of `rows` is drawn by."""
         if self._shards:
             shard, row = (rows.ints(name)[0] for name in ("shard", "row"))
-            return self._salts.take(shard, mode="clip") ^ row.view(np.uint64)
+            salts = hash_numbered([shard.source for shard in self._shards])
+            return salts.take(shard, mode="clip") ^ row.view(np.uint64)
         place = np.arange(rows.start, rows.start + rows.num_rows)
         salts = np.zeros(rows.num_rows, np.uint64)
         if "source" in rows.frame.columns:
@@ -245,11 +246,6 @@ class Places:
     @cached_property
     def _shards(self) -> tuple[Shard, ...]:
         return self._table.shards
-
-    @cached_property
-    def _salts(self) -> Uint64s:
-        """uint64 [shards], of each one's source and number in it."""
-        return hash_numbered([shard.source for shard in self._shards])
 
     def _rows_before(self, start: int, source: pl.Series) -> Int64s:
         """int64 [n]: how many rows before row `start` have the source of each row."""

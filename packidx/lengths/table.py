@@ -57,9 +57,11 @@ class Lengths:
         """The table, whose files' footers are read and checked."""
         manifest, files, is_pattern = table
         footers = storage.overlapped(read_footer, files)
-        names = [
-            known_names(uri, file.path, footer) for file, footer in zip(files, footers, strict=True)
-        ]
+        names = [set(footer.schema.to_arrow_schema().names) for footer in footers]
+        for file, own in zip(files, names, strict=True):
+            if "length" not in own:
+                where = "" if uri == file.path else f": {os.path.basename(file.path)} has none"
+                raise FormatError(f"{uri} has no column `length`{where}; {HELP}")
         num_samples = sum(footer.num_rows for footer in footers)
         if not num_samples:
             raise SourceError(f"{uri} holds no usable sample (no row): nothing to pack")
@@ -270,15 +272,6 @@ def groups_in_order(footers: list[pq.FileMetaData], have_ids: bool) -> list[RowG
         groups.append(RowGroup(number, group, start))
         start += meta.num_rows
     return groups
-
-
-def known_names(uri: str, path: str, footer: pq.FileMetaData) -> set[str]:
-    """Return the columns of one file, which must have `length`."""
-    names = footer.schema.to_arrow_schema().names
-    if "length" not in names:
-        where = "" if uri == path else f": {os.path.basename(path)} has none"
-        raise FormatError(f"{uri} has no column `length`{where}; {HELP}")
-    return set(names)
 
 
 def read_footer(file: StoredFile) -> pq.FileMetaData:

@@ -31,15 +31,10 @@ def even_out(pack: Int64s, length: Int64s, cost: Int64s, key: int) -> Int64s:
 
     Returns:
         int64 [n], a permutation: the number of the slot where each slot's new item stood at first.
-
-    Raises:
-        ValueError: the lengths do not descend.
     """
     item = np.arange(len(pack))
     if len(pack) == 0:
         return item
-    if np.any(length[1:] > length[:-1]):
-        raise ValueError("slots must stand by length, longest first")
     starts = np.concatenate([[0], np.flatnonzero(np.diff(length)) + 1])
     ends = np.append(starts[1:], len(pack))
     varied = np.maximum.reduceat(cost, starts) != np.minimum.reduceat(cost, starts)

@@ -19,7 +19,6 @@ from typing import get_args
 import numpy as np
 
 from packidx.arrays import Float64s, Int64s
-from packidx.errors import OptionError
 from packidx.format.terms import Schedule
 from packidx.hashing import derive_key
 from packidx.permutation import permutation, permute
@@ -72,17 +71,7 @@ def schedule(
     Returns:
         int64 [n], order[i] = the i-th pack. The n mod global_batch packs at its end are a
         seeded random choice.
-
-    Raises:
-        OptionError: an unknown kind, or numbers that do not divide.
     """
-    if kind not in SCHEDULES:
-        raise OptionError(f"schedule is {kind!r}: choose one of {', '.join(SCHEDULES)}")
-    if micro_steps < 1 or global_batch < 1 or global_batch % micro_steps:
-        raise OptionError(
-            f"global-batch {global_batch} is not a positive multiple of micro-steps {micro_steps}:"
-            " every micro-step of an optimizer step must have the same number of packs"
-        )
     count = len(llm)
     if kind == "random":
         return permutation(count, derive_key(key, "packs"))

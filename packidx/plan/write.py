@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,11 @@ def write_window(folder: Path | None, plan: WindowPlan, block: int) -> Window:
             packs, ordered = plan.ordered(block)
             if files is not None:
                 files.write("packs", _packs_table(packs, plan.group_names))
-                for rows in _samples_chunks(items, ordered, packs.sizes):
-                    files.write("samples", rows)
+                labels = items.column("label_tokens")
+                for some, rows in in_chunks(packs.sizes, _CHUNK):
+                    sizes = packs.sizes[some]
+                    chunk = _samples_table(items, ordered[rows], sizes, some.start, labels)
+                    files.write("samples", chunk)
             num_packs, num_pieces = len(packs), len(ordered)
             num_tokens = int(packs.sums["length"][0].sum())
             without_labels = _without_labels(packs)
@@ -110,20 +112,14 @@ def _packs_table(packs: Packs, group_names: list[str]) -> pa.Table:
     return conform(pa.table(columns), STORED_PACKS)
 
 
-def _samples_chunks(items: Items, ordered: Int32s, sizes: Int64s) -> Iterator[pa.Table]:
-    """Rows of the samples table, ordered by pack and position (`STORED_SAMPLES`)."""
-    labels = items.column("label_tokens")
-    for packs, rows in in_chunks(sizes, _CHUNK):
-        yield _chunk(items, ordered[rows], sizes[packs], packs.start, labels)
-
-
-def _chunk(
+def _samples_table(
     items: Items,
     order: Int32s,
     sizes: Int64s,
     first_pack: int,
     labels: tuple[Int64s, Bools | None] | None,
 ) -> pa.Table:
+    """Return rows of the samples table, by pack and position (`STORED_SAMPLES`)."""
     length = items.length[order]
     rows = order if items.are_all_rows else items.row[order]
     padded = length if items.padded is items.length else items.padded[order]

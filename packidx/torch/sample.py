@@ -171,7 +171,8 @@ def check_media(media: Mapping[str, Tensor], planned: Planned | None) -> None:
                 for grids in (found.tolist(), stated)
             )
             raise PlanMismatch(
-                f"encoded to {kind}s of {here} patches (t x h x w) but planned as {wanted}; {ADVICE}"
+                f"encoded to {kind}s of {here} patches (t x h x w) but planned as {wanted};"
+                f" {ADVICE}"
             )
 
 

@@ -118,7 +118,7 @@ def test_files_of_a_manifest_lie_beside_it(index: Index, tmp_path: Path, path: s
 @pytest.mark.parametrize("head", ["../../lengths", "/etc", "..", "\x1b]0;x\x07", "A" * 32])
 def test_head_leads_to_snapshots_alone(index: Index, head: str) -> None:
     (Path(index.path) / "HEAD").write_text(head)
-    with pytest.raises(NotFoundInIndex, match="has HEAD at '.*', which is not there") as caught:
+    with pytest.raises(NotFoundInIndex, match="has no HEAD of a snapshot") as caught:
         open_index(index.path)
     assert str(caught.value).isprintable()
     plan_packs(Path(index.path).parent / "lengths", index.path, capacity=128)  # and it is mended

@@ -47,9 +47,6 @@ def balanced(
 
     Returns:
         The plan, which may be that of best fit; None where all need more than `at_most`.
-
-    Raises:
-        ValueError: a length is above the capacity or not positive.
     """
     if at_most is not None and volume_bound(histogram, capacity) > at_most:
         return None

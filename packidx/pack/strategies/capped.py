@@ -51,12 +51,7 @@ def capped(sizes: Int64s, limits: Int64s, key: int, start: Int64s) -> Int64s | N
     Returns:
         the pack of every item, int64 [n], numbered densely from 0; None where `start` keeps all
         limits.
-
-    Raises:
-        ValueError: an item exceeds a limit, has no tokens or a negative size.
     """
-    if (sizes[:, 0] <= 0).any() or (sizes < 0).any() or (sizes > limits).any():
-        raise ValueError("every item needs tokens, and sizes must lie in 0..limit")
     # Sums of integers below 2^53: exact in any order.
     held = [np.bincount(start, column) for column in sizes.T]
     if all((sums <= limit).all() for sums, limit in zip(held, limits.tolist(), strict=True)):

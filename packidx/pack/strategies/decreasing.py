@@ -33,14 +33,8 @@ class OpenPacks:
 
     @classmethod
     def for_lengths(cls, histogram: Histogram, capacity: int) -> OpenPacks:
-        """No pack yet.
-
-        Raises:
-            ValueError: a length is above the capacity or not positive.
-        """
+        """No pack yet."""
         lengths = histogram.lengths
-        if len(lengths) and not 0 < int(lengths.min()) <= int(lengths.max()) <= capacity:
-            raise ValueError("every length must lie in 1..capacity")
         return cls(capacity, int(lengths[-1]) if len(lengths) else 1)
 
     def add(self, room: int, run: Run) -> None:
@@ -139,9 +133,6 @@ def best_fit_decreasing(histogram: Histogram, capacity: int) -> PackRuns:
     Equal samples behave alike: the first goes to a pack of the smallest sufficient room r, which
     then is the fullest that still fits the next, until the pack is full; so ``r // length`` of them
     fill one pack before the next pack of room r is touched.
-
-    Raises:
-        ValueError: a length is above the capacity or not positive.
     """
     packs = OpenPacks.for_lengths(histogram, capacity)
     for length, count in histogram.pairs():
@@ -155,9 +146,6 @@ def worst_fit_decreasing(histogram: Histogram, capacity: int) -> PackRuns:
     So does ``greedy_knapsack`` of NeMo Automodel (components/datasets/llm/neat_packing.py, 2025),
     and opens a new pack where even that lacks the room. So the emptiest pack of a new length's turn
     is rarely emptier than that length, and packs end up filled with equals.
-
-    Raises:
-        ValueError: a length is above the capacity or not positive.
     """
     packs = OpenPacks.for_lengths(histogram, capacity)
     for length, count in histogram.pairs():

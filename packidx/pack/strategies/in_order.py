@@ -18,7 +18,6 @@ from packidx.arrays import Int64s
 
 def next_fit(sizes: Int64s, limits: Int64s) -> Int64s:
     """Only the last pack is open: an item that does not fit closes it (LMMS Engine)."""
-    _check(sizes, limits)
     totals = [np.cumsum(column).tolist() for column in sizes.T]
     begins = []
     begin = 0
@@ -35,21 +34,13 @@ def next_fit(sizes: Int64s, limits: Int64s) -> Int64s:
 
 def first_fit(sizes: Int64s, limits: Int64s) -> Int64s:
     """Each item goes to the first pack opened in which it fits."""
-    _check(sizes, limits)
     if sizes.shape[1] > 1:
         return _by_scan(sizes, limits, "first")
     return np.array(_first_fit(sizes[:, 0].tolist(), int(limits[0])), np.int64)
 
 
 def window_fit(sizes: Int64s, limits: Int64s, window: int) -> Int64s:
-    """Best fit decreasing by tokens in each run of `window` items (TRL, ms-swift, LLaMA-Factory).
-
-    Raises:
-        ValueError: `window` is below 1, or an item does not fit alone.
-    """
-    _check(sizes, limits)
-    if window < 1:
-        raise ValueError(f"a window holds at least 1 item, not {window}")
+    """Best fit decreasing by tokens in runs of `window` items (TRL, ms-swift, LLaMA-Factory)."""
     pack = np.empty(len(sizes), np.int64)
     opened = 0
     for begin in range(0, len(sizes), window):
@@ -66,16 +57,10 @@ def window_fit(sizes: Int64s, limits: Int64s, window: int) -> Int64s:
 
 def worst_fit(sizes: Int64s, limits: Int64s) -> Int64s:
     """By tokens decreasing, each item where most tokens are free (NeMo's "greedy knapsack")."""
-    _check(sizes, limits)
     order = np.argsort(-sizes[:, 0], kind="stable")
     pack = np.empty(len(sizes), np.int64)
     pack[order] = _by_scan(sizes[order], limits, "most")
     return pack
-
-
-def _check(sizes: Int64s, limits: Int64s) -> None:
-    if len(sizes) and ((sizes[:, 0] <= 0).any() or (sizes < 0).any() or (sizes > limits).any()):
-        raise ValueError("every item needs tokens, and sizes must lie in 0..limit")
 
 
 def _by_scan(sizes: Int64s, limits: Int64s, rule: Literal["first", "least", "most"]) -> Int64s:

@@ -344,9 +344,6 @@ def linear_plan(histogram: Histogram, capacity: int, *, target: int | None = Non
     `target` is the number of packs of a plan that the caller has: once the bound proves that no
     plan needs fewer, the search ends and best fit's plan is returned; and the less is left to gain,
     the less the search may cost.
-
-    Raises:
-        ValueError: a length is above the capacity or not positive.
     """
     best = best_fit_decreasing(histogram, capacity)  # checks the lengths
     goal = best.total_packs if target is None else min(target, best.total_packs)

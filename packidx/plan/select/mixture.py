@@ -133,27 +133,19 @@ class Mixture:
         return resolved
 
     def _check_names(self, totals: Mapping[str | None, SourceTotals]) -> None:
-        if not self.weights:
-            return
         known = sorted(name for name in totals if name is not None)
         listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
-        if not known:
-            raise OptionError(
-                "mix gives sources a weight, and no sample of these lengths names its source: add "
-                "a column `source`, or plan without a mix"
-            )
         for name in self.weights:
             if name not in totals:
                 raise OptionError(
                     f"mix gives source {name!r} a weight, and these lengths have no such source: "
-                    f"choose from {listed}"
+                    f"choose from {listed or 'none, as they have no column `source`'}"
                 )
         missing = [name for name in totals if name not in self.weights and totals[name].num_samples]
         if self.is_shared and missing:
-            what = "samples without a source" if missing[0] is None else f"source {missing[0]!r}"
             raise OptionError(
-                f"mix shares out tokens and leaves out {what}: give every source a share "
-                f"({listed}), 0% to drop it"
+                f"mix shares out tokens and leaves out source {missing[0]!r}: give every source a "
+                f"share ({listed}), 0% to drop it"
             )
 
 

@@ -90,9 +90,9 @@ def test_malformed_weights_are_refused(texts: list[str], words: str) -> None:
 IMPOSSIBLE: list[tuple[list[str], dict[Any, SourceTotals], str]] = [
     (["cod=1"], TABLE, "no such source: choose from code, web"),
     (["web=0", "code=0"], TABLE, "mix gives every source weight 0: keep one"),
-    (["web=1"], {None: WEB}, "names its source: add a column `source`"),
+    (["web=1"], {None: WEB}, "as they have no column `source`"),
     (["web=1%"], TABLE, "leaves out source 'code': give every source a share (code, web"),
-    (["web=1%"], {None: CODE, "web": WEB}, "leaves out samples without a source"),
+    (["web=1%"], {None: CODE, "web": WEB}, "leaves out source None"),
     (["web=1%", "code=1%"], {"web": WEB, "code": SourceTotals()}, "which has none"),
     (["web=1%", "code=99%"], {"web": SourceTotals(9, 10**9), "code": SourceTotals(1, 1)},
      "mix repeats source 'code' 9.9e+08 times"),
