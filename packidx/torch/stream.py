@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -191,28 +192,6 @@ class StreamingPackedDataset(IterableDataset[Pack]):
                 yield pack
             place, turn = place + self.world_size, turn + 1
 
-    def state(
-        self, place: int, lanes: Mapping[int, Sequence[int]], index: StreamIndex | None = None
-    ) -> dict[str, Any]:
-        """Return the state after all places before `place`, plain JSON.
-
-        Args:
-            lanes: state of each lane that was read.
-            index: of the epoch that is read, if `set_epoch` was called meanwhile.
-        """
-        index = index or self.index
-        return _signed(
-            {
-                "version": _VERSION,
-                "recipe": index.recipe,
-                "encoder": fingerprint_of(self._encode),
-                "epoch": index.epoch,
-                "place": place,
-                "num_lanes": index.lanes,
-                "lanes": {str(number): list(state) for number, state in sorted(lanes.items())},
-            }
-        )
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, of `StreamLoader` at any world size, merged (`merge_states`).
 
@@ -296,15 +275,12 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return _signed({**own[0], "lanes": lanes})
 
 
-class _WithStates:
+def _with_states(
+    make: Callable[[list[Pack]], Any], packs: list[Pack]
+) -> tuple[Any, list[dict[str, Any]]]:
     """Collate packs, and return what the loader keeps of them beside the batch."""
-
-    def __init__(self, make: Callable[[list[Pack]], Any]) -> None:
-        self._make = make
-
-    def __call__(self, packs: list[Pack]) -> tuple[Any, list[dict[str, Any]]]:
-        kept = [pack.stream or {} for pack in packs]
-        return self._make(packs), kept
+    kept = [pack.stream or {} for pack in packs]
+    return make(packs), kept
 
 
 class StreamLoader(DataLoader[Any]):
@@ -334,7 +310,7 @@ class StreamLoader(DataLoader[Any]):
             raise OptionError(
                 "persistent_workers=True is not supported: workers would keep the previous epoch"
             )
-        with_states = _WithStates(collate_fn or collate)
+        with_states = partial(_with_states, collate_fn or collate)
         super().__init__(stream, batch_size=stream.micro_batch, collate_fn=with_states, **more)
         self.stream = stream
         self._home = None if log is None else Path(log)
@@ -400,12 +376,23 @@ class StreamLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state behind the batches that were given out, to be merged with the other
         ranks' (`merge_states`); the log is then complete up to there."""
-        stream = self.stream
-        if self._reading is None or (self._ended and self._reading.epoch != stream.epoch):
+        stream, index, place, lanes = self.stream, self._reading, self._place, self._lanes
+        if index is None or (self._ended and index.epoch != stream.epoch):
             stream.settle(self.num_workers)
-            return stream.state(stream._start, stream._states)
-        self._write_log()
-        return stream.state(self._place, self._lanes, self._reading)
+            index, place, lanes = stream.index, stream._start, dict(stream._states)
+        else:
+            self._write_log()
+        return _signed(
+            {
+                "version": _VERSION,
+                "recipe": index.recipe,
+                "encoder": fingerprint_of(stream._encode),
+                "epoch": index.epoch,
+                "place": place,
+                "num_lanes": index.lanes,
+                "lanes": {str(number): list(state) for number, state in sorted(lanes.items())},
+            }
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a merged state.

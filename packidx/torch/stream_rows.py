@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,7 @@ from packidx.index import Index
 from packidx.index import Pack as PlannedPack
 from packidx.io.copies import local_copies
 from packidx.pack.solve import Problem
-from packidx.pack.streams import LaneOrder, expected_copies, most_copies, pack_window
+from packidx.pack.streams import Copies, LaneOrder, expected_copies, most_copies, pack_window
 from packidx.plan.options import PlanOptions
 from packidx.plan.resolved import with_defaults
 from packidx.plan.select.mixture import SourceTotals, copies_of, weights_of
@@ -84,7 +83,7 @@ class StreamIndex(Index):
             # As `estimate` does: an encoder of the user's own may read columns that ours does not.
             is_ours = hasattr(encode, "fingerprint_parts")
             self._rows, stated = _scanned(names, is_ours, self.left_out)
-        self._lengths = self._whole("length") if self.is_counted else None
+        self.lengths = self._whole("length") if self.is_counted else None
         own = with_defaults(
             asked, max(stated["lengths"].methods, key=METHODS.index, default="exact")
         )
@@ -107,6 +106,7 @@ class StreamIndex(Index):
             created="",
             **stated,
         )
+        self._capped = {name: self._whole(name) for name in own.caps if name != "num_samples"}
         copies = self._copies(own)
         if not copies.any():
             raise SourceError(f"{self.path} holds no record that can be packed")
@@ -116,7 +116,7 @@ class StreamIndex(Index):
             )
         rows = {source.name: source.num_samples for source in stated["sources"]}
         amounts = expected_copies(rows, weights), self.lanes, self.window_size
-        self._order = LaneOrder(copies, most_copies(weights), *amounts, own.seed, epoch)
+        self.order = LaneOrder(copies, most_copies(weights), *amounts, own.seed, epoch)
         self._running: dict[int, _Lane] = {}
         self._start = 0
 
@@ -133,9 +133,7 @@ class StreamIndex(Index):
             )
         totals: dict[str | None, SourceTotals] = {}
         for source in sources:
-            own = (
-                np.zeros(1) if self._lengths is None else self._lengths[self._source == source.name]
-            )
+            own = np.zeros(1) if self.lengths is None else self.lengths[self._source == source.name]
             usable = own[(own > 0) & (own <= options.longest)]
             totals[source.name] = SourceTotals(len(usable), int(usable.sum()))
         return weights_of(self.asked.mix, totals, sources)
@@ -160,9 +158,9 @@ class StreamIndex(Index):
             for name, weight in options.weights.items():
                 own = self._source == name
                 copies[own] *= copies_of(Fraction(weight), draws[own])
-        if self._lengths is None:
+        if self.lengths is None:
             return copies
-        tokens = self._lengths
+        tokens = self.lengths
         usable = tokens > 0
         out = {"rejected or without a token": ~usable}
         out["too long"] = usable & (options.padded(tokens) > options.longest)
@@ -187,16 +185,8 @@ class StreamIndex(Index):
             raise OptionError(f"{self.path} does not say the {name} of all its samples: no cap")
         return self._whole(name)
 
-    @cached_property
-    def _caps(self) -> dict[str, tuple[Int64s, int]]:
-        """The quantity of each cap per record of a lengths table, and the cap."""
-        assert self._lengths is not None
-        ones = np.ones_like(self._lengths)
-        caps = self.snapshot.options.caps
-        return {n: (ones if n == "num_samples" else self._whole(n), cap) for n, cap in caps.items()}
-
-    def _count(self, row: int, copy: int) -> int | None:
-        """Return the tokens of a record that is read for it; None if it is in no pack."""
+    def count(self, row: int, copy: int) -> int:
+        """Read a record and return its tokens; 0 if it is in no pack."""
         options = self.snapshot.options
         sample = self._sample(row, copy, 0)
         try:
@@ -212,37 +202,32 @@ class StreamIndex(Index):
             is_long = isinstance(error, BadRecord) and error.reason == "too_long"
             kind = "too_long" if is_long else "unreadable"
             self._events.append(event(kind, "left_out", sample, error))
-            return None
+            return 0
         return length
 
     @cached_property
     def _fetcher(self) -> Fetcher:
         return Fetcher(self)
 
-    def counted(self, lane: int, window: int) -> Iterator[Counted | None]:
-        """Yield the records of a lane's window that are packed, None for one that cannot be."""
-        come = self._order.window(lane, window)
-        for row, copy in zip(come.row.tolist(), come.copy.tolist(), strict=True):
-            known = self._count(row, copy) if self._lengths is None else int(self._lengths[row])
-            yield None if known is None else Counted(row, copy, known)
+    def packs_of(self, lane: int, window: int, come: Copies, tokens: Int64s) -> list[Int64s]:
+        """Return the packs of a lane's window, in the order in which they are given out.
 
-    def packs_of(self, lane: int, window: int, records: Sequence[Counted]) -> list[list[Counted]]:
-        """Return the packs of a lane's window, in the order in which they are given out."""
+        Args:
+            come: the copies of the window.
+            tokens: of each; 0 leaves it out.
+
+        Returns:
+            int64 [n, 3] for each pack: row, copy and tokens of its records.
+        """
         options = self.snapshot.options
-        row = np.array([record.row for record in records], np.int64)
-        lengths = options.padded(np.array([record.length for record in records], np.int64))
-        if self._lengths is None:
-            caps = {name: (np.ones_like(row), cap) for name, cap in options.caps.items()}
-        else:
-            caps = {name: (held[row], cap) for name, (held, cap) in self._caps.items()}
+        records = np.stack([come.row, come.copy, tokens], 1)[tokens > 0]
+        caps = {name: (np.ones(len(records), np.int64), cap) for name, cap in options.caps.items()}
+        for name, values in self._capped.items():
+            caps[name] = values[records[:, 0]], options.caps[name]
+        lengths = options.padded(records[:, 2])
         problem = Problem(lengths, options.planned_capacity, caps)
-        packs = pack_window(problem, options.strategy, self._order.key(lane, window))
-        return [[records[number] for number in pack] for pack in packs]
-
-    @property
-    def num_windows(self) -> int:
-        """Windows of each lane."""
-        return self._order.num_windows
+        packs = pack_window(problem, options.strategy, self.order.key(lane, window))
+        return [records[pack] for pack in packs]
 
     def lane(self, number: int) -> _Lane:
         """Return a lane, where it stands."""
@@ -273,7 +258,7 @@ class StreamIndex(Index):
                 said = f"epoch {self.epoch} of {self.path} has ended before place {pack_id}"
                 raise IndexError(said)
         samples, start = [], 0
-        for position, record in enumerate(records or ()):
+        for position, record in enumerate(() if records is None else records.tolist()):
             sample = self._sample(*record)
             taken = self.snapshot.options.padded(sample.length)
             samples.append(
@@ -304,14 +289,6 @@ class StreamIndex(Index):
         )
 
 
-class Counted(NamedTuple):
-    """A copy of a record, and its tokens."""
-
-    row: int
-    copy: int
-    length: int
-
-
 class _Lane:
     """The packs of one lane, in order.
 
@@ -326,37 +303,40 @@ class _Lane:
     def __init__(self, index: StreamIndex, number: int, turn: int) -> None:
         self._index, self._number, self.turn = index, number, turn
         self.state = (0, 0)
-        self._packs: list[list[Counted]] | None = None
-        self._ahead: Iterator[Counted | None] | None = None
-        self._known: list[Counted] = []
+        self._packs: list[Int64s] | None = None
+        self._counted: list[int] = []
+        """Tokens of the first records of the window that is packed next."""
 
-    def next_pack(self) -> list[Counted] | None:
-        """Return the next pack; None once there is none."""
+    def next_pack(self) -> Int64s | None:
+        """Return the next pack (`StreamIndex.packs_of`); None once there is none."""
         window, given = self.state
         if self._packs is None:
             self._packs = self._packed(window)
         while given >= len(self._packs):
-            if window + 1 >= self._index.num_windows:
+            if window + 1 >= self._index.order.num_windows:
                 return None
             window, given, self._packs = window + 1, 0, self._packed(window + 1)
-        self._count_ahead(window, len(self._packs))
+        if self._index.lengths is None and window + 1 < self._index.order.num_windows:
+            # A pack's share of the next window, so that no place waits for a whole one.
+            share = -(-self._index.window_size // len(self._packs))
+            self._count(self._index.order.window(self._number, window + 1), share)
         self.state, self.turn = (window, given + 1), self.turn + 1
         return self._packs[given]
 
-    def _packed(self, window: int) -> list[list[Counted]]:
-        ahead = self._ahead or self._index.counted(self._number, window)
-        records = [*self._known, *(record for record in ahead if record is not None)]
-        self._ahead, self._known = None, []
-        return self._index.packs_of(self._number, window, records)
+    def _packed(self, window: int) -> list[Int64s]:
+        come = self._index.order.window(self._number, window)
+        if self._index.lengths is None:
+            self._count(come, len(come.row))
+            tokens, self._counted = np.array(self._counted, np.int64), []
+        else:
+            tokens = self._index.lengths[come.row]
+        return self._index.packs_of(self._number, window, come, tokens)
 
-    def _count_ahead(self, window: int, num_packs: int) -> None:
-        """Count a pack's share of the next window, so that no place waits for a whole one."""
-        if self._index.is_counted or window + 1 >= self._index.num_windows:
-            return
-        if self._ahead is None:
-            self._ahead = self._index.counted(self._number, window + 1)
-        share = -(-self._index.window_size // num_packs)
-        self._known += [r for r in islice(self._ahead, share) if r is not None]
+    def _count(self, come: Copies, most: int) -> None:
+        """Count at most so many records more."""
+        done = len(self._counted)
+        more = zip(*(values[done : done + most].tolist() for values in come), strict=True)
+        self._counted += [self._index.count(row, copy) for row, copy in more]
 
 
 _PLANNED = [field.name for field in PLANNED_MEDIA.value_type]
