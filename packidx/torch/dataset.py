@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 from torch.utils.data import Dataset
@@ -18,16 +18,13 @@ from packidx.index import Index, open_index
 from packidx.index import Pack as PlannedPack
 from packidx.index import Sample as PlannedSample
 from packidx.index.described import short_name, untrained
-from packidx.torch.dummies import dummy_sample
 from packidx.torch.events import Events, Happened, event
-from packidx.torch.joining import rules_of
+from packidx.torch.joining import IGNORE, rules_of
 from packidx.torch.packs import NOTHING, Pack, Segment
 from packidx.torch.reader import Encode, SampleReader, encoder_of
-from packidx.torch.sample import PlanMismatch, Sample, length_of, media_of, up_to
+from packidx.torch.sample import PlanMismatch, Sample, length_of, media_of, normalise, up_to
+from packidx.user_code import Function, fingerprint_of, planned_transform
 from packidx.words import number_of
-
-if TYPE_CHECKING:
-    from packidx.user_code import Function
 
 _log = logging.getLogger("packidx.torch")
 
@@ -101,9 +98,6 @@ class PackedDataset(Dataset[Pack]):
         }
         self._options = self.index.snapshot.options
         _check_fingerprint(self.index, encode)
-        # It brings numpy.random, which takes time.
-        from packidx.user_code import planned_transform
-
         planned = self.index.snapshot.lengths.transform
         checked = planned_transform(planned, transform, str(self.index.path))
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
@@ -202,8 +196,20 @@ class PackedDataset(Dataset[Pack]):
 
     @cached_property
     def _dummy_sample(self) -> Sample:
-        record = self._dummy_image if isinstance(self._dummy_image, Mapping) else None
-        sample = dummy_sample(self.encode, self._rules, record)
+        """The image of packs without media, as a sample without labels."""
+        record = self._dummy_image
+        if not isinstance(record, Mapping):
+            from PIL import Image
+
+            grey = {"type": "image", "image": Image.new("RGB", (_SIDE, _SIDE), (127, 127, 127))}
+            record = {"messages": [{"role": "user", "content": [grey]}]}
+        sample = normalise(self.encode(dict(record)), self._rules)
+        if not media_of(sample, self._rules):
+            raise OptionError(
+                "encode returned no media for the dummy image: give dummy_image= a record of its"
+                " own kind with one small image in it"
+            )
+        sample["labels"].fill_(IGNORE)
         options = self._options
         needed = up_to(up_to(length_of(sample), options.align), options.pad_pack_to)
         if options.reserve < needed:
@@ -220,29 +226,26 @@ class PackedDataset(Dataset[Pack]):
 
 
 _SHOWN = 6  # settings that an error lists
+_SIDE = 32  # pixels; processors enlarge it to the smallest size that they take
 
 
 def _check_fingerprint(index: Index, encode: Encode) -> None:
     counted = index.snapshot.lengths.encoder
-    planned = None if counted is None else counted.fingerprint
-    fingerprint = getattr(encode, "fingerprint", None)
-    if fingerprint is not None and not callable(fingerprint):
-        raise MismatchError(
-            f"encode.fingerprint is {fingerprint!r}, not a method that returns it: make it one"
-        )
-    if counted is None or planned is None or fingerprint is None:
+    if counted is None or counted.fingerprint is None:
         return
-    mine = fingerprint()
-    if mine != planned:
-        policy = "" if counted.labels is None else f" (labels {counted.labels!r})"
-        parts = getattr(encode, "fingerprint_parts", None)
-        differences = [] if parts is None else counted.differences(parts())
-        if len(differences) > _SHOWN:
-            more = len(differences) - _SHOWN
-            differences[_SHOWN:] = [f"and {number_of(more, 'more setting')}"]
-        by = "another encoder" if differences else f"one of fingerprint {mine}, not {planned}"
-        raise MismatchError(
-            f"the lengths of {index.path} were counted by {counted.name}, and encode is"
-            f" {getattr(encode, 'name', by)}: use the same processor and label policy{policy}, or"
-            + "\n  ".join([" estimate and plan again", *differences])
-        )
+    mine = fingerprint_of(encode)
+    if mine in (None, counted.fingerprint):
+        return
+    policy = "" if counted.labels is None else f" (labels {counted.labels!r})"
+    parts = getattr(encode, "fingerprint_parts", None)
+    differences = [] if parts is None else counted.differences(parts())
+    if len(differences) > _SHOWN:
+        more = len(differences) - _SHOWN
+        differences[_SHOWN:] = [f"and {number_of(more, 'more setting')}"]
+    by = f"one of fingerprint {mine}, not {counted.fingerprint}"
+    name = getattr(encode, "name", "another encoder" if differences else by)
+    raise MismatchError(
+        f"the lengths of {index.path} were counted by {counted.name}, and encode is {name}: use the"
+        f" same processor and label policy{policy}, or"
+        + "\n  ".join([" estimate and plan again", *differences])
+    )

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from packidx.errors import MismatchError
 from packidx.torch.dataset import PackedDataset
 from packidx.torch.sampler import PackSampler
+from packidx.user_code import fingerprint_of
 
 Facts = Mapping[str, Any]
 
@@ -61,13 +62,12 @@ def agree(facts: Facts, fault: str = "") -> None:
 
 
 def _facts(dataset: PackedDataset, sampler: PackSampler) -> Facts:
-    fingerprint = getattr(dataset.encode, "fingerprint", None)
     return {
         **sampler.state_dict(),
         "snapshot_id": dataset.index.id,
         "world_size": sampler.world_size,
         "rank": sampler.rank,
-        "encoder": fingerprint() if callable(fingerprint) else None,
+        "encoder": fingerprint_of(dataset.encode),
     }
 
 
