@@ -60,6 +60,12 @@ def create_views(connection: Any, views: Views) -> None:
             f"CREATE VIEW steps AS SELECT {columns} FROM packs "
             f"JOIN {_MADE}.train_order USING (pack_id) ORDER BY epoch, position"
         )
+    elif "packs" in views.tables:  # whoever gets at it by another way than its name is told
+        _create_table(connection, "no_steps", STEPS.empty_table())
+        connection.execute(
+            f"CREATE VIEW steps AS SELECT * FROM {_MADE}.no_steps UNION ALL BY NAME SELECT NULL "
+            "AS step WHERE error('the steps are computed where a query names them') IS NULL"
+        )
 
 
 def _create_logged(connection: Any, files: list[str]) -> None:
