@@ -13,7 +13,7 @@ from packidx.format.schema import LENGTHS_FORMAT
 from packidx.index.reader import Index
 from packidx.io import storage, urls
 
-_BAD_HEAD = "{0} has no HEAD of a snapshot ({1!s:.50}): run `packidx plan LENGTHS -o {0}` again"
+_BAD_HEAD = "{0} has no HEAD of a snapshot ({1!r:.50}): run `packidx plan LENGTHS -o {0}` again"
 
 
 def snapshot_ids(folder: str | Path, beginning: str = "") -> list[str]:
