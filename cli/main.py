@@ -135,7 +135,7 @@ def main(args: list[str] | None = None) -> Any:
         if isinstance(error, ModuleNotFoundError):
             return _failed(str(missing_package("this command", error)))
         if isinstance(error, MemoryError):
-            return _failed("not enough memory: plan fewer samples at a time")
+            return _failed("not enough memory: use fewer --workers, or smaller windows")
         words = " ".join(str(error).split())[:300]
         return _failed(
             f"unexpected {type(error).__name__}: {words}; this is a defect of packidx,"

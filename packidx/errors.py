@@ -30,16 +30,7 @@ class NotFoundInIndex(PackidxError):
 
 
 class LimitError(PackidxError):
-    """Time or memory ran out at a record. That is not a verdict on it, so the run ends.
-
-    Args:
-        text: what ran out.
-        number: which one of a batch it was, None where nobody knows.
-    """
-
-    def __init__(self, text: str, number: int | None = None) -> None:
-        super().__init__(text)
-        self.number = number
+    """Too many files are open: no record is to blame, so the run ends."""
 
 
 class MismatchError(PackidxError):

@@ -15,13 +15,7 @@ from packidx.encode.build import IGNORED, media_of_whole, media_tensors, whole_s
 from packidx.encode.imports import import_torch, load_real
 from packidx.encode.loading import files_of, load_part, load_processor
 from packidx.encode.media import decoded_image, info_of, refuse_unsupported
-from packidx.encode.patches import (
-    FORMS,
-    BytePart,
-    ImagePatches,
-    byte_part,
-    patches_of,
-)
+from packidx.encode.patches import FORMS, ImagePatches, patches_of
 from packidx.encode.positions import model_positions, mrope_positions, positions_of
 from packidx.encode.prober import ProbedMedia
 from packidx.encode.whole import NotBuilt
@@ -60,8 +54,7 @@ class ProcessorEncoder:
         pixels: ``"float32"``, as the processor makes them; ``"bfloat16"``, rounded to that; or
             ``"uint8"``, the bytes of the resized images, of which `packidx.torch.normalise_pixels`
             makes those floats on the device: an eighth of the memory where a patch repeats its
-            frame, a quarter of tiles (InternVL) and whole images (Gemma 3, LLaVA 1.5). Patches of
-            videos stay floats, and so does what other families make.
+            frame. Videos stay floats, and so do the images of families without patches.
 
     Raises:
         SourceError: the folder or model has nothing usable.
@@ -86,8 +79,6 @@ class ProcessorEncoder:
         self.pixels = pixels
         # Which image processor it is proven for; None beside that: it makes the pixels itself.
         self._patches: tuple[Any, ImagePatches | None] = (None, None)
-        # By the kind of medium, once bytes are wanted of tiles.
-        self._tiles: dict[str, BytePart | None] | None = None
         policy = LabelPolicy.parse(policy) if isinstance(policy, str) else policy
         self.tokens_per_second = tokens_per_second
         self._parts: dict[str, Any] = {}
@@ -114,7 +105,7 @@ class ProcessorEncoder:
     def __getstate__(self) -> dict[str, Any]:
         """Without what another process loads again: a pickle that names transformers' classes would
         import them before torchvision is dealt with."""
-        state = {**self.__dict__, "_patches": (None, None), "_tiles": None}
+        state = {**self.__dict__, "_patches": (None, None)}
         if self.files.folder is not None:
             state |= {"_parts": {}, "_real": None}
         return state
@@ -195,8 +186,7 @@ class ProcessorEncoder:
         sample = {key: torch.from_numpy(value) for key, value in arrays.items()}
         if is_given:
             return sample
-        parts = self._pixel_part, self._image_patches
-        made = media_tensors(self.files, conversation, media, *parts)
+        made = media_tensors(self.files, conversation, media, self._part, self._image_patches)
         if self.pixels != "float32":
             made = {name: self._rounded(name, value) for name, value in made.items()}
         sample |= made
@@ -315,18 +305,6 @@ class ProcessorEncoder:
             self._parts[kind] = load_part(self.files, kind)
         return self._parts[kind]
 
-    def _pixel_part(self, kind: str) -> Any:
-        """As `_part`; one that gives bytes, where these are wanted and proven."""
-        part, vision = self._part(kind), self.files.vision
-        if self.pixels != "uint8" or not isinstance(vision, FamilyMedia):
-            return part
-        if self._tiles is None:
-            self._tiles = {"image": byte_part(self._part("image"), vision)}
-        image = self._tiles["image"]
-        if kind == "video" and image is not None and vision.pixels_in_order:
-            self._tiles.setdefault("video", BytePart(part, image.table))
-        return self._tiles.get(kind) or part
-
     def _image_patches(
         self, images: Sequence[Any], grids: np.ndarray
     ) -> dict[str, torch.Tensor] | None:
@@ -342,7 +320,7 @@ class ProcessorEncoder:
         """float32 ``[frames, 256, 3]``: what the processor makes of a value of a channel in each of
         the frames that a patch repeats; None before the first image, or where `pixels` are floats.
         """
-        made = self._patches[1] or (self._tiles or {}).get("image")
+        made = self._patches[1]
         return made.table if self.pixels == "uint8" and made is not None else None
 
     def _encode_text(

@@ -1,4 +1,4 @@
-"""Pixels as bytes: patches of a vision tower in a third of their processor's time, and tiles.
+"""Patches of a vision tower in a third of their processor's time, also as bytes.
 
 A processor rescales and normalises every pixel, in float32, and cuts the result, twice as large as
 it need be, into patches. Here the bytes of a resized image are cut, once; what the processor makes
@@ -43,7 +43,6 @@ _CHUNK = 512
 _BAND = 4
 """Rows of tokens that are cut at a time, for the same reason."""
 _NO_BYTES = "makes pixels of an image that are of no bytes (train with pixels='float32')"
-_LAST_STEP = {"do_rescale": False, "do_normalize": False}
 _MODES = {2: "bilinear", 3: "bicubic"}
 """Pillow's number of a filter → torch's name."""
 
@@ -63,15 +62,6 @@ def patches_of(part: Any, vision: FamilyMedia, form: str) -> ImagePatches | None
         if _trial(part, patches.learn):
             return patches
     return None
-
-
-def byte_part(part: Any, vision: FamilyMedia) -> BytePart | None:
-    """Return an image processor that gives bytes; None if it is not proven that they become its
-    own floats."""
-    if "image_grid_thw" in vision.model_inputs and not vision.pixels_in_order:
-        return None  # patches
-    made = BytePart(part)
-    return made if _trial(part, lambda: made.learn(vision)) else None
 
 
 def _trial(part: Any, learn: Callable[[], bool]) -> bool:
@@ -275,73 +265,6 @@ class ImagePatches:
         values = (library.arange(256.0)[:, None] - mean) / std
         is_table = np.array_equal(values.numpy(), self.table[0])
         return (mean[:, None], std[:, None]) if is_table else None
-
-
-class BytePart:
-    """An image or video processor of tiles or whole images whose pixels are bytes.
-
-    Such a processor rescales and normalises as its last step. Here it is called without that step.
-
-    Args:
-        part: of transformers.
-        table: as of `ImagePatches`; `learn` fills that of an image processor.
-    """
-
-    def __init__(self, part: Any, table: NDArray[np.float32] | None = None) -> None:
-        self._part = part
-        self._is_same: dict[tuple[Any, ...], bool] = {}
-        self._table = table
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._part, name)
-
-    @property
-    def table(self) -> NDArray[np.float32]:
-        """float32 ``[1, 256, 3]``: what a value of a channel becomes."""
-        assert self._table is not None  # see `learn`
-        return self._table
-
-    def learn(self, vision: FamilyMedia) -> bool:
-        """Fill the table; return whether the floats of some images are in it, to the last bit."""
-        squares = _every_value()
-        given = {"return_tensors": "pt", **vision.image_options}
-        floats = self._part(images=[[squares]], **given)["pixel_values"]
-        cut = self._part(images=[[squares]], **given, **_LAST_STEP)["pixel_values"]
-        if cut.ndim != 4 or cut.shape[1] != 3 or cut.dtype != import_torch().uint8:
-            return False
-        self._table = _table_of(cut.flatten(2).numpy(), floats.flatten(2).numpy())[None]
-        if np.isnan(self._table).any():
-            return False
-        images = [_noise(*sides) for sides in _SIDES]
-        several = [images] if not vision.pixels_in_order else []
-        for of_sample in ([squares], *([image] for image in images), *several):
-            self(images=[of_sample], **given)
-            self._is_same.clear()
-        return True
-
-    def __call__(self, **given: Any) -> Any:
-        """Return what the processor makes, its pixels uint8.
-
-        Raises:
-            NotBuilt: it makes floats that are of no bytes.
-        """
-        name = "pixel_values" if "images" in given else "pixel_values_videos"
-        images = [image for of_sample in given.get("images", ()) for image in of_sample]
-        modes = sorted({(image.mode, "transparency" in image.info) for image in images})
-        made = self._part(**given, **_LAST_STEP)
-        kind = (name, len(made[name]), *modes)
-        if kind not in self._is_same:
-            self._is_same[kind] = self._agrees(made[name], self._part(**given)[name])
-        if not self._is_same[kind]:
-            raise NotBuilt(_NO_BYTES)
-        return made
-
-    def _agrees(self, made: torch.Tensor, floats: torch.Tensor) -> bool:
-        """Return whether the table makes the processor's floats of its bytes."""
-        if made.dtype != import_torch().uint8 or made.shape != floats.shape:
-            return False
-        found = _looked_up(self.table[0], made.flatten(0, -4).flatten(2).numpy())
-        return np.array_equal(found, floats.numpy().reshape(found.shape))
 
 
 def _table_of(values: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.float32]:

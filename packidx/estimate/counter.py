@@ -17,7 +17,7 @@ from packidx.estimate.user_encoder import Encode, Measured, UserEncoder, counts_
 from packidx.format.manifest import DEFAULT, Layout
 from packidx.io import storage
 from packidx.processor.assemble import ProcessorFiles
-from packidx.processor.counter import OUT_OF_MEMORY, ConversationCounter
+from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import HEURISTIC, Counts
 from packidx.processor.kinds import KINDS, record_kind
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
@@ -346,7 +346,7 @@ def _look(item: ExaminedRecord, shard: ShardContext) -> None:
 
 @contextlib.contextmanager
 def _errors_kept(item: ExaminedRecord) -> Iterator[None]:
-    """Keep what is wrong with a record in it; memory that ran out is not a record's error."""
+    """Keep what is wrong with a record in it."""
     try:
         yield
     except BadRecord as error:
@@ -354,14 +354,6 @@ def _errors_kept(item: ExaminedRecord) -> Iterator[None]:
     except RecursionError as error:
         text = f"the record is too large: {type(error).__name__}"
         item.conversation, item.error = None, BadRecord("bad_record", text)
-    except MemoryError:
-        raise _at(item, OUT_OF_MEMORY) from None
-
-
-def _at(item: ExaminedRecord, text: str) -> LimitError:
-    """The error of time or memory that ran out at a record."""
-    named = "" if item.key is None else f" ({item.key})"
-    return LimitError(f"record {item.row}{named}: {text}")
 
 
 def _info(medium: Media, shard: ShardContext) -> MediaInfo | None:
@@ -377,26 +369,18 @@ Counted = list[tuple[Counts, list[int]]]
 
 
 def count_rows(parsed: Sequence[ExaminedRecord], counter: RecordCounter) -> Counted:
-    """Count the records that have no error; an error of one costs no other record.
-
-    Raises:
-        LimitError: time or memory ran out, which is not a record's error.
-    """
+    """Count the records that have no error; an error of one costs no other record."""
     good = [number for number, item in enumerate(parsed) if item.error is None]
     try:
         counted = _run(parsed, good, counter)
-    except MismatchError:
+    except (LimitError, MemoryError, MismatchError):  # no record's error
         raise
-    except LimitError as error:
-        raise _at(parsed[good[error.number or 0]], str(error)) from None
-    except MemoryError:
-        raise _at(parsed[good[0]], f"{OUT_OF_MEMORY}, at one of {len(good)} from it on") from None
     except Exception:
         for number in good:
             try:
                 _run(parsed, [number], counter)
             except (LimitError, MemoryError):
-                raise _at(parsed[number], OUT_OF_MEMORY) from None
+                raise
             except Exception as error:
                 text = f"{type(error).__name__}: {error}"
                 parsed[number].error = BadRecord("uncountable", text)

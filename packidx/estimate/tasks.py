@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from packidx.arrays import Int64s
 from packidx.digests import canonical_json, digest
-from packidx.errors import LimitError, MismatchError, SourceError
+from packidx.errors import MismatchError, SourceError
 from packidx.estimate.compare import Compared
 from packidx.estimate.counter import (
     BATCH,
@@ -239,12 +239,9 @@ def _count(
     change = None if transform is None else lambda record, row: transform.apply(record, row + shift)
     told = None if counter.encoder is not None else columns
     raws = read_records(shard.path, part, shard.container, shard.layout, change, told)
-    try:
-        while rows := examine_batch(itertools.islice(raws, BATCH), shard, shift, counter):
-            tables.append(_table(shard, rows, counter))
-            progress(len(rows))
-    except LimitError as error:
-        raise LimitError(f"{shard.path}, {error}") from None
+    while rows := examine_batch(itertools.islice(raws, BATCH), shard, shift, counter):
+        tables.append(_table(shard, rows, counter))
+        progress(len(rows))
     counted = pa.concat_tables(tables)
     if counted.num_rows != part.num_records:
         raise SourceError(

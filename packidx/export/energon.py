@@ -30,7 +30,6 @@ from packidx.export.energon_folders import Sources, as_energon_names
 from packidx.export.outputs import described, labels_of, open_exported, packs_in_order
 from packidx.export.packed_record import with_labels
 from packidx.format.manifest import Shard
-from packidx.format.outputs import EnergonManifest
 from packidx.index import Index, Pack, Sample
 from packidx.io import files, storage
 from packidx.io.option_files import dump_yaml
@@ -121,20 +120,23 @@ def export_energon(
     identity = digests.digest(digests.canonical_json(facts))
     with replacing(output, KIND, identity) as built, writers:
         num_media = _write_packs(built.table, opened, sources, writers, progress)
-        manifest = EnergonManifest(
-            snapshot_id=opened.id,
-            capacity=opened.capacity,
-            num_packs=opened.num_packs,
-            num_samples=opened.snapshot.result.num_pieces,
-            num_media=num_media,
-            encoder=opened.snapshot.lengths.encoder,
-            transform=opened.snapshot.lengths.transform,
-            sources=aux,
-            files=described(built.table, (PACKS, IDX)),
-        )
+        planned, written = opened.snapshot.lengths, described(built.table, (PACKS, IDX))
+        manifest = {
+            "format": KIND.format,
+            "version": VERSION,
+            "snapshot_id": opened.id,
+            "capacity": opened.capacity,
+            "num_packs": opened.num_packs,
+            "num_samples": opened.snapshot.result.num_pieces,
+            "num_media": num_media,
+            "encoder": planned.encoder and planned.encoder.to_json(),
+            "transform": planned.transform and planned.transform.to_json(),
+            "sources": aux,
+            "files": written,
+        }
         files.write_atomic(os.path.join(built.table, YAML), _metadataset(aux))
-        files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
-    warnings, methods = [*sources.warnings], opened.snapshot.lengths.methods
+        files.write_json(os.path.join(built.table, KIND.manifest), manifest)
+    warnings, methods = [*sources.warnings], planned.methods
     if guessed := methods.get("heuristic", 0):
         warnings.append(
             f"{guessed} of {sum(methods.values())} lengths are guesses, so token_len is not "
@@ -144,9 +146,9 @@ def export_energon(
         path=output,
         snapshot_id=opened.id,
         num_packs=opened.num_packs,
-        num_samples=manifest.num_samples,
+        num_samples=opened.snapshot.result.num_pieces,
         num_media=num_media,
-        nbytes=sum(file.bytes for file in manifest.files),
+        nbytes=sum(file["bytes"] for file in written),
         source_bytes=sum(shard.bytes for shard in shards),
         sources=aux,
         warnings=warnings,

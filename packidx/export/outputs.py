@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from packidx.digests import file_digest
 from packidx.errors import OptionError, SourceError
 from packidx.format.index import IndexManifest
-from packidx.format.outputs import ExportedFile
 from packidx.index import Index, open_index
 from packidx.io import files, storage
 from packidx.io.own_files import Kind, check_free, is_within
@@ -119,12 +118,12 @@ def packs_in_order(
             progress("packs", task.stop, stop)
 
 
-def described(folder: str, names: Iterable[str]) -> tuple[ExportedFile, ...]:
-    """Return the size and digest of files of a folder, which are on disk then."""
+def described(folder: str, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Return path, bytes and SHA-256 of files of a folder, which are on disk then."""
     paths = {name: os.path.join(folder, name) for name in names}
     for path in paths.values():
         files.fsync_path(path)
-    return tuple(
-        ExportedFile(path=name, bytes=os.path.getsize(path), sha256=file_digest(path))
+    return [
+        {"path": name, "bytes": os.path.getsize(path), "sha256": file_digest(path)}
         for name, path in paths.items()
-    )
+    ]

@@ -26,7 +26,6 @@ from packidx.errors import OptionError, PackidxError
 from packidx.export.energon_folders import prepare_command
 from packidx.export.outputs import described, labels_of, open_exported, packs_in_order
 from packidx.export.packed_record import TOTALS, PackMembers, pack_members
-from packidx.format.outputs import ExportedTar, WdsManifest
 from packidx.index import Index
 from packidx.io import files
 from packidx.io.output_folder import replacing
@@ -141,15 +140,13 @@ def export_wds(
         tars, totals = _write_tars(built.table, _numbered(packs, **options), digits)
         files.write_atomic(os.path.join(built.table, FOLDER, "dataset.yaml"), _DATASET.encode())
         left = _prepare(built.table, output)
-        manifest = WdsManifest(
-            snapshot_id=opened.id, options=options, **totals, shards=(*tars,), software=software()
-        )
-        files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
+        manifest = {**head, **totals, "shards": tars, "software": software()}
+        files.write_json(os.path.join(built.table, KIND.manifest), manifest)
     return WdsSummary(
         path=output,
         snapshot_id=opened.id,
         num_shards=len(tars),
-        num_bytes=sum(tar.bytes for tar in tars),
+        num_bytes=sum(tar["bytes"] for tar in tars),
         prepare=left,
         warnings=warnings,
         seconds=time.monotonic() - begun,
@@ -209,7 +206,7 @@ def _rounded(nbytes: int, multiple: int) -> int:
 
 def _write_tars(
     folder: str, packs: Iterable[tuple[int, int, PackMembers]], digits: int
-) -> tuple[list[ExportedTar], dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Write packs into tars; each gets its name when it is complete.
 
     Returns:
@@ -221,7 +218,7 @@ def _write_tars(
     """
     from webdataset import TarWriter  # it loads torch where that is installed
 
-    tars: list[ExportedTar] = []
+    tars: list[dict[str, Any]] = []
     totals = Counter(dict.fromkeys(TOTALS, 0))
     plain: dict[str, Any] = {"encoder": False, "user": "", "group": "", "mode": 0o644, "mtime": 0}
     for number, members in itertools.groupby(packs, itemgetter(0)):
@@ -238,7 +235,7 @@ def _write_tars(
                 ids.append(pack_id)
         os.rename(f"{path}.part", path)
         [written] = described(folder, [name])
-        tars.append(ExportedTar(**written.to_json(), first_pack=ids[0], num_packs=len(ids)))
+        tars.append({**written, "first_pack": ids[0], "num_packs": len(ids)})
     return tars, dict(totals)
 
 

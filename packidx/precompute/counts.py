@@ -36,10 +36,9 @@ from packidx.estimate.parts import SourceSums
 from packidx.estimate.summary import CountSummary
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Layout, Shard, load
-from packidx.format.outputs import PrecomputedManifest, PrecomputedShard
 from packidx.io import files, urls
 from packidx.io.output_folder import replacing
-from packidx.io.own_files import Kind, check_free, is_within
+from packidx.io.own_files import Kind, check_free
 from packidx.lengths.table import Lengths, read_lengths
 from packidx.records.containers.base import Record, RecordRange, local_shard
 from packidx.records.conversation import MediaInfo
@@ -128,7 +127,7 @@ def precompute(
     layout = Layout(columns or {}, tags or {}, delimiter=delimiter, ignore=tuple(ignore))
     shards = find_shards(given, layout)
     names = output_names(shards)
-    check_output(output, shards, given)
+    check_output(output)
     settings = CounterSettings(os.fspath(processor), processor_settings or {}, trust_remote_code)
     # One name for all jobs: what a killed run has counted serves the next one, whatever that is.
     with replacing(output, KIND, "precompute") as built:
@@ -176,8 +175,9 @@ def precompute(
                 "is written: packidx estimate says why, record by record"
             )
         options = {"media_root": root, "remote_media": list(remote)}
-        stated = _manifest(manifest, names, sums, total, options)
-        files.write_json(os.path.join(built.table, KIND.manifest), stated.to_json())
+        stated = _manifest(manifest, names, sums, options)
+        stated |= {name: value for name, value in _told(total).items() if name != "rejected"}
+        files.write_json(os.path.join(built.table, KIND.manifest), stated)
     of_sources: dict[str, SourceSums] = {}
     for shard, own in zip(shards, sums, strict=True):
         of_sources[shard.source] = of_sources.get(shard.source, SourceSums()).plus(own)
@@ -204,64 +204,42 @@ def _manifest(
     lengths: LengthsManifest,
     names: Sequence[str],
     sums: Sequence[SourceSums],
-    total: SourceSums,
     options: Mapping[str, Any],
-) -> PrecomputedManifest:
-    """The manifest (docs/counting.md) of a finished data set, whose shards have these names."""
+) -> dict[str, Any]:
+    """The manifest (docs/counting.md) of a data set whose shards have these names."""
     layouts = {source.name: source.layout for source in lengths.sources}
-    return PrecomputedManifest(
-        encoder=lengths.encoder,
-        text_engine=lengths.text_engine,
-        options=options,
-        software=software(),
-        num_samples=total.num_samples,
-        num_rejected=sum(total.rejected.values()),
-        shards=tuple(
-            PrecomputedShard(
-                name=name,
-                uri=shard.uri,
-                source=shard.source,
-                container=shard.container,
-                bytes=shard.bytes,
-                fingerprint=shard.fingerprint,
-                layout=layouts[shard.source],
-                **_told(own),
-            )
-            for name, shard, own in zip(names, lengths.shards, sums, strict=True)
-        ),
-    )
+    of_shard = ("uri", "source", "container", "bytes", "fingerprint")
+    shards = []
+    for name, shard, own in zip(names, lengths.shards, sums, strict=True):
+        layout = layouts[shard.source]
+        stated = {key: getattr(shard, key) for key in of_shard}
+        stated |= {} if layout is None else {"layout": layout.to_json()}
+        shards.append({"name": name, **stated, **_told(own)})
+    return {
+        "format": KIND.format,
+        "version": 1,
+        "encoder": lengths.encoder and lengths.encoder.to_json(),
+        "text_engine": lengths.text_engine,
+        "options": options,
+        "software": software(),
+        "shards": shards,
+    }
 
 
 # -- where it is written ---------------------------------------------------------------------------
 
 
-def check_output(
-    output: str, shards: Sequence[InputFile], sources: Sequence[str], kind: Kind = KIND
-) -> None:
-    """Refuse an output that would replace or mix with what is not precompute's own.
+def check_output(output: str, kind: Kind = KIND) -> None:
+    """Refuse an output that would mix with other files, and so with a source.
 
     Raises:
-        OptionError: it is, holds or lies in a source, holds other files, or is a URL.
+        OptionError: it holds files, or is a URL.
     """
     if urls.is_url(output):
         raise OptionError(
             f"{output} is a URL, and precompute writes to folders of this machine: name one, and "
             "copy it to the store then"
         )
-    for shard in shards:
-        if is_within(shard.path, output):
-            raise OptionError(
-                f"{output} holds the source {shard.uri}: name another folder, no source is ever "
-                "overwritten"
-            )
-    for source in sources:
-        for name in (source, source.partition("=")[2]):
-            folder = name.removeprefix("file://")
-            if folder and os.path.isdir(folder) and is_within(output, folder):
-                raise OptionError(
-                    f"{output} lies in the source {name}, which would then hold the data twice: "
-                    "name a folder outside it"
-                )
     check_free(output, kind)
 
 

@@ -129,8 +129,8 @@ def write_images(
             raise OptionError(
                 f"{shard.path} is {shard.container}: --images writes records of JSON and JSON Lines"
             )
+    check_output(output, KIND)
     names = output_names(shards, "__")
-    check_output(output, shards, given, KIND)
     encoder = _encoder(settings)
     encoder.own_patches()  # raises if the processor makes its pixels itself
     scans = scan_shards(shards, num_workers(workers), progress)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from packidx.arrays import Bools, Int64s
-from packidx.errors import BadRecord, LimitError
+from packidx.errors import BadRecord
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counts import (
     EXACT,
@@ -47,7 +47,6 @@ from packidx.records.media.references import OF_FRAMES, cut, unsupported_option
 
 BYTES_PER_TOKEN = 3
 """Of UTF-8, in a guess."""
-OUT_OF_MEMORY = "memory ran out: use fewer --workers, or leave the record out"
 
 
 class ConversationCounter:
@@ -144,8 +143,6 @@ class ConversationCounter:
                     rendered.append(number)
                 except BadRecord as error:
                     texts.errors[number] = error
-                except MemoryError:
-                    raise LimitError(OUT_OF_MEMORY, number) from None
         if rendered:
             given.append(self._tokenize(expanded, np.array(rendered), media, texts))
         columns = [np.concatenate(parts) for parts in zip(Spans.none(), *given, strict=True)]

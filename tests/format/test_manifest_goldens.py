@@ -9,12 +9,10 @@ import pytest
 
 from packidx.format.index import IndexManifest
 from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import Manifest, decoded, load, sealed
-from packidx.format.outputs import EnergonManifest, PrecomputedManifest, WdsManifest
+from packidx.format.manifest import Manifest, load, sealed
 
 FOLDER = Path(__file__).with_name("manifest_goldens")
 GOLDENS = sorted(FOLDER.glob("*-*.json"))
-OUTPUTS = {"energon": EnergonManifest, "precomputed": PrecomputedManifest, "wds": WdsManifest}
 KINDS: dict[str, type[Manifest]] = {"lengths": LengthsManifest, "index": IndexManifest}
 
 
@@ -27,13 +25,6 @@ def test_what_was_read_is_written_as_it_was(golden: Path) -> None:
     manifest = load(golden, kind_of(golden), "stop")
     for stated in (manifest, sealed(manifest)):
         assert json.loads(json.dumps(stated.to_json())) == json.loads(golden.read_bytes())
-
-
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_what_outputs_say_is_what_they_said(name: str) -> None:
-    golden = FOLDER / f"{name}.json"
-    manifest = decoded(OUTPUTS[name], json.loads(golden.read_bytes()))
-    assert json.loads(json.dumps(manifest.to_json())) == json.loads(golden.read_bytes())
 
 
 def test_there_is_a_golden_of_every_kind() -> None:

@@ -21,7 +21,5 @@ def test_the_run_ends_where_memory_runs_out(
     command = ["estimate", "a.jsonl", "-o", "out", "--encode", "hungry_encoder:encode"]
     assert main([*command, "--workers", "1", "--quiet"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "a.jsonl, record 1 (a.jsonl#1): memory ran out" in line or (
-        "a.jsonl, record 1: memory ran out" in line
-    )
+    assert "not enough memory" in line
     assert not (tmp_path / "out").exists()
