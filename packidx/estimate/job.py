@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -137,7 +138,7 @@ def job_shards(
     shards = []
     for number, (file, scan, name) in enumerate(zip(files, scans, names, strict=True)):
         stated = media_root or file.layout.media_root
-        folder = container(file.container).media_root(file.path) if stated is None else stated
+        folder = (os.path.dirname(file.path) or ".") if stated is None else stated
         context = ShardContext(
             number,
             name,

@@ -102,7 +102,6 @@ class Fetcher:
             BadRecord, SourceError: record or shard cannot be read.
         """
         from packidx.records.containers.base import Locator
-        from packidx.records.containers.registry import container
         from packidx.records.shards import read_named_row
 
         shards, shard = self.index.snapshot.shards, sample.shard
@@ -133,27 +132,26 @@ class Fetcher:
             self.shard(shard)
             raise
         check_key(path, sample, key)
-        own_root = container(kind).media_root
-        given = own_root(shards[shard].uri)
-        return Located(record, self._root(sample.source or "", given, own_root(path)))
+        return Located(record, self._root(sample.source or "", shards[shard].uri, path))
 
-    def _root(self, source: str, given: str, own: str) -> MediaRoot:
+    def _root(self, source: str, uri: str, path: str) -> MediaRoot:
         """Return where a record's media may lie: what was allowed when it was counted, where it is
         now.
 
         Args:
-            given: the folder of its shard when it was counted.
-            own: that folder now.
+            uri: its shard when it was counted.
+            path: that shard now.
         """
         from packidx.records.media.paths import MediaRoot, is_inside
 
         stated, elsewhere = self._media_roots.get(source), self._remote_media.get(source, ())
-        allowed = [urls.absolute(place) for place in (stated or given, *elsewhere)]
+        allowed = [urls.absolute(place) for place in (stated or os.path.dirname(uri), *elsewhere)]
         moved = [
             new
             for old, new in self.index.roots.items()
             if any(is_inside(urls.absolute(old), place) for place in allowed)
         ]
+        own = os.path.dirname(path) or "."
         folder = own if stated is None else self.index.resolve(stated)
         places = (*map(self.index.resolve, elsewhere), *moved)
         return MediaRoot(folder, stated is not None, places)

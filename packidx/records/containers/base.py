@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -97,10 +96,6 @@ class Container(ABC):
 
     hashes_all = True
     """True if the digest of a scan is of all bytes of the file."""
-
-    def media_root(self, path: str) -> str:
-        """Return where relative media paths of a shard start by default."""
-        return os.path.dirname(path) or "."
 
     @abstractmethod
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:

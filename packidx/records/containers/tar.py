@@ -104,10 +104,6 @@ class Tar(Container):
 
     hashes_all = False
 
-    def media_root(self, path: str) -> str:
-        """Return the tar itself: its samples refer to nothing beside it."""
-        return path
-
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hasher, cuts, work, nbytes = hashlib.sha256(), Cuts(task_bytes), 0, file_version(path)[0]
         seen: list[tuple[int, str]] = []

@@ -64,34 +64,34 @@ def resolve(ref: str, root: MediaRoot) -> str | bytes:
         places = (root.folder, *root.elsewhere)
         if any(is_inside(real, reach(place)) for place in places if not urls.is_url(place)):
             return file if key is None else read_value(file, key, repr(shortened(ref)))
-        raise BadRecord("media_outside_root", _outside(ref, file, root))
-    is_own = not urls.is_url(ref)
+        raise _elsewhere(ref, file, root)
     try:
         urls.refuse_password(path)
     except SourceError as error:
         raise BadRecord("media_remote", str(error)) from None
     url = urls.absolute(path)  # it has no links, so what ".." means is all there is to see
     if not any(_is_below(url, place) for place in (root.folder, *root.elsewhere)):
-        if is_own:
-            raise BadRecord("media_outside_root", _outside(ref, url, root))
-        raise BadRecord("media_remote", _not_allowed(url))
+        raise _elsewhere(ref, url, root)
     if key is not None:
         text = f"{shortened(ref)!r} is in a database in a store: copy the database to a disk"
         raise BadRecord("media_remote", text)
     return url
 
 
-def _outside(ref: str, path: str, root: MediaRoot) -> str:
-    """Return what is wrong with a reference that leads elsewhere, and what to type for it."""
-    text = f"{shortened(ref)!r} is not inside the media root"
-    if not root.stated:
-        text += " (its shard's own folder)"
-    if urls.is_url(path):
-        return text
-    is_plain = os.path.isabs(ref) and not root.stated
-    option = "--media-root" if is_plain else "--remote-media"
-    place = os.path.dirname(os.path.realpath(path))
-    return f"{text}: allow it with {option} {shortened(place)} if the data is trusted"
+def _elsewhere(ref: str, path: str, root: MediaRoot) -> BadRecord:
+    """Return the error of a reference that leads elsewhere, with the option to type for it."""
+    reason, option = "media_remote", "--remote-media"
+    text = "is in an object store, which no record may choose"
+    if ref.partition("://")[0].lower() in _WEB:
+        text = "is not on this machine: download it first and refer to the file"
+        return BadRecord(reason, f"{shortened(ref)!r} {text}")
+    if not urls.is_url(ref):
+        reason, text = "media_outside_root", "is not inside the media root"
+        text += "" if root.stated else " (its shard's own folder)"
+        option = "--media-root" if os.path.isabs(ref) and not root.stated else option
+    place = os.path.dirname(path if urls.is_url(path) else os.path.realpath(path))
+    cure = f"allow it with {option} {shortened(place)} if the data is trusted"
+    return BadRecord(reason, f"{shortened(ref)!r} {text}: {cure}")
 
 
 def is_inside(path: str, root: str) -> bool:
@@ -134,17 +134,6 @@ def forget_paths() -> None:
     """Resolve links anew from now on."""
     reach.cache_clear()
     _real_folder.cache_clear()
-
-
-def _not_allowed(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    if scheme.lower() in _WEB or "/" not in rest:
-        return f"{shortened(url)!r} is not on this machine: download it first and refer to the file"
-    folder = shortened(f"{scheme}://{rest.rpartition('/')[0]}/")
-    return (
-        f"{shortened(url)!r} is in an object store, which no record may choose: allow it with "
-        f"--remote-media {folder} if the data is trusted"
-    )
 
 
 def _is_below(url: str, above: str) -> bool:

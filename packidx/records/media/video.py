@@ -32,16 +32,13 @@ from packidx.records.media.images import (
     open_image,
 )
 from packidx.records.media.paths import shortened
-from packidx.records.media.references import is_opened, rate_of, unsupported_option
+from packidx.records.media.references import rate_of, unsupported_option
 
-# Containers of pixels alone: playlists and scripts, which name further files, are none.
+# Containers of pixels and sound alone: playlists and scripts, which name further files, are none.
 _FORMATS = (
     *("mov", "matroska", "avi", "mpegts", "mpeg", "mpegvideo", "m4v", "flv", "asf", "ogg", "gif"),
     *("h264", "hevc", "ivf", "mxf", "rm", "dv", "nut", "apng", "webp_pipe"),
-)
-_SOUND_FORMATS = (
-    *("wav", "w64", "flac", "mp3", "ogg", "mov", "matroska", "aac", "aiff", "au", "caf", "amr"),
-    *("asf", "mpegts", "avi", "flv"),
+    *("wav", "w64", "flac", "mp3", "aac", "aiff", "au", "caf", "amr"),
 )
 
 Frames = tuple[Any, ...]
@@ -172,8 +169,6 @@ def _decode(
 
 
 def _pixels(frame: Any) -> NDArray[np.uint8]:
-    if not (isinstance(frame, str | bytes | Extent) or is_opened(frame)):
-        raise BadRecord("bad_media", f"a frame given as {type(frame).__name__}")
     try:
         return np.asarray(open_image(frame).convert("RGB"))
     except (OSError, SyntaxError) as error:  # PIL, on decoding a broken file
@@ -287,11 +282,10 @@ def local(source: Source, label: str) -> Source:
 def opened(source: Source, label: str, kind: str = "video") -> Iterator[tuple[Any, Any]]:
     """The container and its first stream of video or audio; whatever fails is a `BadRecord`."""
     av = _import_av()
-    formats = _FORMATS if kind == "video" else _SOUND_FORMATS
     file, _ = open_file(source, label)
     with file:
         try:
-            options = {"format_whitelist": ",".join(formats)}
+            options = {"format_whitelist": ",".join(_FORMATS)}
             with av.open(file, mode="r", container_options=options) as container:
                 streams = getattr(container.streams, kind)
                 if not streams:

@@ -234,15 +234,13 @@ def test_an_id_of_the_records_own_stays(tmp_path: Path) -> None:
     assert (raw.key, raw.data["id"], raw.data["__key__"]) == ("s", 7, "s")
 
 
-def test_a_name_that_is_no_member_leads_only_into_a_stated_media_root(tmp_path: Path) -> None:
-    """A file beside the tar is not taken for a member that is missing."""
+def test_a_name_that_is_no_member_leads_into_the_media_root(tmp_path: Path) -> None:
     record = {"messages": turns("<image>What?"), "images": ["a.png"]}
     path = put(tmp_path / "x.tar", [("s.json", dumped(record))])
     (tmp_path / "a.png").write_bytes(B)
     (tmp_path / "media").mkdir()
     for root, reason in (
-        (None, "missing_media"),
-        (tmp_path, None),
+        (None, None),
         (tmp_path / "media", "missing_media"),
     ):
         estimate(path, tmp_path / "out", media_root=root)
