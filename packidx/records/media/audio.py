@@ -23,7 +23,6 @@ from packidx.records.media.video import local, opened
 
 Samples = NDArray[np.float32]
 
-_UNKNOWN_SIZE = b"\xff" * 4  # of a WAV that was written to a pipe
 _PIECE = 1 << 16
 
 

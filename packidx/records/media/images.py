@@ -234,15 +234,10 @@ def _orientation(image: Image.Image) -> int:
 def _ends_well(form: str | None, file: IO[bytes], nbytes: int) -> bool:
     """Return True if a file has the end of its kind, or its kind has none. It is left anywhere."""
     if form == "WEBP":
-        file.seek(0)
-        return not is_cut_riff(file.read(8), nbytes)
+        file.seek(4)
+        return int.from_bytes(file.read(4), "little") + 8 <= nbytes
     file.seek(max(0, nbytes - _TAIL))
     tail = file.read(_TAIL)
     if form in ("JPEG", "MPO", "JPEG2000"):
         return tail.rstrip(b"\0\r\n").endswith(b"\xff\xd9")
     return form != "PNG" or b"IEND" in tail[-12:]
-
-
-def is_cut_riff(head: bytes, nbytes: int) -> bool:
-    """Return whether a RIFF file (a WebP, a WAV) of so many bytes states that it has more."""
-    return int.from_bytes(head[4:8], "little") + 8 > nbytes

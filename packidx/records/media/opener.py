@@ -6,6 +6,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from packidx.errors import BadRecord
@@ -13,10 +14,9 @@ from packidx.io import storage, urls
 from packidx.io.ranges import Extent
 from packidx.io.storage import reading
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.media.audio import Audio
+from packidx.records.media.audio import Audio, audio_info, stated_audio
 from packidx.records.media.held import kind_of_name
-from packidx.records.media.images import label_of
-from packidx.records.media.kinds import KINDS
+from packidx.records.media.images import image_info, label_of, open_image, stated_image
 from packidx.records.media.lmdb_store import forget_databases
 from packidx.records.media.paths import MediaRoot, forget_paths, resolve, shortened
 from packidx.records.media.references import (
@@ -28,11 +28,35 @@ from packidx.records.media.references import (
     refs_of,
     requests_of,
 )
-from packidx.records.media.video import Video, frames_info, with_stated
+from packidx.records.media.video import (
+    Video,
+    frames_info,
+    stated_video,
+    video_info,
+    with_stated,
+)
 
 Moved = Callable[[str], str]
 """Absolute path or URL when it was counted → where it is now."""
 
+
+@dataclass(frozen=True)
+class MediaKind:
+    """A kind of medium. Errors name a source by the label beside it."""
+
+    stated: Callable[[Media], MediaInfo | None]
+    """What a record states, if no file need be looked at."""
+    info: Callable[..., MediaInfo]
+    """(source, label) → what its header says."""
+    open: Callable[..., Any]
+    """(source, label) → the medium, as encoders take it."""
+
+
+KINDS = {
+    "image": MediaKind(stated_image, image_info, open_image),
+    "video": MediaKind(stated_video, video_info, Video),
+    "audio": MediaKind(stated_audio, audio_info, Audio),
+}
 _REPLACED_KEYS = frozenset(REFERENCE_KEYS) - LIST_KEYS.keys()
 _NUMBER = re.compile(r"\d{1,18}")
 
