@@ -491,6 +491,35 @@ def test_bad_samples_are_rows_and_the_scan_goes_on(tmp_path: Path) -> None:
     outcomes(path)
 
 
+@pytest.mark.parametrize(
+    "kind", [tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE]
+)
+def test_a_member_that_is_no_file_costs_its_sample_alone(tmp_path: Path, kind: bytes) -> None:
+    files = {"a.json": GOOD, "a.png": B, "b.json": GOOD, "b.png": None, "c.json": GOOD}
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data or b"")
+            if data is None:
+                info.type, info.linkname = kind, "a.png"
+            archive.addfile(info, io.BytesIO(data or b""))
+    estimate(tmp_path / "x.tar", tmp_path / "out")
+    rows = pq.read_table(sorted((tmp_path / "out").glob("part-*"))).to_pylist()
+    assert [row["reason"] for row in rows] == [None, "broken_media", None]
+
+
+def test_names_that_climb_are_names_in_the_tar(tmp_path: Path) -> None:
+    (tmp_path / "secret.png").write_bytes(B)
+    record = dumped({"messages": turns("<image>Hi"), "images": ["../../secret.png"]})
+    names = ["../../up", "/etc/root", "in/../a"]
+    members = [*((f"{name}.json", GOOD) for name in names), ("lost.json", record)]
+    path = put(tmp_path / "in" / "deep" / "x.tar", members)
+    estimate(path, tmp_path / "out")
+    rows = pq.read_table(sorted((tmp_path / "out").glob("part-*"))).to_pylist()
+    expected = [*((name, None) for name in names), ("lost", "media_outside_root")]
+    assert [(row["key"], row["reason"]) for row in rows] == expected
+
+
 def test_a_place_that_holds_no_sample(tmp_path: Path) -> None:
     path = str(put(tmp_path / "x.tar", SAMPLES))
     with pytest.raises(

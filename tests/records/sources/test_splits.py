@@ -1,4 +1,4 @@
-"""A folder of several splits is refused with the globs to type; listed splits are read."""
+"""Folders: several splits are refused with the globs to type, and nothing is left out in silence."""
 
 # ruff: noqa: E501  a row of a table is a line
 
@@ -78,3 +78,32 @@ def test_a_mix_is_one_by_its_name(tmp_path: Path) -> None:
         (tmp_path / name).write_text(json.dumps(value))
         with pytest.raises(SourceError, match=r"holds one object.* a mix of data sets is named"):
             find_shards([str(tmp_path / name)])
+
+
+def test_data_in_forms_that_are_not_read_is_warned_of(tmp_path: Path) -> None:
+    names = [f"s.{end}" for end in ("tar.gz", "tgz", "tar.zst", "tar.lz4", "tbz2", "txz")]
+    names += [
+        f"a.{end}" for end in ("jsonl.lz4", "csv.lz4", "parquet.gz", "txt.gz", "JSONL", "TAR")
+    ]
+    names += ["sub/a.arrow.zst", "a.zip", "a.7z", "a.rar", "a.Zip", "a.tfrecord"]
+    folder, warnings = folder_of(tmp_path / "set", "a.jsonl", *names), list[str]()
+    for _ in range(2):
+        (file,) = find_shards([folder], warnings=warnings)
+    assert file.path == f"{folder}/a.jsonl"
+    named = ", ".join(map(repr, sorted(names)[:3]))
+    assert warnings == [
+        f"{len(names)} file(s) of {folder} not read, in a form that packidx does not read (unpack "
+        f"them, or move them out of the folder): {named} and {len(names) - 3} more"
+    ]
+    with pytest.raises(SourceError, match="1 file.* not read, in a form"):
+        find_shards([folder_of(tmp_path / "other", "a.zip")])
+
+
+def test_what_lies_beside_data_on_purpose_is_passed_over(tmp_path: Path) -> None:
+    beside = ["README", "README.md", "LICENSE.txt", "a.jpg", "a.png", "a.mp4", "a.idx", "a.tar.idx"]
+    beside += [".hidden.tar.gz", ".cache/a.zip", "mix.yaml", "notes.pdf"]
+    folder, warnings = folder_of(tmp_path / "set", "a.jsonl", *beside), list[str]()
+    for name in ("info.json", "meta.json"):  # a configuration and a mix
+        (tmp_path / "set" / name).write_text('{\n"a": {"file_name": "a.tar"}\n}')
+    assert len(find_shards([folder], warnings=warnings)) == 1
+    assert warnings == []
