@@ -1,7 +1,8 @@
-"""README, FORMAT and docs/ against the program: every block runs, every name is there."""
+"""Pages against the program and its tests: every block runs, every name is there."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import re
@@ -13,7 +14,6 @@ from pathlib import Path
 
 import click
 import pytest
-from absent import WITHOUT_TORCH
 from packidx_cli.main import cli
 
 from packidx.format import schema
@@ -135,7 +135,8 @@ def test_the_example_output_is_what_the_example_gives(
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "corpus").symlink_to(corpus)
     (tmp_path / "data" / "processors").symlink_to(whole_processors)
-    program = f"{WITHOUT_TORCH}\nfrom packidx_cli.main import run\nrun()"
+    program = "import sys; sys.modules['torch'] = sys.modules['torchvision'] = None\n"
+    program += "from packidx_cli.main import run; run()"
     # Python's readline tells all processes after it that a terminal has 80 columns.
     env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     done = subprocess.run(
@@ -152,6 +153,7 @@ def test_every_option_is_in_the_reference() -> None:
         begin = reference.index(f"\n## packidx {name}\n")
         section = reference[begin : reference.find("\n## ", begin + 1)]
         for parameter in command.params:
+            assert not isinstance(parameter, click.Option) or parameter.help
             for option in parameter.opts if isinstance(parameter, click.Option) else ():
                 assert re.search(rf"(?<![\w-]){option}(?![\w-])", section), f"{name} {option}"
 
@@ -243,3 +245,66 @@ def test_queries_are_the_same_in_packidx_and_in_duckdb() -> None:
     shown = re.findall(r'(?:duckdb|db)\.sql\("(SELECT .*?)"\)', text_of("docs/inspecting.md"))
     shown += re.findall(r'^    "(SELECT .*?)"', text_of("docs/inspecting.md"), re.M)
     assert len(shown) == 5 and {*shown} < {*asked}
+
+
+CONTRIBUTING = (REPO / "CONTRIBUTING.md").read_text()
+QUOTED = re.findall(r"`([^`\n]+)`", CONTRIBUTING)
+PATHS = [
+    word for word in QUOTED if re.fullmatch(r"[\w.]+(/[\w.]+)+/?|\w+\.(md|toml|py)|\w+/", word)
+]
+
+
+def test_every_path_exists() -> None:
+    assert len(PATHS) > 50
+    assert [path for path in PATHS if not (REPO / path).exists()] == []
+
+
+def test_every_target_of_make_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (REPO / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"make ([a-z-]+)", CONTRIBUTING)) | {"test-lowest"}
+    assert len(named) > 6 and named <= targets
+
+
+def test_every_name_in_code_is_in_code() -> None:
+    """`FAMILIES`, `count_images`, `_BY_ITEM` and the like stand somewhere in the sources."""
+    names = {word for word in QUOTED if re.fullmatch(r"_?[A-Za-z]+(_[A-Za-z]+)*", word)}
+    folders = ("packidx", "cli", "tests")
+    sources = "\n".join(file.read_text() for one in folders for file in (REPO / one).rglob("*.py"))
+    sources += (REPO / "pyproject.toml").read_text() + (REPO / "FORMAT.md").read_text()
+    missing = [name for name in names if not re.search(rf"\b{name}\b", sources)]
+    assert len(names) > 25 and missing == []
+
+
+def test_contributing_is_short() -> None:
+    assert len(CONTRIBUTING.splitlines()) <= 120
+
+
+SECURITY = (REPO / "SECURITY.md").read_text()
+NAMED = re.findall(r"^- `(tests/[\w/]+\.py)::(\w+)`$", SECURITY, re.MULTILINE)
+
+
+def threats() -> dict[str, str]:
+    """Each paragraph of the threats, by its first words."""
+    body = SECURITY.partition("## Threats and what holds")[2].partition("\n## ")[0]
+    parts = re.split(r"^\*\*(.+?)\*\*", body, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_every_named_test_exists() -> None:
+    assert len(NAMED) > 30
+    for path, name in NAMED:
+        tree = ast.parse((REPO / path).read_text())
+        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert name in functions, f"{path}::{name}"
+
+
+def test_every_threat_has_a_test() -> None:
+    assert len(threats()) > 12
+    for title, text in threats().items():
+        assert "\n- `tests/" in text, title
+    assert len(NAMED) == sum(text.count("\n- `tests/") for text in threats().values())
+
+
+def test_it_says_how_to_report_and_names_no_address() -> None:
+    assert "security advisories" in SECURITY
+    assert "@" not in SECURITY

@@ -1,4 +1,4 @@
-"""Hashes of strings and integers against their definition, word by word."""
+"""Hashes against their definition; the keyed permutation, which is the same everywhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.hashing import NULL_HASH, hash_ints, hash_strings, splitmix64
+from packidx.hashing import NULL_HASH, derive_key, hash_ints, hash_strings, splitmix64
+from packidx.permutation import permutation, permute
 
 TEXTS = st.lists(st.none() | st.text(max_size=40), max_size=30)
 MASK = (1 << 64) - 1
@@ -58,3 +59,22 @@ def test_hashes_are_part_of_the_format() -> None:
 def test_integers_hash_as_defined(values: list[int], key: int) -> None:
     want = [splitmix64(value & MASK ^ key) for value in values]
     assert hash_ints(np.array(values, np.int64), key).tolist() == want
+
+
+@given(st.integers(1, 2**62), st.booleans(), st.data())
+def test_no_two_numbers_are_sent_to_one(size: int, several: bool, data: st.DataObject) -> None:
+    """Under one key; and under a key for each value each stays inside."""
+    drawn = data.draw(st.lists(st.integers(0, size - 1), max_size=20, unique=True))
+    values = np.array(drawn, np.uint64)
+    key = data.draw(st.integers(0, 2**64 - 1))
+    keys = np.arange(len(values), dtype=np.uint64) ^ np.uint64(key) if several else key
+    there = permute(values, size, keys)
+    assert not len(values) or there.max() < size
+    assert several or len({*there.tolist()}) == len(values)
+
+
+def test_permutations_are_part_of_the_format() -> None:
+    """Golden values: a change here changes the bytes of every plan."""
+    assert splitmix64(0) == 0xE220A8397B1DCDAF  # Vigna's reference implementation
+    assert derive_key(0, "samples") == 0x1057B48EE3EA771F
+    assert permutation(10, derive_key(0, "packs")).tolist() == [1, 3, 6, 2, 9, 5, 7, 8, 0, 4]

@@ -17,19 +17,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 REPO = Path(__file__).parent.parent
-sys.path.insert(0, str(REPO / "tests" / "helpers"))
+sys.path[:0] = [str(REPO / "tests" / "helpers"), str(REPO / "tools")]
 
 import torchvision_cpu  # noqa: E402, F401  (before transformers)
 import transformers  # noqa: E402
 from every_processor import HEARING, NOT_BUILT, processor_classes, unmapped  # noqa: E402
-from every_processor.compare import Outcome, outcomes  # noqa: E402
-from every_processor.conversations import (  # noqa: E402
+from isolation_outcomes import HOLDS, REFUSED  # noqa: E402
+
+from model_lengths import (  # noqa: E402
     KINDS,
     NUM_MIXED,
     NUM_RECORDS,
+    Outcome,
     conversations,
+    outcomes,
 )
-from isolation_outcomes import HOLDS, REFUSED  # noqa: E402
 
 WORDS = ("exact", "precomputed", "heuristic", "refused")
 """What packidx may say of a record with media, best first."""

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
 from PIL import Image
@@ -85,67 +84,9 @@ def test_what_is_reused_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     said = lines()
     assert said["reused"] == "0 samples"
     assert "parquet has 0 bytes" in said["err"]
-    command.append("--json")
-    (data / "e.jsonl").unlink()
-    assert main(command) == 0
-    taken = json.loads(capsys.readouterr().out)["reused"]
-    assert (taken["num_samples"], taken["num_counted"]) == (7, 0)
-    assert taken["counted"] == []
-    command[-1] = "--fresh"
-    assert "reused" not in lines()
-    (out / "manifest.json").write_text("{}")
-    command.pop()
-    assert main(command) == 1, "a folder that may be anybody's"
 
 
 ASKED, ANSWERED = "What is it?", "A cat, 猫."
-
-
-def jsonl(folder: Path, *records: dict[str, Any]) -> str:
-    (folder / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    return "a.jsonl"
-
-
-def talk(role: str, said: str, user: str, assistant: str, before: str = "") -> list[dict[str, str]]:
-    return [{role: user, said: before + ASKED}, {role: assistant, said: ANSWERED}]
-
-
-TALK = talk("role", "content", "user", "assistant")
-QUESTION = {"question": ASKED, "answer": ANSWERED}
-MISREAD: dict[str, dict[str, Any]] = {  # by columns that look like an answer, a medium or a text
-    "the unsafe answer": {"prompt": ASKED, "response_0": "Kill.", "response_1": "No."},
-    "a model's answer": {"question": ASKED, "model_answer": "A dog.", "human_answer": ANSWERED},
-    "bytes and path of a picture": {"messages": TALK, "img_bytes": "/9j/AA==", "img_path": "a.png"},
-    "a thumbnail": {**QUESTION, "image": "a.png", "thumbnail": "b.png"},
-    "a document and its summary": {"document": "It was dark. It rained.", "summary": "Rain."},
-    "an article and highlights": {"article": "It was dark. It rained.", "highlights": "Rain."},
-    "a passage": {"title": "A cat", "passage": "It was dark.", "label_text": "good"},
-    "turns of another name": {"chat": TALK},
-    "roles of another name": {"messages": [{"role": "hooman", "content": ASKED}]},
-    "a misspelt column": {"qestion": ASKED, "anwser": ANSWERED},
-    "context": {**QUESTION, "context": "It purrs in the sun."},
-}
-
-
-@pytest.mark.parametrize("case", MISREAD)
-def test_no_column_is_guessed(
-    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The keys of a record are named, and no option that makes another record of it."""
-    record = MISREAD[case]
-    name = jsonl(tmp_path, record)
-    Image.new("RGB", (70, 70)).save(tmp_path / "a.png")
-    assert main(["estimate", str(tmp_path / name), "-o", str(tmp_path / "l")]) == 1
-    told = capsys.readouterr()
-    said = f"{told.out}{told.err}"
-    assert not re.search(r"--(?:column|tag) \w+=\w|--pair \w", said) and "docs/data.md" in told.err
-    if not (tmp_path / "l").exists():
-        assert "nothing reads these columns" in told.err
-        return
-    [row] = pq.read_table(sorted((tmp_path / "l").glob("part-*.parquet"))).to_pylist()
-    assert row["status"] == "rejected"
-    if row["reason"] == "no_messages":
-        assert all(key in row["detail"] for key in record)
 
 
 PLANNED = "images.max_pixels=1003520", "videos.max_pixels=300000"
@@ -210,13 +151,7 @@ def test_settings_decide_lengths_and_are_in_the_options(
 ) -> None:
     folder, output = processors / "qwen2.5-vl", tmp_path / "lengths"
     plain = estimated(data, folder, output)
-    assert "processor_settings" not in plain["options"] and "overrides" not in plain["encoder"]
-    assert plain["encoder"]["settings"]["images.max_pixels"] == 12845056
     small = estimated(data, folder, output, *PLANNED)
-    assert small["options"]["processor_settings"] == {
-        "images.max_pixels": 1003520,
-        "videos.max_pixels": 300000,
-    }
     assert small["sources"][0]["num_tokens"] < plain["sources"][0]["num_tokens"]
     assert small["encoder"]["fingerprint"] != plain["encoder"]["fingerprint"]
     capsys.readouterr()

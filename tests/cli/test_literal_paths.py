@@ -11,10 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
 
-NAMES = [
-    *("a*b", "d[1]", "q?", "{x,y}", "it's", "100%", "%41", "two words", "back\\slash", "~", "ü"),
-    *("[!a]", "**", "length=3", "a=1/b=2", '"q"', "c#d", "$HOME", "[[]", "[a", "; DROP"),
-]
+NAMES = ("a*b", "d[1]", "q?", "{x,y}", "it's", "%41", "back\\slash", "~", "length=3", "c#d", "ü")
 
 
 def lengths(path: Path, values: list[int]) -> str:

@@ -206,14 +206,6 @@ def test_a_bucket_holds_the_plan_of_a_folder(
         storage.remove(f"{URL}/packs/pack.json")
         assert main(command) == 0
         assert packed(capsys.readouterr().out)[:2] == (False, index)
-        # Sources without a recipe leave one there, and know it again.
-        words = ["--processor", str(processors / "qwen2.5-vl"), "--quiet", "-o", f"{URL}/own"]
-        assert main(["pack", "data/chats.jsonl", "--capacity", "512", *words]) == 0
-        assert main(["pack", "data/chats.jsonl", "--capacity", "256", *words]) == 0
-        assert b"capacity: 256" in storage.read(f"{URL}/own/recipe.yaml")
-        capsys.readouterr()
-        assert main(["pack", f"{URL}/own/recipe.yaml", "--quiet", "--json"]) == 0
-        assert packed(capsys.readouterr().out)[0]
 
 
 @pytest.mark.slow

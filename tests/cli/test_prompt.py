@@ -28,26 +28,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("COPY packs TO 'a.csv';", "is a COPY statement, and only SELECT is allowed"),
-        ("SELECT * FROM read_text('/etc/passwd');", "Cannot access file"),
-        ("SELECT lenght FROM packs;", 'Candidate bindings: "length"'),
-    ],
-)
 def test_queries_from_stdin_are_locked_and_end_at_the_first_error(
-    text: str,
-    says: str,
-    made: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    made: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = f"SELECT ';' AS one; -- ;\n{text}\nSELECT 3 AS three;"
+    given = "SELECT ';' AS one; -- ;\nCOPY packs TO 'a.csv';\nSELECT 3 AS three;"
     monkeypatch.setattr(sys, "stdin", io.StringIO(given))
     assert main(["sql", str(made / "index"), "--format", "csv"]) == 1
     out, err = capfd.readouterr()
-    assert out == "one\n;\n" and says in err and err.count("\n") == 1
+    assert out == "one\n;\n" and err.count("\n") == 1
+    assert "is a COPY statement, and only SELECT is allowed" in err
 
 
 def test_stdin_is_read_where_it_is_no_terminal(

@@ -94,23 +94,17 @@ def test_each_family_is_shown_as_it_is_counted(
 
 
 def test_in_a_file_brackets_mark_what_is_trained(
-    data: Path, whole_processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["estimate", str(data / "b.jsonl"), "-o", str(tmp_path / "l"), "--quiet"]
-    command += ["--processor", str(whole_processors / "qwen2.5-vl"), "--show", "1"]
-    assert main(command) == 0
-    head, text = capsys.readouterr().out.split("── ")
-    assert "rejected  1" in head
-    assert text.startswith("b good: 23 tokens, 2 trained\n<|im_start|>system\n")
-    assert text.endswith("<|im_start|>assistant\n⟦ho<|im_end|>⟧\n\n")
-
-
-def test_nothing_trained_is_told(
     data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (data / "c.jsonl").write_text(json.dumps({"messages": turns("hi", "ho")[:1]}) + "\n")
-    command = ["estimate", str(data / "c.jsonl"), "-o", str(tmp_path / "l"), "--quiet"]
-    assert main([*command, "--processor", str(processors / "qwen2.5-vl"), "--show", "1"]) == 0
+    command = ["-o", str(tmp_path / "l"), "--quiet", "--show", "1"]
+    command += ["--processor", str(processors / "qwen2.5-vl")]
+    assert main(["estimate", str(data / "b.jsonl"), *command]) == 0
+    head, text = capsys.readouterr().out.split("── ")
+    assert "rejected  1" in head
+    assert re.match(r"b good: \d+ tokens, 2 trained\n<\|im_start\|>system\n", text)
+    assert text.endswith("<|im_start|>assistant\n⟦ho<|im_end|>⟧\n\n")
+    assert main(["estimate", str(data / "c.jsonl"), *command]) == 0
     assert "tokens, NOTHING is trained" in capsys.readouterr().out
 
 

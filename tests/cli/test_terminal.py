@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -22,6 +23,7 @@ from packidx import estimate_lengths
 # A title, the clipboard, C1's CSI, DEL, text turned around, the start of the line.
 HOSTILE = "k\x1b]0;title\x07\x1b]52;c;YQ\x07\x9b2J\x7f\u202eend\rover"
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 CLI = Path(__file__).parents[2] / "cli"
 
 
@@ -64,7 +66,7 @@ def test_no_command_lets_names_of_data_reach_the_terminal(
     assert "]0;title\\" in shown(capfd, "sql", index, *query)
     asked = ["sql", index, f"SELECT '{HOSTILE}' AS a", "--format", "json"]
     assert main(asked) == 0 and json.loads(capfd.readouterr().out) == [{"a": HOSTILE}]
-    seen = on_a_terminal(asked).decode().replace("\r\n", "\n")
+    seen = on_a_terminal(asked).replace("\r\n", "\n")
     assert "]0;title" in seen and not CONTROLS.search(seen)
     shown(capfd, "sql", index, f"SELECT 1 AS \"{HOSTILE}\", error('{HOSTILE}')", status=1)
     assert "\\x1b]0;" in shown(capfd, "trace", index, "--step", "0", "--global-batch", "1")
@@ -88,26 +90,21 @@ def test_no_command_lets_names_of_data_reach_the_terminal(
     shown(capfd, HOSTILE, status=2)
 
 
-def on_a_terminal(query: list[str], stderr: bool = False) -> bytes:
-    """What a command writes on its terminal: stdout, and stderr too if asked for."""
+def on_a_terminal(command: list[str], stream: str = "stdout") -> str:
+    """Return what a command writes on one of its streams, which is a terminal."""
     ours, theirs = pty.openpty()
-    more = {"stderr": theirs} if stderr else {}
-    environment = os.environ | {"TERM": "xterm"}
-    command = [sys.executable, "-m", "packidx_cli", *query]
-    process = subprocess.Popen(command, stdout=theirs, env=environment, **more)
-    os.close(theirs)
+    streams = {"stdout": subprocess.DEVNULL, stream: theirs}
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+    line = [sys.executable, "-m", "packidx_cli", *command]
     seen = b""
-    while True:
-        try:
-            block = os.read(ours, 1 << 16)
-        except OSError:
-            break
-        if not block:
-            break
-        seen += block
+    with subprocess.Popen(line, env=environment, **streams) as run:  # type: ignore[call-overload]
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # Linux: the other end is closed
+            while block := os.read(ours, 1 << 16):
+                seen += block
     os.close(ours)
-    assert process.wait() == 0
-    return seen
+    assert run.returncode == 0
+    return ESCAPES.sub("", seen.decode())
 
 
 def test_what_is_escaped_can_be_read_and_nothing_else_is() -> None:
@@ -128,32 +125,6 @@ def test_text_is_printed_in_one_place() -> None:
             assert not re.search(r"\bclick\.s?echo\(|(?<![\w.])print\(", path.read_text()), path
 
 
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-def on_stderr(command: list[str], terminal: bool) -> str:
-    """What `packidx` writes on stderr, which is a terminal or a pipe."""
-    line = [sys.executable, "-m", "packidx_cli", *command]
-    if not terminal:
-        return subprocess.run(line, capture_output=True, text=True, check=True).stderr
-    ours, theirs = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
-    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=theirs, env=environment) as run:
-        os.close(theirs)
-        seen = b""
-        while True:
-            try:
-                block = os.read(ours, 1 << 16)
-            except OSError:  # Linux: the other end is closed
-                break
-            if not block:
-                break
-            seen += block
-    os.close(ours)
-    assert run.returncode == 0
-    return ESCAPES.sub("", seen.decode())
-
-
 @pytest.fixture
 def records(tmp_path: Path) -> Path:
     turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "word " * 9}]
@@ -162,7 +133,7 @@ def records(tmp_path: Path) -> Path:
 
 
 def test_a_terminal_sees_how_much_is_done_and_the_time_left(records: Path, tmp_path: Path) -> None:
-    seen = on_stderr(["estimate", str(records), "-o", str(tmp_path / "l")], terminal=True)
+    seen = on_a_terminal(["estimate", str(records), "-o", str(tmp_path / "l")], "stderr")
     megabytes = records.stat().st_size / 1e6
     assert f" of {megabytes:,.1f} MB" in seen and "reading shards" in seen
     assert "3,000 of 3,000 records" in seen
@@ -171,8 +142,11 @@ def test_a_terminal_sees_how_much_is_done_and_the_time_left(records: Path, tmp_p
 
 def test_nothing_is_shown_elsewhere_or_if_quiet(records: Path, tmp_path: Path) -> None:
     command = ["estimate", str(records), "-o", str(tmp_path / "l")]
-    for terminal, more in ((False, []), (True, ["--quiet"])):
-        assert not re.search("left|records|reading", on_stderr([*command, *more], terminal))
+    piped = subprocess.run(
+        [sys.executable, "-m", "packidx_cli", *command], capture_output=True, text=True, check=True
+    )
+    for seen in (piped.stderr, on_a_terminal([*command, "--quiet"], "stderr")):
+        assert not re.search("left|records|reading", seen)
 
 
 @pytest.mark.slow

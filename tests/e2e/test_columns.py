@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from packidx_cli.main import main
 from PIL import Image
 from transformers import AutoTokenizer
@@ -69,19 +68,6 @@ def test_what_is_stated_is_read_and_what_is_ignored_is_not(
     lengths = pq.read_table(next((tmp_path / "l").glob("part-00000*"))).to_pydict()
     built = sum(len(dataset[number].joined()["input_ids"]) for number in range(len(dataset)))
     assert built == sum(lengths["length"]) and sum(lengths["num_images"]) == 9
-
-
-def test_a_recipe_keeps_what_is_stated_and_what_is_ignored(
-    table: str, tmp_path: Path, processors: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    given = ["--processor", str(processors / "qwen2.5-vl"), "--capacity", "4096", "--quiet"]
-    said = ["--column", "images=image_1,image_2", "--ignore", "options"]
-    assert main(["pack", table, *given, *said, "-o", "packs"]) == 0
-    recipe = yaml.safe_load((tmp_path / "packs/recipe.yaml").read_text())
-    assert recipe["estimate"]["columns"] == {"images": "image_1,image_2"}
-    assert recipe["estimate"]["ignore"] == ["options"]
-    assert main(["pack", "packs/recipe.yaml", "--quiet"]) == 0
 
 
 TEXT = [11, 12, 13, 14]

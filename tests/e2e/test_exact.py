@@ -14,7 +14,6 @@ from PIL import Image, ImageOps
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
-from packidx.errors import MismatchError
 from packidx.inspect.verify import verify
 from packidx.torch import PackedDataset
 
@@ -149,39 +148,3 @@ def test_packs_materialise_as_planned(
     checks = list(verify(index, encoder=ProcessorEncoder(folder), num_sampled=30))
     assert [check for check in checks if not check.ok] == []
     assert {"lengths table", "shards", "encoder", "samples"} <= {check.name for check in checks}
-
-
-def test_another_processor_is_refused(
-    counted: tuple[Path, Path], whole_processors: Path, tmp_path: Path
-) -> None:
-    lengths, folder = counted
-    other = next(whole_processors / name for name in FAMILIES if name != folder.name)
-    plan_packs(lengths, tmp_path / "index", capacity=2048)
-    with pytest.raises(MismatchError, match="were counted by"):
-        PackedDataset(tmp_path / "index", ProcessorEncoder(other))
-    failed = {
-        c.name
-        for c in verify(
-            open_index(tmp_path / "index"), encoder=ProcessorEncoder(other), num_sampled=20
-        )
-        if not c.ok
-    }
-    assert failed == {"encoder", "samples"}
-
-
-def test_cut_samples_materialise_as_planned(counted: tuple[Path, Path], tmp_path: Path) -> None:
-    lengths, folder = counted
-    plan_packs(lengths, tmp_path / "index", capacity=700, on_long="split")
-    index = open_index(tmp_path / "index")
-    samples = index.samples(["pack_id", "piece", "sample_id"]).to_pylist()
-    media = index.packs(["num_images"])["num_images"].to_pylist()
-    cut = [s["pack_id"] for s in samples if s["piece"] == 1 and media[s["pack_id"]]]
-    dataset = PackedDataset(index, ProcessorEncoder(folder))
-    chosen = sorted({*random.Random(2).sample(range(len(dataset)), 5), *cut[:5]})
-    assert any(number in cut for number in chosen)
-    for number in chosen:
-        pack, stats = dataset[number].joined(), index.pack(number).stats
-        assert len(pack["input_ids"]) == stats["length"]
-        if stats["num_images"]:
-            assert pack["image_grid_thw"].shape[0] == stats["num_images"]
-            assert pack["pixel_values"].shape[0] == stats["vision_patches"]

@@ -118,43 +118,24 @@ def test_options_of_a_medium_are_refused_and_facts_are_read(
         assert len(built["input_ids"]) == rows[number][0]
 
 
-PARTS: list[tuple[Record, str | None]] = [
-    *(({"start": 1, "end": 3.5}, "unsupported_media_option") for _ in "a"),
-    *(
-        ({name: value}, "unsupported_media_option")
-        for name, value in [
-            *(
-                ("video_start", 1.5),
-                ("video_end", 2),
-                ("start_time", "00:00:01"),
-                ("end_time", "3"),
-            ),
-            *(("end", "1:02"), ("start time", 1.0), ("end_sec", 2), ("clip_start", "2.5s")),
-        ]
-    ),
-    *(({name: value}, None) for name, value in [("start", 0), ("end", None), ("end", "never")]),
-    ({"start": 0, "end": 4.0, "duration": 4.0}, None),
-]
+CUTS: list[Record] = [{"start": 1, "end": 3.5}, {"video_start": 1.5}, {"video_end": 2}]
+CUTS += [{"start_time": "00:00:01"}, {"end": "1:02"}, {"start time": 1.0}, {"clip_start": "2.5s"}]
+WHOLE: list[Record] = [{"start": 0}, {"end": None}, {"end": "never"}]
+WHOLE += [{"start": 0, "end": 4.0, "duration": 4.0}]
 
 
 def test_a_part_of_a_video_is_not_the_video(media: Path, tmp_path: Path, processors: Path) -> None:
     options = (media, tmp_path, "--processor", str(processors / "qwen2.5-vl"))
-    records = [said("<video>What?", video="v.mp4", **columns) for columns, _ in PARTS]
+    records = [said("<video>What?", video="v.mp4", **columns) for columns in CUTS + WHOLE]
     cut = {"start": 1, "end": 3}
     records += [said("<video>What?", videos=[FRAMES], **cut), said("What?", **cut)]
     records += [said("<image>What?", image="a.png", **cut)]
     rows = counted(records, *options)
-    assert [error for _, error in rows] == [*(error for _, error in PARTS), None, None, None]
+    errors = [error for _, error in rows]
+    refused, accepted = errors[: len(CUTS)], errors[len(CUTS) :]
+    assert {*refused} == {"unsupported_media_option"} and {*accepted} == {None}
     ignored = counted(records[:1], *options, "--ignore", "start", "--ignore", "end")
-    assert ignored == [rows[len(PARTS) - 1]]
-
-
-def test_what_is_wrong_is_named(media: Path, tmp_path: Path, processors: Path) -> None:
-    options = ["--processor", str(processors / "qwen2.5-vl")]
-    rows = counted([{"question": "What?", "reply": "A cat."}], media, tmp_path, *options)
-    assert [error for _, error in rows] == ["no_messages"]
-    details = ds.dataset([*map(str, (tmp_path / "l").glob("part-*.parquet"))]).to_table()["detail"]
-    assert "--column response=" in details.to_pylist()[0]
+    assert ignored == [rows[len(CUTS)]]
 
 
 def test_options_that_equal_the_settings_pass(
@@ -227,10 +208,10 @@ def test_placeholders_of_other_tools_are_refused(
     # Numbers may refer to images that are shown.
     alone = [mark for mark in MARKS if mark not in ("<img1>", "<video_0>")]
     beside += [said(f"<image>\nWhat?\n{mark}", images=["a.png"]) for mark in alone]
-    lost = [said(f"{mark}\nWhat?", images=[]) for mark in MARKS]
-    for record, (_, error) in zip(
-        beside + lost, counted(beside + lost, media, tmp_path, *processor), strict=True
-    ):
+    beside += [said(f"{mark}\nWhat?", images=[]) for mark in MARKS]
+    beside += [said(f"{mark}\nWhat?") for mark in MARKS if mark.startswith("<")]
+    found = counted(beside, media, tmp_path, *processor)
+    for record, (_, error) in zip(beside, found, strict=True):
         assert error in ("media_mismatch", "media_token_in_text"), record
     templated = [said(f"See {mark} here.", images=["a.png"]) for mark in TEMPLATED]
     assert {e for _, e in counted(templated, media, tmp_path, *processor)} == {"media_mismatch"}
@@ -239,9 +220,6 @@ def test_placeholders_of_other_tools_are_refused(
     texts += [said("<image>Compare it to [image 1] and <image 2>.", images=["a.png"])]
     texts += [said("<image>What does <sound> do in SSML?", images=["a.png"])]
     assert {error for _, error in counted(texts, media, tmp_path, *processor)} == {None}
-    bare = [said(f"{mark}\nWhat?") for mark in MARKS if mark.startswith("<")]
-    for record, (_, error) in zip(bare, counted(bare, media, tmp_path, *processor), strict=True):
-        assert error in ("media_mismatch", "media_token_in_text"), record
     plain = [said(f"{text} Or {mark}") for text, mark in zip(TEXTS, MARKS, strict=False)]
     assert {error for _, error in counted(plain, media, tmp_path, *processor)} == {None}
 

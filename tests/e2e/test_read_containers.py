@@ -15,13 +15,11 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from clips import decode, write_clip
-from packidx_cli.main import main
 from PIL import Image
-from record_files import write
+from record_files import tar_of, write
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
-from packidx.processor.labels import LabelPolicy
 from packidx.records.containers.registry import KINDS
 from packidx.torch import PackedDataset
 
@@ -341,56 +339,10 @@ def test_videos(data: Path, frames: list[str], reader: Reader) -> None:
     assert read["frames"]["a"] == read["keys"]["a"]
     assert read["stated"]["a"].grids == read["frames"]["a"].grids == [[2, 4, 6]]
     assert read["stated"]["a"].pixels == read["frames"]["a"].pixels
-
-
-# -- what options and mixes state -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--column", "messages"], "--column messages: write NAME=FIELD"),
-        (["--tag", "=x"], "--tag =x: write NAME=VALUE"),
-        (["--column", "msgs=x"], "there is no column 'msgs' to state; known: messages"),
-        (["--column", "id=a", "--column", "id=b"], "--column id is given twice, 'a' and 'b'"),
-        (["--delimiter", ";;"], "a delimiter is for csv and tsv files"),
-    ],
-)
-def test_options_that_mean_nothing(
-    arguments: list[str], words: str, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write(data, "jsonl", CHATS)
-    assert main(["estimate", path, "-o", str(data.parent / "out"), *arguments]) == 1
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert words in err
-    assert not (data.parent / "out").exists()
-
-
-# -- the label policy ------------------------------------------------------------------------------
-
-
-def test_the_label_policy_of_the_plan(
-    data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It goes with the plan: verify takes it from there, and a reader with another is refused."""
-    folder, words = str(processors / "qwen2.5-vl"), "last,no-eot"
-    path = write(data, "jsonl", CHATS)
-    command = ["estimate", path, "-o", str(tmp_path / "l"), "--processor", folder]
-    assert main([*command, "--labels", words, "--quiet", "--workers", "1"]) == 0
-    plan_packs(tmp_path / "l", tmp_path / "index", capacity=CAPACITY)
-    index = open_index(tmp_path / "index")
-    assert index.manifest["lengths"]["encoder"]["labels"] == words
-    capsys.readouterr()
-    verify = ["verify", str(tmp_path / "index"), "--sample", "99", "--json"]
-    assert main([*verify, "--processor", folder]) == 0
-    checks = {one["name"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
-    assert checks["encoder"]["detail"].endswith("the encoder that counted")
-    assert checks["samples"]["numbers"]["samples_encoded"] == 18
-    assert checks["samples"]["numbers"]["different"] == 0
-    with pytest.raises(Exception, match="use the same processor and label policy"):
-        PackedDataset(index, ProcessorEncoder(folder))
-    dataset = PackedDataset(index, ProcessorEncoder(folder, LabelPolicy.parse(words)))
-    for number in range(len(dataset)):
-        trained = int((dataset[number].joined()["labels"] != -100).sum())
-        assert trained == index.pack(number).stats["label_tokens"]
+    members = [("a.mp4", (data / "clip.mp4").read_bytes())]
+    members.append(("a.json", json.dumps(clip_chat("a", "mp4")).encode()))
+    members += [(f"b.{name}", (data / name).read_bytes()) for name in frames]
+    members.append(("b.json", json.dumps(clip_chat("b", frames)).encode()))
+    (data / "clips.tar").write_bytes(tar_of(members))
+    in_tar = reader({"tar": str(data / "clips.tar")})["tar"]
+    assert in_tar == {"a": read["file"]["a"], "b": read["frames"]["a"]}

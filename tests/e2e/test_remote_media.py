@@ -13,8 +13,7 @@ from object_store import URL, Store, object_store
 from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import BadRecord, SourceError
-from packidx.io import storage
+from packidx.errors import BadRecord
 from packidx.torch import PackedDataset
 
 IMAGES = f"{URL}/images"
@@ -133,19 +132,3 @@ def test_a_plan_that_was_allowed_nothing_reads_nothing(store: Store, tmp_path: P
     with pytest.raises(BadRecord, match="media_remote"):
         PackedDataset(tmp_path / "i", encode)[0]
     assert store.requests == []
-
-
-@pytest.mark.parametrize("code", ["InvalidToken", "InvalidRequest", "AuthorizationHeaderMalformed"])
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_a_stores_refusal_is_not_an_empty_image(
-    store: Store, tmp_path: Path, code: str, method: str
-) -> None:
-    Image.new("RGB", (400, 300)).save(tmp_path / "b.bmp")  # more than the first request has
-    storage.write(f"{IMAGES}/b.bmp", (tmp_path / "b.bmp").read_bytes())
-    shard = write(tmp_path / "data" / "x.jsonl", f"{IMAGES}/b.bmp")
-    store.refusals.append((method, "images/b.bmp", 400, code, "Bad Request"))
-    try:
-        with pytest.raises(SourceError, match=f"{IMAGES}/b.bmp.*Bad Request"):
-            estimate_lengths(shard, tmp_path / "l", remote_media=[IMAGES], workers=1)
-    finally:
-        store.refusals.clear()

@@ -6,9 +6,6 @@ import hashlib
 import json
 import os
 import pickle
-import subprocess
-import sys
-from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dying import statuses
 from manifests import file_of
 from object_store import URL, Store
 from packidx_cli.main import main
@@ -221,26 +219,15 @@ def test_what_is_damaged_is_found_and_made_whole(
         open_index(url)
 
 
-def killed_at(moments: range, arguments: list[Any]) -> Iterator[tuple[int, int]]:
-    """Runs that die before their n-th change to the store; the exit status of each."""
-    command = [sys.executable, "-c", DYING]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as runs:
-        assert runs.stdin is not None and runs.stdout is not None
-        for moment in moments:
-            runs.stdin.write(json.dumps([moment, arguments]) + "\n")
-            runs.stdin.flush()
-            yield moment, int(runs.stdout.readline())
-        runs.stdin.close()
-
-
 def test_a_killed_plan_leaves_the_old_snapshot_or_the_new(tmp_path: Path, url: str) -> None:
     lengths = bare(tmp_path / "l.parquet", 150)
     old = plan_packs(lengths, url, capacity=300).snapshot_id
     new = plan_packs(lengths, tmp_path / "i", capacity=512).snapshot_id
     options = ["--capacity", "512", "--quiet"]
     seen, ended = [], []
-    for moment, status in killed_at(range(20), ["plan", lengths, "-o", url, *options]):
+    command = ["plan", lengths, "-o", url, *options]
+    tasks = ([moment, command] for moment in range(20))
+    for moment, status in enumerate(statuses(DYING, tasks)):
         ended.append(status)
         index = open_index(url)
         seen.append(index.id)
@@ -270,7 +257,7 @@ def test_a_killed_estimate_leaves_no_half_of_a_table(tmp_path: Path, url: str) -
     assert new.num_parts < old.num_parts  # some are left over
     arguments = ["estimate", after, "-o", url, "--workers", "1", "--quiet"]
     seen, ended = [], []
-    for _, status in killed_at(range(40), arguments):
+    for status in statuses(DYING, ([moment, arguments] for moment in range(40))):
         ended.append(status)
         seen.append(whole(url))
         if status == 0:
@@ -292,14 +279,11 @@ def whole(url: str) -> str:
     ("command", "said"),
     [
         (["stats", "s3://nobodys/index"], "no s3://nobodys/index/HEAD is there"),
-        (["sql", f"{URL}/nothing@12", "SELECT 1"], f"no pack index at {URL}/nothing: no"),
         (["log", "s4://corpus/index"], "s4://corpus/index"),
         (["plan", "s3://nobodys/l", "-o", "index", "--capacity", "9"], "s3://nobodys/l does not"),
         (["plan", f"{URL}/no*.parquet", "-o", "i", "--capacity", "9"], "matches no file"),
         (["plan", "LENGTHS", "-o", "s3://nobodys/i", "--capacity", "9"], "no bucket s3://nobodys"),
-        (["plan", "none", "-o", "s3://nobodys/i", "--capacity", "9"], "no bucket s3://nobodys"),
         (["estimate", "SHARD", "-o", "s3://nobodys/l"], "there is no bucket s3://nobodys"),
-        (["verify", f"{URL}/"], "there is no pack index at"),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -319,10 +303,7 @@ def test_a_mistake_is_one_sentence(
     assert "Traceback" not in error and "defect" not in error
 
 
-@pytest.mark.parametrize("how", ["fork", "spawn"])
-def test_workers_read_an_index_in_the_bucket(
-    tmp_path: Path, url: str, store: Store, how: str
-) -> None:
+def test_workers_read_an_index_in_the_bucket(tmp_path: Path, url: str, store: Store) -> None:
     texts = [record(seed, [5 + seed % 30]) for seed in range(80)]
     local = make_index(tmp_path, {"text": texts}, capacity=64)
     for path in sorted((tmp_path / "index").rglob("*")):
@@ -331,18 +312,13 @@ def test_workers_read_an_index_in_the_bucket(
             storage.write(f"{url}/{name}", path.read_bytes())
     wanted = PackedDataset(local, SyntheticEncode())
     dataset = PackedDataset(url, SyntheticEncode())
-    if how == "fork":
-        assert dataset[0].sample_ids.tolist() == wanted[0].sample_ids.tolist()
+    assert dataset[0].sample_ids.tolist() == wanted[0].sample_ids.tolist()
     store.forget()
-    workers = 1 + (how == "fork")  # a new process takes seconds to load torch
-    loader = DataLoader(
-        dataset, num_workers=workers, multiprocessing_context=how, collate_fn=itemgetter(0)
-    )
+    loader = DataLoader(dataset, num_workers=2, collate_fn=itemgetter(0))
     found = list(loader)
     assert len(found) == local.num_packs > 8
     for number, pack in enumerate(found):
         assert pack.pack_id == number
         ids, expected = (each.joined()["input_ids"] for each in (pack, wanted[number]))
         assert ids.tolist() == expected.tolist()
-    size = sum(file.nbytes for file in local.files())
-    assert store.read(".parquet") <= size * (how == "spawn")  # once for all workers, or before
+    assert store.read(".parquet") == 0  # the copies are shared

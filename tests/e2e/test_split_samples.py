@@ -13,7 +13,6 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from family_processors import family_processor
-from packidx_cli.main import main
 from PIL import Image
 from processors import FEW_RANKS, qwen_folders
 
@@ -153,23 +152,3 @@ def ids_of(data: Path, row: dict[str, Any], encode: Any) -> torch.Tensor:
             if part["type"] == "image":
                 part["image"] = Image.open(data / part["image"]).convert("RGB")
     return torch.as_tensor(encode(record)["input_ids"]).flatten()
-
-
-@pytest.mark.parametrize(("on_long", "trained"), [("truncate", []), ("split", [81, 19])])
-def test_short_samples_are_cut_where_labels_are(
-    on_long: str, trained: list[int], processors: Path, tmp_path: Path
-) -> None:
-    """A sample of a few hundred tokens whose first 200 hold no label token."""
-    turns = [("user", "dog " * 300), ("assistant", "dog " * 100)]
-    record = {"messages": [{"role": role, "content": text} for role, text in turns]}
-    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n" + json.dumps(record) + "\n")
-    lengths, index = str(tmp_path / "lengths"), str(tmp_path / "index")
-    processor = str(processors / "qwen2.5-vl")
-    command = ["estimate", str(tmp_path / "a.jsonl"), "-o", lengths, "--processor", processor]
-    assert main([*command, "--workers", "1"]) == 0
-    command = ["plan", lengths, "-o", index, "--capacity", "200", "--on-long", on_long]
-    assert main(command) == (0 if trained else 1)
-    if trained:
-        samples = open_index(index).samples(["sample_id", "label_tokens"]).to_pylist()
-        found = sorted(row["label_tokens"] for row in samples if row["sample_id"] == 0)
-        assert min(found) > 0 and sum(found) == 101 and len(found) == 2

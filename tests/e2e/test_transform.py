@@ -155,24 +155,6 @@ def test_another_transform_is_refused(
             wrong[number]
 
 
-def test_verify_applies_it(
-    module: Any, shard: Path, processors: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = processors / "qwen2.5-vl"
-    index = planned(shard, folder, "t", transform="own_transforms:both")
-    command = ["verify", str(index.path), "--processor", str(folder), "--sample", "99", "--json"]
-    assert main([*command, "--transform", "own_transforms:both"]) == 0
-    (found,) = [
-        one for one in json.loads(capsys.readouterr().out)["checks"] if one["name"] == "samples"
-    ]
-    assert found["detail"].startswith(f"{COUNT} samples encoded, ")
-    assert found["detail"].endswith(" tokens compared, 0 differences")
-    assert main(command) == 1
-    assert "counted with the transform own_transforms:both" in capsys.readouterr().err
-    assert main([*command, "--transform", "own_transforms:cropped"]) == 1
-    assert "own_transforms:cropped has fingerprint" in capsys.readouterr().err
-
-
 def test_what_a_transform_gets_wrong_is_a_row(
     module: Any, shard: Path, processors: Path, encoder: ProcessorEncoder
 ) -> None:
@@ -202,9 +184,7 @@ def test_the_epoch_of_a_pack_and_the_copy_of_a_sample_count(
     assert asked == [(7, sample.sample_id, 2)]
 
 
-@pytest.mark.parametrize(
-    ("name", "is_random"), [("both", True), ("with_system", True), ("brief", False)]
-)
+@pytest.mark.parametrize(("name", "is_random"), [("both", True), ("brief", False)])
 def test_weights_above_1_are_refused_with_a_random_transform(
     name: str, is_random: bool, module: Any, shard: Path, processors: Path, tmp_path: Path
 ) -> None:
@@ -347,12 +327,8 @@ def test_fingerprints_tell_functions_apart(module: Any) -> None:
 
 def test_functions_that_hide_what_they_do_are_refused() -> None:
     top = 3
-    hidden: list[Any] = [
-        lambda record, rng: {**record, "top": top},
-        Stateful(),
-        functools.partial(bounded, top=4),
-        eval("lambda record, rng: record", {"__name__": "nowhere"}),
-    ]
+    hidden: list[Any] = [lambda record, rng: {**record, "top": top}, Stateful()]
+    hidden.append(functools.partial(bounded, top=4))
     for function in hidden:
         with pytest.raises(OptionError, match="give it an attribute `fingerprint`"):
             Transform.load(function)

@@ -14,11 +14,10 @@ import transformers
 from clips import write_clip
 from family_processors_qwen import (
     conversation,
-    info_of,
     qwen_counter,
     qwen_processor,
-    run_processor,
 )
+from family_talks import info_of, run_processor
 from processors import qwen_folders
 from random_records import record
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -60,8 +59,6 @@ def chat(text: str, **more: Any) -> dict[str, Any]:
     ("num", "num_texts"), [(9, 12), pytest.param(60, 50, marks=pytest.mark.slow)]
 )
 def test_tokenizers_of_every_make_and_class(num: int, num_texts: int, tmp_path: Path) -> None:
-    """PACKIDX_TRIALS=200 makes all of them."""
-    num = int(os.environ.get("PACKIDX_TRIALS", num))
     tally = tokenizer_trials.run(tmp_path / "trials", num, num_texts)
     assert tally["wrong"] == 0
     assert tally["exact"] >= 0.95 * tally["rows"] > 0

@@ -15,7 +15,6 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from click.testing import CliRunner
-from object_store import URL, object_store
 from packidx_cli.main import cli
 from PIL import Image
 from tar_chats import CHATS, dumped, members_of, picture, put, turns
@@ -26,7 +25,6 @@ from packidx.errors import OptionError, PackidxError
 from packidx.export import energon
 from packidx.export.energon import export_energon, record_in_words
 from packidx.export.energon_folders import as_energon_names
-from packidx.io import storage
 from packidx.io.ranges import Extent
 from packidx.records.dialects.parse import parse
 from packidx.torch import PackedDataset
@@ -140,11 +138,8 @@ def member(name: str) -> Extent:
 NAME, PNG = member("k.jpg"), member("k.png")
 CALL = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
 RECORDS: dict[str, tuple[Line, Line, list[str]]] = {
-    "text": (
-        {"messages": turns("Why?")},
-        {"messages": turns("Why?")},
-        [],
-    ),
+    "text": ({"messages": turns("Why?")}, {"messages": turns("Why?")}, []),
+    "an id": ({"id": 17, "messages": turns("Why?")}, {"id": 17, "messages": turns("Why?")}, []),
     "a system prompt, tools and a turn that is not trained on": (
         {
             "system": "Be brief.",
@@ -168,27 +163,6 @@ RECORDS: dict[str, tuple[Line, Line, list[str]]] = {
             "tools": [CALL],
         },
         [],
-    ),
-    "stated sizes": (
-        {
-            "messages": turns(" <image>\n"),
-            "images": [NAME],
-            "mm_inputs_meta": {"images_meta": [[30, 40, 6]]},
-        },
-        {
-            "messages": [
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "text", "text": " "},
-                        {"type": "image", "height": 30, "width": 40, "n_tokens": 6},
-                        {"type": "text", "text": "\n"},
-                    ],
-                },
-                {"role": "assistant", "content": "So."},
-            ]
-        },
-        ["k.jpg"],
     ),
     "a video, and one as frames": (
         {
@@ -214,11 +188,6 @@ RECORDS: dict[str, tuple[Line, Line, list[str]]] = {
     "tokens": (
         {"input_ids": [1, 2, 3], "labels": [-100, 2, 3], "messages": turns("Why?")},
         {"input_ids": [1, 2, 3], "labels": [-100, 2, 3]},
-        [],
-    ),
-    "an id of its own": (
-        {"id": 17, "messages": turns("Why?")},
-        {"id": 17, "messages": turns("Why?")},
         [],
     ),
 }
@@ -270,20 +239,14 @@ def test_the_folder_that_energon_prepared(tmp_path: Path) -> None:
         export_energon(index, tmp_path / "four", energon_roots={"/nowhere": "x"}, workers=1)
 
 
-def test_folders_that_are_not_ready(tmp_path: Path) -> None:
-    """Prepared for a part of the tars: told, exported."""
-    tars(tmp_path / "web")
-    index = planned(tmp_path, tmp_path / "web")
+def test_a_folder_that_was_prepared_in_part_gives_a_warning(tmp_path: Path) -> None:
+    index = planned(tmp_path, tars(tmp_path / "web"))
     meta = tmp_path / "web" / ".nv-meta"
     meta.mkdir()
     (meta / ".info.yaml").write_text("shard_counts: {part-0.tar: 12}\n")
     (meta / "index.sqlite").touch()
-    warning, _ = export_energon(index, tmp_path / "out1", workers=1).warnings
+    warning, _ = export_energon(index, tmp_path / "out", workers=1).warnings
     assert "was prepared without part-1.tar" in warning
-    (meta / ".info.yaml").write_text("shard_counts: {part-0.tar: 12, part-1.tar: 12}\n")
-    [_] = export_energon(index, tmp_path / "out2", workers=1).warnings  # of guessed lengths
-    (meta / ".info.yaml").write_text("[]")
-    refused(index, tmp_path / "out4", "has no shard_counts")
 
 
 def test_names_of_stores() -> None:
@@ -369,29 +332,6 @@ def test_another_tar_than_was_planned(tmp_path: Path) -> None:
     refused(index, tmp_path / "out", "part-1.tar")
     path.unlink()
     refused(index, tmp_path / "out", "part-1.tar.*--root")
-
-
-# -- in a store ------------------------------------------------------------------------------------
-
-
-def test_s3_at_both_ends(index: Path, tmp_path: Path) -> None:
-    """Tars, plan and export in a store: the bytes of the local export, by as many requests as
-    there are samples or so, of their headers and records."""
-    export_energon(index, tmp_path / "here", workers=1)
-    with object_store(tmp_path / "cache") as store:
-        source = store.put_tree(index.parent / "tars", "web")
-        estimate_lengths(source, f"{URL}/lengths", workers=1)
-        plan_packs(f"{URL}/lengths", f"{URL}/index", capacity=1500)
-        store.forget()
-        summary = export_energon(f"{URL}/index", f"{URL}/packs", workers=1)
-        gets = [one for one in store.requests if one.path.partition("?")[0].endswith(".tar")]
-        assert 0 < len([one for one in gets if one.method == "GET"]) <= 2 * len(CHATS)
-        assert summary.sources == {"src": "msc://_s3-corpus/web"} and summary.warnings
-        for name in ("packs.jsonl", "packs.jsonl.idx"):
-            assert storage.read(f"{URL}/packs/{name}") == (tmp_path / "here" / name).read_bytes()
-        assert b"src: msc://_s3-corpus/web\n" in storage.read(f"{URL}/packs/metadataset.yaml")
-        storage.write(f"{URL}/full/mine.txt", b"mine")
-        refused(f"{URL}/index", f"{URL}/full", "mine.txt")
 
 
 # keys of the samples of each tar, by path -> True if they can be told apart

@@ -11,8 +11,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from clips import write_clip
-from dying import dying
+from dying import dying, statuses
 from export_files import contents, picture
+from object_store import URL, Store
 from PIL import Image
 from record_files import tar_of
 from webdataset import tariterators
@@ -34,6 +33,7 @@ from packidx.export import wds as api
 from packidx.export.packed_record import extension, is_pairs, messages_of, pairs_of
 from packidx.export.wds import export_wds
 from packidx.index import Index
+from packidx.io import storage
 from packidx.records.dialects.parse import parse
 
 ASK, SAY = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
@@ -96,17 +96,15 @@ def test_no_turn_is_lost(case: str) -> None:
         ]
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
 def test_an_extension_is_the_content_s(kind: str) -> None:
-    if kind not in Image.registered_extensions().values():
-        pytest.skip(f"this Pillow writes no {kind}")
     expected = {"JPEG": "jpg"}.get(kind, kind.lower())
     assert extension(picture(1, kind), "x.mp4") == expected
 
 
-@pytest.mark.parametrize("name", ["x.mp4", "x.mov", "x.mkv", "x.webm", "x.avi", "x.flv", "x.ts"])
+@pytest.mark.parametrize("name", ["x.mp4", "x.mkv", "x.webm", "x.avi", "x.ts"])
 def test_an_extension_of_a_clip(name: str, tmp_path: Path) -> None:
-    codec = {"x.webm": "libvpx", "x.flv": "flv"}.get(name, "mpeg4")
+    codec = "libvpx" if name == "x.webm" else "mpeg4"
     data = write_clip(tmp_path / name, frames=3, codec=codec, fps="25").read_bytes()
     assert extension(data) == ("bin" if name == "x.ts" else name[2:])
     assert extension(data, name.upper()) == name[2:]
@@ -137,13 +135,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list
         uri = "data:image/jpeg;base64," + base64.b64encode(data).decode()
         media[f"uri{number}"] = [data, data]
         content = [{"type": "image_url", "image_url": {"url": uri}}, {"type": "image"}]
-        records.append(
-            {
-                "id": f"uri{number}",
-                "messages": [{"role": "user", "content": content}, SAY],
-                "images": [{"bytes": base64.b64encode(data).decode()}],
-            }
-        )
+        turns = [{"role": "user", "content": content}, SAY]
+        inside = [{"bytes": base64.b64encode(data).decode()}]
+        records.append({"id": f"uri{number}", "messages": turns, "images": inside})
     with lmdb.open(str(folder / "db.lmdb")) as database, database.begin(write=True) as put:
         put.put(b"k", picture(200))
     media["lmdb"] = [picture(200)]
@@ -151,14 +145,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list
     clip = write_clip(folder / "clip.mp4", frames=5)
     asked = [{"role": "user", "content": "<video>and<image>?"}, SAY]
     media["video"] = [clip.read_bytes(), picture(3)]
-    records.append(
-        {
-            "id": "video",
-            "messages": asked,
-            "images": ["3.png"],
-            "videos": [{"path": "clip.mp4", "fps": 10}],
-        }
-    )
+    videos = [{"path": "clip.mp4", "fps": 10}]
+    records.append({"id": "video", "messages": asked, "images": ["3.png"], "videos": videos})
     media["frames"] = [picture(7), picture(7), picture(14), picture(3)]
     frames = [{"frames": ["7.png", "7.png", "picture-14"]}]
     records.append({"id": "frames", "messages": asked, "images": ["3.png"], "videos": frames})
@@ -174,11 +162,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list
     for number in range(400, 420):  # members, whose names lie about their kind
         text = json.dumps({"messages": talk(number, 2)}).encode()
         key, pictures = f"tar{number}", [picture(number), picture(number, "JPEG")]
-        members += [
-            (f"{key}.1.jpg", pictures[0]),
-            (f"{key}.2.jpg", pictures[1]),
-            (f"{key}.json", text),
-        ]
+        members += [(f"{key}.{at}.jpg", data) for at, data in enumerate(pictures)]
+        members += [(f"{key}.json", text)]
         media[key] = pictures
     (folder / "shard.tar").write_bytes(tar_of(members))
     return folder, media
@@ -247,51 +232,11 @@ def test_every_sample_in_its_pack_with_its_media(
             assert all(name.startswith(f"s{at:03d}_") for name in found)
         inside = {name for name in pack if not name.startswith("__")}
         assert inside == {"json", *flat(names)}  # and nothing else
-        opened = {
-            name: Image.open(io.BytesIO(pack[name])).format
-            for name in flat(names)
-            if ".mp4" not in name
-        }
-        assert all(
-            {"PNG": "png", "JPEG": "jpg"}[kind] == name[-3:] for name, kind in opened.items()
-        )
+        for name in inside - {"json"}:
+            if ".mp4" not in name:
+                kind = Image.open(io.BytesIO(pack[name])).format
+                assert {"PNG": "png", "JPEG": "jpg"}[str(kind)] == name[-3:]
     assert not media
-
-
-def test_every_turn_is_there(export: Path, data: tuple[Path, dict[str, list[bytes]]]) -> None:
-    originals = {}
-    for line in (data[0] / "lines.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        originals[record["id"]] = record
-    seen = 0
-    for pack in packs_of(export):
-        texts, meta = pack["json"]["texts"], pack["json"]["_meta"]
-        kept = meta.get("records", [None] * len(meta["keys"]))
-        assert "records" not in meta or any(kept)
-        said = zip(meta["keys"], texts["prompts"], texts["captions"], kept, strict=True)
-        for key, asked, answered, messages in said:
-            if (original := originals.get(key)) is None:
-                continue
-            seen += 1
-            conversation = parse(original)
-            assert list(zip(asked, answered, strict=True)) == pairs_of(conversation)
-            if messages is None:
-                assert is_pairs(conversation)
-                continue
-            read = parse(messages)
-            assert read.tools == conversation.tools and read.input_ids == conversation.input_ids
-            for turn, other in zip(read.turns, conversation.turns, strict=True):
-                assert (turn.role, turn.train, turn.extra) == (other.role, other.train, other.extra)
-                for part, same in zip(turn.parts, other.parts, strict=True):
-                    if isinstance(part, str):
-                        assert part == same
-                    else:
-                        assert (part.kind, part.fps) == (same.kind, same.fps)
-                        assert all(name in pack for name in flat([part.ref]))
-    assert seen == len(originals)
-    frames = next(p["json"] for p in packs_of(export) if "frames" in p["json"]["_meta"]["keys"])
-    names = frames["media_files"][frames["_meta"]["keys"].index("frames")]
-    assert [len(name) if isinstance(name, list) else 1 for name in names] == [3, 1]
 
 
 def test_the_bytes_depend_on_the_plan_alone(export: Path, index: Index, tmp_path: Path) -> None:
@@ -346,9 +291,7 @@ CHANGED: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "wider": ({"images": ["a.png"]}, "a.png", {"width": 300}),
     "turned": ({"images": ["a.png"]}, "a.png", {"width": 90, "height": 150}),
     "stated": ({"images": [{"path": "a.png", "width": 150, "height": 90}]}, "a.png", {"width": 300}),
-    "the second": ({"images": ["b.png", "a.png"]}, "a.png", {"height": 300}),
     "frames": ({"videos": ["a.mp4"]}, "a.mp4", {"frames": 8}),
-    "size of a video": ({"videos": ["a.mp4"]}, "a.mp4", {"size": (64, 128)}),
     "equal": ({"images": ["b.png", "a.png"], "videos": ["a.mp4"]}, "", {}),
 }  # fmt: skip
 
@@ -386,18 +329,30 @@ def test_an_export_that_is_killed_starts_again(many: Index, tmp_path: Path) -> N
     expected = contents(tmp_path / "whole")
     arguments = ["export", "wds", many.path, "-o", str(root / "out"), "--max-size", "100KB"]
     arguments += ["--workers", "1", "--quiet"]
-    command, pipe, number, kills = [sys.executable, "-c", DYING], subprocess.PIPE, 0, 0
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as runs:
-        assert runs.stdin is not None and runs.stdout is not None
+    kills = 0
+
+    def tasks() -> Iterator[list[Any]]:
+        number = 0
         while True:
-            print(json.dumps([number, str(root), arguments]), file=runs.stdin, flush=True)
-            status = int(runs.stdout.readline())
-            assert contents(root / "out") in ({}, expected)
-            if status == 0 or (root / "out").exists():  # only its hidden folder may be left
-                break
-            assert status == -signal.SIGKILL
-            number, kills = number + chance.randrange(1, 3), kills + 1
+            yield [number, str(root), arguments]
+            number += chance.randrange(1, 3)
+
+    for status in statuses(DYING, tasks()):
+        assert contents(root / "out") in ({}, expected)
+        if status == 0 or (root / "out").exists():  # only its hidden folder may be left
+            break
+        assert status == -signal.SIGKILL
+        kills += 1
     assert kills >= 10 and contents(root / "out") == expected
+
+
+def test_an_export_into_a_store_has_the_bytes_of_a_local_one(
+    many: Index, store: Store, tmp_path: Path
+) -> None:
+    for output in (str(tmp_path / "out"), f"{URL}/out"):
+        export_wds(many, output, max_size="100KB")
+    names = storage.files_below(f"{URL}/out")
+    assert {name: storage.read(f"{URL}/out/{name}") for name in names} == contents(tmp_path / "out")
 
 
 def test_a_tar_that_was_cut_meanwhile_is_not_published(many: Index, tmp_path: Path) -> None:

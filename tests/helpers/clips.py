@@ -61,17 +61,6 @@ def trim(source: Path, target: Path, first: int, fps: int = 10) -> Path:
     return target
 
 
-def sound(path: Path) -> bytes:
-    """A file of sound alone."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("aac", rate=8000)
-        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
-        frame.sample_rate = 8000
-        container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    return path.read_bytes()
-
-
 def decode(path: Path) -> np.ndarray:
     """All frames as PyAV has them, ``[n, height, width, 3]``, not rotated."""
     with av.open(str(path)) as container:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 _RUN = """
 import json, os, signal, sys
 from packidx_cli.main import main
@@ -38,3 +44,14 @@ def dying(setup: str) -> str:
         setup: what is imported and set before.
     """
     return setup + _RUN
+
+
+def statuses(script: str, tasks: Iterable[list[Any]]) -> Iterator[int]:
+    """Hand `tasks` to a script of this kind, one after the other; yield their exit statuses."""
+    command, pipe = [sys.executable, "-c", script], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as runs:
+        assert runs.stdin is not None and runs.stdout is not None
+        for task in tasks:
+            print(json.dumps(task), file=runs.stdin, flush=True)
+            yield int(runs.stdout.readline())
+        runs.stdin.close()

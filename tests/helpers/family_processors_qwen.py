@@ -1,6 +1,6 @@
 """Qwen's processors for tests: real classes, settings and vocabulary, and conversations with images
-and video files. Qwen3.5 is Qwen3-VL's processor with a template of its own (in our words; Qwen's
-older vocabulary stands in for its own).
+and video files. Qwen3.5 is Qwen3-VL's processor with a template of its own (Qwen's older vocabulary
+stands in for its own).
 
 Import `torchvision_cpu` and this module before anything of transformers.
 """
@@ -14,16 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torchvision_cpu  # noqa: F401
-from processors import FEW_RANKS, qwen_folders
+from processors import FEW_RANKS, qwen_folders, trl_template
 from random_records import image, text
 from transformers import AutoProcessor
 from transformers.video_utils import load_video
 
 from packidx.encode.loading import load_processor
 from packidx.processor.counter import ConversationCounter
-from packidx.records.conversation import Conversation, Media, MediaInfo, Turn, to_messages
-from packidx.records.media.opener import media_info
-from packidx.records.media.paths import ANYWHERE
+from packidx.records.conversation import Conversation, Media, Turn
 
 FAMILIES = {
     "qwen2-vl": "qwen2_vl",
@@ -32,53 +30,6 @@ FAMILIES = {
     "qwen3.5": "qwen3_vl",
 }
 """Folder → the family that packidx reads there."""
-
-# Qwen3.5: contents are stripped, and thoughts kept after the last question only.
-QWEN3_5_TEMPLATE = """\
-{%- macro show(content, in_system) -%}
-    {%- if content is string -%}
-        {{- content -}}
-    {%- else -%}
-        {%- for part in content -%}
-            {%- if part.type == 'image' or 'image' in part -%}
-                {{- raise_exception('an image in a system turn') if in_system else '' -}}
-                {{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
-            {%- elif part.type == 'video' or 'video' in part -%}
-                {{- raise_exception('a video in a system turn') if in_system else '' -}}
-                {{- '<|vision_start|><|video_pad|><|vision_end|>' -}}
-            {%- else -%}
-                {{- part.text -}}
-            {%- endif -%}
-        {%- endfor -%}
-    {%- endif -%}
-{%- endmacro -%}
-{%- set asked = namespace(last=-1) -%}
-{%- for message in messages if message.role == 'user' -%}
-    {%- set asked.last = messages.index(message) -%}
-{%- endfor -%}
-{{- raise_exception('no question') if asked.last < 0 else '' -}}
-{%- for message in messages -%}
-    {%- set content = show(message.content, message.role == 'system') | trim -%}
-    {%- if message.role == 'system' -%}
-        {{- raise_exception('a system turn that is not the first') if not loop.first else '' -}}
-        {{- '<|im_start|>system\\n' ~ content ~ '<|im_end|>\\n' -}}
-    {%- elif message.role == 'user' -%}
-        {{- '<|im_start|>user\\n' ~ content ~ '<|im_end|>\\n' -}}
-    {%- elif message.role == 'assistant' -%}
-        {%- set thought = '' -%}
-        {%- if '</think>' in content -%}
-            {%- set thought = content.split('</think>')[0].split('<think>')[-1] | trim -%}
-            {%- set content = content.split('</think>')[-1].lstrip('\\n') -%}
-        {%- endif -%}
-        {{- '<|im_start|>assistant\\n' -}}
-        {%- if loop.index0 > asked.last -%}
-            {{- '<think>\\n' ~ thought ~ '\\n</think>\\n\\n' -}}
-        {%- endif -%}
-        {{- content ~ '<|im_end|>\\n' -}}
-    {%- endif -%}
-{%- endfor -%}
-{{- '<|im_start|>assistant\\n<think>\\n' if add_generation_prompt else '' -}}
-"""
 
 
 @functools.cache
@@ -91,7 +42,7 @@ def qwen_processor(name: str, tmp: Path) -> tuple[Any, Path]:
     folder = folders.get(name, tmp / name)
     if name == "qwen3.5" and not folder.is_dir():
         newer = AutoProcessor.from_pretrained(folders["qwen3-vl"])
-        newer.chat_template = QWEN3_5_TEMPLATE
+        newer.chat_template = trl_template("qwen3_5_think")
         newer.save_pretrained(folder)
     processor = AutoProcessor.from_pretrained(folder)
 
@@ -138,32 +89,3 @@ def conversation(
             answer = answer.replace("think>", "thing>")
         turns.append(Turn("assistant", (answer,)))
     return Conversation(tuple(turns))
-
-
-def info_of(medium: Media) -> MediaInfo:
-    """What estimating knows of a medium."""
-    if medium.kind == "image":
-        return MediaInfo(medium.ref.height, medium.ref.width)
-    return media_info(medium, ANYWHERE)
-
-
-def messages_of(talk: Conversation) -> list[dict[str, Any]]:
-    """The messages that transformers is given: media opened or as paths."""
-    messages = to_messages(talk)
-    for turn, message in zip(talk.turns, messages, strict=True):
-        if isinstance(message["content"], list):
-            for part, given in zip(turn.parts, message["content"], strict=True):
-                if isinstance(part, Media):
-                    given[part.kind] = part.ref
-    return messages
-
-
-def run_processor(processor: Any, talk: Conversation, **options: Any) -> Any:
-    """What the real processor makes of a conversation, as tensors."""
-    return processor.apply_chat_template(
-        messages_of(talk),
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-        processor_kwargs=options,
-    )

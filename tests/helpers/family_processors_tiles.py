@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torchvision_cpu  # noqa: F401  (before transformers)
 from PIL import Image
-from processors import FEW_RANKS, qwen_folders
+from processors import FEW_RANKS, qwen_folders, trl_template
 from transformers import (
     AutoTokenizer,
     Gemma3ImageProcessor,
@@ -57,19 +57,6 @@ LLAVA_ONEVISION = (
     "{% endif %}{{'<|im_end|>'}}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-LLAVA_MISTRAL = (
-    "{% for message in messages %}{% if message['role'] == 'system' %}"
-    "{{ '<<SYS>>\\n' + message['content'][0]['text'] + '\\n<</SYS>>\\n\\n' }}"
-    "{% elif message['role'] == 'user' %}{{ '[INST] ' }}"
-    "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}"
-    "{{ '<image>\\n' }}{% endfor %}"
-    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
-    "{{ content['text'] }}{% endfor %}{{' [/INST]' }}"
-    "{% elif message['role'] == 'assistant' %}"
-    "{{ ' ' + message['content'][0]['text'] + '</s> '}}"
-    "{% else %}{{ raise_exception('Only user, system and assistant roles are supported!') }}"
-    "{% endif %}{% endfor %}"
-)
 LLAVA_VICUNA = (
     "{% for message in messages %}{% if message['role'] != 'system' %}"
     "{{ message['role'].upper() + ': '}}{% endif %}"
@@ -84,84 +71,22 @@ LLAVA_VICUNA = (
     "{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
-GEMMA3 = """\
-{{ bos_token }}
-{%- if messages[0]['role'] == 'system' -%}
-    {%- if messages[0]['content'] is string -%}
-        {%- set first_user_prefix = messages[0]['content'] + '\n\n' -%}
-    {%- else -%}
-        {%- set first_user_prefix = messages[0]['content'][0]['text'] + '\n\n' -%}
-    {%- endif -%}
-    {%- set loop_messages = messages[1:] -%}
-{%- else -%}
-    {%- set first_user_prefix = "" -%}
-    {%- set loop_messages = messages -%}
-{%- endif -%}
-{%- for message in loop_messages -%}
-    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
-        {{ raise_exception("Conversation roles must alternate user/assistant/user/assistant/...") }}
-    {%- endif -%}
-    {%- if (message['role'] == 'assistant') -%}
-        {%- set role = "model" -%}
-    {%- else -%}
-        {%- set role = message['role'] -%}
-    {%- endif -%}
-    {{ '<start_of_turn>' + role + '\n' + (first_user_prefix if loop.first else "") }}
-    {%- if message['content'] is string -%}
-        {{ message['content'] | trim }}
-    {%- elif message['content'] is iterable -%}
-        {%- for item in message['content'] -%}
-            {%- if item['type'] == 'image' -%}
-                {{ '<start_of_image>' }}
-            {%- elif item['type'] == 'text' -%}
-                {{ item['text'] | trim }}
-            {%- endif -%}
-        {%- endfor -%}
-    {%- else -%}
-        {{ raise_exception("Invalid content type") }}
-    {%- endif -%}
-    {{ '<end_of_turn>\n' }}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-    {{'<start_of_turn>model\n'}}
-{%- endif -%}
-"""
 MISTRAL3 = """\
 {{- bos_token }}
+{%- set rest = messages %}
 {%- if messages[0]['role'] == 'system' %}
-    {%- if messages[0]['content'] is string %}
-        {%- set system_message = messages[0]['content'] %}
-    {%- else %}
-        {%- set system_message = messages[0]['content'][0]['text'] %}
-    {%- endif %}
-    {{- '[SYSTEM_PROMPT]' + system_message + '[/SYSTEM_PROMPT]' }}
-    {%- set loop_messages = messages[1:] %}
-{%- else %}
-    {%- set loop_messages = messages %}
+    {%- set rest = messages[1:] %}
+    {{- '[SYSTEM_PROMPT]' + messages[0]['content'][0]['text'] + '[/SYSTEM_PROMPT]' }}
 {%- endif %}
-{%- for message in loop_messages %}
+{%- for message in rest %}
     {%- if message['role'] == 'user' %}
-        {%- if message['content'] is string %}
-            {{- '[INST]' + message['content'] + '[/INST]' }}
-        {%- else %}
-            {{- '[INST]' }}
-            {%- for block in message['content'] %}
-                {%- if block['type'] == 'text' %}
-                    {{- block['text'] }}
-                {%- elif block['type'] in ['image', 'image_url'] %}
-                    {{- '[IMG]' }}
-                {%- else %}
-                    {{- raise_exception('Only text and image blocks are supported!') }}
-                {%- endif %}
-            {%- endfor %}
-            {{- '[/INST]' }}
-        {%- endif %}
+        {{- '[INST]' }}
+        {%- for block in message['content'] %}
+            {{- block['text'] if block['type'] == 'text' else '[IMG]' }}
+        {%- endfor %}
+        {{- '[/INST]' }}
     {%- elif message['role'] == 'assistant' %}
-        {%- if message['content'] is string %}
-            {{- message['content'] + eos_token }}
-        {%- else %}
-            {{- message['content'][0]['text'] + eos_token }}
-        {%- endif %}
+        {{- message['content'][0]['text'] + eos_token }}
     {%- else %}
         {{- raise_exception('Only user, system and assistant roles are supported!') }}
     {%- endif %}
@@ -216,7 +141,7 @@ def llava_next(tmp: Path, scale: int = 1) -> Any:
         patch_size=14,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
-        chat_template=LLAVA_MISTRAL,
+        chat_template=trl_template("llava_next"),
     )
 
 
@@ -250,7 +175,8 @@ def gemma3(tmp: Path, side: int = 896, **images_kwargs: Any) -> Any:
     texts = tokenizer(tmp, ["<bos>", "<start_of_turn>", "<end_of_turn>", *named.values()], named)
     texts.bos_token = "<bos>"
     images = Gemma3ImageProcessor(size={"height": side, "width": side})
-    made = Gemma3Processor(images, texts, chat_template=GEMMA3, image_seq_length=(side // 56) ** 2)
+    template, number = trl_template("gemma3"), (side // 56) ** 2
+    made = Gemma3Processor(images, texts, chat_template=template, image_seq_length=number)
     if images_kwargs:
         made.images_kwargs = {**made.images_kwargs, **images_kwargs}
     return made

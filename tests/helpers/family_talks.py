@@ -18,6 +18,8 @@ from packidx.format.schema import METHODS
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import Counts
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn, to_messages
+from packidx.records.media.opener import media_info
+from packidx.records.media.paths import ANYWHERE
 
 CLEAN = [
     "\n",
@@ -84,7 +86,9 @@ def conversation(
 
 
 def info_of(medium: Media) -> MediaInfo:
-    """What is known of a medium that `conversation` made."""
+    """Size and length of an opened medium, or of a video file."""
+    if isinstance(medium.ref, str):
+        return media_info(medium, ANYWHERE)
     if medium.kind == "image":
         return MediaInfo(medium.ref.height, medium.ref.width)
     num, height, width = medium.ref.shape[:3]
@@ -125,19 +129,18 @@ def run_processor(processor: Any, talk: Conversation, lists: bool = False, **opt
         options: of the processor's call; only for conversations with videos.
     """
     videos = [medium for medium in talk.media if medium.kind == "video"]
-    given: dict[str, Any] = {}
-    if videos:
-        metadata = [
-            {
-                "total_num_frames": len(video.ref),
-                "fps": video.fps,
-                "duration": len(video.ref) / video.fps,
-                "frames_indices": list(range(len(video.ref))),
-            }
-            for video in videos
-            if video.fps is not None
-        ]
-        given = processor_options(processor, video_metadata=metadata, **options)
+    metadata = [
+        {
+            "total_num_frames": len(video.ref),
+            "fps": video.fps,
+            "duration": len(video.ref) / video.fps,
+            "frames_indices": list(range(len(video.ref))),
+        }
+        for video in videos
+        if video.fps is not None
+    ]
+    options |= {"video_metadata": metadata} if metadata else {}
+    given = processor_options(processor, **options) if videos else {}
     return processor.apply_chat_template(
         messages_of(talk, lists), tokenize=True, return_dict=True, return_tensors="pt", **given
     )

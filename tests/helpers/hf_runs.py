@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,39 +50,57 @@ def tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="0", eos_token="1")
 
 
+Steps = tuple[list[int], list[float]]
+"""Packs that a run trained on, and the losses of its steps."""
+
+
 def check(train: Train, index: Index, folder: Path) -> None:
+    """Check a trainer that derives from the Trainer."""
+    compare(partial(steps_of, train, index), index, folder)
+
+
+def compare(run: Callable[[Path, bool, int | None], Steps], index: Index, folder: Path) -> None:
     """A run has the packs and losses of the plain loop; a killed one goes on with the rest."""
-    packs, losses = steps_of(train, index, folder / "whole")
+    packs, losses = run(folder / "whole", False, None)
     assert packs == real.packs_of(index, 0, 1)[: len(packs)]
     assert losses == pytest.approx(real.plain_losses(index, real.model_of()), abs=1e-5)
     assert losses[-1] < losses[0]
-    steps_of(train, index, folder / "killed", die_at=KILLED)
-    again, rest = steps_of(train, index, folder / "killed", resume=True)
+    run(folder / "killed", False, KILLED)
+    again, rest = run(folder / "killed", True, None)
     assert again == packs[SAVED * real.BATCH :]
     assert rest == pytest.approx(losses[SAVED:], abs=1e-5)
 
 
-def steps_of(
-    train: Train, index: Index, folder: Path, *, resume: bool = False, die_at: int | None = None
-) -> tuple[list[int], list[float]]:
-    """The packs that a process trained on, and the losses of its steps."""
+def steps_of(train: Train, index: Index, folder: Path, resume: bool, die_at: int | None) -> Steps:
+    return forked(_trained, (train, index, folder, resume, die_at))
+
+
+def forked(work: Callable[..., None], given: tuple[Any, ...]) -> Steps:
+    """Run `work` in a process that dies where its last argument says so.
+
+    Args:
+        given: its arguments, with the folder, ``resume`` and ``die_at`` at the end. It writes lines
+            ``[pack, loss]`` into ``micro-steps.jsonl`` of the folder.
+    """
+    *_, folder, _, die_at = given
     folder.mkdir(exist_ok=True)
     log = folder / "micro-steps.jsonl"
     log.unlink(missing_ok=True)
-    work = (train, index, folder, log, resume, die_at)
-    process = multiprocessing.get_context("fork").Process(target=_trained, args=work)
+    process = multiprocessing.get_context("fork").Process(target=work, args=given)
     process.start()
     process.join()
     assert process.exitcode == (0 if die_at is None else -signal.SIGKILL)
-    rows = [json.loads(line) for line in log.read_text().splitlines()]
-    parts = [loss for _, loss in rows]
-    steps = [sum(parts[at : at + real.BATCH]) for at in range(0, len(parts), real.BATCH)]
+    return steps_in([json.loads(line) for line in log.read_text().splitlines()])
+
+
+def steps_in(rows: list[list[Any]]) -> Steps:
+    """Sum the losses of each step's packs."""
+    losses = [loss for _, loss in rows]
+    steps = [sum(losses[at : at + real.BATCH]) for at in range(0, len(losses), real.BATCH)]
     return [pack for pack, _ in rows], steps
 
 
-def _trained(
-    train: Train, index: Index, folder: Path, log: Path, resume: bool, die_at: int | None
-) -> None:
+def _trained(train: Train, index: Index, folder: Path, resume: bool, die_at: int | None) -> None:
     from transformers import Trainer
 
     known, original = real.numbered(index), Trainer.training_step
@@ -89,7 +108,7 @@ def _trained(
     def noted(self: Any, model: Any, inputs: Any, *rest: Any, **options: Any) -> Any:
         pack = known[tuple(inputs["input_ids"][0].tolist())]
         loss = original(self, model, inputs, *rest, **options)
-        with log.open("a") as file:
+        with (folder / "micro-steps.jsonl").open("a") as file:
             file.write(f"{json.dumps([pack, float(loss)])}\n")
         if self.state.global_step == die_at:
             os.kill(os.getpid(), signal.SIGKILL)

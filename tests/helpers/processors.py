@@ -1,4 +1,4 @@
-"""Processor folders for tests, made as `tools/make_processors.py` makes them."""
+"""Processor folders for tests, made as `tools/make_processors.py` makes them; chat templates."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from types import ModuleType
 
 FEW_RANKS = 20_000
 """Enough of a vocabulary where it is not what is tested: they load in a tenth of the time."""
+
+TEMPLATES = Path(importlib.util.find_spec("trl").origin).parent / "chat_templates"  # type: ignore
+"""Chat templates of checkpoints, which come with TRL."""
 
 _made: dict[int | None, dict[str, Path]] = {}
 
@@ -49,3 +52,8 @@ def qwen_folders(tmp: Path, num_ranks: int | None = None) -> dict[str, Path]:
         names = ("qwen2-vl", "qwen2.5-vl", "qwen3-vl")
         _made[num_ranks] = {name: tmp / name for name in names}
     return dict(_made[num_ranks])
+
+
+def trl_template(name: str) -> str:
+    """Return the text of a chat template that comes with TRL."""
+    return (TEMPLATES / f"{name}.jinja").read_text()

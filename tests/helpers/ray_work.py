@@ -47,19 +47,3 @@ class Words:
         """At the records of the last of nine shards, whenever they come."""
         if words >= 600 + 7 * 8:
             die()
-
-
-class NodesNoted(Words):
-    """Leaves a file for each node that counts, in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def count(self, record: dict[str, Any]) -> int:
-        import ray
-
-        if ray.is_initialized():
-            self.folder.mkdir(exist_ok=True)
-            (self.folder / ray.get_runtime_context().get_node_id()).touch()
-        return super().count(record)

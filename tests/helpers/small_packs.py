@@ -117,14 +117,3 @@ def make_index(
     lengths = write_lengths(folder, sources, fingerprint=fingerprint, media_root=media_root)
     plan_packs(lengths, folder / "index", **options)
     return open_index(folder / "index")
-
-
-def bare_index(folder: Path, num_packs: int, block: int | None = None) -> Index:
-    """A snapshot of `num_packs` packs of one sample each, planned from nothing but lengths."""
-    pq.write_table(pa.table({"length": [8] * num_packs}), folder / "bare.parquet")
-    plan_packs(folder / "bare.parquet", folder / "index", capacity=8)
-    index = open_index(folder / "index")
-    assert index.num_packs == num_packs
-    if block is not None:
-        index.manifest["result"] |= {"schedule_block": block, "schedule_chunk": 1}
-    return index

@@ -1,4 +1,4 @@
-"""Tiny random models of seven families, samples for them, and each sample on its own.
+"""Tiny random models of six families, samples for them, and each sample on its own.
 
 Every model has two text layers in which every weight matters: the default initialisation is so
 small that a leak between samples would hardly show.
@@ -26,7 +26,6 @@ FAMILIES = (
     "qwen2_5_vl",
     "qwen3_vl",
     "internvl",
-    "llava_onevision",
     "gemma3",
     "qwen3",
 )
@@ -97,21 +96,6 @@ def _internvl() -> tuple[Any, Any]:
     return transformers.InternVLForConditionalGeneration, config
 
 
-def _llava_onevision() -> tuple[Any, Any]:
-    vision = {**VIT, "model_type": "siglip_vision_model", "image_size": 8, "patch_size": 4}
-    text = {**TEXT, "model_type": "qwen2"}
-    config = transformers.LlavaOnevisionConfig(
-        text_config=text,
-        vision_config={**vision, "vision_use_head": False},
-        image_token_id=IMAGE,
-        video_token_id=VIDEO,
-        image_grid_pinpoints=[[8, 8], [8, 16], [16, 8]],
-        vision_feature_layer=-1,
-        vision_aspect_ratio="anyres_max_9",
-    )
-    return transformers.LlavaOnevisionForConditionalGeneration, config
-
-
 def _gemma3() -> tuple[Any, Any]:
     vision = {**VIT, "image_size": 16, "patch_size": 4, "vision_use_head": False}
     layers = ["sliding_attention", "full_attention"]
@@ -147,7 +131,6 @@ _BUILDERS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_vl": _qwen3_vl,
     "internvl": _internvl,
-    "llava_onevision": _llava_onevision,
     "gemma3": _gemma3,
     "qwen3": _qwen3,
     "qwen3_5": _qwen3_5,
@@ -189,14 +172,8 @@ ONE_SIZE = [  # 4 tokens an image
     record(3, [2, (4, 4), 1, (4, 4), 11]),
     record(4, [4, (4, 4), 3]),
 ]
-ANYRES = [  # with newlines: 16 tokens a tall image, 10 a square one, 5 each of several
-    record(1, [5, (4, 16), 6]),
-    record(2, [9]),
-    record(3, [2, (4, 10), 11]),
-    record(4, [4, (4, 5), 1, (4, 5), 3]),
-]
 RECORDS = dict.fromkeys(FAMILIES, QWEN_RECORDS)
-RECORDS |= {"gemma3": ONE_SIZE, "llava_onevision": ANYRES}
+RECORDS |= {"gemma3": ONE_SIZE}
 RECORDS |= {"qwen3": [record(n, [5 + 7 * n]) for n in range(3)]}
 
 
@@ -229,16 +206,6 @@ class TinyEncode(SyntheticEncode):
 
     def _gemma3(self, tokens: list[int], generator: torch.Generator) -> dict[str, Any]:
         return {"pixel_values": torch.randn(len(tokens), 3, 16, 16, generator=generator)}
-
-    def _llava_onevision(self, tokens: list[int], generator: torch.Generator) -> dict[str, Any]:
-        sizes = {16: (16, 8), 10: (8, 8), 5: (8, 8)}
-        tiles = {16: 3, 10: 2, 5: 1}  # the image, then its parts: several images have none
-        most = max(tiles[count] for count in tokens)
-        return {
-            "pixel_values": torch.randn(len(tokens), most, 3, 8, 8, generator=generator),
-            "image_sizes": torch.tensor([sizes[count] for count in tokens]),
-            "batch_num_images": torch.tensor([len(tokens)]),
-        }
 
 
 def rope_rows(model: Any, encoded: dict[str, Any]) -> torch.Tensor:

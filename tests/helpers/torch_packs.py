@@ -98,14 +98,6 @@ def mrope(parts: Parts) -> torch.Tensor:
     return torch.cat(rows, dim=1)
 
 
-def shapes(pack: Pack) -> dict[str, Any]:
-    """Shape and type of a joined pack's tensors, its other values as they are."""
-    return {
-        key: (value.shape, value.dtype) if isinstance(value, torch.Tensor) else value
-        for key, value in pack.joined().items()
-    }
-
-
 def pack(
     lengths: list[int],
     *,

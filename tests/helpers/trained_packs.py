@@ -13,20 +13,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import torch.multiprocessing
-import torchvision_cpu  # noqa: F401  (before transformers)
-import transformers
 from manifests import refresh
 from small_packs import record, write_lengths
-from torch_packs import VOCABULARY, SyntheticEncode
+from tiny_models import fresh
+from torch_packs import SyntheticEncode
 
 from packidx.index import Index, open_index
+from packidx.inspect.sql import asked, connect, rows_of
 from packidx.plan import plan_packs
-from packidx.torch import Pack, PackedDataset, PackSampler
-from packidx.torch.loss import LossWeights
+from packidx.torch import Pack, PackedDataset, PackSampler, collate
+from packidx.torch.loss import LossWeights, packed_loss, seen_denominator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 CAPACITY = 240
+BATCH = 8
+"""Packs of a step."""
 
 
 class Encode(SyntheticEncode):
@@ -70,24 +72,8 @@ def trained_index(folder: Path, num_packs: int = 16, **options: Any) -> Index:
 
 
 def tiny_model() -> Any:
-    """Qwen3 with two layers, float32, every weight large enough to matter."""
-    config = transformers.Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=512,
-    )
-    model = transformers.Qwen3ForCausalLM._from_config(config, attn_implementation="sdpa")
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(std=0.15, generator=generator)
-    return model.train()
+    """Return Qwen3 with two layers, in float32, in training mode."""
+    return fresh("qwen3").train()
 
 
 def gradients(model: Any) -> dict[str, torch.Tensor]:
@@ -98,6 +84,27 @@ def gradients(model: Any) -> dict[str, torch.Tensor]:
 def largest_difference(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> float:
     assert one.keys() == two.keys()
     return max(float((one[name] - two[name]).abs().max()) for name in one)
+
+
+def one_loop(dataset: PackedDataset, name: str) -> tuple[dict[str, torch.Tensor], float]:
+    """Gradients and loss of step 0, whose packs one process reads one after the other."""
+    model, weights, total = tiny_model(), LossWeights(name), 0.0
+    packs = PackSampler(dataset.index, global_batch=BATCH).packs_of_step(0)
+    batches = [collate(dataset[k]) for k in packs]
+    denominator = seen_denominator(batches, weights)
+    for batch in batches:
+        inputs = {key: value for key, value in batch.items() if key != "labels"}
+        loss = packed_loss(model(**inputs).logits, batch, weights, denominator)
+        loss.backward()
+        total += float(loss.detach())
+    return gradients(model), total
+
+
+def rows(index: Index, log: Path | str, query: str) -> list[dict[str, Any]]:
+    """Return the answer to a query about an index and the log of a run."""
+    question = asked(f"{index.path}@{index.id}", {}, str(log))
+    with connect(question.views(query)) as connection:
+        return rows_of(connection, query)
 
 
 class Noting(PackedDataset):

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,57 +15,29 @@ from packidx_cli.main import main
 
 # A query, and what its refusal says; releases of DuckDB that see it sooner say it otherwise: a|b.
 HOSTILE = [
-    # writes
+    # other statements than one SELECT
     ("COPY packs TO 'out.parquet'", "COPY"),
     ("EXPLAIN ANALYZE COPY (SELECT 1 AS length) TO 'LENGTHS' (FORMAT parquet)", "EXPLAIN"),
-    ("EXPLAIN ANALYZE SELECT 1; COPY packs TO 'LENGTHS'", "2 statements"),
-    ("COPY (PIVOT packs ON pack_id USING count(*)) TO 'out.csv'", "ON column IN ('a', 'b')"),
+    ("SELECT 1; COPY packs TO 'LENGTHS'", "2 statements"),
     ("PIVOT packs ON pack_id USING count(*)", "ON column IN ('a', 'b')"),
-    ("EXPORT DATABASE 'out'", "EXPORT"),
-    ("CHECKPOINT", "only SELECT"),
-    # other databases and objects
     ("ATTACH 'out.db' AS other", "ATTACH"),
-    ("CREATE OR REPLACE TEMP VIEW packs AS SELECT 1", "CREATE"),
-    ("INSERT INTO packs VALUES (1)", "INSERT"),
-    (
-        "WITH made AS (INSERT INTO packs VALUES (1) RETURNING 1) FROM made",
-        "INSERT|needs a SELECT|is not an table",
-    ),
-    ("CREATE SECRET (TYPE s3, KEY_ID 'a', SECRET 'b')", "only SELECT"),
-    ("PREPARE q AS COPY packs TO 'out.csv'", "PREPARE"),
-    # settings, extensions
+    ("WITH made AS (INSERT INTO packs VALUES (1) RETURNING 1) FROM made", "INSERT|SELECT|table"),
     ("SET enable_external_access = true", "SET"),
-    ("RESET lock_configuration", "only SELECT"),
     ("PRAGMA memory_limit = '1TB'", "only SELECT"),
-    (
-        "PRAGMA json_execute_serialized_sql(current_setting('secret_directory'))",
-        "a PRAGMA statement|JSON",
-    ),
-    ("EXPLAIN PRAGMA table_info(error('told'))", "a EXPLAIN statement|told"),
-    ("CALL enable_logging(storage_path = 'out')", "CALL"),
     ("INSTALL httpfs", "only SELECT"),
-    ("SELECT st_point(1, 2)", "st_point"),
-    # reads
+    ("", "0 statements"),
+    # files, stores, and what is in this process
     ("SELECT * FROM read_text('/etc/passwd')", "Cannot access file|disabled"),
     ("SELECT * FROM read_blob('SECRET')", "Cannot access file|disabled"),
     ("SELECT (SELECT count(*) FROM glob('*'))", "Cannot access|disabled"),
-    ("FROM '/etc/passwd'", "/etc/passwd does not exist"),
     ("FROM 's3://bucket/x.parquet'", "Cannot access file"),
     ("FROM query('SELECT * FROM read_text(''/etc/passwd'')')", "Cannot access file|disabled"),
-    ("EXPLAIN FROM duckdb_settings()", "a EXPLAIN statement"),
-    # what is around: the environment, secrets, this process
     ("SELECT getenv('HOME')", "getenv"),
     ("SELECT * FROM connection", "connection"),
-    ("FROM arrow_scan(1, 2, 3)", "arrow_scan"),
-    # several at once
-    ("SELECT 1; COPY packs TO 'out.csv'", "2 statements"),
-    ("BEGIN TRANSACTION", "only SELECT"),
-    ("", "0 statements"),
     # without end: in time, in memory, in rows, in depth
     ("SELECT count(*) FROM range(100000) a, range(100000) b, range(100000) c, packs", "seconds"),
     ("SELECT count(DISTINCT hash(range)) FROM range(1000000000)", "300MB"),
     ("SELECT *, hash(range) FROM range(1000000000)", "300MB|seconds"),
-    ("SELECT " + "NOT " * 5000 + "true", "depth"),
     ("FROM " + "(FROM " * 3000 + "range(1)" + ")" * 3000, "depth|deeply"),
 ]
 
@@ -102,10 +73,6 @@ def listing(folders: list[Path]) -> dict[str, str]:
     return found
 
 
-if duckdb.__version__ >= "2":  # before, one call of a function came to its end first
-    HOSTILE.append(("SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))", "seconds"))
-
-
 @pytest.mark.parametrize(("query", "says"), HOSTILE)
 def test_a_hostile_query_ends_in_a_sentence_and_changes_nothing(
     query: str,
@@ -119,7 +86,7 @@ def test_a_hostile_query_ends_in_a_sentence_and_changes_nothing(
     query = query.replace("LENGTHS", str(made / "lengths.parquet"))
     query = query.replace("SECRET'", str(made / "secret.csv") + "'")
     monkeypatch.setattr("packidx.inspect.sql.MEMORY_LIMIT", "300MB")
-    limits = ["--timeout", "2" if "seconds" in says else "30"]
+    limits = ["--timeout", "1" if "seconds" in says else "30"]
     if not query:
         query = "-- nothing\n"
     begun = time.monotonic()
@@ -138,19 +105,12 @@ def test_a_hostile_query_ends_in_a_sentence_and_changes_nothing(
     [
         ("-- a comment\nSELECT count(*) AS n FROM packs", 2),
         ("--a=comment, of which no option is made\nSELECT 2 AS n", 2),
-        ("/* one */ FROM samples SELECT sum(length)::INTEGER AS n -- at the end", 26),
         ("WITH a AS (SELECT 1 AS n), b AS (FROM A) SELECT n FROM b", 1),
-        ("WITH RECURSIVE r AS (SELECT 1 x UNION ALL SELECT x + 1 FROM r WHERE x < 9) "
-         "SELECT max(x) AS n FROM r", 9),
         ("SELECT count(*) AS n FROM Packs p JOIN main.SAMPLES s USING (pack_id)", 4),
-        ("SELECT len([x + 1 for x in [1, 2]]) AS n", 2),
-        ("SELECT count(*) AS n FROM range(3), (VALUES (1)) v", 3),
         ("SELECT count(*) AS n FROM information_schema.tables WHERE table_schema = 'main'", 6),
         ("SELECT count(*) AS n FROM (DESCRIBE dropped)", 6),
-        ("SELECT count(*) AS n FROM (SUMMARIZE packs)", 16),
         ("SELECT sum(n) AS n FROM (PIVOT samples ON position IN (0 AS n, 1) USING count(*))", 2),
         ("SELECT 2 AS n; -- import of a pragma", 2),
-        ("SELECT 2 AS n;", 2),
     ],
 )  # fmt: skip
 def test_a_question_to_the_views_is_answered(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from packidx_cli.main import main
 
 from packidx import open_index, plan_packs
-from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceError
+from packidx.errors import FormatError, NotFoundInIndex, SourceError
 from packidx.format.step_log import STEP_LOG, part_name
 from packidx.index import Index
 from packidx.index.tables import STEPS
@@ -111,23 +111,6 @@ def test_sql_and_python_have_the_same_rows(
     assert connection.sql("FROM lengths").fetchall() == lengths
 
 
-def test_options_of_steps_are_the_samplers(made: Path) -> None:
-    given = {"seed": 7, "epoch": 2, "global_batch": 4, "world_size": 2}
-    connection = open_index(made / "mix").duckdb(**given)
-    rows = connection.sql("SELECT pack_id FROM steps WHERE step = 1 ORDER BY position").fetchall()
-    sampler = PackSampler(made / "mix", **given)
-    assert [row[0] for row in rows] == sampler.packs_of_step(1)
-    for wrong, says in (
-        ({"global_batch": 10_000}, "exceeds the"),
-        ({"global_batch": 4, "world_size": 3}, "is not a positive multiple of world_size 3"),
-        ({"world_size": 5}, "world_size 5 does not divide the 6 packs of a step"),
-        ({"world_size": 0}, "world_size 0"),
-        ({"seed": 1 << 63}, "must be at least 0 and below 2^63"),
-    ):
-        with pytest.raises(OptionError, match=re.escape(says)):
-            open_index(made / "steps").duckdb(**wrong)
-
-
 def test_steps_are_computed_where_they_are_named_alone(
     made: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,12 +119,6 @@ def test_steps_are_computed_where_they_are_named_alone(
 
     columns = "SELECT column_name FROM information_schema.columns WHERE table_name LIKE 'ste%'"
     assert [row["column_name"] for row in ask(capfd, index, columns)] == STEPS.names
-    # No way to name it but to name it; were there one, it would have no rows, and say why.
-    for text in (
-        "FROM query('FROM st' || 'eps')",
-        "SELECT count(*) FROM query('FROM st' || 'eps')",
-    ):
-        assert "computed where a query names them" in ask(capfd, index, text, status=1)
 
 
 def test_sources_are_the_manifests(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -185,36 +162,42 @@ def test_what_is_absent_is_said(
 
 
 POISONED = {7, 2_000, 4_007}
+PAGE = Path(__file__).parents[2] / "docs" / "inspecting.md"
 
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Index, Path]:
-    """A run whose losses fall, one source's lie at ten times the other's, and three samples stand
-    out: by as much as the other source has anyway."""
+    """A run whose losses fall. One source's are ten times the other's; three samples stand out."""
     folder, random = tmp_path_factory.mktemp("logged"), np.random.default_rng(0)
     sources = ["easy" if number % 4 else "hard" for number in range(6_000)]
     columns = {"length": random.integers(5, 60, 6_000), "source": sources}
     pq.write_table(pa.table(columns), folder / "lengths.parquet")
     plan_packs(folder / "lengths.parquet", folder / "index", capacity=256, global_batch=8)
     index = open_index(folder / "index")
-    query = (
-        "SELECT step, pack_id, samples.position, sample_id, source FROM steps JOIN samples USING"
-    )
-    found = index.duckdb().execute(f"{query} (pack_id) WHERE step IS NOT NULL").fetchall()
+    query = "SELECT step, pack_id, samples.position, sample_id, source FROM steps JOIN samples"
+    found = index.duckdb().sql(f"{query} USING (pack_id) WHERE step IS NOT NULL").fetchall()
     by_step: dict[int, list[dict[str, Any]]] = {}
     for step, pack, position, ident, source in found:
         loss = (10.0 if source == "hard" else 1.0) * (0.2 + np.exp(-step / 20))
         loss *= 1 + 0.1 * random.standard_normal() + 8 * (ident in POISONED)
         row = {"pack_id": pack, "position": position, "sample_id": ident}
-        row |= {"label_tokens": 10, "loss": 10 * loss}
-        by_step.setdefault(step, []).append(row)
-    by_step[3].append({"label_tokens": 5, "loss": 40.0})  # of which nobody knows the sample
+        by_step.setdefault(step, []).append(row | {"label_tokens": 10, "loss": 10 * loss})
     same = {"snapshot_id": index.id, "session": 1, "epoch": 0, "rank": 0, "world_size": 1}
     rows = [{**same, "step": step, "samples": samples} for step, samples in by_step.items()]
     (folder / "log").mkdir()
     table = pa.Table.from_pylist(rows, STEP_LOG)
     pq.write_table(table, folder / "log" / part_name(1, 0, 0))
     return index, folder / "log"
+
+
+def test_the_documented_query_finds_the_samples_that_stand_out(
+    logged: tuple[Index, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    index, log = logged
+    asked = re.search(r'--log runs/log "(SELECT DISTINCT .*?)"', PAGE.read_text())
+    assert asked is not None
+    found = ask(capfd, index.path, asked[1], "--log", log)
+    assert {row["sample_id"] for row in found} >= POISONED and len(found) < 10
 
 
 def test_a_log_of_something_else_is_refused(logged: tuple[Index, Path], tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from manifests import file_of, refresh
 from packidx_cli.main import main
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import OptionError, PackidxError
 from packidx.index import Index
 from packidx.inspect.verify import verify
 
@@ -80,21 +79,6 @@ def test_another_lengths_table_in_its_place(planned: Index, tmp_path: Path) -> N
     (tmp_path / "other.jsonl").write_text('{"messages": [{"role": "user", "content": "abc"}]}\n')
     estimate_lengths(str(tmp_path / "other.jsonl"), tmp_path / "lengths", workers=1)
     assert set(failed(planned)) == {"lengths table"}
-
-
-def test_lengths_that_are_not_true_are_named(planned: Index) -> None:
-    def longer(record: Mapping[str, Any]) -> dict[str, list[int]]:
-        return {"input_ids": encode(record)["input_ids"] + [0]}
-
-    found = failed(planned, encoder=longer, num_sampled=7)
-    assert set(found) == {"samples"}
-    assert found["samples"].count("planned were") == 5
-    assert "and 2 more" in found["samples"]
-
-
-def test_sampling_needs_an_encoder(planned: Index) -> None:
-    with pytest.raises(OptionError, match="--processor"):
-        list(verify(planned, num_sampled=1))
 
 
 NO_TORCH = """
@@ -170,8 +154,6 @@ BROKEN: list[tuple[Callable[[Index], None], str, str]] = [
         "samples-00000.parquet has 49 rows, the manifest says 50",
     ),
     (rewrite("samples", lambda table: with_value(table, "length", 3, 77)), "id", OTHER_ID),
-    (rewrite("samples", lambda table: with_value(table, "sample_id", 0, 7)), "id", OTHER_ID),
-    (rewrite("samples", lambda table: with_value(table, "piece", 4, None)), "id", OTHER_ID),
     (rewrite("samples", lambda table: table.take([1, 0, *range(2, 50)])), "id", OTHER_ID),
     (rewrite("packs", lambda table: with_value(table, "num_samples", 1, 1)), "id", OTHER_ID),
     (rewrite("samples", lambda table: table.drop_columns(["length"])), "id", "samples-00000"),
@@ -184,47 +166,6 @@ def test_what_is_broken_is_told_with_both_values(
 ) -> None:
     damage(planned)
     assert re.search(told, failed(open_index(planned.path))[name])
-
-
-@pytest.fixture(scope="module")
-def windows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of two windows, in each of which some samples are dropped."""
-    folder = tmp_path_factory.mktemp("windows")
-    for name, most in (("a", 30), ("b", 25)):
-        texts = ["why? " * (number + 1) * (30 if number % 9 == 8 else 1) for number in range(most)]
-        lines = [json.dumps({"messages": [{"role": "user", "content": t}]}) for t in texts]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    sources = [str(folder / f"{name}.jsonl") for name in "ab"]
-    estimate_lengths(sources, folder / "lengths", workers=1)
-    plan_packs(folder / "lengths", folder / "index", capacity=100, margin=0, window="1")
-    assert not failed(open_index(folder / "index"))
-    return folder / "index"
-
-
-def exchanged(index: Index, name: str) -> None:
-    first, *_, last = (Path(file.path) for file in index.files(name))
-    content = first.read_bytes()
-    first.write_bytes(last.read_bytes())
-    last.write_bytes(content)
-
-
-SABOTAGES: dict[str, Callable[[Index, str], Any]] = {
-    "truncated": lambda index, name: file_of(index, name).write_bytes(b"PAR1"),
-    "deleted": lambda index, name: file_of(index, name).unlink(),
-    "exchanged": exchanged,
-}
-
-
-@pytest.mark.parametrize("table", ["packs", "samples", "dropped"])
-@pytest.mark.parametrize("sabotage", SABOTAGES)
-def test_sabotage_is_found(windows: Path, tmp_path: Path, sabotage: str, table: str) -> None:
-    shutil.copytree(windows, tmp_path / "index")
-    SABOTAGES[sabotage](open_index(tmp_path / "index"), table)
-    try:
-        found = failed(open_index(tmp_path / "index"))
-    except PackidxError as error:  # of what no reader opens
-        found = {"opened": str(error)}
-    assert found and all("\n" not in told for told in found.values())
 
 
 def test_a_broken_index_is_not_read_any_further(planned: Index) -> None:

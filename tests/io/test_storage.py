@@ -136,19 +136,8 @@ def test_several_who_need_a_copy_fetch_it_once(
     assert store.read("/a.bin") == len(CONTENT)
 
 
-def test_a_changed_file_is_copied_anew(store: Store) -> None:
-    url = f"{URL}/changing"
-    for content in (b"old", b"new"):
-        storage.write(url, content)
-        cache.forget()
-        assert Path(cache.local(url)).read_bytes() == content
-
-
 REFUSALS = [
     (400, "InvalidToken", "The provided token is malformed"),
-    (400, "InvalidRequest", "The authorization mechanism is not supported"),
-    (400, "AuthorizationHeaderMalformed", "The region is wrong"),
-    (400, "TokenRefreshRequired", "The token must be refreshed"),
     (412, "PreconditionFailed", "A precondition failed"),
     (400, "SomethingNew", "Words of the store"),
 ]
@@ -180,7 +169,7 @@ class NoRanges(SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize("status", [416, 400, 412, 501])
+@pytest.mark.parametrize("status", [416, 400])
 def test_only_416_ends_a_file_of_a_web_server(status: int) -> None:
     handler = type("Handler", (NoRanges,), {"status": status})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

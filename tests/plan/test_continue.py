@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from manifests import path_of
 from packidx_cli.main import main
-from training import Training
 
 from packidx import open_index, plan_packs
 from packidx.errors import MismatchError
 from packidx.index import Index
+from packidx.torch import PackSampler
 
 Copy = tuple[int, int]
 
@@ -33,7 +33,7 @@ def write(path: Path, n: int = 4000, longest: int = 300) -> Path:
     return path
 
 
-def trained(index: Index, sampler: Training, steps: int) -> dict[Copy, set[int]]:
+def trained(index: Index, sampler: PackSampler, steps: int) -> dict[Copy, set[int]]:
     """(sample, copy) -> the tokens of it that the first `steps` steps train on."""
     packs = {pack for step in range(steps) for pack in sampler.packs_of_step(step)}
     return tokens_of(index, packs)
@@ -56,7 +56,7 @@ def test_the_command_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["plan", str(lengths), "-o", index, "--capacity", "512", "--mix", "c=2"]) == 0
     first = open_index(index)
     state = tmp_path / "state.json"
-    state.write_text(json.dumps(Training(first, global_batch=8).state_at(5)))
+    state.write_text(json.dumps(PackSampler(first, global_batch=8).state_at(5)))
     command = ["plan", "--continue", str(state), "-o", index]
     assert main([*command, "--capacity", "1024"]) == 0
     second = open_index(index)
@@ -73,7 +73,7 @@ def test_what_cannot_be_continued_says_so(tmp_path: Path) -> None:
     lengths = write(tmp_path / "l.parquet", 500)
     plan_packs(lengths, tmp_path / "i", capacity=512)
     index = open_index(tmp_path / "i")
-    state = Training(index, global_batch=4).state_at(2)
+    state = PackSampler(index, global_batch=4).state_at(2)
     plan_packs(lengths, tmp_path / "i", capacity=512, seed=1)
     other = open_index(tmp_path / "i")
     with pytest.raises(MismatchError, match="snapshot"):
@@ -92,7 +92,7 @@ def test_samples_that_were_begun_are_consumed_in_every_later_plan(
     had: set[int] = set()
     for capacity, mix in ((600, ("c=1",)), (400, ("c=3", "b=1"))):
         index = open_index(tmp_path / "i")
-        sampler = Training(index, global_batch=8, seed=capacity)
+        sampler = PackSampler(index, global_batch=8, seed=capacity)
         had |= {sample for sample, _ in trained(index, sampler, 6)}
         state = sampler.state_at(6)
         plan_packs(lengths, tmp_path / "i", resume=(index, state), capacity=capacity, mix=mix)
@@ -115,7 +115,7 @@ def test_a_later_epoch_is_continued_from_its_own_packs(tmp_path: Path) -> None:
     lengths = write(tmp_path / "l.parquet", 800)
     plan_packs(lengths, tmp_path / "i", capacity=512)
     index = open_index(tmp_path / "i")
-    sampler = Training(index, global_batch=4, epoch=3)
+    sampler = PackSampler(index, global_batch=4, epoch=3)
     had = trained(index, sampler, 5)
     plan_packs(lengths, tmp_path / "i", resume=(index, sampler.state_at(5)))
     rest = tokens_of(open_index(tmp_path / "i"))

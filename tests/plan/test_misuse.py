@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
-from training import Training
 
 from packidx import open_index, plan_packs
 from packidx.errors import PackidxError
 from packidx.index import Index
+from packidx.torch import PackSampler
 
 BIG = (1 << 31) - 1
 
@@ -88,7 +88,7 @@ def test_commands_that_contradict_themselves(
     tmp_path: Path, index: Index, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = tmp_path / "state.json"
-    state.write_text(json.dumps(Training(index, global_batch=8).state_at(2)))
+    state.write_text(json.dumps(PackSampler(index, global_batch=8).state_at(2)))
     go_on = ["plan", "--continue", str(state), "-o", index.path]
     state.write_text("[" * 100_000)
     assert main(go_on) == 1

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training import Training
 
 from packidx.errors import OptionError, SourceError
 from packidx.format.schema import LENGTHS_WITH_SPANS
 from packidx.index import Index, open_index
 from packidx.plan import plan_packs
+from packidx.torch import PackSampler
 
 
 class Part(NamedTuple):
@@ -210,7 +210,7 @@ def test_every_token_of_what_is_left_is_in_a_pack_or_counted_as_lost(
     for change in changes:
         if index is None:
             return
-        sampler = Training(index, global_batch=1)
+        sampler = PackSampler(index, global_batch=1)
         steps = min(change.pop("steps"), sampler.num_steps)
         for pack in (pack for step in range(steps) for pack in sampler.packs_of_step(step)):
             for piece in index.pack(pack).samples:

@@ -34,11 +34,6 @@ from packidx.torch import (
 RECORDS = [record(n, [3 + n % 5, (4, 4), 2]) for n in range(12)]
 
 
-class Fingerprinted(SyntheticEncode):
-    def fingerprint(self) -> str:
-        return "another"
-
-
 @pytest.fixture
 def index(tmp_path: Path) -> Index:
     return make_index(tmp_path, {"all": RECORDS}, capacity=32, fingerprint="the-one")
@@ -56,19 +51,6 @@ def with_fewer_labels(index: Index) -> Any:
     pack = read(index)
     pack.samples[0]["labels"] = pack.samples[0]["labels"][:4]
     return pack
-
-
-def cut(index: Index) -> Any:
-    shard = Path(index.manifest["shards"][0]["uri"])
-    shard.write_bytes(shard.read_bytes()[:-40])
-    return read(index)
-
-
-def rewritten(index: Index) -> Any:
-    """Other records in the same places: the shard is as long as it was."""
-    shard = Path(index.manifest["shards"][0]["uri"])
-    shard.write_text(shard.read_text().replace('"parts": [3, ', '"parts": [9, '))
-    return [PackedDataset(index, SyntheticEncode())[k] for k in range(index.num_packs)]
 
 
 def flipped(index: Index) -> Any:
@@ -92,11 +74,6 @@ def gone(index: Index) -> Any:
     return read(index)
 
 
-def load_foreign_state(index: Index) -> None:
-    state = PackSampler(index, global_batch=1).state_at(1)
-    PackSampler(index, global_batch=1).load_state_dict(state | {"snapshot_id": "f" * 32})
-
-
 def model_of(attention: str) -> Any:
     model = fresh("qwen3")
     model.config._attn_implementation = attention
@@ -106,56 +83,23 @@ def model_of(attention: str) -> Any:
 @pytest.mark.parametrize(
     ("use", "error", "says"),
     [
-        (cut, MismatchError, r"\d+ bytes, \d+ when it was planned; restore it"),
         (gone, SourceError, r"all.jsonl"),
         (flipped, PackidxError, "samples-00000.parquet is damaged or missing"),
         (bare, PackidxError, "was planned from bare lengths and does not say where"),
-        (
-            rewritten,
-            MismatchError,
-            r"encoded to 17 tokens but planned as 11; the data or the",
-        ),
-        (lambda i: PackedDataset(i, Fingerprinted()), MismatchError, "use the same processor and"),
-        (lambda i: PackSampler(i, world_size=0), OptionError, "world_size is 0; it must be at lea"),
-        (
-            lambda i: PackSampler(i, rank=2, world_size=2),
-            OptionError,
-            r"rank 2 is outside \[0, 2\)",
-        ),
-        (
-            lambda i: PackSampler(i, world_size=2, global_batch=3),
-            OptionError,
-            "not a positive mult",
-        ),
-        (lambda i: PackSampler(i, global_batch=10**6), OptionError, "lower it or plan more data"),
-        (lambda i: PackSampler(i, rank=0.5), OptionError, "must be an integer"),
-        (load_foreign_state, MismatchError, r"snapshot_id ffff.*open the index at the"),
         (lambda i: PackSampler(i, global_batch=1).state_at(-1), OptionError, "step -1 is outside"),
         (lambda i: PackSampler(f"{i.path}@zz"), NotFoundInIndex, "no snapshot 'zz'"),
         (lambda i: collate(read(i), attention="spda"), OptionError, "'spda' is not one of flash, "),
         (lambda i: collate([]), OptionError, "collate got no pack"),
         (lambda i: collate([read(i).joined()]), MismatchError, "collate got dict, not a pack"),
-        (
-            lambda i: collate(with_fewer_labels(i)),
-            MismatchError,
-            "4 labels and 13 tokens in a slot",
-        ),
+        (lambda i: collate(with_fewer_labels(i)), MismatchError, "4 labels and 13 tokens in a"),
         (lambda i: prepare_model(model_of("nobodys")), MismatchError, "'nobodys', which is not kn"),
         (lambda i: prepare_model(None), OptionError, "give prepare_model a transformers model"),
         (lambda i: read(i, on_mismatch="truncate"), OptionError, "on_mismatch .* is not one of"),
         (lambda i: read(i, on_bad="hole"), OptionError, "on_bad 'hole' is not one of"),
         (lambda i: PackedDataset(i, SyntheticEncode())[10**6], IndexError, "pack 1000000 is outs"),
         (lambda i: default_collate([read(i)]), OptionError, "give the DataLoader collate_fn=coll"),
-        (
-            lambda i: PackedDataset(i, None),
-            OptionError,
-            "encode is None: give a processor's folder",
-        ),
-        (
-            lambda i: PackSampler(PackedDataset(i, SyntheticEncode())),
-            OptionError,
-            "index is a Packed",
-        ),
+        (lambda i: PackedDataset(i, None), OptionError, "encode is None: give a processor's"),
+        (lambda i: PackSampler(PackedDataset(i, print)), OptionError, "index is a Packed"),
         (lambda i: ordered(i, seed=-1), OptionError, "seed is -1: it must be at least 0"),
         (lambda i: ordered(i, epochs=0), OptionError, "epochs is 0: it must be at least 1"),
         (

@@ -127,40 +127,6 @@ def test_packs_may_differ_in_tiles_per_image() -> None:
         )
 
 
-def with_media(images: int, videos: int) -> Pack:
-    tensors: dict[str, Any] = {}
-    if images:
-        tensors["image_grid_thw"] = torch.tensor([[1, 2, 2]] * images)
-        tensors["pixel_values"] = torch.ones(4 * images, 6)
-    if videos:
-        tensors["video_grid_thw"] = torch.tensor([[2, 2, 2]] * videos)
-        tensors["pixel_values_videos"] = torch.ones(8 * videos, 6)
-    return pack([3, 4], **tensors)
-
-
-@pytest.mark.parametrize(
-    ("packs", "images", "videos"),
-    [
-        ([(3, 1), (0, 0), (1, 2)], [3, 0, 1], [1, 0, 2]),
-        ([(0, 2), (0, 1)], None, [2, 1]),  # nothing but videos
-        ([(2, 0)], [2], None),
-        ([(0, 0), (0, 0)], None, None),
-    ],
-)
-def test_numbers_of_media_for_nemo(
-    packs: list[tuple[int, int]], images: list[int] | None, videos: list[int] | None
-) -> None:
-    given = [with_media(*counts) for counts in packs]
-    indexed, thd = collate(given, "indexed"), collate(given, "thd")
-    for name, counts in (("n_images_per_sample", images), ("n_videos_per_sample", videos)):
-        if counts is None:
-            assert name not in indexed and name not in thd
-            continue
-        assert indexed[name].tolist() == counts and indexed[name].dtype == torch.int64
-        assert thd[name].tolist() == [sum(counts)]  # thd has one row of tokens
-    assert not collate(given).keys() & {"n_images_per_sample", "n_videos_per_sample"}
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return qwen_folders(tmp_path_factory.getbasetemp() / "processors", FEW_RANKS)["qwen2.5-vl"]

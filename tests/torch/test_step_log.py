@@ -9,14 +9,56 @@ from typing import Any
 
 import pytest
 import torch
-from step_logs import alone, logged, rows, sampler_of
-from trained_packs import Encode, tiny_model, trained_index
+from torch.nn import functional
+from trained_packs import Encode, rows, tiny_model, trained_index
 
 from packidx.errors import MismatchError, OptionError, SourceError
 from packidx.index import Index
-from packidx.torch import PackedDataset, StepLog, collate
+from packidx.records.fetch import Fetcher
+from packidx.torch import PackedDataset, PackSampler, StepLog, collate
+from packidx.torch.loss import LossWeights, packed_loss
 
 BY_SAMPLE = "SELECT step, rank, pack_id, sample_id, label_tokens, loss, source, key FROM losses"
+
+
+def logged(
+    log: StepLog,
+    dataset: PackedDataset,
+    model: Any,
+    steps: range,
+    together: int = 1,
+    attention: str = "sdpa",
+) -> None:
+    """Run `steps` of the log's rank, `together` packs at a time, without training."""
+    sampler = log.sampler
+    for step in steps:
+        packs = sampler.packs_of_step(step)[sampler.rank :: sampler.world_size]
+        for start in range(0, len(packs), together):
+            held = [dataset[k] for k in packs[start : start + together]]
+            batch = collate(held, attention, sample_table=True)
+            inputs = {k: v for k, v in batch.items() if k not in ("labels", "sample_table")}
+            with torch.no_grad():
+                logits = model(**inputs).logits
+            packed_loss(logits, batch, LossWeights(), 1.0, log=log.add)
+        log.end_step(step, torch.tensor(1.0 + step))
+
+
+def alone(index: Index, model: Any, samples: list[int]) -> dict[int, float]:
+    """The loss sums of samples, each by itself: nothing of packidx.torch."""
+    fetcher, encode, losses = Fetcher(index), Encode(), {}
+    packs = [index.pack(k) for k in range(index.num_packs)]
+    for sample in (each for pack in packs for each in pack.samples):
+        if sample.sample_id in samples:
+            encoded = encode(fetcher.read(sample))
+            with torch.no_grad():
+                logits = model(encoded["input_ids"][None], use_cache=False).logits[0, :-1]
+            loss = functional.cross_entropy(logits, encoded["labels"][1:], reduction="sum")
+            losses[sample.sample_id] = float(loss)
+    return losses
+
+
+def sampler_of(index: Index, **options: Any) -> PackSampler:
+    return PackSampler(index, **({"global_batch": 4} | options))
 
 
 @pytest.fixture(scope="module")
@@ -119,24 +161,6 @@ def test_the_later_of_two_rows_holds(tmp_path: Path, index: Index) -> None:
     assert len(losses) == len(second) == len({row["sample_id"] for row in second})
     for row in second:
         assert row["loss"] == pytest.approx(losses[row["sample_id"]], rel=1e-5)
-
-
-@pytest.mark.parametrize("flush_steps", [1, 100])
-def test_a_run_that_goes_back_logs_what_it_did_last(
-    tmp_path: Path, index: Index, flush_steps: int
-) -> None:
-    """In one process, beside a table of the user's own."""
-    (tmp_path / "outliers.parquet").write_bytes(b"mine")
-    log = StepLog(tmp_path, sampler_of(index), flush_steps)
-    packs = [PackedDataset(index, Encode())[k] for k in log.sampler.packs_of_step(1)]
-    batches = [collate(pack, sample_table=True) for pack in packs]
-    for time, step in enumerate([0, 1, 2, 1, 2, 0, 1, 0, 1]):
-        for batch in batches:
-            log.add(batch, torch.full(batch["labels"].shape, float(time)))
-        log.end_step(step)
-    log.close()
-    query = "SELECT step, max(loss / label_tokens) AS loss FROM losses GROUP BY 1 ORDER BY 1"
-    assert [row["loss"] for row in rows(index, tmp_path, query)] == [7.0, 8.0, 4.0]
 
 
 def _killed(folder: str, path: str) -> None:

@@ -1,4 +1,4 @@
-"""A stream under transformers' Trainer, Accelerate and torchdata: its own packs, in order."""
+"""A stream under transformers' Trainer and torchdata: its own packs, in order."""
 
 from __future__ import annotations
 
@@ -50,19 +50,6 @@ def test_the_trainer_trains_on_the_packs_of_the_stream(lengths: Path, tmp_path: 
     Streamed(tiny_model(), arguments, train_dataset=loader.stream).train()
     packs = [collate([pack])["input_ids"].flatten().tolist() for pack in stream_of(lengths)]
     assert seen == packs[:6]
-
-
-def test_accelerate_leaves_the_loader_as_it_is(lengths: Path) -> None:
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=True)
-    model = accelerator.prepare(tiny_model())
-    loader = StreamLoader(stream_of(lengths))
-    for step, batch in enumerate(loader, start=1):
-        accelerator.backward(model(**batch).loss)
-        if step == 3:
-            break
-    assert loader.state_dict()["place"] == 3
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from step_logs import rows
-from torch.nn.functional import cross_entropy
 from trained_packs import (
+    BATCH,
     CAPACITY,
     Encode,
     Noting,
     gradients,
     largest_difference,
     launch,
-    planned_denominator,
+    one_loop,
+    rows,
     tiny_model,
     trained_index,
 )
@@ -27,9 +27,8 @@ from packidx.errors import MismatchError, OptionError
 from packidx.index import open_index
 from packidx.plan import plan_packs
 from packidx.torch import PackedDataset, PackSampler, collate
-from packidx.torch.loss import WEIGHTS, LossWeights, packed_loss
+from packidx.torch.loss import WEIGHTS
 
-BATCH = 8
 RANKS = (1, 4)
 
 
@@ -102,33 +101,13 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_gradients_do_not_depend_on_ranks(index: str, tmp_path: Path, size: int) -> None:
     launch(one_step, size, size, index, str(tmp_path))
     for name in WEIGHTS:
-        expected, loss = alone(index, name)
+        expected, loss = one_loop(PackedDataset(index, Encode()), name)
         for rank in range(size):
             (found,), losses = torch.load(tmp_path / f"{name}-{size}-{rank}.pt")
             difference = largest_difference(found, expected)
             assert difference < 1e-5
             assert rank or losses == [pytest.approx(loss, abs=1e-3)]
         print(f"{name} {size} x {BATCH // size}: {difference:.1e}")
-
-
-def alone(path: str, name: str) -> tuple[dict[str, torch.Tensor], float]:
-    """The step in one loop, without Trainer."""
-    model, dataset, sampler = (
-        tiny_model(),
-        PackedDataset(path, Encode()),
-        PackSampler(path, global_batch=BATCH),
-    )
-    packs = sampler.packs_of_step(0)
-    labels = [sampler.index.pack(k).stats["label_tokens"] for k in packs]
-    assert max(labels) >= 100 * min(labels)
-    denominator, total = planned_denominator(sampler, 0, name), 0.0
-    for number in packs:
-        batch = collate(dataset[number])
-        inputs = {key: value for key, value in batch.items() if key != "labels"}
-        loss = packed_loss(model(**inputs).logits, batch, LossWeights(name), denominator)
-        loss.backward()
-        total += float(loss.detach())
-    return gradients(model), total
 
 
 def epochs(rank: int, path: str, out: str) -> None:
@@ -190,53 +169,6 @@ def test_evaluation_has_its_own_denominator(index: str, tmp_path: Path) -> None:
     with torch.no_grad():
         expected = float(model(**batch).loss)
     assert job.evaluate(few)["eval_loss"] == pytest.approx(expected, abs=1e-4)
-
-
-def plain_trainer(out: Path, dataset: Any) -> Any:
-    """transformers' own Trainer, without learning."""
-    from transformers import Trainer, TrainingArguments
-
-    settings: dict[str, Any] = {
-        "per_device_train_batch_size": 1,
-        "learning_rate": 0.0,
-        "max_steps": 1,
-        "logging_steps": 1,
-        "report_to": [],
-        "disable_tqdm": True,
-        "save_strategy": "no",
-        "use_cpu": True,
-        "dataloader_pin_memory": False,
-    }
-    return Trainer(
-        tiny_model(),
-        TrainingArguments(str(out), **settings),
-        train_dataset=dataset,
-        data_collator=collate,
-    )
-
-
-def test_the_plain_trainers_loss_of_whole_packs_is_the_models(tmp_path: Path) -> None:
-    """Position t predicts token t + 1 of its sample, whoever shifts the labels."""
-    trained_index(tmp_path, num_packs=4)
-    dataset = PackedDataset(tmp_path / "index", Encode())
-    job = plain_trainer(tmp_path / "run", dataset)
-    losses: list[float] = []
-    job.add_callback(keep_gradients([], losses))
-    job.train_dataset = torch.utils.data.Subset(dataset, [0])
-    job.train()
-    pack = dataset[0].joined()
-    batch = collate(dataset[0])
-    inputs = {key: batch[key] for key in batch if key not in ("labels", "shift_labels")}
-    with torch.no_grad():
-        logits = tiny_model()(**inputs).logits[0]
-    total, count, bounds = 0.0, 0, pack["cu_seqlens"].tolist()
-    for start, stop in zip(bounds, bounds[1:], strict=False):
-        rows, labels = logits[start:stop], pack["labels"][start:stop]
-        rows, labels = rows[:-1], labels[1:]
-        trained = labels != -100
-        total += float(cross_entropy(rows[trained], labels[trained], reduction="sum"))
-        count += int(trained.sum())
-    assert count > 1 and losses == [pytest.approx(total / count, abs=1e-3)]
 
 
 def test_a_global_batch_that_is_not_the_plans(tmp_path: Path) -> None:

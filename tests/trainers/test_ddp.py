@@ -7,9 +7,11 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hf_runs
 import pytest
 import torch
 import torch.distributed as dist
@@ -23,7 +25,7 @@ from packidx.torch import PackedDataset, PackSampler, collate
 from packidx.torch.loss import LossWeights, packed_loss
 
 pytestmark = pytest.mark.filterwarnings("default")  # other people's
-RANKS, SAVED, KILLED = 2, 10, 13
+RANKS, SAVED = 2, hf_runs.SAVED
 Prepare = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 
 
@@ -40,7 +42,7 @@ def by_accelerate(model: Any, optimizer: Any, loader: Any) -> tuple[Any, Any, An
     return prepared
 
 
-def train(prepare: Prepare, index: Index, folder: Path, rank: int, resume: bool, die: int) -> None:
+def train(prepare: Prepare, index: Index, folder: Path, rank: int, resume: bool, die: Any) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}  # asked for, and not used
     place = f"file://{folder}/meeting-{resume}"
@@ -89,8 +91,8 @@ def train(prepare: Prepare, index: Index, folder: Path, rank: int, resume: bool,
 
 
 def steps_of(
-    prepare: Prepare, index: Index, folder: Path, resume: bool = False, die: int = -1
-) -> tuple[list[int], list[float]]:
+    prepare: Prepare, index: Index, folder: Path, resume: bool, die: int | None
+) -> hf_runs.Steps:
     """The packs in the order of training, and each step's loss, over both ranks."""
     folder.mkdir(exist_ok=True)
     context = multiprocessing.get_context("fork")
@@ -104,13 +106,10 @@ def steps_of(
         process.start()
     for process in processes:
         process.join()
-        assert process.exitcode == (0 if die < 0 else -signal.SIGKILL)
+        assert process.exitcode == (0 if die is None else -signal.SIGKILL)
     logs = [(folder / f"{rank}.jsonl").read_text().splitlines() for rank in range(RANKS)]
     own = [[json.loads(line) for line in log] for log in logs]
-    rows = [row for together in zip(*own, strict=True) for row in together]
-    size = real.BATCH
-    losses = [sum(loss for _, loss in rows[at : at + size]) for at in range(0, len(rows), size)]
-    return [pack for pack, _ in rows], losses
+    return hf_runs.steps_in([row for together in zip(*own, strict=True) for row in together])
 
 
 @pytest.mark.slow
@@ -119,10 +118,4 @@ def test_two_processes(prepare: Prepare, tmp_path: Path) -> None:
     if prepare is by_accelerate:
         pytest.importorskip("accelerate", exc_type=ImportError)
     index = real.pictures(tmp_path)
-    packs, losses = steps_of(prepare, index, tmp_path / "whole")
-    assert packs == real.packs_of(index, 0, 1)[: len(packs)]
-    assert losses == pytest.approx(real.plain_losses(index, real.model_of()), abs=1e-5)
-    steps_of(prepare, index, tmp_path / "killed", die=KILLED)
-    again, rest = steps_of(prepare, index, tmp_path / "killed", resume=True)
-    assert again == packs[SAVED * real.BATCH :]
-    assert rest == pytest.approx(losses[SAVED:], abs=1e-5)
+    hf_runs.compare(partial(steps_of, prepare, index), index, tmp_path)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
+import hf_runs
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
@@ -21,7 +21,6 @@ from packidx.torch.loss import LossWeights, packed_loss
 
 pytestmark = pytest.mark.filterwarnings("default")  # other people's
 lightning = pytest.importorskip("lightning", exc_type=ImportError)
-SAVED, KILLED = 10, 13
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +55,7 @@ def train(index: Index, folder: Path, resume: bool, die_at: int | None) -> None:
             return loss
 
     save = lightning.pytorch.callbacks.ModelCheckpoint(
-        folder, "{step}", every_n_train_steps=SAVED, save_top_k=-1
+        folder, "{step}", every_n_train_steps=hf_runs.SAVED, save_top_k=-1
     )
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -69,29 +68,12 @@ def train(index: Index, folder: Path, resume: bool, die_at: int | None) -> None:
         default_root_dir=folder,
     )
     loader = StatefulDataLoader(packs, batch_size=1, collate_fn=collate)
-    path = folder / f"step={SAVED}.ckpt" if resume else None
+    path = folder / f"step={hf_runs.SAVED}.ckpt" if resume else None
     trainer.fit(Module(), loader, ckpt_path=path, weights_only=False)
 
 
-def steps_of(index: Index, folder: Path, resume: bool = False, die_at: int | None = None) -> Any:
-    folder.mkdir(exist_ok=True)
-    (folder / "micro-steps.jsonl").write_text("")
-    context = multiprocessing.get_context("fork")
-    process = context.Process(target=train, args=(index, folder, resume, die_at))
-    process.start()
-    process.join()
-    assert process.exitcode == (0 if die_at is None else -signal.SIGKILL)
-    rows = [json.loads(line) for line in (folder / "micro-steps.jsonl").read_text().splitlines()]
-    parts = [loss for _, loss in rows]
-    steps = [sum(parts[at : at + real.BATCH]) for at in range(0, len(parts), real.BATCH)]
-    return [pack for pack, _ in rows], steps
-
-
 def test_lightning(index: Index, tmp_path: Path) -> None:
-    packs, losses = steps_of(index, tmp_path / "whole")
-    assert packs == real.packs_of(index, 0, 1)[: len(packs)]
-    assert losses == pytest.approx(real.plain_losses(index, real.model_of()), abs=1e-5)
-    steps_of(index, tmp_path / "killed", die_at=KILLED)
-    again, rest = steps_of(index, tmp_path / "killed", resume=True)
-    assert again == packs[SAVED * real.BATCH :]
-    assert rest == pytest.approx(losses[SAVED:], abs=1e-5)
+    def run(folder: Path, resume: bool, die_at: int | None) -> hf_runs.Steps:
+        return hf_runs.forked(train, (index, folder, resume, die_at))
+
+    hf_runs.compare(run, index, tmp_path)

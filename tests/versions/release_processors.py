@@ -32,46 +32,6 @@ PLANNED = ("qwen2.5-vl", "qwen3-vl", "internvl", "gemma3")
 """Families whose plans are read."""
 
 
-GENERATION = """\
-{%- for tool in tools or [] %}{{ '<tool>' ~ tool | tojson(indent=2) ~ '</tool>\\n' }}{% endfor -%}
-{%- set seen = namespace(turns=0) -%}
-{%- for message in messages -%}
-    {%- if message.role == 'tool' %}{% continue %}{% endif -%}
-    {%- set seen.turns = seen.turns + 1 -%}
-    {{- '<|im_start|>' ~ message.role ~ '\\n' -}}
-    {%- if message.role == 'assistant' -%}
-        {%- generation -%}
-        {%- for call in message.tool_calls or [] -%}
-            {{- call.function.arguments | tojson -}}
-        {%- endfor -%}
-        {{- message.content ~ '<|im_end|>' -}}
-        {%- endgeneration -%}
-    {%- else -%}
-        {{- message.content ~ '<|im_end|>' -}}
-    {%- endif -%}
-    {{- '\\n' -}}
-    {%- if seen.turns == 6 %}{% break %}{% endif -%}
-{%- endfor -%}
-"""
-"""Labels, and what environments may render differently."""
-
-WITHOUT_TORCHVISION = """\
-import sys
-sys.modules["torchvision"] = None
-from packidx.encode import ProcessorEncoder
-from packidx.errors import MissingExtraError
-for kind, path in zip(("image", "video"), sys.argv[2:]):
-    content = [{"type": kind, kind: path}, {"type": "text", "text": "?"}]
-    try:
-        ProcessorEncoder(sys.argv[1])({"messages": [{"role": "user", "content": content}]})
-    except MissingExtraError as error:
-        print(kind, str(error))
-    else:
-        print(kind, "is built")
-"""
-"""Builds a record with an image and one with a clip, and says what came of it."""
-
-
 def folder_of(name: str, out: Path) -> Path:
     """One of `FAMILIES` or `FURTHER`, saved below `out` by the transformers that is imported."""
     import family_processors

@@ -7,8 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from operator import eq
 from pathlib import Path
 from typing import Any
@@ -25,13 +23,8 @@ from PIL import Image
 
 from packidx import open_index
 from packidx.encode import ProcessorEncoder
-from packidx.encode.blanks import blank_medium
-from packidx.encode.imports import NEEDS_TORCHVISION
 from packidx.encode.loading import files_of, load_processor
 from packidx.errors import MismatchError, SourceError
-from packidx.estimate.compare import Comparer
-from packidx.processor.kinds import record_kind
-from packidx.records.conversation import Conversation, MediaInfo, Turn
 from packidx.torch import PackedDataset
 
 EVERY = (*release.FAMILIES, *release.FURTHER)
@@ -154,36 +147,6 @@ def test_positions_equal_the_models(name: str, folders: dict[str, Path], out: Pa
         assert torch.equal(sample["position_ids"], want[:, 0])
 
 
-def test_labels_are_the_assistants_mask(folders: dict[str, Path]) -> None:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folders["qwen3-vl"])
-    tokenizer.chat_template = release.GENERATION
-    tools = [{"type": "function", "function": {"name": "漢字", "parameters": {"a": [1.5, None]}}}]
-    call = {
-        "type": "function",
-        "function": {"name": "漢字", "arguments": {"<b>": "한글 'x'"}},
-    }
-    messages = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": " What?\n"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "unsaid"},
-        {"role": "user", "content": "And?"},
-        {"role": "assistant", "content": "It is 漢字. \n"},
-    ]
-    for given in ({"messages": messages}, {"messages": messages, "tools": tools}):
-        want = tokenizer.apply_chat_template(
-            conversation=messages,
-            tools=given.get("tools"),
-            tokenize=True,
-            return_dict=True,
-            return_assistant_tokens_mask=True,
-        )
-        found = ProcessorEncoder(tokenizer)(given)
-        assert found["input_ids"].tolist() == want["input_ids"]
-        assert (found["labels"] != -100).tolist() == [bool(n) for n in want["assistant_masks"]]
-        assert 8 < sum(want["assistant_masks"]) < len(want["input_ids"])
-
-
 @pytest.mark.parametrize("name", EVERY)
 def test_a_folder_has_one_fingerprint_whoever_saved_and_loads_it(
     name: str, folders: dict[str, Path], newest: Path
@@ -217,19 +180,6 @@ def test_a_plan_of_the_newest_is_read(name: str, folders: dict[str, Path], newes
             assert same(value, packs[0][key]), key
 
 
-@pytest.mark.parametrize("name", release.FAMILIES)
-def test_every_family_is_found_equal(name: str, folders: dict[str, Path]) -> None:
-    comparer = Comparer(load_processor(folders[name]))
-    sizes = [(48, 64), (211, 337)]
-    images = [blank_medium("image", MediaInfo(*size), noise=True) for size in sizes]
-    for media in ([], images[:1], images):
-        asked = Turn("user", (" \n", *media, "What is it? 漢字\n"), text_as_list=True)
-        talk = Conversation((asked, Turn("assistant", ("So.",), text_as_list=True)))
-        assert comparer.build(talk, record_kind(talk)) is None
-    assert [*comparer.kinds.values()] == [None] * 3
-    assert comparer.close().by == f"transformers {transformers.__version__}"
-
-
 def test_a_refusal_names_the_setting_that_this_release_reads_otherwise(
     folders: dict[str, Path], newest: Path
 ) -> None:
@@ -252,49 +202,6 @@ def test_a_class_that_a_release_lacks_is_a_sentence(folders: dict[str, Path], ou
     sentence = f"transformers {transformers.__version__} cannot load the ImageProcessor of"
     with pytest.raises(SourceError, match=re.escape(sentence)):
         ProcessorEncoder(folder)(opened(image))
-
-
-def test_patches_that_were_not_counted_are_refused(folders: dict[str, Path], out: Path) -> None:
-    """As of a limit of a clip's pixels that older releases do not know."""
-    encoder = ProcessorEncoder(folders["qwen3-vl"])
-    larger = transformers.AutoProcessor.from_pretrained(folders["qwen3-vl"]).image_processor
-    larger.size = {"shortest_edge": 1 << 20, "longest_edge": 1 << 24}
-    image = opened(release.record(release.make_media(out / "media")[0][3], "?"))
-    counted = encoder(image)["image_grid_thw"].tolist()
-    encoder._parts["image"] = larger
-    with pytest.raises(MismatchError, match=rf"and {re.escape(str(counted))} were counted"):
-        encoder(image)
-
-
-def test_tiles_that_were_not_counted_are_refused(folders: dict[str, Path], out: Path) -> None:
-    encoder = ProcessorEncoder(folders["internvl"])
-    other = transformers.AutoProcessor.from_pretrained(folders["internvl"]).image_processor
-    other.max_patches = 1
-    image = opened(release.record(release.make_media(out / "media")[0][2], "?"))
-    counted = len(encoder(image)["pixel_values"])
-    encoder._parts["image"] = other
-    with pytest.raises(MismatchError, match=rf"makes 1 tiles of this sample, and {counted} were"):
-        encoder(image)
-
-
-def test_without_torchvision_what_a_release_cannot_build_is_a_sentence(
-    folders: dict[str, Path], out: Path
-) -> None:
-    """Some releases need it for images, too."""
-    images, clips = release.make_media(out / "media")
-    command = [
-        sys.executable,
-        "-c",
-        release.WITHOUT_TORCHVISION,
-        folders["qwen2.5-vl"],
-        images[0],
-        clips[0],
-    ]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    image, video = done.stdout.splitlines()
-    assert image in ("image is built", f"image {NEEDS_TORCHVISION}")
-    assert video == f"video {NEEDS_TORCHVISION}"
 
 
 @pytest.mark.parametrize("name", ["internvl", "qwen2.5-vl"])

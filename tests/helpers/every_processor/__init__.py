@@ -5,7 +5,7 @@ image processor classes, Qwen's vocabulary with each class's special tokens, and
     parts     a class's tokenizer, image, video and audio processors, read off its source
     needs     what some classes need besides, and why others cannot be built
     build     the processor itself
-    conversations, real, compare   what packidx and the processor make of the same conversations
+    real      what the processor makes of a record
 """
 
 from every_processor.build import build

@@ -11,7 +11,19 @@ import transformers
 
 from every_processor import parts
 from every_processor.needs import FAMILIES, NEEDS, Needs
-from every_processor.templates import plain_template
+
+PLAIN = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}{{ 'IMAGE' }}"
+    "{% elif part['type'] == 'video' %}{{ 'VIDEO' }}"
+    "{% elif part['type'] == 'audio' %}{{ 'AUDIO' }}"
+    "{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""For classes whose own template is part of checkpoints and not of transformers."""
 
 
 def build(name: str, model_types: list[str], tmp: Path) -> tuple[Any, Path]:
@@ -54,7 +66,10 @@ def _template(processor_class: Any, made: Any, needs: Needs) -> str:
         written[kind] = "" if token is None else str(token)
     if needs.placeholder is not None:
         written["image"] = needs.placeholder
-    return needs.begins + plain_template(**{**written, **needs.written})
+    text = PLAIN
+    for kind, placeholder in {**written, **needs.written}.items():
+        text = text.replace(f"'{kind.upper()}'", repr(placeholder))
+    return needs.begins + text
 
 
 def _with_tokens(

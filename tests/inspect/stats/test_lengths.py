@@ -62,38 +62,29 @@ def test_each_number_is_the_one_of_sql(tmp_path: Path) -> None:
     pq.write_table(pa.table(rows()), path)
     told = lengths_stats(str(path))
     found = {source["name"]: source for source in told["sources"]}
+    ok, modality = "status = 'ok'", "num_images + video_tokens + audio_tokens = 0"
     query = f"""
-        SELECT source, count(*), count(*) FILTER (status = 'ok'),
-            coalesce(sum(length) FILTER (status = 'ok'), 0),
-            sum(label_tokens) FILTER (status = 'ok'),
-            quantile_disc(length, 0.5) FILTER (status = 'ok'), max(length),
-            count(*) FILTER (status = 'ok' AND num_images + video_tokens + audio_tokens = 0),
+        SELECT source, count(*) AS number, count(*) FILTER ({ok}) AS ok,
+            coalesce(sum(length) FILTER ({ok}), 0) AS tokens,
+            sum(label_tokens) FILTER ({ok}) AS labels,
+            quantile_disc(length, 0.5) FILTER ({ok}) AS median, max(length) AS longest,
+            count(*) FILTER ({ok} AND {modality}) AS text,
             count(*) FILTER (
-                status = 'ok' AND num_images + video_tokens = 0 AND audio_tokens IS NULL),
-            count(*) FILTER (status = 'ok' AND num_images > 0 AND video_tokens > 0),
-            sum(num_images) FILTER (status = 'ok')
+                {ok} AND num_images + video_tokens = 0 AND audio_tokens IS NULL) AS unknown,
+            count(*) FILTER ({ok} AND num_images > 0 AND video_tokens > 0) AS mixed,
+            sum(num_images) FILTER ({ok}) AS images
         FROM '{path}' GROUP BY source"""
-    for (
-        name,
-        number,
-        ok,
-        tokens,
-        labels,
-        median,
-        longest,
-        text,
-        unknown,
-        mixed,
-        images,
-    ) in duckdb.sql(query).fetchall():
-        source = found[name]
-        assert (source["num_samples"], source["num_ok"]) == (number, ok)
-        assert source["num_rejected"] == number - ok == source["rejected"]["no_text"]
-        assert (source["num_tokens"], source["label_tokens"]) == (tokens, labels)
-        assert (source["length"]["p50"], source["length"]["max"]) == (median, longest)
-        assert (source["modality"]["text"], source["modality"]["mixed"]) == (text, mixed)
-        assert source["modality"]["unknown"] == unknown > 0
-        assert source["num_images"] == images
+    for row in duckdb.sql(query).to_arrow_table().to_pylist():
+        source = found[row["source"]]
+        assert (source["num_samples"], source["num_ok"]) == (row["number"], row["ok"])
+        rejected = row["number"] - row["ok"]
+        assert source["num_rejected"] == source["rejected"]["no_text"] == rejected
+        assert (source["num_tokens"], source["label_tokens"]) == (row["tokens"], row["labels"])
+        length, kinds = source["length"], source["modality"]
+        assert (length["p50"], length["max"]) == (row["median"], row["longest"])
+        assert (kinds["text"], kinds["mixed"]) == (row["text"], row["mixed"])
+        assert kinds["unknown"] == row["unknown"] > 0
+        assert source["num_images"] == row["images"]
     lengths = duckdb.sql(f"SELECT length FROM '{path}' WHERE status = 'ok' ORDER BY 1 DESC LIMIT 5")
     assert [row["length"] for row in told["longest"]] == [n for (n,) in lengths.fetchall()]
     assert sum(told["methods"].values()) == told["num_ok"]

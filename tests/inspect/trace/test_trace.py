@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
-from training import Training
 
 from packidx import open_index, plan_packs
 from packidx.errors import MismatchError, NotFoundInIndex, OptionError, PackidxError
 from packidx.index import Index
 from packidx.inspect import trace
+from packidx.torch import PackSampler
 
 CAPACITY = 256
 
@@ -122,18 +122,18 @@ def test_packs_that_an_epoch_leaves_out(tmp_path: Path) -> None:
     index = planned(tmp_path)
     left = index.num_packs % 7
     assert left
-    out = []
-    for ident in range(600):
-        if ident % 3 == 0:
-            out += trace_samples(index, sample_id=ident, global_batch=7, world_size=7).places
-    out = [place for place in out if place.step is None]
-    assert out and all(place.rank is None for place in out)
-    assert all(place.order_position >= index.num_packs - left for place in out)
+    training = PackSampler(index, global_batch=7)
+    steps = [training.packs_of_step(step) for step in range(training.num_steps)]
+    [first, *_] = {*range(index.num_packs)} - {pack for step in steps for pack in step}
+    ident = index.pack(first).samples[0].sample_id
+    place = only(index, sample_id=ident, global_batch=7, world_size=7)
+    assert place.step is place.rank is None
+    assert place.order_position >= index.num_packs - left
 
 
 def test_a_state_gives_the_run_and_what_it_has_had(tmp_path: Path) -> None:
     index = planned(tmp_path)
-    training = Training(index, global_batch=10, seed=4, epoch=3)
+    training = PackSampler(index, global_batch=10, seed=4, epoch=3)
     state = training.state_at(2)
     step = trace_step(index, 1, state=state)
     assert [pack.pack_id for pack in step.packs] == training.packs_of_step(1)

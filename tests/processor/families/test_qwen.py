@@ -12,11 +12,10 @@ import torchvision_cpu  # noqa: F401  (before transformers)
 from family_processors_qwen import (
     FAMILIES,
     conversation,
-    info_of,
     qwen_counter,
     qwen_processor,
-    run_processor,
 )
+from family_talks import info_of, run_processor
 
 from packidx.errors import SourceError
 from packidx.format.schema import METHODS

@@ -14,11 +14,10 @@ from clips import decode, write_clip
 from family_processors_qwen import (
     FAMILIES,
     conversation,
-    info_of,
     qwen_counter,
     qwen_processor,
-    run_processor,
 )
+from family_talks import info_of, run_processor
 from PIL import Image
 from transformers import Qwen2VLVideoProcessor, Qwen3VLVideoProcessor
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as reference

@@ -13,8 +13,9 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from clips import decode, sound, trim, write_clip
+from clips import decode, trim, write_clip
 from PIL import Image
+from sounds import write_sound
 
 from packidx.errors import BadRecord, MissingExtraError
 from packidx.records.conversation import Media, MediaInfo
@@ -149,13 +150,14 @@ def test_broken_files(tmp_path: Path) -> None:
     clip = write_clip(tmp_path / "a.mp4", frames=4)
     playlist = f"#EXTM3U\n#EXTINF:1,\n{clip}\n#EXT-X-ENDLIST\n".encode()
     script = f"ffconcat version 1.0\nfile '{clip}'\n".encode()
+    sound = write_sound(tmp_path / "sound.mp4", samples=1024, codec="aac")
     cases = {
         b"": "is empty",
         b"no video at all" * 50: "cannot be read as a video",
         clip.read_bytes()[:600]: "cannot be read as a video",
         playlist: "cannot be read as a video",
         script: "cannot be read as a video",
-        sound(tmp_path / "sound.mp4"): "has no video stream",
+        sound.read_bytes(): "has no video stream",
         empty(tmp_path / "empty.mkv"): "cannot be read as a video: End of file",
         empty(tmp_path / "empty.mp4"): "has no video stream",
     }

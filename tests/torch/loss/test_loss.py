@@ -13,6 +13,7 @@ from small_packs import make_index, record
 from torch.nn import functional
 from torch_packs import SyntheticEncode
 from trained_packs import (
+    BATCH,
     Encode,
     gradients,
     largest_difference,
@@ -35,8 +36,6 @@ from packidx.torch.loss import (
     seen_denominator,
     segment_numbers,
 )
-
-BATCH = 8
 
 
 @pytest.fixture(scope="module")

@@ -89,25 +89,6 @@ def test_samples_stay_apart(tmp_path: Path, family: str, kernel: Kernel) -> None
         assert kernel.close(flash(**kernel.batch(pack, "flash")).logits, want)
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl", "qwen3"])
-def test_loss_and_gradients(tmp_path: Path, family: str, kernel: Kernel) -> None:
-    (pack,) = packs_of(tmp_path, family)
-    sdpa, flash = kernel.models(family)
-    want, found = (
-        (model(**kernel.batch(pack, attention)).loss, dict(model.named_parameters()))
-        for model, attention in ((sdpa, "sdpa"), (flash, "flash"))
-    )
-    assert kernel.close(found[0].detach(), want[0].detach())
-    for loss, _ in (want, found):
-        loss.backward()
-    compared = 0
-    for name, parameter in want[1].items():
-        if parameter.grad is not None:
-            assert kernel.close(found[1][name].grad, parameter.grad), name
-            compared += float(parameter.grad.abs().max()) > 0.01
-    assert compared > 5
-
-
 @pytest.mark.parametrize("family", OF_FLASH)
 def test_bounds_of_other_samples_are_found(tmp_path: Path, family: str, kernel: Kernel) -> None:
     (pack,) = packs_of(tmp_path, family)

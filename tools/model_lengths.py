@@ -1,15 +1,27 @@
-"""Random conversations with real files of images, videos and sound."""
+"""Two lengths of the same random conversations: packidx's, and the real processor's."""
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import av
+import pyarrow.parquet as pq
+import torchvision_cpu  # noqa: F401  (before transformers)
+import transformers
 from clips import write_clip
+from every_processor import NOT_BUILT, build, processor_classes
+from every_processor.real import real_length
 from PIL import Image
 from sounds import write_sound
+
+from packidx import estimate_lengths
+from packidx.encode.loading import load_processor
 
 KINDS = ("text", "image", "video", "audio")
 NUM_RECORDS = 60
@@ -132,3 +144,89 @@ def kinds_of(record: Mapping[str, Any]) -> str:
     """``image``, ``image+video``: the kinds of a record's media; ``text`` where it has none."""
     kinds = {part["type"] for said in record["messages"] for part in said["content"]}
     return "+".join(kind for kind in ("image", "video", "audio") if kind in kinds) or "text"
+
+
+class Outcome(NamedTuple):
+    """Outcome for one class."""
+
+    name: str
+    model_types: list[str]
+    says: dict[str, str]
+    """Kind of medium, ``text`` for none → the method of records with that kind alone, or the reason
+    of their rejection."""
+    num_built: int
+    """Records that the processor itself builds."""
+    num_compared: int
+    """Records that packidx counts as well."""
+    num_different: int
+    """Compared records whose lengths differ."""
+    num_exact_different: int
+    """Different records that packidx calls exact."""
+    first: str
+    """The first that differs."""
+
+
+def estimated(data: Path, processor: Path, lengths: Path) -> tuple[list[dict[str, Any]], str]:
+    """A row of packidx's lengths table for each record, and the first difference that it saw."""
+    summary = estimate_lengths(str(data), lengths, processor=processor, workers=1)
+    rows = [
+        row for part in lengths.glob("part-*.parquet") for row in pq.read_table(part).to_pylist()
+    ]
+    return sorted(rows, key=lambda row: row["row"]), (summary.compared or {}).get("detail", "")
+
+
+def outcome_of(
+    name: str, model_types: list[str], records: Sequence[dict[str, Any]], tmp: Path
+) -> Outcome:
+    """Build a class's processor below `tmp`, and compare the two lengths of each record."""
+    processor, folder = build(name, model_types, tmp / "processors")
+    rows, first = estimated(tmp / "data.jsonl", folder, tmp / "lengths" / name)
+    files = load_processor(folder)
+    real = [real_length(processor, files, record) for record in records]
+    pairs = [
+        (row, length)
+        for row, length in zip(rows, real, strict=True)
+        if length is not None and row["reason"] is None
+    ]
+    different = [(row, length) for row, length in pairs if row["length"] != length]
+    if different and not first:
+        row, length = different[0]
+        first = f"a sample has {row['length']} tokens, the processor's {length}"
+    kinds = [kinds_of(record) for record in records]
+    return Outcome(
+        name=name,
+        model_types=model_types,
+        says={
+            kind: verdict([row for row, own in zip(rows, kinds, strict=True) if own == kind])
+            for kind in KINDS
+        },
+        num_built=sum(length is not None for length in real),
+        num_compared=len(pairs),
+        num_different=len(different),
+        num_exact_different=sum(row["method"] == "exact" for row, _ in different),
+        first=first,
+    )
+
+
+def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Summarize rows by their method, or by the reason of their rejection."""
+    said = Counter(f"refused: {row['reason']}" if row["reason"] else row["method"] for row in rows)
+    [(most, _), *others] = said.most_common()
+    return most + "".join(f" ({number} {other})" for other, number in others)
+
+
+def outcomes(
+    tmp: Path,
+    records: Sequence[dict[str, Any]],
+    names: Iterable[str] | None = None,
+) -> Iterator[Outcome]:
+    """Yield the outcome of each class that can be built, or of those of these names."""
+    (tmp / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    transformers.logging.set_verbosity_error()
+    av.logging.set_level(av.logging.PANIC)
+    classes = processor_classes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in classes if names is None else names:
+            if name not in NOT_BUILT:
+                yield outcome_of(name, classes[name], records, tmp)
