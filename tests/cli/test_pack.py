@@ -266,7 +266,7 @@ def test_a_mix_is_checked_before_anything_is_counted(
 
 
 def test_the_seed_is_the_transforms_too(folder: Path) -> None:
-    Path("own.py").write_text(
+    Path("shortening.py").write_text(
         "def shorter(record, rng):\n"
         "    text = 'word ' * int(rng.integers(1, 99))\n"
         "    return {'messages': [{'role': 'user', 'content': 'a'},"
@@ -274,7 +274,7 @@ def test_the_seed_is_the_transforms_too(folder: Path) -> None:
     )
     tokens = []
     for seed in ("1", "2", "1"):
-        command = ["pack", "data/chats.jsonl", "--transform", "own:shorter", "--seed", seed]
+        command = ["pack", "data/chats.jsonl", "--transform", "shortening:shorter", "--seed", seed]
         assert main([*command, "--capacity", "512", "-o", f"p{len(tokens)}", "--quiet"]) == 0
         tokens.append(open_index(f"p{len(tokens)}/index").manifest["lengths"]["fingerprint"])
     assert tokens[0] == tokens[2] != tokens[1]
