@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from packidx.encode.build import IGNORED, media_of_whole, media_tensors, whole_s
 from packidx.encode.imports import import_torch, load_real
 from packidx.encode.loading import files_of, load_part, load_processor
 from packidx.encode.media import decoded_image, info_of, refuse_unsupported
-from packidx.encode.patches import FORMS, ImagePatches, patches_of
+from packidx.encode.patches import FORMS, Allocate, ImagePatches, patches_of
 from packidx.encode.positions import model_positions, mrope_positions, positions_of
 from packidx.encode.prober import ProbedMedia
 from packidx.encode.whole import NotBuilt
@@ -154,11 +155,21 @@ class ProcessorEncoder:
             raise error
         return int(counts.length[0])
 
-    def __call__(self, record: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    @property
+    def takes_allocate(self) -> bool:
+        """Whether `PackedDataset` gives it the memory of its pack: not one that does more."""
+        return type(self).__call__ is ProcessorEncoder.__call__
+
+    def __call__(
+        self,
+        record: Mapping[str, Any],
+        allocate: Allocate | None = None,
+    ) -> dict[str, torch.Tensor]:
         """One sample's tensors.
 
         Args:
             record: a raw record of any dialect, images opened (`records.media.opener.open_media`).
+            allocate: gives the tensor that patches of images are written into.
 
         Returns:
             ``input_ids`` int64 ``[T]``; ``labels`` int64 ``[T]``, not shifted, -100 where not
@@ -186,7 +197,9 @@ class ProcessorEncoder:
         sample = {key: torch.from_numpy(value) for key, value in arrays.items()}
         if is_given:
             return sample
-        made = media_tensors(self.files, conversation, media, self._part, self._image_patches)
+        allocate = allocate or (lambda shape, dtype: torch.empty(shape, dtype=dtype))
+        patches = partial(self._image_patches, allocate)
+        made = media_tensors(self.files, conversation, media, self._part, patches)
         if self.pixels != "float32":
             made = {name: self._rounded(name, value) for name, value in made.items()}
         sample |= made
@@ -306,10 +319,10 @@ class ProcessorEncoder:
         return self._parts[kind]
 
     def _image_patches(
-        self, images: Sequence[Any], grids: np.ndarray
+        self, allocate: Allocate, images: Sequence[Any], grids: np.ndarray
     ) -> dict[str, torch.Tensor] | None:
         patches = self.image_patches()
-        return None if patches is None else patches(images, grids)
+        return None if patches is None else patches(images, grids, allocate)
 
     def _rounded(self, name: str, value: torch.Tensor) -> torch.Tensor:
         is_float = name.startswith("pixel_values") and value.is_floating_point()

@@ -34,6 +34,9 @@ _log = logging.getLogger("packidx.encode")
 FORMS = ("float32", "bfloat16", "uint8")
 """How pixels are given; as bytes, `packidx.torch.normalise_pixels` makes floats of them."""
 
+Allocate = Callable[["tuple[int, ...]", "torch.dtype"], "torch.Tensor"]
+"""(shape, dtype) → a tensor of any content."""
+
 _SIDES = ((333, 500), (48, 64), (29, 31), (97, 333))
 """Pixels (height, width) of the noise that a processor is tried with."""
 _BLOCK = 16
@@ -118,13 +121,14 @@ class ImagePatches:
         return all(self._agrees(image) for image in (squares, *noises, noises[0].convert("L")))
 
     def __call__(
-        self, images: Sequence[Image.Image], grids: NDArray[np.int64]
+        self, images: Sequence[Image.Image], grids: NDArray[np.int64], allocate: Allocate
     ) -> dict[str, torch.Tensor]:
         """Return ``pixel_values`` and ``image_grid_thw`` of the images of one sample.
 
         Args:
             images: decoded.
             grids: int64 ``[n, 3]``, as they were counted.
+            allocate: gives the tensor that the patches are written into.
 
         Returns:
             ``pixel_values`` ``[patches, dim]``: as the processor's, float32 or bfloat16; or bytes,
@@ -133,13 +137,13 @@ class ImagePatches:
         Raises:
             NotBuilt: the processor refuses an image, or makes other patches than were counted.
         """
-        torch, rows = import_torch(), [0, *np.cumsum(np.prod(grids, axis=1)).tolist()]
+        rows = [0, *np.cumsum(np.prod(grids, axis=1)).tolist()]
         columns = 3 * self._side**2 * (1 if self._is_bytes else len(self.table))
-        pixels = torch.empty((rows[-1], columns), dtype=self._dtype)
+        pixels = allocate((rows[-1], columns), self._dtype)
         for number, image in enumerate(images):
             own = pixels[rows[number] : rows[number + 1]]
             self._write(image, grids[number].tolist(), own)
-        return {"pixel_values": pixels, "image_grid_thw": torch.from_numpy(grids)}
+        return {"pixel_values": pixels, "image_grid_thw": import_torch().from_numpy(grids)}
 
     def resized(self, image: Image.Image) -> Image.Image | None:
         """Return an image at its processor's size, RGB; the processor makes the same pixels of it.

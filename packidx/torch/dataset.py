@@ -21,6 +21,7 @@ from packidx.index.described import short_name, untrained
 from packidx.torch.events import Events, Happened, event
 from packidx.torch.joining import IGNORE, rules_of
 from packidx.torch.packs import NOTHING, Pack, Segment
+from packidx.torch.pixels import PackBuffer
 from packidx.torch.reader import Encode, SampleReader, encoder_of
 from packidx.torch.sample import PlanMismatch, Sample, length_of, media_of, normalise, up_to
 from packidx.user_code import Function, fingerprint_of, planned_transform
@@ -131,7 +132,10 @@ class PackedDataset(Dataset[Pack]):
         """A pack as it was planned; it raises what ``dataset[k]`` raises."""
         epoch = planned.stats.get("epoch", 0)
         happened: Happened = []
-        read = self._reader.read_all(planned.samples, epoch, happened)
+        media = [each for sample in planned.samples for each in sample.media or ()]
+        images = [each for each in media if each["kind"] == "image"]
+        patches = sum((each["t"] or 0) * (each["h"] or 0) * (each["w"] or 0) for each in images)
+        read = self._reader.read_all(planned.samples, epoch, happened, PackBuffer(patches))
         whole = {place: sample for place, sample in enumerate(read) if sample is not None}
         samples = whole if self._reader.room is None else self._fitting(planned, whole, happened)
         for each in happened:

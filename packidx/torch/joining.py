@@ -12,12 +12,12 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
+from packidx.torch.pixels import adjacent, empty
 
 IGNORE = -100  # label of positions that do not contribute to the loss, as in transformers
 
@@ -82,6 +82,12 @@ _OF_TOKENS_AND_MEDIA = {
 }
 
 
+def is_integer(value: Tensor) -> bool:
+    """Return True if `value` may hold indices: whole numbers, but no bytes, which are pixels."""
+    is_other = value.dtype in (torch.bool, torch.uint8)
+    return not (is_other or value.is_floating_point() or value.is_complex())
+
+
 def rule_of(key: str, value: Tensor, names: Iterable[str], rules: Rules | None) -> str:
     """Return the rule by which tensors named `key` are joined.
 
@@ -104,7 +110,7 @@ def rule_of(key: str, value: Tensor, names: Iterable[str], rules: Rules | None) 
         )
     if key in _KNOWN:
         return _KNOWN[key]
-    if value.dtype in (torch.bool, torch.uint8) or value.is_floating_point() or value.is_complex():
+    if not is_integer(value):
         return "rows"
     raise MismatchError(
         f"encode returned {key} {list(value.shape)} of whole numbers, and packidx does not know how"
@@ -202,7 +208,12 @@ def _join(key: str, tensors: Sequence[Tensor], is_last: bool, fillable: bool) ->
     rows = sum(tensor.shape[0] for tensor in tensors)
     dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
     if len(shapes) == 1:
-        return torch.cat(list(tensors), out=_empty((rows, *shapes.pop()), dtype))
+        one = adjacent(tensors)
+        return (
+            torch.cat(list(tensors), out=empty((rows, *shapes.pop()), dtype))
+            if one is None
+            else one
+        )
     if is_last or not fillable or len({len(shape) for shape in shapes}) > 1:
         raise MismatchError(
             f"encode returned {key} with different shapes {sorted(shapes)}"
@@ -210,21 +221,10 @@ def _join(key: str, tensors: Sequence[Tensor], is_last: bool, fillable: bool) ->
             " must agree in it"
         )
     largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
-    joined = _empty((rows, *largest), dtype).zero_()
+    joined = empty((rows, *largest), dtype).zero_()
     at = 0
     for tensor in tensors:
         inside = tuple(slice(size) for size in tensor.shape[1:])
         joined[(slice(at, at + tensor.shape[0]), *inside)] = tensor
         at += tensor.shape[0]
     return joined
-
-
-def _empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return an uninitialised tensor; in a DataLoader's worker it lies in shared memory, from which
-    it is sent without a copy, as by torch's `default_collate`."""
-    nbytes = math.prod(shape) * dtype.itemsize
-    if torch.utils.data.get_worker_info() is None or not nbytes:
-        return torch.empty(tuple(shape), dtype=dtype)
-    storage: Any = torch.UntypedStorage
-    flat = torch.empty(0, dtype=torch.uint8).set_(storage._new_shared(nbytes))
-    return flat.view(dtype).view(tuple(shape))

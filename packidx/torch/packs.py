@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -16,8 +15,8 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from packidx.errors import MismatchError, OptionError
 from packidx.torch.events import Happened
-from packidx.torch.joining import Rules, fills, join_media
-from packidx.torch.pixels import TABLE
+from packidx.torch.joining import Rules, fills, is_integer, join_media
+from packidx.torch.pixels import TABLE, adjacent
 from packidx.torch.sample import Sample, between, length_of, media_of
 
 _NONE = torch.zeros(0, dtype=torch.int64)
@@ -129,14 +128,17 @@ class Pack:
         return joined
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as bytes: a worker sends each single tensor as a file that stays open."""
-        data = io.BytesIO()
-        torch.save(vars(self), data)
-        return _loaded, (data.getvalue(),)
-
-
-def _loaded(data: bytes) -> Pack:
-    return Pack(**torch.load(io.BytesIO(data), weights_only=False))
+        """Of each type one tensor, and of pixels: a worker hands every tensor over as a file that
+        stays open."""
+        grouped: dict[Group, list[Tensor]] = {}
+        shapes = []
+        for each in self.segments:
+            for key, value in each.tensors.items():
+                grouped.setdefault(_group_of(key, value), []).append(value)
+            shapes.append([(key, _group_of(key, v), v.shape) for key, v in each.tensors.items()])
+        joined = {group: _flat(tensors) for group, tensors in grouped.items()}
+        others = [(each.slot, each.pad_token_id) for each in self.segments]
+        return _split, ({**vars(self), "segments": []}, joined, shapes, others)
 
 
 def _refuse(batch: Any, **_: Any) -> Any:
@@ -147,6 +149,39 @@ def _refuse(batch: Any, **_: Any) -> Any:
 
 
 default_collate_fn_map[Pack] = _refuse
+
+
+Group = tuple[str, torch.dtype]
+"""Of tensors that are sent as one: floats and bytes by their name, the rest by their type alone."""
+
+
+def _group_of(key: str, value: Tensor) -> Group:
+    return "" if is_integer(value) else key, value.dtype
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    whole = adjacent(tensors) if tensors[0].ndim else None
+    # A tensor is pickled with all the memory that it is a part of.
+    if whole is None or whole.nbytes * 2 < whole.untyped_storage().nbytes():
+        return torch.cat([value.flatten() for value in tensors])
+    return whole.flatten()
+
+
+def _split(
+    fields: dict[str, Any],
+    joined: dict[Group, Tensor],
+    shapes: list[list[tuple[str, Group, torch.Size]]],
+    others: list[tuple[int, int]],
+) -> Pack:
+    pack, taken = Pack(**fields), dict.fromkeys(joined, 0)
+    for named, other in zip(shapes, others, strict=True):
+        tensors = {}
+        for key, group, shape in named:
+            begin = taken[group]
+            taken[group] = begin + shape.numel()
+            tensors[key] = joined[group][begin : taken[group]].view(shape)
+        pack.segments.append(Segment(tensors, *other))
+    return pack
 
 
 def emptied(sample: Sample, rules: Rules | None) -> Sample:

@@ -23,6 +23,7 @@ from packidx.io import storage
 from packidx.records.fetch import Fetcher
 from packidx.torch.events import Happened, event
 from packidx.torch.joining import rules_of
+from packidx.torch.pixels import PackBuffer
 from packidx.torch.sample import (
     ADVICE,
     GUESSED,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("packidx.torch")
 
 Encode = Callable[..., Mapping[str, Any]]
-"""A raw record -> one sample's tensors."""
+"""A raw record -> one sample's tensors; given a `PackBuffer`, too, if it ``takes_allocate``."""
 
 
 def encoder_of(encode: Encode | str | PathLike[str], index: Index) -> Encode:
@@ -120,7 +121,8 @@ class SampleReader:
         self._on_mismatch, self._on_bad = on_mismatch, on_bad
         self.room = room_of(index.snapshot) if on_mismatch == "fit" else None
         self._index = index
-        self._encode = encode
+        self._encode: Any = encode
+        self._takes_room = bool(getattr(encode, "takes_allocate", False))
         self._rules = rules_of(encode)
         self._fetcher = Fetcher(index, transform)
         options = index.snapshot.options
@@ -132,12 +134,12 @@ class SampleReader:
             encode.build_kinds(built_kinds(index.snapshot.lengths.encoder))
 
     def read_all(
-        self, samples: Sequence[Sample], epoch: int, events: Happened
+        self, samples: Sequence[Sample], epoch: int, events: Happened, room: PackBuffer
     ) -> list[Tensors | None]:
         """Return what `read` makes of each sample; records in a store are read side by side."""
         ready = self._prefetched(samples, epoch)
         return [
-            self.read(sample, epoch, events, ready.pop(number, None))
+            self.read(sample, epoch, events, room, ready.pop(number, None))
             for number, sample in enumerate(samples)
         ]
 
@@ -165,7 +167,12 @@ class SampleReader:
             return dict(zip(waiting, storage.overlapped(attempt, waiting), strict=True))
 
     def read(
-        self, sample: Sample, epoch: int, events: Happened, record: Any = None
+        self,
+        sample: Sample,
+        epoch: int,
+        events: Happened,
+        room: PackBuffer,
+        record: Any = None,
     ) -> Tensors | None:
         """Read the piece of `sample` that its pack holds.
 
@@ -176,6 +183,7 @@ class SampleReader:
             sample: as planned.
             epoch: of its pack.
             events: what happens is added here.
+            room: of its pack, for the pixels of an encoder that ``takes_allocate``.
             record: the sample's, if it is read already.
 
         Raises:
@@ -185,7 +193,8 @@ class SampleReader:
         try:
             if record is None:
                 record = self._fetcher.read(sample, epoch)
-            encoded = normalise(self._encode(record), self._rules)
+            given = [room] if self._takes_room else []
+            encoded = normalise(self._encode(record, *given), self._rules)
         except Exception as error:
             if self._on_bad == "error" or not is_of_the_sample(error):
                 raise _located(error, sample, self._index) from error.__cause__

@@ -143,6 +143,31 @@ def index(corpus: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) 
     return out / "index"
 
 
+def plain(folder: Path) -> Any:
+    """An encoder that writes into no memory but its own."""
+    encode = ProcessorEncoder(folder)
+    return lambda record: encode(record)
+
+
+def lie_together(pack: Pack) -> bool:
+    pixels = [sample["pixel_values"] for sample in pack.samples if "pixel_values" in sample]
+    return len({each.untyped_storage().data_ptr() for each in pixels}) == 1 < len(pixels)
+
+
+def test_a_pack_is_joined_without_a_copy(index: Path, folder: Path) -> None:
+    pack, other = (
+        PackedDataset(index, ProcessorEncoder(folder))[0],
+        PackedDataset(index, plain(folder))[0],
+    )
+    assert lie_together(pack)
+    assert not lie_together(other)
+    batch, expected = collate(pack), collate(other)
+    assert batch["pixel_values"].data_ptr() == pack.samples[0]["pixel_values"].data_ptr()
+    assert batch.keys() == expected.keys()
+    for key, value in expected.items():
+        assert np.array_equal(value, batch[key])
+
+
 @pytest.mark.parametrize("pixels", ["float32", "uint8"])
 @pytest.mark.parametrize("size", [None, 2])
 def test_from_workers(index: Path, folder: Path, pixels: str, size: int | None) -> None:
@@ -150,10 +175,12 @@ def test_from_workers(index: Path, folder: Path, pixels: str, size: int | None) 
     numbers = [0, 1, 2, 3]
     join = None if size is None else collate
     loader = DataLoader(dataset, size, sampler=numbers, num_workers=1, collate_fn=join)
-    expected = PackedDataset(index, ProcessorEncoder(folder))
+    expected = PackedDataset(index, plain(folder))
     for at, given in enumerate(loader):
         some = numbers[at * (size or 1) : (at + 1) * (size or 1)]
         if size is None:
+            assert lie_together(given)
+            assert given.samples[0]["pixel_values"].is_shared()
             given = collate(given)
         batch = normalise_pixels(given)
         assert ("pixel_table" in given) == (pixels == "uint8")
